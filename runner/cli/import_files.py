@@ -72,7 +72,7 @@ def _report(report: ImportReport, path: Path, *, as_json: bool) -> int:
     batch = f" as batch {report.batch_id}" if report.batch_id else ""
     print_stderr(f"{path}: {pluralize(report.n_imported, 'episode')} of {titles} imported{batch}")
     if report.n_known:
-        print_stderr(f"skipped: {pluralize(report.n_known, 'episode')}, stored already or the same as one before")
+        print_stderr(f"skipped: {pluralize(report.n_known, 'episode')}, stored already")
     for what, n in report.missing.items():
         print_stderr(f"unknown in {pluralize(n, 'episode')}: {what}")
     if report.n_unrecognised:

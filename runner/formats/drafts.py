@@ -138,7 +138,7 @@ class Draft(msgspec.Struct, kw_only=True):
 def build_records(
     drafts: Iterator[Draft], title: str, place: Place, data: bytes, modified_at: datetime
 ) -> Iterator[tuple[EpisodeRecord, Draft]]:
-    """Yield the records of an item's drafts; their ids follow from the content alone.
+    """Yield the records of an item's drafts; their ids follow from the content of the item and ``place.n_same``.
 
     Args:
         drafts: the drafts, of which all but the first are further branches or attempts.
@@ -150,7 +150,7 @@ def build_records(
     digest = hashlib.sha256(data)
     for number, draft in enumerate(drafts):
         own = digest.copy()
-        own.update(b"\0%d" % number)
+        own.update(b"\0%d" % number + (b"\0%d" % place.n_same if place.n_same else b""))
         yield build_record(draft, title, place, own.digest()[:10], modified_at), draft
 
 

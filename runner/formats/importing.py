@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 MAX_REPORTED = 100
 """Largest number of malformed items, and of files without a format, that a report names."""
+
+MAX_COMPARED: Final = 200_000
+"""Largest number of different items of a file that are compared with later ones."""
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,12 +81,16 @@ def read_episodes(source: Source, limits: Limits = LIMITS) -> Iterator[ReadEpiso
     """
     if source.format is None or (reader := source.format.reader) is None:
         raise StoreError(f"{source.path} has no format that can be read")
-    modified_at = modified_time(source.path)
+    modified_at, n_same = modified_time(source.path), Counter[int]()
     for found in reader.items(source.path, limits):
         if isinstance(found, Malformed):
             yield found
-        else:
-            yield from episodes_of(found, source.format, limits, modified_at)
+            continue
+        key = hash(found.data)
+        item = Item(found.place._replace(n_same=n_same[key]), found.data)
+        if len(n_same) < MAX_COMPARED or key in n_same:
+            n_same[key] += 1
+        yield from episodes_of(item, source.format, limits, modified_at)
 
 
 def episodes_of(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode | Malformed]:

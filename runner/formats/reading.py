@@ -56,6 +56,7 @@ class Place(NamedTuple):
         start: offset of the item in its file, in bytes.
         size: size of the item in bytes.
         unit: what ``number`` counts, e.g. ``line``.
+        n_same: number of equal items before it in its file, such as those of attempts that went the same way.
     """
 
     path: Path
@@ -63,6 +64,7 @@ class Place(NamedTuple):
     start: int = 0
     size: int = 0
     unit: str = "line"
+    n_same: int = 0
 
 
 class Item(NamedTuple):

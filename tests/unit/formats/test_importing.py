@@ -64,6 +64,15 @@ def test_a_file_is_imported_once_and_its_new_lines_join_its_batch(
     assert (grown.n_imported, grown.n_known, grown.batch_id) == (1, 2, first.batch_id)
 
 
+def test_attempts_that_went_the_same_way_are_episodes_of_their_own(
+    chats: Path, store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    chats.write_text('{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}\n' * 3)
+    assert imported(store, index, chats).n_imported == 3
+    assert {record.attempt for record in stored(store, index)} == {0, 1, 2}
+    assert imported(store, index, chats).n_known == 3
+
+
 def test_no_event_of_an_imported_episode_waits(chats: Path, store: EpisodeStore, index: EpisodeIndex) -> None:
     imported(store, index, chats)
     assert index.select("SELECT count(*) FROM marks") == [(0,)]
