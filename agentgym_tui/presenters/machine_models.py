@@ -24,6 +24,8 @@ from agentgym_tui.state.slowness import METRICS_S
 
 KV_CACHE_LIMIT: Final = 0.95
 """Used part of a KV cache from which it is a problem."""
+LIMIT_REACHED: Final = 0.95
+"""Used part of the requests per minute from which the rate limit counts as reached."""
 MAX_REASON: Final = 100
 """Number of characters shown of the reason of failed requests."""
 MAX_MODEL: Final = 100
@@ -54,19 +56,29 @@ def _endpoint_items(view: MachineView, name: str, endpoint: EndpointState) -> It
     now = Cell(join(parts, " · "), tone)
     yield Item(f"model {name}", masked_line(name, 60), now, latencies, problems=problems)
     if not view.problems_only:
-        yield from _use_items(name, endpoint_use(view.store, name))
+        yield from _use_items(name, endpoint, endpoint_use(view.store, name))
     if endpoint.metrics_at_s >= view.store.now() - METRICS_S:
         yield from _load_items(view, name)
         yield from _memory_items(name, endpoint.in_memory)
 
 
-def _use_items(name: str, use: EndpointUse) -> Iterator[Item]:
-    """Yield what the requests of the running episodes show."""
+def _use_items(name: str, endpoint: EndpointState, use: EndpointUse) -> Iterator[Item]:
+    """Yield what the requests of the running episodes show, beside the limits of the profile."""
+    at_once, per_minute = endpoint.concurrent_requests, endpoint.requests_per_minute
     requests = [trusted(f"{format_count(use.n_in_flight)} in flight")] if use.n_in_flight else []
     if use.answers_per_min is not None:
         requests.append(join([format_rate(use.answers_per_min), trusted(" answers/min")]))
     if requests:
         yield Item(f"use {name}", trusted("  our requests"), Cell(join(requests, " · ")))
+    limits = [f"{format_count(per_minute)} requests/min"] if per_minute is not None else []
+    limits += [f"{format_count(at_once)} in flight"] if at_once is not None else []
+    if limits:
+        is_reached = (at_once is not None and use.n_in_flight >= at_once) or (
+            per_minute is not None and (use.answers_per_min or 0.0) >= LIMIT_REACHED * per_minute
+        )
+        text = f"at most {' and '.join(limits)}"
+        now = Cell(trusted(f"! {text}: reached") if is_reached else trusted(text), "warn" if is_reached else "plain")
+        yield Item(f"limit {name}", trusted("  rate limit"), now)
     if use.answer is not None:
         parts = [_spread_text(use.answer)]
         parts += [] if use.first_token is None else [join([trusted("first token "), _spread_text(use.first_token)])]

@@ -36,6 +36,8 @@ class EndpointState(msgspec.Struct):
         model: name of the model that is requested from the endpoint.
         rest_s: seconds for which agents still skip the endpoint after a failure, as of its last health item; None if
             agents use it.
+        requests_per_minute: limit of the profile; None if there is none.
+        concurrent_requests: limit of the profile; None if there is none.
         failure: why the last inference of the endpoint failed; None if the inference succeeded.
         hint: what to do about ``cause``.
         metrics: the newest load of its server; None if it reports none.
@@ -47,6 +49,8 @@ class EndpointState(msgspec.Struct):
     cause: str | None = None
     model: str | None = None
     rest_s: float | None = None
+    requests_per_minute: int | None = None
+    concurrent_requests: int | None = None
     failure: str | None = None
     hint: str | None = None
     metrics: ServerState | None = None
@@ -104,6 +108,8 @@ class EndpointRegistry:
             endpoint.status, endpoint.cause = item.status, clip_optional(item.cause, MAX_CAUSE_CHARS)
             endpoint.model, endpoint.rest_s = clip_optional(item.model), item.rest_s
             endpoint.hint = clip_optional(item.hint, MAX_CAUSE_CHARS)
+            endpoint.requests_per_minute = item.requests_per_minute
+            endpoint.concurrent_requests = item.concurrent_requests
             if item.rest_s is None:
                 endpoint.failure = None
         return endpoint != before

@@ -242,6 +242,8 @@ class ModelHealth(ItemBase, kw_only=True, tag="model.health"):
         float | None,
         Meta(description="seconds until agents may use it again after a failure; null when usable"),
     ] = None
+    requests_per_minute: Annotated[int | None, Meta(description="limit of the profile; null: none")] = None
+    concurrent_requests: Annotated[int | None, Meta(description="limit of the profile; null: none")] = None
 
 
 class ModelMetrics(ItemBase, kw_only=True, tag="model.metrics"):

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from runner.config.profile import GATEWAY
+from runner.config.profile import GATEWAY, RateLimit
 from runner.inference.api_keys import read_api_key
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, safe_url
@@ -39,6 +39,7 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
         model: model name that a run sends; if the kind of server is unknown, the name in the profile.
         note: how the URL or the model name differs from the profile, or None.
         rest_s: seconds for which the circuit breaker still blocks requests; None if it does not.
+        limit: the rate limits of the profile.
     """
 
     name: str
@@ -51,6 +52,7 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     note: str | None = None
     rest_s: float | None = None
+    limit: RateLimit = RateLimit()
 
 
 async def check_endpoints(
@@ -203,6 +205,7 @@ class _EndpointCheck:
             model=model,
             note=note,
             rest_s=self._context.gate.wait_s(endpoint.spec.name) or None,
+            limit=endpoint.spec.limit,
         )
 
     def _configured(self) -> tuple[str, str]:

@@ -16,6 +16,22 @@ DRIVER: Final = Path("/dev/kfd")
 
 MIB: Final = 1 << 20
 
+_THROTTLING: Final = (
+    (0, 8, "power limit"),
+    (16, 24, "current limit"),
+    (32, 46, "temperature"),
+    (46, 48, "hardware slowdown"),
+)
+"""First bit, bit after the last, and cause, of ``indep_throttle_status``; from the Linux driver's ``amdgpu_smu.h``."""
+_RESIDENCIES: Final = {
+    "ppt_residency_acc": "power limit",
+    "socket_thm_residency_acc": "temperature",
+    "vr_thm_residency_acc": "temperature",
+    "hbm_thm_residency_acc": "temperature",
+    "prochot_residency_acc": "hardware slowdown",
+}
+"""Counters of GPUs without that status, which grow while the GPU is throttled, and the cause of each."""
+
 
 class AmdReader:
     """Reads the GPUs of an AMD driver.
@@ -31,6 +47,8 @@ class AmdReader:
             GpuUnavailable: there is no driver or GPU.
         """
         self._smi = smi
+        self._residencies: dict[int, dict[str, int]] = {}
+        """The counters of ``_RESIDENCIES`` at the previous reading, by GPU."""
         with catch_foreign(_raise_unavailable):
             smi.amdsmi_init()
             self._handles = list(smi.amdsmi_get_processor_handles())
@@ -56,6 +74,7 @@ class AmdReader:
             power_w=read_value(lambda: self._power(handle)),
             power_limit_w=read_value(lambda: smi.amdsmi_get_power_cap_info(handle)["power_cap"] / 1e6),
             temperature=read_value(lambda: self._temperature(handle)),
+            throttled=read_value(lambda: self._throttling(index, handle)),
             energy_j=read_value(lambda: self._energy(handle)),
             processes=read_value(lambda: _processes(smi.amdsmi_get_gpu_process_list(handle))),
         )
@@ -64,6 +83,20 @@ class AmdReader:
         power = self._smi.amdsmi_get_power_info(handle)  # which of the two there is depends on the model
         named = (power["current_socket_power"], power["average_socket_power"])
         return next(float(watts) for watts in named if isinstance(watts, int))
+
+    def _throttling(self, index: int, handle: object) -> tuple[str, ...] | None:
+        """Return why the clocks are reduced; None if the GPU does not report it, or not before the next reading."""
+        metrics = self._smi.amdsmi_get_gpu_metrics_info(handle)  # a value that the GPU lacks is the text N/A
+        if isinstance(bits := metrics["indep_throttle_status"], int):
+            return tuple(cause for first, end, cause in _THROTTLING if bits >> first & ((1 << end - first) - 1))
+        counts = {name: metrics[name] for name in _RESIDENCIES if isinstance(metrics.get(name), int)}
+        before, self._residencies[index] = self._residencies.get(index), counts
+        if not counts or before is None:
+            return None
+        grown = [
+            cause for name, cause in _RESIDENCIES.items() if counts.get(name, 0) > before.get(name, counts.get(name, 0))
+        ]
+        return tuple(dict.fromkeys(grown))
 
     def _temperature(self, handle: object) -> float:
         smi = self._smi

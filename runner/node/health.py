@@ -231,6 +231,8 @@ def _model_health(state: EndpointHealth, at: datetime) -> ModelHealth:
         model=state.model,
         latency_s=state.latency_s,
         rest_s=state.rest_s,
+        requests_per_minute=state.limit.requests_per_minute,
+        concurrent_requests=state.limit.concurrent_requests,
     )
 
 

@@ -291,6 +291,28 @@ def test_a_model_server_has_the_load_that_it_reports_while_it_does() -> None:
     assert not any("KV cache" in each for each in texts(store))
 
 
+@pytest.mark.parametrize(
+    ("per_minute", "at_once", "expected"),
+    [
+        (None, None, None),
+        (60, None, "rate limit at most 60 requests/min"),
+        (2, 4, "rate limit ! at most 2 requests/min and 4 in flight: reached"),
+        (60, 1, "rate limit ! at most 60 requests/min and 1 in flight: reached"),
+        (10**18, 2, "rate limit at most "),
+    ],
+)
+def test_the_rate_limits_of_the_profile_are_shown_and_whether_they_are_reached(
+    per_minute: int | None, at_once: int | None, expected: str | None
+) -> None:
+    store = busy_store(FakeClock())
+    store.apply_events([live(started(4), *(timestep(4, index, endpoint="lab") for index in range(3)))])
+    health = model_health("lab", "up", None, requests_per_minute=per_minute, concurrent_requests=at_once)
+    store.apply_events([live(token(4, 9, step=3, endpoint="lab", text=""), health)])
+    limits = [each for each in texts(store, width=200) if "rate limit" in each]
+    assert (limits == []) == (expected is None)
+    assert expected is None or expected in limits[0]
+
+
 def test_the_requests_of_the_agents_are_shown_beside_the_load_of_the_server() -> None:
     clock = FakeClock()
     store = busy_store(clock)

@@ -103,6 +103,9 @@ class FakeSmi:
     AmdSmiTemperatureType = SimpleNamespace(HOTSPOT=1)
     AmdSmiTemperatureMetric = SimpleNamespace(CURRENT=2)
 
+    def __init__(self, **metrics: object) -> None:
+        self.metrics = metrics
+
     def amdsmi_init(self) -> None: ...
 
     def amdsmi_get_processor_handles(self) -> list[str]:
@@ -118,6 +121,7 @@ class FakeSmi:
             "amdsmi_get_power_cap_info": {"power_cap": 750_000_000},
             "amdsmi_get_temp_metric": 61,
             "amdsmi_get_energy_count": {"energy_accumulator": 2_000_000, "counter_resolution": 15.3},
+            "amdsmi_get_gpu_metrics_info": self.metrics,
             "amdsmi_get_gpu_process_list": [{"pid": 5, "name": "N/A", "mem": 7}],
         }
 
@@ -137,6 +141,33 @@ def test_amd_gpus_are_read_and_one_that_does_not_answer_is_lost() -> None:
     assert first.energy_j == pytest.approx(30.6)
     assert first.processes == (GpuProcess(pid=5, mem_used=7),)
     assert second.lost is not None and second.util is None
+
+
+@pytest.mark.parametrize(
+    ("bits", "causes"),
+    [
+        (0, ()),
+        (1 << 3 | 1 << 7, ("power limit",)),
+        (1 << 17, ("current limit",)),
+        (1 << 36 | 1 << 47, ("temperature", "hardware slowdown")),
+        (1 << 10 | 1 << 60, ()),
+        ("N/A", None),
+    ],
+)
+def test_the_throttling_cause_of_amd_is_that_of_its_status_bits(bits: object, causes: tuple[str, ...] | None) -> None:
+    assert AmdReader(FakeSmi(indep_throttle_status=bits)).read()[0].throttled == causes
+
+
+def test_amd_gpus_without_status_bits_are_throttled_while_their_counters_grow() -> None:
+    smi = FakeSmi(indep_throttle_status="N/A", ppt_residency_acc=10, hbm_thm_residency_acc=5, vr_thm_residency_acc=5)
+    reader = AmdReader(smi)
+    assert reader.read()[0].throttled is None, "one reading shows no growth"
+    assert reader.read()[0].throttled == ()
+    smi.metrics.update(ppt_residency_acc=11)
+    assert reader.read()[0].throttled == ("power limit",)
+    smi.metrics.update(hbm_thm_residency_acc=6, vr_thm_residency_acc=9, ppt_residency_acc="N/A")
+    assert reader.read()[0].throttled == ("temperature",)
+    assert reader.read()[0].throttled == ()
 
 
 def test_amd_without_driver_or_package_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
