@@ -83,7 +83,7 @@ test-formats: $(STAMP)
 	@$(BIN)/python -m tests.foreign_packages
 
 fuzz-formats:
-	@$(MAKE) fuzz FUZZ_TARGET=foreign_file FUZZ_JOBS=1
+	@$(MAKE) fuzz FUZZ_TARGET="$(basename $(notdir $(wildcard tests/fuzz/targets/foreign_*.py)))" FUZZ_JOBS=1
 
 faults: $(STAMP)
 	AGENTGYM_FAULTS=full $(BIN)/python -m pytest tests/faults tests/history tests/tui/terminal/test_pty_safety.py
@@ -96,7 +96,7 @@ $(FUZZ_STAMP): $(STAMP) tests/fuzz/requirements.lock
 	@touch $@
 
 fuzz: $(FUZZ_STAMP)
-	@$(BIN)/python -m tests.fuzz run --seconds $(FUZZ_S) --jobs $(FUZZ_JOBS) $(if $(FUZZ_TARGET),--target $(FUZZ_TARGET))
+	@$(BIN)/python -m tests.fuzz run --seconds $(FUZZ_S) --jobs $(FUZZ_JOBS) $(FUZZ_TARGET:%=--target %)
 
 bench: $(STAMP)
 	@$(BIN)/python -m tests.benchmarks

@@ -18,7 +18,7 @@ def main() -> int:
     run = commands.add_parser("run", help="fuzz for a while; needs atheris")
     run.add_argument("--seconds", type=float, default=600, help="seconds, shared among the targets")
     run.add_argument("--jobs", type=int, default=2, help="number of processes")
-    run.add_argument("--target", choices=target_names(), help="the only target; by default all")
+    run.add_argument("--target", choices=target_names(), action="append", help="a target; by default all")
     run.set_defaults(handle=_run)
     for command, handle, description in (
         ("replay", _replay, "check inputs, such as a crash, without atheris"),
@@ -41,7 +41,7 @@ def _run(args: argparse.Namespace) -> int:
     if find_spec("atheris") is None:
         sys.stderr.write("atheris is not installed; it exists for Python 3.11 to 3.13 on Linux: run make fuzz there\n")
         return 2
-    names = [args.target] if args.target else target_names()
+    names = args.target or target_names()
     results = run_campaign(names, args.seconds, args.jobs)
     lines = [HEADING, *(result.row for result in results)]
     for result in results:
