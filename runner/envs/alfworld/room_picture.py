@@ -1,13 +1,16 @@
-"""Picture of a shipped room: its receptacles, what the player has seen in them, and what the player holds."""
+"""Picture of a shipped room: a map of its receptacles, what the player has seen in them, and what the player holds."""
 
 from __future__ import annotations
 
 from textwrap import wrap
 
 from runner.envs.alfworld.engine import LocalGame, kind_of, listing_order
-from runner.types import CellRow, CellRun, Cells
+from runner.types import CellRow, CellRun, Cells, merge_runs
 
-_WIDTH = 52
+_WIDTH = 74
+"""Columns of the picture, so that it fits a terminal of 80."""
+_MARKS = 6
+"""Columns of a receptacle beside its name."""
 _STATES = ("clean", "hot", "cool", "sliced", "on")
 _LEGEND = (CellRun("► you are here  ■ closed  □ open  ? not seen yet", "dim"),)
 
@@ -30,11 +33,18 @@ class RoomPainter:
             self._visited.add(game.place)
 
     def draw(self) -> Cells:
-        """Return the picture."""
-        game = self._game
-        width = max(map(len, game.contents), default=0)
-        rows = [row for place in game.contents for row in self._place_rows(place, width)]
-        return Cells([*self._heading(), (), *rows, _LEGEND])
+        """Return the picture: a map of the receptacles, and below it what was seen in them."""
+        places = list(self._game.contents)
+        width = max(map(len, places), default=0)
+        n_columns = max(_WIDTH // (width + _MARKS), 1)
+        n_rows = -(-len(places) // n_columns)
+        rows = [
+            merge_runs(run for each in places[row::n_rows] for run in self._place(each, width)) for row in range(n_rows)
+        ]
+        here = [each for each in places if each == self._game.place and each in self._visited]
+        seen = [*here, *(each for each in places if each in self._visited and each not in here)]
+        contents = [row for place in seen for row in self._contents(place, width)]
+        return Cells([*self._heading(), (), *rows, _LEGEND, (), *contents])
 
     def _heading(self) -> list[CellRow]:
         game = self._game
@@ -45,22 +55,24 @@ class RoomPainter:
             (CellRun("Seen: ", "dim"), CellRun(f"{len(self._visited)} of {len(game.contents)} receptacles")),
         ]
 
-    def _place_rows(self, place: str, width: int) -> list[CellRow]:
-        things = self._game.contents[place] if place in self._visited else None
-        names = sorted(things or (), key=listing_order)
-        text = "?" if things is None else ", ".join(map(self._described, names)) or "-"
-        lines = wrap(text, _WIDTH, max_lines=3, placeholder=" …")
-        first = (*self._place(place, width), CellRun(lines[0], "plain" if things else "dim"))
-        return [first, *((CellRun(" " * (width + 4)), CellRun(line)) for line in lines[1:])]
-
     def _place(self, place: str, width: int) -> CellRow:
-        """Return the name of a receptacle after marks for the player and for its door."""
+        """Return a receptacle of the map: a mark for the player, its door, its name, and whether it was seen."""
         game = self._game
         door = " " if not game.scene.openable(place) else "□" if place in game.opened else "■"
-        name = f"{place:<{width}} "
+        unseen = " " if place in self._visited else "?"
+        name = f"{place} {unseen}".ljust(width + _MARKS - 3)
         if place == game.place:
             return CellRun(f"►{door} ", "yellow"), CellRun(name, "yellow", "shade")
-        return CellRun(f" {door} ", "dim"), CellRun(name, "cyan" if kind_of(place) == game.goal.target else "plain")
+        if kind_of(place) == game.goal.target:
+            return CellRun(f" {door} ", "dim"), CellRun(name, "cyan")
+        return CellRun(f" {door} ", "dim"), CellRun(name, "plain" if place in self._visited else "dim")
+
+    def _contents(self, place: str, width: int) -> list[CellRow]:
+        names = sorted(self._game.contents[place], key=listing_order)
+        text = ", ".join(map(self._described, names)) or "nothing"
+        lines = wrap(text, _WIDTH - width - 1, max_lines=3, placeholder=" …")
+        first = (CellRun(f"{place:<{width}} ", "dim"), CellRun(lines[0], "plain" if names else "dim"))
+        return [first, *((CellRun(" " * (width + 1)), CellRun(line)) for line in lines[1:])]
 
     def _described(self, thing: str) -> str:
         states = [state for state in _STATES if state in self._game.states.get(thing, ())]

@@ -156,12 +156,16 @@ def test_alfworld_shows_only_what_was_seen_and_what_is_held() -> None:
     room.reset(task_index=5)
     assert drawn(room).text.count("?") == len(room._game.contents) + 1  # type: ignore[union-attr]
     text = drawn(room, ["go to fridge 1"]).text
-    assert "►■ fridge 1        ?" in text
+    assert "►■ fridge 1 ?" in text
     text = drawn(room, ["open fridge 1"]).text
-    assert "►□ fridge 1        plate 2, plate 1, potato 3" in text
+    assert "►□ fridge 1\n" in text
+    assert "\nfridge 1        plate 2, plate 1, potato 3" in text
     text = drawn(room, ["take potato 3 from fridge 1", "go to sinkbasin 1", "clean potato 3 with sinkbasin 1"]).text
     assert "Held: potato 3 (clean)" in text
-    assert " □ fridge 1        plate 2, plate 1" in text
+    assert " □ fridge 1\n" in text
+    assert "\nfridge 1        plate 2, plate 1" in text
+    assert text.index("\nsinkbasin 1 ") < text.index("\nfridge 1 "), "the place of the player comes first"
+    assert max(map(len, text.split("\n"))) <= 78
 
 
 def test_gymnasium_keeps_the_colors_of_its_text_rendering() -> None:
