@@ -15,10 +15,11 @@ from runner.formats.agentgym import encode_agenttraj, encode_rollout
 from runner.formats.atif import encode_atif
 from runner.formats.chat import encode_messages, encode_sharegpt
 from runner.formats.conversation import read_conversation
-from runner.formats.format import LeftOut, find_format, readable_formats, writable_formats
+from runner.formats.format import LeftOut, _usable_formats, find_format, readable_formats, writable_formats
 from runner.formats.output import Output
 from runner.formats.preferences import encode_pair
 from runner.formats.verifiers import encode_trace
+from runner.plugins import FORMATS, registered_names
 from runner.store import EpisodeRecord
 from runner.store.safe_json import encode
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
@@ -161,3 +162,16 @@ def test_a_failed_output_leaves_nothing(tmp_path: Path) -> None:
         output.add("a.json", b"{}")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_format_of_another_package_costs_only_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = registered_names(FORMATS)
+    monkeypatch.setattr("runner.formats.format.registered_names", lambda group: ["broken", *names])
+    _usable_formats.cache_clear()
+    try:
+        assert set(readable_formats()) | set(writable_formats()) == set(names)
+    finally:
+        _usable_formats.cache_clear()
+    assert "broken" in caplog.text
