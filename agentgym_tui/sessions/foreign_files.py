@@ -64,7 +64,7 @@ class ForeignFiles:
             self._unreadable.append(UnreadableFile(paths[-1][0], text))
 
     def load(self, episode_id: str) -> EpisodeRecord | None:
-        """Return an episode, read again; None if none has this id.
+        """Return an episode without token ids, read again; None if none has this id.
 
         Raises:
             StoreError: its file has changed or cannot be read.
@@ -72,6 +72,7 @@ class ForeignFiles:
         from runner.errors import StoreError
         from runner.formats.importing import ReadEpisode, episodes_of, modified_time
         from runner.formats.reading import LIMITS, Item
+        from runner.store.token_file import without_tokens
 
         if (known := self._found.get(episode_id)) is None:
             return None
@@ -80,7 +81,7 @@ class ForeignFiles:
         for each in episodes_of(item, known.form, LIMITS, modified_time(known.place.path)):
             if isinstance(each, ReadEpisode) and each.record.episode_id == episode_id:
                 each.record.attempt, each.record.batch_id = known.attempt, known.batch_id
-                return each.record
+                return without_tokens(each.record)
         raise StoreError(f"{known.place.path} has changed; reload it")
 
     def path(self, episode_id: str) -> Path | None:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from runner.formats.drafts import Draft, Transcript
+from runner.formats.drafts import Draft, Transcript, sequence_of, sequences_of
 from runner.formats.foreign_values import (
     OwnFields,
     UnreadableItem,
@@ -42,6 +42,7 @@ class EpisodeExtra(OwnFields, kw_only=True):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     error: ErrorInfo | None = None
+    unfinished_sequences: Any = None
 
 
 class StepExtra(msgspec.Struct, kw_only=True):
@@ -58,6 +59,7 @@ class StepExtra(msgspec.Struct, kw_only=True):
     warnings: tuple[str, ...] = ()
     cost: float | None = None
     unparsed_arguments: dict[str, str] = {}
+    sequences: Any = None
 
 
 def decode_atif(value: object, place: Place) -> Iterator[Draft]:
@@ -89,6 +91,7 @@ def _draft(trajectory: dict[str, Any], steps: list[Any], *, is_root: bool) -> Dr
         if (at := time_of(step.get("timestamp"))) is not None:
             times.append(at)
     known = EpisodeExtra() if extra is None else extra
+    transcript.add_sequences(None, sequences_of(known.unfinished_sequences))
     return Draft(
         transcript=transcript,
         id=name_of(trajectory.get("trajectory_id") or trajectory.get("session_id")),
@@ -161,7 +164,7 @@ def _add_reply(transcript: Transcript, step: dict[str, Any], content: str, model
     if calls:
         reply["tool_calls"] = calls
     metrics = as_dict(step.get("metrics"))
-    transcript.add_reply(
+    played = transcript.add_reply(
         reply,
         extra.action,
         model=as_text(step.get("model_name")) or model,
@@ -171,6 +174,10 @@ def _add_reply(transcript: Transcript, step: dict[str, Any], content: str, model
         **{name: getattr(extra, name) for name in ("reward", "done", "endpoint", "model_s", "env_s", "ttft_s")},
         warnings=extra.warnings,
     )
+    transcript.add_sequences(played.index, sequences_of(extra.sequences))
+    named = {**metrics, "endpoint": played.endpoint, "model": played.model, "label": "agent", "problems": []}
+    if (trained := sequence_of(named, metrics.get("completion_tokens"))) is not None:
+        transcript.add_sequences(played.index, [trained])
 
 
 def _call(call: dict[str, Any], extra: StepExtra) -> dict[str, Any]:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
 from runner.formats.foreign_values import UnreadableItem, message_of, name_of, number_of
 from runner.formats.reading import Place
+from runner.inference.token_capture import TokenCapture
 from runner.store.episode_file import EpisodeRecord, Origin, episode_record, stored_step
+from runner.store.token_file import tokenized
 from runner.types import (
     Action,
     EpisodeHeader,
@@ -30,6 +32,7 @@ from runner.types import (
     ToolCall,
     ToolSchema,
 )
+from runner.types.sequences import Label, Problem, TokenSequence
 from runner.util.clock import digest_ulid
 from runner.util.json_accessors import as_dict, as_list, as_text
 
@@ -47,12 +50,14 @@ class Transcript:
         opening: what precedes the first reply, without system prompts.
         steps: one step per reply.
         received: what the agent has received since its last reply.
+        sequences: token ids of the model's calls, by the index of their step; those of no step under None.
     """
 
     def __init__(self) -> None:
         self.opening: list[Message] = []
         self.steps: list[TimeStep] = []
         self.received: list[Message] = []
+        self.sequences: dict[int | None, list[TokenSequence]] = {}
         self._observation = self.opening
 
     def add(self, message: Message) -> None:
@@ -79,6 +84,11 @@ class Transcript:
         self.steps.append(step)
         self.received, self._observation = [], step.observation
         return step
+
+    def add_sequences(self, index: int | None, sequences: Iterable[TokenSequence]) -> None:
+        """Add token ids of the step with this index, or of calls whose step did not end."""
+        if found := list(sequences):
+            self.sequences.setdefault(index, []).extend(found)
 
 
 def action_of(reply: Message) -> Action:
@@ -206,7 +216,37 @@ def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified
         record.tokens = draft.tokens
     if draft.cost is not None and record.cost is None:
         record.cost = draft.cost
+    if found := draft.transcript.sequences:
+        return tokenized(record, [found.get(number, []) for number in range(len(steps))], found.get(None, []))
     return record
+
+
+def sequence_of(fields: dict[str, Any], n_completion: object) -> TokenSequence | None:
+    """Return the token ids in fields named as ATIF and our exports name them; None without any.
+
+    Args:
+        fields: prompt and completion ids, log-probabilities and, in our exports, label, problems and cause.
+        n_completion: number of completion tokens by the endpoint's count, if it is known.
+    """
+    capture = TokenCapture(name_of(fields.get("endpoint")), name_of(fields.get("model")))
+    capture.add_values(*(fields.get(name) for name in ("prompt_token_ids", "completion_token_ids", "logprobs")))
+    known, label = as_list(fields.get("problems")), _LABELS.get(as_text(fields.get("label")), "agent")
+    if capture.is_empty and not known:
+        return None
+    count = n_completion if type(n_completion) is int and 0 <= n_completion < 2**53 else None
+    sequence = capture.sequence(label, count, as_text(fields.get("cause"))[:300])
+    problems = {*sequence.problems, *(each for each in get_args(Problem) if each in known)}
+    return msgspec.structs.replace(sequence, problems=tuple(sorted(problems)))
+
+
+_LABELS: Final[dict[str, Label]] = {"auxiliary": "auxiliary", "discarded": "discarded"}
+
+
+def sequences_of(values: object) -> Iterator[TokenSequence]:
+    """Yield the sequences that our exports have in lists of their own."""
+    for fields in map(as_dict, as_list(values)):
+        if (sequence := sequence_of(fields, fields.get("n_completion"))) is not None:
+            yield sequence
 
 
 def add_messages(transcript: Transcript, messages: object) -> None:

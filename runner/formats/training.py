@@ -63,6 +63,7 @@ def described(sequence: TokenSequence) -> dict[str, Any]:
         "completion_token_ids": sequence.completion_ids,
         "logprobs": sequence.logprobs,
         "loss_mask": sequence.loss_mask,
+        "n_completion": sequence.n_completion,
         "problems": list(sequence.problems),
         "cause": sequence.cause,
     }

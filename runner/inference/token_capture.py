@@ -37,10 +37,16 @@ class TokenCapture:
             if each.get("index", 0) == 0:
                 choice = each
                 break
+        prompt = value.get("prompt_token_ids") or choice.get("prompt_token_ids")
+        content = as_list(as_dict(choice.get("logprobs")).get("content"))
+        self.add_values(prompt, choice.get("token_ids"), [as_dict(item).get("logprob") for item in content])
+
+    def add_values(self, prompt: object, completion: object, logprobs: object) -> None:
+        """Add ids of the prompt, unless it is known, and ids and log-probabilities of the completion, of any form."""
         if not self._prompt_ids:
-            self._add_ids(value.get("prompt_token_ids") or choice.get("prompt_token_ids"), self._prompt_ids)
-        self._add_ids(choice.get("token_ids"), self._completion_ids)
-        self._add_logprobs(as_dict(choice.get("logprobs")).get("content"))
+            self._add_ids(prompt, self._prompt_ids)
+        self._add_ids(completion, self._completion_ids)
+        self._add_logprobs(as_list(logprobs))
 
     def sequence(self, label: Label, n_completion: int | None, cause: str = "") -> TokenSequence:
         """Return what was collected.
@@ -94,9 +100,8 @@ class TokenCapture:
             self._problems.add("invalid")
         into += valid
 
-    def _add_logprobs(self, value: object) -> None:
-        for item in as_list(value)[: MAX_SEQUENCE_IDS - len(self._logprobs)]:
-            logprob = as_dict(item).get("logprob")
+    def _add_logprobs(self, values: list[Any]) -> None:
+        for logprob in values[: MAX_SEQUENCE_IDS - len(self._logprobs)]:
             if isinstance(logprob, bool) or not isinstance(logprob, int | float):
                 continue
             if -_MAX_NEGATIVE < logprob <= 0:  # NaN is not in any range

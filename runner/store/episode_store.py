@@ -18,7 +18,7 @@ from runner.store.archive import episode_member, read_directory, read_member, to
 from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.store.journal import JOURNAL_SUFFIX, read_journal, unfinished_record
 from runner.store.safe_json import encode
-from runner.store.token_file import TOKENS_SUFFIX, TokenizedEpisode, with_sequences
+from runner.store.token_file import TOKENS_SUFFIX, TokenizedEpisode, split_tokens, with_sequences
 from runner.types import Outcome
 from runner.util.clock import Clock, is_ulid
 from runner.util.files import (
@@ -117,7 +117,7 @@ class EpisodeStore:
             yield
 
     def save(self, record: EpisodeRecord) -> Path:
-        """Write an episode file durably, then remove its journal.
+        """Write an episode file durably, after its token ids if it has them, then remove its journal.
 
         Raises:
             StoreError: the file cannot be written; the journal is kept.
@@ -130,6 +130,9 @@ class EpisodeStore:
         path = self.path(record.batch_id, record.episode_id)
         try:
             make_folder(path.parent)
+            if isinstance(record, TokenizedEpisode):
+                record, tokens = split_tokens(record)
+                replace_file(path.with_suffix(TOKENS_SUFFIX), tokens)
             replace_file(path, encode(record))
         except OSError as exc:
             advice = file_advice(exc, "free disk space or check the permissions")

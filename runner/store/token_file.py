@@ -8,16 +8,19 @@ step ends, so those of finished steps survive a crash; the file is synced before
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from runner.errors import StoreError
 from runner.store.encoded_log import EncodedLog
 from runner.store.episode_file import EpisodeRecord, shared_fields
-from runner.types.sequences import TokenSequence, unpack_sequences
+from runner.types.sequences import MAX_EPISODE_BYTES, TokenSequence, pack_sequences, unpack_sequences
 from runner.util.files import create_private, make_folder, replace_file, write_all
 
 logger = logging.getLogger(__name__)
@@ -95,6 +98,33 @@ class TokenizedEpisode(EpisodeRecord, kw_only=True):
     sequences: list[list[TokenSequence]]
     unfinished: list[TokenSequence]
     lost: str
+
+
+def tokenized(
+    record: EpisodeRecord, sequences: list[list[TokenSequence]], unfinished: list[TokenSequence]
+) -> TokenizedEpisode:
+    """Return an episode that was not stored yet with these token ids; its steps refer to them from then on."""
+    numbers = itertools.count()
+    for step, found in zip(record.timesteps, sequences, strict=True):
+        step.tokens_ref = next(numbers) if found else msgspec.UNSET
+    return TokenizedEpisode(
+        **shared_fields(record, TokenizedEpisode), sequences=sequences, unfinished=unfinished, lost=""
+    )
+
+
+def split_tokens(episode: TokenizedEpisode) -> tuple[EpisodeRecord, bytes]:
+    """Return an episode as its file has it, and the content of its token file."""
+    records: list[bytes] = []
+    for sequences in filter(None, (*episode.sequences, episode.unfinished)):
+        records.append(pack_sequences(sequences, MAX_EPISODE_BYTES - sum(map(len, records))))
+    return without_tokens(episode), encode_token_file(records)
+
+
+def without_tokens(episode: EpisodeRecord) -> EpisodeRecord:
+    """Return an episode as its file has it, without token ids."""
+    if not isinstance(episode, TokenizedEpisode):
+        return episode
+    return EpisodeRecord(**shared_fields(episode, EpisodeRecord))
 
 
 def encode_token_file(records: Iterable[bytes]) -> bytes:

@@ -78,7 +78,8 @@ def imported(store: EpisodeStore, index: EpisodeIndex, path: Path, limits: Limit
 
 
 def stored(store: EpisodeStore, index: EpisodeIndex) -> list[EpisodeRecord]:
-    return [store.load(row.episode_id) for row in index.recent()][::-1]
+    paths = [store.path(row.batch_id, row.episode_id) for row in index.recent()]
+    return [store.load_with_tokens(path) for path in paths][::-1]
 
 
 def read_all(path: Path, limits: Limits = LIMITS) -> tuple[list[ReadEpisode], list[Malformed]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,13 +15,14 @@ from runner.formats.parquet import rows_of
 from runner.formats.selection import Candidate
 from runner.formats.training import Audit, Auditor
 from runner.formats.verifiers import encode_trace
+from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.store.safe_json import encode
 from runner.store.token_file import TokenizedEpisode
-from runner.types import Outcome
+from runner.types import Outcome, Tokens
 from runner.types.sequences import Label, Problem, TokenSequence
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
-from tests.unit.formats.conftest import model_episode
+from tests.unit.formats.conftest import imported, model_episode, stored
 
 
 def sequence(prompt: list[int], completion: list[int], label: Label = "agent", *problems: Problem) -> TokenSequence:
@@ -198,3 +200,24 @@ def test_an_audit_says_which_share_of_the_groups_would_be_trained() -> None:
         "left out                2 episodes: x",
         "this export has no group",
     ]
+
+
+def test_ids_survive_an_export_as_atif_and_an_import(store: EpisodeStore, index: EpisodeIndex, tmp_path: Path) -> None:
+    original = contiguous()
+    original.timesteps[0].tokens = Tokens(2, 2)
+    path = tmp_path / "trajectory.json"
+    path.write_bytes(encode(encode_atif(original)))
+    assert imported(store, index, path).n_imported == 1
+    (record,) = stored(store, index)
+    assert isinstance(record, TokenizedEpisode) and record.lost == ""
+    kept = [
+        [(each.label, each.prompt_ids, each.completion_ids, each.logprobs, each.problems) for each in step]
+        for step in (*record.sequences, record.unfinished)
+    ]
+    assert kept == [
+        [(each.label, each.prompt_ids, each.completion_ids, each.logprobs, each.problems) for each in step]
+        for step in (*original.sequences, original.unfinished)
+    ]
+    assert [step.tokens_ref for step in record.timesteps] == [0, 1]
+    assert encode(encode_atif(record)) and plain(encode_atif(record)) == plain(encode_atif(original))
+    assert b"completion_ids" not in store.path(record.batch_id, record.episode_id).read_bytes()
