@@ -293,6 +293,7 @@ class EpisodeStore:
             if not read_file(journal).strip(b"\0"):
                 logger.warning("%s is empty, as after a power loss; its episode was not recorded", journal)
                 self._remove(journal)
+                self._remove(journal.with_name(journal.name.removesuffix(JOURNAL_SUFFIX) + TOKENS_SUFFIX))
                 return None
             return self._finalize(journal)
         except StoreError as exc:

@@ -80,6 +80,26 @@ def test_a_profile_without_endpoints_is_reported(tmp_path: Path) -> None:
     assert "the profile has no model endpoint" in checked.stdout
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_token_ids_of_episodes_are_stored_by_every_kind_of_worker_and_audited(
+    model_server: ModelServer, tmp_path: Path, workers: str
+) -> None:
+    endpoint = {"url": model_server.url, "name": "lab", "kind": "openai", "api_key_env": "LAB_KEY", "token_ids": True}
+    agent = {"mode": "local", "local_fallback": None, "model": "small", "endpoints": [endpoint]}
+    (tmp_path / "ids.yaml").write_text(json.dumps({"id": "ids", "agent": agent}))
+    options = ("--config", "ids.yaml", "--run", "Maze", "--repeat", "2", "--workers", workers, "--json")
+    completed = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
+    assert completed.returncode == 0, completed.stderr
+    _, episodes = stored_batch(tmp_path, completed.stdout)
+    assert all([step["tokens_ref"] for step in each["timesteps"]] == [*range(each["rounds"])] for each in episodes)
+    audit = json.loads(run_agentgym(tmp_path, "export", "--audit", "--json").stdout)
+    n_steps = sum(each["rounds"] for each in episodes)
+    assert (audit["n_steps"], audit["n_trained_steps"], audit["sequences"]) == (n_steps, n_steps, {"agent": n_steps})
+    assert audit["n_trained_ids"] == sum(each["tokens"]["completion"] for each in episodes)
+    assert audit["n_prompt_ids"] == sum(each["tokens"]["prompt"] for each in episodes)
+    assert audit["problems"] == {}
+
+
 def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp_path: Path) -> None:
     options = ("--config", profile, "--run", "Maze", "--repeat", "3")
     completed = run_agentgym(tmp_path, *options, "--json", environ={"LAB_KEY": KEY})

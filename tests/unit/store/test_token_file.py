@@ -101,6 +101,16 @@ def test_an_abandoned_episode_keeps_its_token_ids_and_a_restarted_one_does_not(
     assert not restarted.file.with_suffix(TOKENS_SUFFIX).exists()
 
 
+def test_an_episode_that_was_not_recorded_leaves_no_token_file(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    episode = play_steps(episode_store, index)
+    episode.recorder._close_journal()
+    episode.journal.write_bytes(b"")
+    assert episode_store.recover() == []
+    assert list(episode.file.parent.iterdir()) == []
+
+
 def test_a_failed_write_is_made_up_for_at_the_end(
     episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
