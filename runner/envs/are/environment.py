@@ -42,12 +42,13 @@ import msgspec
 from runner.config import ARESettings
 from runner.envs.are.catalog import OFFLINE_SCENARIOS
 from runner.envs.are.client import EpisodeProcess, start_episode
+from runner.envs.are.inbox_picture import InboxPainter
 from runner.envs.are.judge import EpisodeJudge, JudgeModels
 from runner.envs.are.protocol import Call, Evaluate, Evaluated, Reset, Stepped, ToolRequest
 from runner.envs.base import as_reply_messages
 from runner.envs.data_labels import DataLabel
 from runner.errors import AgentFault, EnvironmentFault
-from runner.types import Action, Chat, InvalidAction, Mode, StepResult, ToolCall, ToolSchema, Trajectory
+from runner.types import Action, Cells, Chat, InvalidAction, Mode, StepResult, ToolCall, ToolSchema, Trajectory
 
 FAMILY = "are"
 OFFLINE = "offline"
@@ -92,6 +93,7 @@ class AREEnvironment:
         self._process: EpisodeProcess | None = None
         self._tools: list[ToolSchema] = []
         self._next: ToolRequest | None = None
+        self._painter: InboxPainter | None = None
         self._running = False
         self._details: dict[str, Any] | None = None
 
@@ -138,6 +140,8 @@ class AREEnvironment:
         self._tools = stepped.tools or []
         self._running = not stepped.done
         self._next = stepped.oracle
+        self._painter = InboxPainter(schema["function"]["name"] for schema in self._tools)
+        self._painter.add_messages(stepped.parts)
         return [{"role": "user", "content": text} for text in _tagged(stepped)]
 
     async def step(self, action: Action) -> StepResult:
@@ -154,6 +158,9 @@ class AREEnvironment:
             return as_reply_messages(action, f"[error] Invalid action. Expected {request.expected}."), 0.0, False
         stepped = await self._process.request(Call(request.name, request.arguments), Stepped)
         self._running, self._next = not stepped.done, stepped.oracle
+        if self._painter is not None:
+            self._painter.add_call(request.name)
+            self._painter.add_messages(stepped.parts)
         answer, *arrived = _tagged(stepped)
         observation = as_reply_messages(action, answer)
         observation += [{"role": "user", "content": text} for text in arrived]
@@ -162,6 +169,10 @@ class AREEnvironment:
     def get_tool_schemas(self) -> list[ToolSchema]:
         """Return the scenario's tools and ``wait``; they are known after a reset."""
         return self._tools
+
+    def render_cells(self) -> Cells | None:
+        """Return a picture of the apps and the inbox; None before a reset."""
+        return None if self._painter is None else self._painter.draw()
 
     def get_episode_id(self) -> str:
         """Return ``are:<scenario>`` with the scenario that is played."""

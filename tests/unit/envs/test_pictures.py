@@ -8,8 +8,11 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.envs.alfworld import ALFWorld
+from runner.envs.are.inbox_picture import InboxPainter
 from runner.envs.babyai import BabyAI
 from runner.envs.gymnasium import GymnasiumEnvironment
 from runner.envs.gymnasium.codec import draw_text
@@ -22,6 +25,7 @@ from runner.envs.webshop import WebShop
 from runner.envs.wordle import Wordle
 from runner.episode.world import pack_cells
 from runner.types import Action, CellRun, Cells, SupportsCells, unpack_cells
+from runner.types.cells import MAX_ROWS
 from tests.support.rude_env_server import ReceivedRequest, RudeServer, json_response
 from tests.support.serving import serve_environments
 
@@ -166,6 +170,39 @@ def test_alfworld_shows_only_what_was_seen_and_what_is_held() -> None:
     assert "\nfridge 1        plate 2, plate 1" in text
     assert text.index("\nsinkbasin 1 ") < text.index("\nfridge 1 "), "the place of the player comes first"
     assert max(map(len, text.split("\n"))) <= 78
+
+
+def test_are_shows_apps_with_their_calls_and_the_newest_messages() -> None:
+    painter = InboxPainter(["Mail__send", "Mail__list", "Calendar__add", "wait"])
+    painter.add_messages([("user", "Book the dentist."), ("environment", "10:00")])
+    assert painter.draw().text == dedent(
+        """\
+        Time: 10:00
+
+        Apps · 3
+          Calendar       1 tools
+          Mail           2 tools
+          environment    1 tools
+
+        Inbox · 1   @ from the user  ! from an app
+        @ Book the dentist."""
+    )
+    painter.add_call("Mail__list")
+    painter.add_messages(
+        [("result", "none"), ("notification", "Calendar: a day " + "x " * 500), ("environment", "10:01")]
+    )
+    text = painter.draw().text
+    assert "► Mail           2 tools  1 call, last: list" in text
+    assert text.index("! Calendar: a day") < text.index("@ Book the dentist.")
+    assert "none" not in text
+    assert max(map(len, text.split("\n"))) <= 78
+
+
+@given(parts=st.lists(st.tuples(st.sampled_from(["user", "notification", "environment", "result"]), st.text())))
+def test_every_inbox_of_are_can_be_drawn(parts: list[tuple[str, str]]) -> None:
+    painter = InboxPainter(["a" * 200 + "__b", "__", ""])
+    painter.add_messages(parts)
+    assert len(pack_cells(painter.draw())) <= MAX_ROWS
 
 
 def test_gymnasium_keeps_the_colors_of_its_text_rendering() -> None:
