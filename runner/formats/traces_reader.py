@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from runner.formats.drafts import Draft, Transcript
+from runner.formats.drafts import Draft, Transcript, sequence_of, sequences_of
 from runner.formats.foreign_values import (
     OwnFields,
     UnreadableItem,
@@ -23,10 +23,12 @@ from runner.formats.foreign_values import (
 from runner.formats.format import Reader
 from runner.formats.reading import Place
 from runner.formats.recognition import Head
-from runner.types import ErrorInfo, Outcome, Tokens, ToolSchema
+from runner.types import ErrorInfo, Outcome, TimeStep, Tokens, ToolSchema
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 _BRANCHES: Final = "other branches of the trace"
+MAX_BRANCH_IDS: Final = 1 << 22
+"""Maximum number of token ids of all steps of a branch, prompts included; later steps are read without them."""
 
 
 class TraceInfo(OwnFields, kw_only=True):
@@ -34,6 +36,8 @@ class TraceInfo(OwnFields, kw_only=True):
 
     cost: float | None = None
     steps: tuple[_Step, ...] = ()
+    sequences: Any = None
+    unfinished_sequences: Any = None
 
 
 class _Step(msgspec.Struct):
@@ -123,17 +127,46 @@ def _transcript(
     path: list[int], nodes: list[dict[str, Any]], calls: Mapping[int, dict[str, Any]], info: TraceInfo | None
 ) -> Transcript:
     transcript = Transcript()
+    ids: list[Any] = []
+    n_kept = 0
     for index in path:
-        message = message_of(nodes[index].get("message"))
+        node = nodes[index]
+        message = message_of(node.get("message"))
+        ids += as_list(node.get("token_ids"))
         if message["role"] != "assistant":
             transcript.add(message)
             continue
         step = transcript.add_reply(message, **_call_fields(calls.get(index)))
+        if node.get("sampled") is True and node.get("token_ids") and n_kept + len(ids) <= MAX_BRANCH_IDS:
+            n_kept += len(ids)
+            _add_tokens(transcript, step, node, ids)
         if info is not None and step.index < len(info.steps):
             known = info.steps[step.index]
             step.reward, step.done = known.reward, known.done
             step.action = msgspec.structs.replace(step.action, valid=known.valid)
+    if info is not None:
+        for step in transcript.steps:
+            transcript.add_sequences(step.index, sequences_of(as_dict(info.sequences).get(str(step.index))))
+        transcript.add_sequences(None, sequences_of(info.unfinished_sequences))
     return transcript
+
+
+def _add_tokens(transcript: Transcript, step: TimeStep, node: dict[str, Any], ids: list[Any]) -> None:
+    """Add the token ids of a reply, the last ones of its branch: its completion has the mask True, its prompt not."""
+    n_added, mask = len(as_list(node.get("token_ids"))), as_list(node.get("mask"))
+    n_completion = mask.count(True)
+    if len(mask) != n_added or True in mask[: n_added - n_completion]:
+        return
+    n_prompt = len(ids) - n_completion
+    fields = {
+        "prompt_token_ids": ids[:n_prompt],
+        "completion_token_ids": ids[n_prompt:],
+        "logprobs": node.get("logprobs"),
+        "endpoint": step.endpoint,
+        "model": step.model,
+    }
+    if (sequence := sequence_of(fields, None)) is not None:
+        transcript.add_sequences(step.index, [sequence])
 
 
 def _call_fields(call: dict[str, Any] | None) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -202,22 +204,34 @@ def test_an_audit_says_which_share_of_the_groups_would_be_trained() -> None:
     ]
 
 
-def test_ids_survive_an_export_as_atif_and_an_import(store: EpisodeStore, index: EpisodeIndex, tmp_path: Path) -> None:
+def values(episode: EpisodeRecord) -> list[list[tuple[object, ...]]]:
+    """Return the sequences of each step, sorted, then those of no step."""
+    assert isinstance(episode, TokenizedEpisode) and episode.lost == ""
+    return [
+        sorted((each.label, each.prompt_ids, each.completion_ids, each.logprobs, each.problems) for each in step)
+        for step in (*episode.sequences, episode.unfinished)
+    ]
+
+
+@pytest.mark.parametrize("encode_episode", [encode_atif, encode_trace])
+@pytest.mark.parametrize("continues", [True, False])
+def test_ids_survive_an_export_and_an_import(
+    store: EpisodeStore,
+    index: EpisodeIndex,
+    tmp_path: Path,
+    encode_episode: Callable[[EpisodeRecord], dict[str, Any]],
+    continues: bool,
+) -> None:
     original = contiguous()
     original.timesteps[0].tokens = Tokens(2, 2)
-    path = tmp_path / "trajectory.json"
-    path.write_bytes(encode(encode_atif(original)))
+    if not continues:
+        original.sequences[1] = [sequence([2, 5], [6])]
+    path = tmp_path / "exported.json"
+    path.write_bytes(encode(encode_episode(original)))
     assert imported(store, index, path).n_imported == 1
     (record,) = stored(store, index)
-    assert isinstance(record, TokenizedEpisode) and record.lost == ""
-    kept = [
-        [(each.label, each.prompt_ids, each.completion_ids, each.logprobs, each.problems) for each in step]
-        for step in (*record.sequences, record.unfinished)
-    ]
-    assert kept == [
-        [(each.label, each.prompt_ids, each.completion_ids, each.logprobs, each.problems) for each in step]
-        for step in (*original.sequences, original.unfinished)
-    ]
+    assert values(record) == values(original)
     assert [step.tokens_ref for step in record.timesteps] == [0, 1]
-    assert encode(encode_atif(record)) and plain(encode_atif(record)) == plain(encode_atif(original))
     assert b"completion_ids" not in store.path(record.batch_id, record.episode_id).read_bytes()
+    if encode_episode is encode_atif:
+        assert plain(encode_atif(record)) == plain(encode_atif(original))
