@@ -273,7 +273,7 @@ class EpisodeScreen(ReadingScreen):
         # the previous episode stays until the new one is loaded, which avoids flicker
         self._key, self._load_context = key, None
         self._show_heading(trusted("loading …"))
-        self._clear_timer = self._clear_timer or self.set_timer(CLEAR_AFTER_S, self._clear)
+        self._clear_timer = self._clear_timer or self.set_timer(CLEAR_AFTER_S, self._clear_while_loading)
         start_worker(self, partial(self._load, key), group="load", exclusive=True)
 
     async def _load(self, key: str) -> None:
@@ -299,6 +299,11 @@ class EpisodeScreen(ReadingScreen):
         if self._clear_timer is not None:
             self._clear_timer.stop()
             self._clear_timer = None
+
+    def _clear_while_loading(self) -> None:
+        """Empty the panes, unless the episode was loaded while the call of the timer waited."""
+        if self._clear_timer is not None:
+            self._clear()
 
     def _clear(self, failure: str = "") -> None:
         """Empty the panes; show ``failure``, an untrusted text, if it is not empty."""

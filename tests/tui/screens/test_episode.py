@@ -458,3 +458,13 @@ async def test_an_episode_without_an_evaluation_has_no_such_tab_but_its_key_expl
         await wait_for_widget_text(pilot, "#tabs", "● Evaluation")
         await pilot.press("t")
         await wait_until(pilot, lambda: "Evaluation" not in widget_text(pilot, "#tabs"))
+
+
+async def test_a_timer_that_fires_while_the_episode_arrives_does_not_empty_it() -> None:
+    async with episode_pilot(session_with_episode(episode(1))) as pilot:
+        screen = pilot.app.screen
+        assert isinstance(screen, EpisodeScreen)
+        await wait_for_widget_text(pilot, "#steps", "guess")
+        screen._clear_while_loading()
+        await pilot.pause()
+        assert "guess" in widget_text(pilot, "#steps")
