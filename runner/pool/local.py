@@ -112,7 +112,7 @@ class LocalPool:
         self._runner = runner
         self._clock = clock or Clock()
         self._numbers = itertools.count()
-        self._has_frozen = False
+        self._has_played = self._has_frozen = False
         self._watched = True
 
     def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
@@ -151,7 +151,13 @@ class LocalPool:
             gc.unfreeze()
 
     def _freeze_objects(self) -> None:
-        """Exempt what the first episode has imported from garbage collections: they would take 5% of the CPU."""
-        if not (self._has_frozen or gc.get_freeze_count()):
+        """Exempt what the first episode has imported from garbage collections: they would take 5% of the CPU.
+
+        Counting the frozen objects visits each of them, so a pool counts them once.
+        """
+        if self._has_played:
+            return
+        self._has_played = True
+        if not gc.get_freeze_count():
             self._has_frozen = True
             gc.freeze()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,6 +114,13 @@ def test_episode_files_record_the_episode_and_its_origin(workspace: Workspace) -
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     slices = all_slices(workspace.data_dir / "traces" / f"{result.batch_id}.pftrace")
     assert sorted(each.name for each in slices) == sorted(span.name for span in record.spans)
+
+
+def test_frozen_objects_are_counted_once_in_a_batch(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = Mock(wraps=gc.get_freeze_count)
+    monkeypatch.setattr(gc, "get_freeze_count", count)
+    assert Batch(spec(repeat=3), workspace).run().outcomes == {"success": 3}
+    count.assert_called_once_with()
 
 
 @pytest.mark.parametrize("was_frozen", [False, True])
