@@ -63,18 +63,18 @@ def answer_parts(episode: Episode, index: int, waiting_s: float | None = None) -
     """
     step = next((step for step in reversed(episode.steps) if step.index == index), None)
     if step is not None:
-        return step_parts(step)
+        return step_parts(step, episode.currency)
     return streaming_parts(episode.streaming, waiting_s) if episode.streaming is not None else []
 
 
-def step_parts(step: StepState) -> list[Line]:
+def step_parts(step: StepState, currency: str) -> list[Line]:
     """Describe the answer of a finished step: endpoint, tokens per second, time to the first token and cost."""
     mark = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if step.skipped_endpoints else []
     return [
         [*mark, Cell(_endpoint_names([step.endpoint]))] if step.endpoint else [],
         [Cell(trusted(f"{format_rate(step.tokens_per_s)} tokens/s"))] if step.tokens_per_s is not None else [],
         _first_token(step.ttft_s),
-        [Cell(trusted(f"cost {format_cost(step.cost)}"))] if step.cost is not None else [],
+        [Cell(trusted(f"cost {format_cost(step.cost, currency)}"))] if step.cost is not None else [],
     ]
 
 

@@ -55,7 +55,7 @@ def step_blocks(episode: Episode, step_index: int, *, full: bool = False, with_e
     before, step = _find_steps(episode, step_index)
     is_last = step is None or step is episode.steps[-1]
     received = _input_blocks(step, before, episode, full) if step else _pending_step_blocks(episode, step_index, before)
-    played = [*_action_blocks(step), *_reply_blocks(step)] if step else []
+    played = [*_action_blocks(step, episode.currency), *_reply_blocks(step)] if step else []
     if is_are(episode.env):
         received, played = label_blocks(received, before), label_blocks(played, step)
     written = annotation_blocks(episode.notes, step_index, is_first=step_index == 0)
@@ -100,7 +100,7 @@ def _chat_blocks(messages: Sequence[object], full: bool) -> Iterator[Block]:
     yield from shown
 
 
-def _action_blocks(step: StepState) -> Iterator[Block]:
+def _action_blocks(step: StepState, currency: str) -> Iterator[Block]:
     """Yield the agent's thought, text and tool calls, and the measurements of its answer."""
     answer = chats[-1][-1] if (chats := step.chats) and chats[-1] else None
     if _role(answer) != "assistant":
@@ -116,12 +116,12 @@ def _action_blocks(step: StepState) -> Iterator[Block]:
     yield text_block("action", trusted(_action_title(step)), action, full_length=clipped.get("text"))
     for number, call in enumerate(step.action.tool_calls):
         yield tool_call_block(call.name, call.arguments, full_length=clipped.get(f"tool_calls/{number}/arguments"))
-    yield from _answer_blocks(step)
+    yield from _answer_blocks(step, currency)
     if step.warnings:
         yield text_block("warning", trusted("differs from configuration"), mask_secrets("\n".join(step.warnings)))
 
 
-def _answer_blocks(step: StepState) -> Iterator[Block]:
+def _answer_blocks(step: StepState, currency: str) -> Iterator[Block]:
     """Yield a note with endpoint, model, speed, cost and token usage of an answer."""
     names = [mask_secrets(name) for name in (step.endpoint, step.model) if name]
     parts = [sanitize_line(name, MAX_NAME) for name in names]
@@ -130,7 +130,7 @@ def _answer_blocks(step: StepState) -> Iterator[Block]:
     if step.tokens_per_s is not None:
         parts.append(trusted(f"{format_rate(step.tokens_per_s)} tokens/s"))
     if step.cost is not None:
-        parts.append(trusted(f"cost {format_cost(step.cost)}"))
+        parts.append(trusted(f"cost {format_cost(step.cost, currency)}"))
     if parts:
         usage = [tokens_text(step.tokens)] if step.tokens is not None else []
         usage += [phases_text(step.phases)] if step.phases is not None else []

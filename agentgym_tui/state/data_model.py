@@ -157,6 +157,7 @@ class Episode(msgspec.Struct):
         found_flags: what is wrong with it: names of flags, and the step where each begins, None for the whole episode.
         notes: tags and notes of the episode and its steps, the oldest first; their texts are untrusted.
         imported: format of the file of another tool that it comes from, and what the file lacks; untrusted text.
+        currency: currency of the costs of the episode and its steps; "" if it is not known.
         version: counter that grows with each change; a view draws the episode again when the counter has changed.
     """
 
@@ -201,6 +202,7 @@ class Episode(msgspec.Struct):
     found_flags: tuple[tuple[str, int | None], ...] = ()
     notes: Sequence[Note] = ()
     imported: str = ""
+    currency: str = ""
     version: int = 0
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -69,6 +70,7 @@ class EpisodeRegistry:
     Args:
         max_episodes: largest number of episodes; ended episodes are evicted before running episodes.
         max_bytes: approximate limit of the memory that all episodes take, in bytes.
+        currency: returns the currency of their costs; "" where it is not known.
 
     Attributes:
         episodes: all kept episodes by id, the newest last.
@@ -76,14 +78,14 @@ class EpisodeRegistry:
         ended: episodes that have ended since the caller last cleared this list.
     """
 
-    def __init__(self, *, max_episodes: int, max_bytes: int) -> None:
+    def __init__(self, *, max_episodes: int, max_bytes: int, currency: Callable[[], str] = str) -> None:
         self.episodes: dict[str, Episode] = {}
         self.running: dict[str, Episode] = {}
         self.ended: list[Episode] = []
         self._trackers: dict[str, SequenceTracker] = {}
         self._evicted: dict[str, bool] = {}
         self._checked_boots: dict[str, str] = {}
-        self._max_episodes, self._max_bytes = max_episodes, max_bytes
+        self._max_episodes, self._max_bytes, self._currency = max_episodes, max_bytes, currency
         self._bytes = self._n_missing_evicted = self._n_awaited = 0
         self._in_order = True
         self._by_batch: tuple[int, dict[str, list[Episode]]] = -1, {}
@@ -278,7 +280,9 @@ class EpisodeRegistry:
         at = as_aware(at)
         newest = next(reversed(self.episodes.values()), None)
         self._in_order = self._in_order and (newest is None or newest.started_at <= at)
-        episode = self.episodes[episode_id] = self.running[episode_id] = Episode(episode_id, "", "", at)
+        episode = self.episodes[episode_id] = self.running[episode_id] = Episode(
+            episode_id, "", "", at, currency=self._currency()
+        )
         self._evicted.pop(episode_id, None)
         self._trackers[episode_id] = SequenceTracker()
         self._bytes += BASE_BYTES

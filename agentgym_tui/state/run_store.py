@@ -103,7 +103,7 @@ class RunStore:
         self._envs = EnvironmentRegistry()
         self.endpoint_registry = EndpointRegistry(now)
         self._batches = BatchRegistry(now)
-        self._episodes = EpisodeRegistry(max_episodes=max_episodes, max_bytes=max_bytes)
+        self._episodes = EpisodeRegistry(max_episodes=max_episodes, max_bytes=max_bytes, currency=lambda: self.currency)
         self._reducer = BusReducer(
             nodes=self._nodes,
             envs=self._envs,

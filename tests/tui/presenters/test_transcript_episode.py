@@ -173,12 +173,13 @@ def test_an_answer_shows_its_usage_and_the_endpoint_it_replaced() -> None:
         "tokens_per_s": 7.25,
         "cost": 0.002,
     }
-    played = episode(steps=[step(0, endpoint="ollama", model="m", warnings=["gateway: away", "ollama: late"], **usage)])
+    answer = step(0, endpoint="ollama", model="m", warnings=["gateway: away", "ollama: late"], **usage)
+    played = episode(steps=[answer], currency="EUR")
     answered = next(each for each in summary(step_blocks(played, 0)) if "answered" in each[1])
     assert answered == (
         "note",
         "↷ answered instead of gateway by",
-        "ollama · m · first token 250 ms · 7.2 tokens/s · cost 0.002"
+        "ollama · m · first token 250 ms · 7.2 tokens/s · cost 0.002 EUR"
         "|1.2k prompt (1.0k cached) + 60 completion (20 reasoning) tokens",
     )
 

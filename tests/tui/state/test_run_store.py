@@ -325,3 +325,10 @@ def test_a_batch_that_waits_for_its_server_may_end_as_interrupted(run_store: Run
     assert (batch.status, batch.waiting_s) == ("running", 8.0)
     run_store.apply_list(node_list(batch_state(0, "running")))
     assert (batch.waiting_for, batch.waiting_s) == (None, None)
+
+
+def test_an_episode_has_the_currency_of_the_profile() -> None:
+    store = RunStore()
+    store.currency = "EUR"
+    store.apply_events([live(started(0))])
+    assert [each.currency for each in store.episodes.values()] == ["EUR"]
