@@ -50,7 +50,7 @@ JOBS: Final[Mapping[str, _Job]] = {
     "filter by words": _Job("/textcraf", "t", r"[\d,]+ match .*textcraft\b", ESCAPE),
     "sort": _Job("", "o", r"by \w+ [▲▼]", ""),
     "compare": _Job("gcjj", "c", r"the first is step \d+|no difference", ESCAPE),
-    "clusters": _Job("", "f", r"failed episodes? .* clusters?", ESCAPE),
+    "clusters": _Job("", "f", r"[1-9][\d,]* failed episodes?", ESCAPE),
 }
 
 
@@ -88,6 +88,8 @@ def _console(data_dir: Path, n_episodes: int) -> Iterator[Terminal]:
 def _time(terminal: Terminal, job: _Job) -> float:
     """Return the seconds from the keys until the screen shows what they lead to."""
     terminal.send(job.before)
+    if typed := job.before.partition("/")[2]:  # each key filters: the last one is handled after those before it
+        terminal.wait_for(typed, 60)
     terminal.wait_until_quiet()
     time.sleep(IDLE_S)
     before, started = _shown(terminal, job), time.perf_counter()
