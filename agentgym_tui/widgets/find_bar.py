@@ -102,8 +102,8 @@ class FindBar(Vertical):
             self._show(self._rows[after if by > 0 else before])
 
     def search_again(self) -> None:
-        """Search the view that is shown now."""
-        if self._search() and self._rows:
+        """Search the view that is shown now, unless that has been done."""
+        if self._state() != self._searched and self._search() and self._rows:
             self._show(self._rows[0])
 
     @on(FindInput.Changed)

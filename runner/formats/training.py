@@ -38,9 +38,14 @@ def step_tokens(episode: EpisodeRecord, number: int) -> StepTokens:
     """Return the tokens of the step with this position in the episode."""
     if not isinstance(episode, TokenizedEpisode):
         return StepTokens()
-    sequences = episode.sequences[number]
-    trained = next((each for each in reversed(sequences) if each.is_trained), None)
-    return StepTokens(trained, [described(each) for each in sequences if each is not trained])
+    trained = trained_sequence(episode, number)
+    return StepTokens(trained, [described(each) for each in episode.sequences[number] if each is not trained])
+
+
+def trained_sequence(episode: EpisodeRecord, number: int) -> TokenSequence | None:
+    """Return the sequence whose completion is trained of the step with this position; None if there is none."""
+    sequences = episode.sequences[number] if isinstance(episode, TokenizedEpisode) else []
+    return next((each for each in reversed(sequences) if each.is_trained), None)
 
 
 def unfinished_tokens(episode: EpisodeRecord) -> list[dict[str, Any]]:
@@ -217,7 +222,7 @@ class Auditor:
             self._problems.update(each.problems)
             audit.n_prompt_ids += len(each.prompt_ids)
             audit.n_completion_ids += len(each.completion_ids)
-            audit.n_trained_ids += sum(each.loss_mask)
+            audit.n_trained_ids += len(each.completion_ids) if each.is_trained else 0
             audit.n_drifted += each.label == "agent" and bool(each.completion_ids) and not usable_logprobs(each)
             audit.n_incomplete += "incomplete" in each.problems
 

@@ -8,14 +8,14 @@ in the nodes of the replies if the prompt of each step begins with all ids of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from runner.formats.agentgym import item_id
 from runner.formats.conversation import read_conversation, tool_calls_of
 from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
 from runner.formats.traces_reader import READER
-from runner.formats.training import described, step_tokens, unfinished_tokens, usable_logprobs
+from runner.formats.training import described, step_tokens, trained_sequence, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
 from runner.types import Message, Outcome, TimeStep, ToolSchema
@@ -27,11 +27,14 @@ LIBRARY_VERSION = "0.4.0"
 """Version of verifiers whose schema the lines have."""
 TRACES_FILE = "traces.jsonl"
 """Name of the file with the traces in a run folder."""
+_Branch: TypeAlias = list[tuple[int, TokenSequence]]
+"""The trained sequence of each step, with the number of its prompt's ids that the steps before have."""
 
 
 def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
     """Return the trace of an episode; ``info`` has the fields for which verifiers has no name."""
-    nodes, calls = _graph(episode)
+    branch = _branch(episode)
+    nodes, calls = _graph(episode, branch)
     started, ended = episode.started_at.timestamp(), episode.ended_at.timestamp()
     model_s = sum(step.model_s for step in episode.timesteps)
     return {
@@ -49,7 +52,7 @@ def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
         "calls": calls,
         "rewards": {"reward": {"score": episode.reward, "weight": 1.0}},
         "metrics": {"success": float(episode.success), "rounds": float(episode.rounds)},
-        "info": {"agentgym": _info(episode)},
+        "info": {"agentgym": _info(episode, branch)},
         "is_completed": episode.outcome not in (Outcome.CANCELLED, Outcome.INTERRUPTED),
         "ok": episode.error is None,
         "stop_condition": episode.outcome,
@@ -67,7 +70,7 @@ def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
     }
 
 
-def _graph(episode: EpisodeRecord) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _graph(episode: EpisodeRecord, branch: _Branch) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the nodes of the conversation, each the child of the one before, and the model calls of the replies."""
     conversation = read_conversation(episode)
     at = episode.started_at.timestamp()
@@ -92,13 +95,13 @@ def _graph(episode: EpisodeRecord) -> tuple[list[dict[str, Any]], list[dict[str,
         at += turn.step.env_s
         for message in turn.observation:
             add(_message(message))
-    _add_tokens(episode, nodes, replies)
+    _add_tokens(branch, nodes, replies)
     return nodes, calls
 
 
-def _add_tokens(episode: EpisodeRecord, nodes: list[dict[str, Any]], replies: list[int]) -> None:
+def _add_tokens(branch: _Branch, nodes: list[dict[str, Any]], replies: list[int]) -> None:
     """Add to each reply the ids that it appends to the branch: the rest of its prompt, then its completion."""
-    for node, (start, trained) in zip(replies, _branch(episode), strict=False):
+    for node, (start, trained) in zip(replies, branch, strict=False):
         added = trained.prompt_ids[start:]
         nodes[node] |= {
             "token_ids": added + trained.completion_ids,
@@ -107,16 +110,16 @@ def _add_tokens(episode: EpisodeRecord, nodes: list[dict[str, Any]], replies: li
         }
 
 
-def _branch(episode: EpisodeRecord) -> list[tuple[int, TokenSequence]]:
-    """Return each step's trained sequence and the number of its prompt's ids that the branch has before it.
+def _branch(episode: EpisodeRecord) -> _Branch:
+    """Return the branch of an episode.
 
-    The list is empty if a step has none, or if its prompt does not begin with the branch, e.g. because turns were left
+    It is empty if a step has none, or if its prompt does not begin with the branch, e.g. because turns were left
     out or thoughts removed.
     """
-    branch: list[tuple[int, TokenSequence]] = []
+    branch: _Branch = []
     known: list[int] = []
     for number in range(len(episode.timesteps)):
-        trained = step_tokens(episode, number).trained
+        trained = trained_sequence(episode, number)
         if trained is None or not usable_logprobs(trained) or trained.prompt_ids[: len(known)] != known:
             return []
         branch.append((len(known), trained))
@@ -167,22 +170,21 @@ def _error(episode: EpisodeRecord) -> dict[str, Any] | None:
     return None if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback}
 
 
-def _info(episode: EpisodeRecord) -> dict[str, Any]:
+def _info(episode: EpisodeRecord, branch: _Branch) -> dict[str, Any]:
     names = (
         *("batch_id", "env", "data_label", "mode", "task_index", "seed", "attempt", "outcome", "success"),
         *("duration_s", "cost", "evaluation"),
     )
     steps = [{"reward": step.reward, "valid": step.valid, "done": step.done} for step in episode.timesteps]
-    return {**{name: getattr(episode, name) for name in names}, "steps": steps, **_other_tokens(episode)}
+    return {**{name: getattr(episode, name) for name in names}, "steps": steps, **_other_tokens(episode, branch)}
 
 
-def _other_tokens(episode: EpisodeRecord) -> dict[str, Any]:
+def _other_tokens(episode: EpisodeRecord, branch: _Branch) -> dict[str, Any]:
     """Return the sequences that the nodes do not have: by step, and those of calls whose step did not end."""
-    in_nodes = bool(_branch(episode))
     by_step: dict[str, list[dict[str, Any]]] = {}
     for number in range(len(episode.timesteps)):
         trained, others = step_tokens(episode, number)
-        found = others if in_nodes or trained is None else [*others, described(trained)]
+        found = others if branch or trained is None else [*others, described(trained)]
         if found:
             by_step[str(number)] = found
     unfinished = unfinished_tokens(episode)
