@@ -16,7 +16,14 @@ from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
 from runner.util.files import file_lock
 from tests.support.console.fake_session import FakeSession, files_session
-from tests.support.console.pilot import console_pilot, wait_for_text, wait_for_widget_text, wait_until, widget_text
+from tests.support.console.pilot import (
+    console_pilot,
+    toast_text,
+    wait_for_text,
+    wait_for_widget_text,
+    wait_until,
+    widget_text,
+)
 from tests.support.episodes import record_episodes
 
 LIST, SUMMARY = "#episodes", "#summary"
@@ -126,7 +133,7 @@ async def test_what_cannot_be_done_is_said(session: FakeSession, tmp_path: Path)
             await pilot.press("D")
             await wait_for_text(pilot, "Delete 1 episode?")
             await pilot.press("y")
-            await wait_for_text(pilot, "is being pruned by another process")
+            await wait_until(pilot, lambda: "is being pruned by another process" in toast_text(pilot))
         record_episodes(tmp_path, 1, env="TextCraft")  # its event waits for a node
         await pilot.press("ctrl+r")
         await wait_for_widget_text(pilot, LIST, "TextCraft")
