@@ -17,7 +17,7 @@ NO_PICTURE: Final[list[Line]] = [
     [Cell(trusted("No picture of the environment."), "dim")],
     [],
     [Cell(trusted("It draws none, its server draws none, or"), "dim")],
-    [Cell(trusted("the profile has episode.world: false."), "dim")],
+    [Cell(trusted("the profile lacks episode.world: true."), "dim")],
 ]
 """Shown where there is no picture."""
 

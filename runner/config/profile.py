@@ -72,7 +72,7 @@ class EpisodeSettings(_Section, frozen=True):
     concurrent: Count = 1
     workers: Workers | None = None
     wait_sec: WaitSeconds = 60.0
-    world: bool = True
+    world: bool = False
 
 
 class EndpointConfig(_Section, frozen=True):

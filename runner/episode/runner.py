@@ -36,7 +36,7 @@ class Runner:
         judge_mngr: object | None = None,
         tracing_level: SpanLevel = "full",
         limits: Limits | None = None,
-        records_world: bool = True,
+        records_world: bool = False,
     ) -> None:
         """Store the settings; ``play_episode`` builds the environment and the agent."""
         self.env_cfg = env_cfg

@@ -41,7 +41,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     models: AgentSettings | None = None
     script: tuple[str, ...] | None = None
     are: ARESettings = ARESettings()
-    world: bool = True
+    world: bool = False
 
     def build_runner(self, manager: InferenceManager | None) -> Runner:
         """Return the runner that plays the episodes.

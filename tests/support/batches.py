@@ -8,7 +8,7 @@ from runner import plugins
 from runner.batch.resolve import ResolvedBatch, place_batch, resolve_spec
 from runner.batch.slots import NODE_FILES, RUN_FILES
 from runner.batch.spec import BatchSpec
-from runner.config import AgentSettings, ARESettings, Profile
+from runner.config import AgentSettings, ARESettings, EpisodeSettings, Profile
 from runner.envs.availability import DEFAULT_ARE
 from runner.envs.placement import Placement, find_environment
 from runner.inference.profile_models import Models
@@ -20,10 +20,12 @@ def resolved_batch(
     *,
     models: Models | None = None,
     are: ARESettings = DEFAULT_ARE,
+    world: bool = False,
     **fields: Any,  # noqa: ANN401 - of the spec
 ) -> ResolvedBatch:
     """Return a batch with these fields of its spec, by default embedded and with episodes in this process."""
-    profile = Profile(id="p", agent=AgentSettings() if models is None else models.settings, are=are)
+    agent, episode = AgentSettings() if models is None else models.settings, EpisodeSettings(world=world)
+    profile = Profile(id="p", agent=agent, episode=episode, are=are)
     batch = resolve_spec(profile, BatchSpec(**{"workers": 0, **fields}))
     return place_batch(batch, RUN_FILES) if placement is None else batch.placed(placement)
 

@@ -42,7 +42,7 @@ def play(env: str, url: str, folder: Path, repeat: int = 1) -> tuple[BatchResult
     """Play the oracle on a server; return the result and the error messages of the episodes."""
     workspace = Workspace(folder, node="n", profile="p")
     placement = Placement(transport="http", address=ServerAddress(url, 10), mode="compat")
-    result = Batch(resolved_batch(placement, env=env, agent="oracle", repeat=repeat), workspace).run()
+    result = Batch(resolved_batch(placement, env=env, agent="oracle", repeat=repeat, world=True), workspace).run()
     workspace.close()
     episodes = [json.loads(path.read_bytes()) for path in folder.glob(f"runs/{result.batch_id}/*.json")]
     return result, [episode["error"]["message"] for episode in episodes if episode.get("error")]
