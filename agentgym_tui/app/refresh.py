@@ -74,7 +74,9 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
         await self.session.close()
 
     async def on_event(self, event: events.Event) -> None:
-        """Record user input, which has priority over bus messages, and handle the event."""
+        """Handle the event; user input has priority over bus messages and is dropped after the last screen closed."""
+        if isinstance(event, _INPUT_EVENTS) and not self.screen_stack:
+            return
         if not isinstance(event, _INPUT_EVENTS) or event.is_forwarded:
             await super().on_event(event)
             return

@@ -76,6 +76,19 @@ async def test_the_console_can_exit_before_it_is_mounted() -> None:
     assert pilot.app.return_code == 0
 
 
+@pytest.mark.parametrize("forwarded", [False, True])
+async def test_a_key_that_arrives_after_the_last_screen_closed_is_dropped(forwarded: bool) -> None:
+    app = Console(busy_session())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await open_run_form(pilot)
+    key = events.Key("8", "8")
+    if forwarded:
+        key._set_forwarded()
+    assert not app.screen_stack
+    await app.on_event(key)
+    assert app._exception is None
+
+
 @pytest.mark.parametrize(
     ("keys", "commands", "screen"),
     [
@@ -222,9 +235,24 @@ async def test_editing_and_focus_keys_in_the_run_form_act_in_order() -> None:
         await wait_until(pilot, lambda: fields[0].has_focus, "the first field")
         send_keys(
             pilot,
-            ["ctrl+a", "ctrl+k", *"23", "backspace", "4", "down", "ctrl+u", *"56", "tab", "up", "7", "8", "backspace"],
+            [
+                "ctrl+a",
+                "ctrl+k",
+                *"23",
+                "backspace",
+                "4",
+                "down",
+                "ctrl+u",
+                *"56",
+                "tab",
+                "up",
+                "7",
+                "8",
+                "backspace",
+                "9",
+            ],
         )
-        await wait_until(pilot, lambda: [field.value for field in fields[:2]] == ["24", "7"], "both")
+        await wait_until(pilot, lambda: [field.value for field in fields[:2]] == ["24", "79"], "both")
 
 
 async def test_each_key_in_a_dialog_acts_on_the_control_focused_at_its_turn() -> None:
