@@ -106,6 +106,7 @@ def _document() -> Iterator[str]:
         "WorkerCounts",
         "Gpu",
         "GpuState",
+        "GpuInstance",
         "GpuProcess",
         "Network",
     ):

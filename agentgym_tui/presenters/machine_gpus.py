@@ -11,7 +11,7 @@ from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, forma
 from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
 from agentgym_tui.state.data_model import NodeInfo
 from agentgym_tui.state.machine import MachineInfo, memory_percent
-from runner.types.machine import GpuState
+from runner.types.machine import GpuInstance, GpuState
 
 MEMORY_LIMIT: Final = 98.0
 """GPU memory in use, in percent, from which it is a problem; model servers reserve 90% and more from their start."""
@@ -62,9 +62,20 @@ def _items_of(node: NodeInfo, machine: MachineInfo, place: int, gpu: GpuState) -
     shown = join([*sign, join(parts, " · ")], " ")
     yield Item(key, name, Cell(shown, tone), history.get(f"util:{place}"), 100.0, problems)
     if gpu.mem_total is not None or gpu.mem_used is not None:
-        used = fill_in("{} of {}", _size(gpu.mem_used), _size(gpu.mem_total))
-        memory = join([used, *_processes(gpu)], " · ")
-        yield Item(f"{key} memory", trusted("  memory"), Cell(memory), history.get(f"mem:{place}"), 100.0)
+        yield Item(f"{key} memory", trusted("  memory"), Cell(_memory(gpu)), history.get(f"mem:{place}"), 100.0)
+    yield from (_instance_item(key, instance) for instance in gpu.instances)
+
+
+def _instance_item(key: str, instance: GpuInstance) -> Item:
+    problems = list(_memory_problems(instance))
+    parts = [*([trusted("!")] if problems else []), _memory(instance, sanitize_line(instance.name or "", 80))]
+    now = Cell(join(parts, " "), "warn" if problems else "plain")
+    return Item(f"{key} instance {instance.index}", trusted(f"  instance {instance.index}"), now, problems=problems)
+
+
+def _memory(gpu: GpuState | GpuInstance, *parts: SafeText) -> SafeText:
+    used = fill_in("{} of {}", _size(gpu.mem_used), _size(gpu.mem_total))
+    return join([used, *filter(None, parts), *_processes(gpu)], " · ")
 
 
 def _model(gpu: GpuState) -> SafeText:
@@ -80,7 +91,7 @@ def _electric(gpu: GpuState) -> Iterator[SafeText]:
         yield trusted(f"{gpu.temperature:.0f} °C")
 
 
-def _processes(gpu: GpuState) -> Iterator[SafeText]:
+def _processes(gpu: GpuState | GpuInstance) -> Iterator[SafeText]:
     processes = gpu.processes or ()
     for process in processes[:MAX_PROCESSES]:
         name = sanitize_line(process.name or "process", 40)
@@ -94,6 +105,10 @@ def _problems(gpu: GpuState) -> Iterator[Problem]:
         text = fill_in("its clocks are reduced: {}", sanitize_line(reason, 60))
         step = trusted(_THROTTLING.get(reason, "see `nvidia-smi -q -d PERFORMANCE` on the node"))
         yield Problem(text, step, "dim" if reason == "power limit" else "warn")
+    yield from _memory_problems(gpu)
+
+
+def _memory_problems(gpu: GpuState | GpuInstance) -> Iterator[Problem]:
     if (memory := memory_percent(gpu)) is not None and memory >= MEMORY_LIMIT:
         text = fill_in("its memory is {} full: the next allocation may fail", format_percent(memory))
         yield Problem(text, trusted("stop a process that uses it, or give the model server a smaller share"))

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clip_name, clip_optional
-from runner.types.machine import MAX_GPUS, MAX_PROCESSES, GpuProcess, GpuState, Machine
+from runner.types.machine import MAX_GPUS, MAX_INSTANCES, MAX_PROCESSES, GpuInstance, GpuProcess, GpuState, Machine
 
 N_SAMPLES: Final = 150
 """Number of samples kept of each value: five minutes."""
@@ -112,8 +112,8 @@ class MachineInfo:
         self.history.add(values)
 
 
-def memory_percent(gpu: GpuState) -> float | None:
-    """Return the used part of a GPU's memory in percent; None if it is not known."""
+def memory_percent(gpu: GpuState | GpuInstance) -> float | None:
+    """Return the used part of the memory of a GPU or an instance in percent; None if it is not known."""
     return 100 * gpu.mem_used / gpu.mem_total if gpu.mem_used is not None and gpu.mem_total else None
 
 
@@ -138,24 +138,45 @@ def bounded(machine: Machine) -> Machine:
 
 
 def _gpu(gpu: GpuState) -> GpuState:
-    total = _bytes(gpu.mem_total)
-    used = _bytes(gpu.mem_used)
+    used, total = _memory(gpu)
     return GpuState(
         index=max(0, min(gpu.index, MAX_PID)),
         name=clip_optional(gpu.name),
         uuid=clip_optional(gpu.uuid),
         lost=clip_optional(gpu.lost, MAX_CAUSE_CHARS),
         util=_percent(gpu.util),
-        mem_used=used if used is None or total is None else min(used, total),
+        mem_used=used,
         mem_total=total,
         power_w=_number(gpu.power_w),
         power_limit_w=_number(gpu.power_limit_w),
         temperature=_number(gpu.temperature, low=-MAX_VALUE),
         throttled=None if gpu.throttled is None else tuple(map(clip_name, gpu.throttled[:MAX_REASONS])),
         mig=gpu.mig,
+        instances=tuple(map(_instance, gpu.instances[:MAX_INSTANCES])),
         energy_j=_number(gpu.energy_j),
-        processes=None if gpu.processes is None else tuple(map(_process, gpu.processes[:MAX_PROCESSES])),
+        processes=_processes(gpu.processes),
     )
+
+
+def _instance(instance: GpuInstance) -> GpuInstance:
+    used, total = _memory(instance)
+    return GpuInstance(
+        index=max(0, min(instance.index, MAX_PID)),
+        name=clip_optional(instance.name),
+        uuid=clip_optional(instance.uuid),
+        mem_used=used,
+        mem_total=total,
+        processes=_processes(instance.processes),
+    )
+
+
+def _memory(gpu: GpuState | GpuInstance) -> tuple[int | None, int | None]:
+    used, total = _bytes(gpu.mem_used), _bytes(gpu.mem_total)
+    return used if used is None or total is None else min(used, total), total
+
+
+def _processes(processes: tuple[GpuProcess, ...] | None) -> tuple[GpuProcess, ...] | None:
+    return None if processes is None else tuple(map(_process, processes[:MAX_PROCESSES]))
 
 
 def _process(process: GpuProcess) -> GpuProcess:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import msgspec
 
 from runner.errors import catch_foreign
 from runner.machine.gpu_reader import GpuUnavailable, clean_name, largest, process_name, read_value
-from runner.types.machine import MAX_GPUS, GpuProcess, GpuState
+from runner.types.machine import MAX_GPUS, MAX_INSTANCES, GpuInstance, GpuProcess, GpuState
 from runner.util.display_text import one_line
 
 LIBRARY: Final = "libnvidia-ml.so.1"
@@ -80,6 +80,7 @@ class NvidiaReader:
     def _state(self, index: int) -> GpuState:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        mig = self._get(lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]))
         state = GpuState(
             index=index,
             name=clean_name(self._get(nvml.nvmlDeviceGetName, handle)),
@@ -89,18 +90,34 @@ class NvidiaReader:
             power_limit_w=self._get(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
             temperature=self._temperature(handle),
             throttled=self._throttling(handle),
-            mig=self._get(lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0])),
+            mig=mig,
+            instances=tuple(self._instances(handle)) if mig else (),
             energy_j=self._get(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
-            processes=self._get(lambda: _processes(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
         )
-        if (memory := self._memory(handle)) is not None:
-            state = msgspec.structs.replace(state, mem_used=int(memory.used), mem_total=int(memory.total))
-        return state
+        return msgspec.structs.replace(state, **self._memory_use(handle))
 
-    def _memory(self, handle: object) -> Any | None:  # noqa: ANN401
+    def _instances(self, handle: object) -> Iterator[GpuInstance]:
+        """Yield the instances of a divided GPU; the driver numbers places, of which some may be empty."""
         nvml = self._nvml
-        current = partial(nvml.nvmlDeviceGetMemoryInfo, handle, version=nvml.nvmlMemory_v2)
-        return self._first(current, partial(nvml.nvmlDeviceGetMemoryInfo, handle))
+        n_places = self._get(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+        for index in range(min(n_places, MAX_INSTANCES)):
+            if (instance := self._get(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)) is not None:
+                name = clean_name(self._get(nvml.nvmlDeviceGetName, instance))
+                uuid = clean_name(self._get(nvml.nvmlDeviceGetUUID, instance))
+                yield GpuInstance(index=index, name=name, uuid=uuid, **self._memory_use(instance))
+
+    def _memory_use(self, handle: object) -> dict[str, Any]:
+        """Return the memory and the processes of a GPU or an instance, by the name of their field."""
+        nvml = self._nvml
+        memory = self._first(
+            partial(nvml.nvmlDeviceGetMemoryInfo, handle, version=nvml.nvmlMemory_v2),
+            partial(nvml.nvmlDeviceGetMemoryInfo, handle),
+        )
+        return {
+            "mem_used": None if memory is None else int(memory.used),
+            "mem_total": None if memory is None else int(memory.total),
+            "processes": self._get(lambda: _processes(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
+        }
 
     def _temperature(self, handle: object) -> float | None:
         nvml, sensor = self._nvml, self._nvml.NVML_TEMPERATURE_GPU

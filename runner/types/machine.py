@@ -12,7 +12,9 @@ from runner.types.episode_events import ItemBase
 MAX_GPUS = 16
 """Maximum number of GPUs that one machine reports."""
 MAX_PROCESSES = 16
-"""Maximum number of processes that one GPU reports; those with the most memory are kept."""
+"""Maximum number of processes that one GPU, or one of its instances, reports; those with the most memory are kept."""
+MAX_INSTANCES = 8
+"""Maximum number of instances that one GPU reports; NVIDIA divides a GPU into at most 7."""
 
 
 class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +23,19 @@ class GpuProcess(msgspec.Struct, frozen=True, kw_only=True):
     pid: Annotated[int, Meta(description="process id, as the driver sees it")]
     name: Annotated[str | None, Meta(description="name of the process; null in a container")] = None
     mem_used: Annotated[int | None, Meta(description="its memory on the GPU, in bytes")] = None
+
+
+class GpuInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """State of one instance of a divided GPU (MIG mode); drivers report neither its utilization nor its power."""
+
+    index: Annotated[int, Meta(description="number of the instance on its GPU, from 0")]
+    name: Annotated[str | None, Meta(description="name given by the driver, with its size")] = None
+    uuid: Annotated[str | None, Meta(description="id given by the driver")] = None
+    mem_used: Annotated[int | None, Meta(description="memory in use, in bytes")] = None
+    mem_total: Annotated[int | None, Meta(description="total memory, in bytes")] = None
+    processes: Annotated[
+        tuple[GpuProcess, ...] | None, Meta(description="processes that compute on it, at most 16")
+    ] = None
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +55,7 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...] | None, Meta(description="why its clocks are reduced; empty if they are not")
     ] = None
     mig: Annotated[bool | None, Meta(description="whether it is divided into instances (MIG mode)")] = None
+    instances: Annotated[tuple[GpuInstance, ...], Meta(description="instances of a divided GPU, at most 8")] = ()
     energy_j: Annotated[float | None, Meta(description="energy in joules since its driver was loaded")] = None
     processes: Annotated[
         tuple[GpuProcess, ...] | None, Meta(description="processes that compute on it, at most 16")

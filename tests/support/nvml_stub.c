@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { OK = 0, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, NOT_LOADED = 9, LOST = 15 };
+enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, NOT_LOADED = 9, LOST = 15 };
 typedef struct { unsigned index; } Device;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory;
@@ -11,6 +11,7 @@ typedef struct { unsigned version, sensor; int temperature; } Temperature;
 typedef struct { unsigned pid; unsigned long long memory; unsigned instance, compute; } Process;
 
 static Device devices[2] = {{0}, {1}};
+static Device instances[3] = {{10}, {11}, {12}}; /* of the first GPU; the middle place is empty */
 static unsigned n_reads;
 
 static int is(const char *fault) {
@@ -27,12 +28,12 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
 }
 
 int nvmlDeviceGetName(Device *device, char *name, unsigned length) {
-    strncpy(name, is("hostile") ? "GPU\x1b[2J\xff\n" : device->index ? "Stub B" : "Stub A", length);
+    strncpy(name, is("hostile") ? "GPU\x1b[2J\xff\n" : device->index >= 10 ? "Stub A MIG 1g.5gb" : device->index ? "Stub B" : "Stub A", length);
     return OK;
 }
 
 int nvmlDeviceGetUUID(Device *device, char *uuid, unsigned length) {
-    strncpy(uuid, device->index ? "GPU-b" : "GPU-a", length);
+    strncpy(uuid, device->index >= 10 ? "MIG-a" : device->index ? "GPU-b" : "GPU-a", length);
     return OK;
 }
 
@@ -44,9 +45,8 @@ int nvmlDeviceGetUtilizationRates(Device *device, Utilization *rates) {
 }
 
 int nvmlDeviceGetMemoryInfo_v2(Device *device, Memory *memory) {
-    (void)device;
-    memory->total = 16ULL << 30;
-    memory->used = 4ULL << 30;
+    memory->total = (device->index >= 10 ? 5ULL : 16ULL) << 30;
+    memory->used = (device->index >= 10 ? 1ULL : 4ULL) << 30;
     return OK;
 }
 
@@ -68,6 +68,14 @@ int nvmlDeviceGetMigMode(Device *device, unsigned *current, unsigned *pending) {
     return device->index == 0 ? OK : NOT_SUPPORTED;
 }
 
+int nvmlDeviceGetMaxMigDeviceCount(Device *device, unsigned *count) { (void)device; *count = 3; return OK; }
+
+int nvmlDeviceGetMigDeviceHandleByIndex(Device *device, unsigned index, Device **instance) {
+    (void)device;
+    *instance = &instances[index];
+    return index == 1 ? NOT_FOUND : OK;
+}
+
 int nvmlDeviceGetTotalEnergyConsumption(Device *device, unsigned long long *millijoules) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -76,7 +84,7 @@ int nvmlDeviceGetTotalEnergyConsumption(Device *device, unsigned long long *mill
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(Device *device, unsigned *count, Process *processes) {
-    if (device->index == 1) { *count = 0; return OK; }
+    if (device->index == 1 || device->index == 12) { *count = 0; return OK; }
     if (*count < 2) { *count = 2; return INSUFFICIENT_SIZE; }
     *count = 2;
     processes[0] = (Process){1, 1 << 20, 0, 0};

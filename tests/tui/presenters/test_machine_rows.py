@@ -24,7 +24,7 @@ from agentgym_tui.state.run_store import RunStore
 from runner.events.live import Host, ModelMetrics
 from runner.subscribe.messages import Notice
 from runner.types import WorkerCounts
-from runner.types.machine import GpuProcess, GpuState, Machine, Network
+from runner.types.machine import GpuInstance, GpuProcess, GpuState, Machine, Network
 from tests.support.console.line_views import line_text
 from tests.support.console.samples import (
     HOSTILE,
@@ -276,6 +276,16 @@ def test_a_gpu_has_its_load_power_temperature_memory_and_processes() -> None:
     assert f"GPU 1 {UNKNOWN} · A100, divided into instances (MIG)" in shown
     assert f"GPU 3 {UNKNOWN} · {UNKNOWN}" in shown
     assert "CPU 12% of 16 CPUs ▁▁▁" in shown and "memory 40% of 64 GB ▃▃▃" in shown
+
+
+def test_a_divided_gpu_has_the_memory_and_the_processes_of_each_instance() -> None:
+    store = busy_store()
+    full = GpuInstance(index=0, name="H100 MIG 1g.10gb", mem_used=10 * GIB, mem_total=10 * GIB, processes=GPU.processes)
+    machine(gpu=[GpuState(index=0, name="H100", mig=True, instances=(full, GpuInstance(index=2)))])(store)
+    shown = texts(store)
+    assert "instance 0 ! 11 GB of 11 GB · H100 MIG 1g.10gb · vllm (7) 63 GB" in shown
+    assert "! its memory is 100% full: the next allocation may fail" in shown
+    assert f"instance 2 {UNKNOWN} of {UNKNOWN}" in shown
 
 
 def test_a_model_server_has_the_load_that_it_reports_while_it_does() -> None:

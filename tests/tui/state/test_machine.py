@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from agentgym_tui.state.machine import MAX_BYTES, N_SAMPLES, MachineInfo, bounded
 from agentgym_tui.state.run_store import RunStore
-from runner.types.machine import MAX_GPUS, MAX_PROCESSES, GpuProcess, GpuState, Machine, Network
+from runner.types.machine import (
+    MAX_GPUS,
+    MAX_INSTANCES,
+    MAX_PROCESSES,
+    GpuInstance,
+    GpuProcess,
+    GpuState,
+    Machine,
+    Network,
+)
 from tests.support.console.samples import NODE, START, live
 
 NUMBERS = st.one_of(st.none(), st.floats(), st.integers(-(10**30), 10**30).map(float))
@@ -57,6 +66,7 @@ def test_numbers_of_any_size_are_bounded(number: float | None, count: int | None
         temperature=number,
         energy_j=number,
         processes=(GpuProcess(pid=count or 0, mem_used=count),),
+        instances=(GpuInstance(index=count or 0, mem_used=count, mem_total=count),),
     )
     net = Network(sent_per_s=number or 0.0, received_per_s=number or 0.0)
     sample = machine(gpu=[gpu], cpu=number, ram=number, ram_total=count, disk_free=count, net=net, n_cpus=count)
@@ -76,17 +86,21 @@ def numbers(value: object) -> list[float]:
 
 def test_texts_and_lists_of_any_length_are_bounded() -> None:
     long = "x" * 100_000
+    processes = (GpuProcess(pid=1, name=long),) * 100
     gpu = GpuState(
         index=0,
         name=long,
         uuid=long,
         lost=long,
         throttled=(long,) * 100,
-        processes=(GpuProcess(pid=1, name=long),) * 100,
+        processes=processes,
+        instances=(GpuInstance(index=0, name=long, uuid=long, processes=processes),) * 100,
     )
     shown = bounded(machine(gpu=[gpu] * 100, gpu_cause=long))
     assert len(shown.gpu) == MAX_GPUS and len(shown.gpu[0].processes or ()) == MAX_PROCESSES
-    assert len(msgspec.json.encode(shown)) < 400_000
+    instances = shown.gpu[0].instances
+    assert len(instances) == MAX_INSTANCES and len(instances[0].processes or ()) == MAX_PROCESSES
+    assert len(msgspec.json.encode(shown)) < 2_000_000
 
 
 @pytest.mark.parametrize("total", [0, None])

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runner.types.machine import GpuProcess, GpuState
+from runner.types.machine import GpuInstance, GpuProcess, GpuState
 from tests.support.nvml_library import build_nvml, nvml_environ
 
 READ = """
@@ -79,8 +79,16 @@ def test_a_gpu_that_is_lost_does_not_hide_the_other_one(library: Path) -> None:
         assert (second.name, second.mem_total, second.util, second.mem_used) == ("Stub B", 16 << 30, None, None)
 
 
-def test_mig_mode_is_read(library: Path) -> None:
-    assert [gpu.mig for gpu in read_gpus(library, "mig")[0]] == [True, None]
+def test_the_instances_of_a_divided_gpu_are_read_each(library: Path) -> None:
+    divided, whole = read_gpus(library, "mig")[0]
+    assert (divided.mig, whole.mig, whole.instances) == (True, None, ())
+    first, third = divided.instances  # the place between them is empty
+    assert first.processes is not None and [each.pid for each in first.processes] == [1, 4000000]
+    name = "Stub A MIG 1g.5gb"
+    assert first == GpuInstance(
+        index=0, name=name, uuid="MIG-a", mem_used=1 << 30, mem_total=5 << 30, processes=first.processes
+    )
+    assert third == GpuInstance(index=2, name=name, uuid="MIG-a", mem_used=1 << 30, mem_total=5 << 30, processes=())
 
 
 def test_a_hostile_name_is_unknown_or_harmless(library: Path) -> None:
