@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from runner.machine.sampler import MachineSampler, Sample
 from runner.machine.shares import ShareLedger
 from runner.types.machine import GpuState, GpuUse
+
+MAX_CORRECTION_J: Final = 20_000.0
+"""A counter that falls by less had been extrapolated too high, which the next intervals pay for; else it was reset."""
 
 _Amount: TypeAlias = Callable[[GpuState, GpuState, float], float | None]
 
@@ -81,7 +84,7 @@ def _total(last: Sample | None, sample: Sample, amount: _Amount) -> float | None
 
 def _joules(before: GpuState, gpu: GpuState, seconds: float) -> float | None:
     counters = before.energy_j, gpu.energy_j
-    if counters[0] is not None and counters[1] is not None and counters[1] >= counters[0]:  # else it was reset
+    if counters[0] is not None and counters[1] is not None and counters[1] - counters[0] > -MAX_CORRECTION_J:
         return counters[1] - counters[0]
     return None if gpu.power_w is None else gpu.power_w * seconds
 

@@ -51,11 +51,14 @@ class ShareLedger:
         return (amount or 0.0) + estimate
 
     def add(self, amount: float | None, now: float) -> None:
-        """Divide the amount of the time since the previous call; None: it is unknown."""
+        """Divide the amount of the time since the previous call; None: it is unknown.
+
+        A negative amount corrects earlier ones; the next amounts pay for it.
+        """
         self._advance(now)
         seconds = 0.0 if self._begin is None else now - self._begin
         if amount is not None and seconds > 0:
-            self._rate = amount / seconds
+            self._rate = max(0.0, amount / seconds)
             self._divide(amount, self._occupied_s / seconds)
         else:
             self._rate, self.unassigned = None, self.unassigned + (amount or 0.0)

@@ -56,7 +56,10 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     mig: Annotated[bool | None, Meta(description="whether it is divided into instances (MIG mode)")] = None
     instances: Annotated[tuple[GpuInstance, ...], Meta(description="instances of a divided GPU, at most 8")] = ()
-    energy_j: Annotated[float | None, Meta(description="energy in joules since its driver was loaded")] = None
+    energy_j: Annotated[
+        float | None,
+        Meta(description="energy in joules since its driver was loaded; with several GPUs extrapolated at times"),
+    ] = None
     processes: Annotated[
         tuple[GpuProcess, ...] | None, Meta(description="processes that compute on it, at most 16")
     ] = None

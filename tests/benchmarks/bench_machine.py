@@ -1,4 +1,4 @@
-"""Share of a core that sampling the machine takes, with two GPUs of a library in place of the driver's."""
+"""Share of a core that sampling the machine takes, with eight GPUs of a library in place of the driver's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run() -> list[Row]:
     """Measure the CPU time of a process that only samples."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", SAMPLE, folder, str(MEASURED_S)]
-        environ = nvml_environ(build_nvml(Path(folder)))
+        environ = nvml_environ(build_nvml(Path(folder)), "many")
         output = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=120).stdout
     percent, n_samples, n_gpus = map(float, output.split())
     name = f"sampling a machine with {n_gpus:.0f} GPUs for {MEASURED_S} s ({n_samples:.0f} samples), share of a core"

@@ -80,6 +80,18 @@ def test_the_number_of_gpus_is_limited() -> None:
     assert len(NvidiaReader(FakeNvml(1000)).read()) == MAX_GPUS
 
 
+def test_each_reading_reads_one_energy_counter_and_adds_power_times_time_for_the_others() -> None:
+    clock, nvml = ManualClock(), FakeNvml(2)
+    nvml.values |= {"nvmlDeviceGetPowerUsage": 200_000, "nvmlDeviceGetTotalEnergyConsumption": 1_000_000}
+    reader = NvidiaReader(nvml, clock)
+    assert [gpu.energy_j for gpu in reader.read()] == [1000.0, 1000.0]  # the first readings
+    nvml.values["nvmlDeviceGetTotalEnergyConsumption"] = 1_500_000
+    clock.now += 2
+    assert [gpu.energy_j for gpu in reader.read()] == [1000.0 + 2 * 200, 1500.0]
+    clock.now += 2
+    assert [gpu.energy_j for gpu in reader.read()] == [1500.0, 1500.0 + 2 * 200]
+
+
 def test_a_driver_that_was_updated_is_named() -> None:
     with pytest.raises(GpuUnavailable, match="restart the machine"):
         NvidiaReader(FakeNvml(nvmlInit=NVMLError_LibRmVersionMismatch()))

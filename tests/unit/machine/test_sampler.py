@@ -149,9 +149,21 @@ def test_power_stands_in_for_an_energy_counter_that_is_missing_or_was_reset() ->
     metered.meter.start("a")
     metered.sample(gpu(None, power_w=10.0))
     metered.sample(gpu(None, power_w=20.0), after_s=2)
-    metered.sample(gpu(500.0, power_w=20.0), after_s=2)
+    metered.sample(gpu(50_000.0, power_w=20.0), after_s=2)
     metered.sample(gpu(1.0, power_w=30.0), after_s=2)
     assert metered.meter.stop("a").energy_j == 40 + 40 + 60
+
+
+def test_a_counter_that_was_extrapolated_too_high_is_corrected_and_no_episode_gets_less_than_nothing() -> None:
+    metered = Metered()
+    metered.meter.start("a")
+    metered.sample(gpu(0.0))
+    metered.sample(gpu(300.0, power_w=150.0), after_s=2)
+    metered.meter.start("b")
+    metered.sample(gpu(200.0, power_w=150.0), after_s=2)
+    assert metered.meter.stop("b") == GpuUse(energy_j=0.0, energy_shared=True)
+    metered.sample(gpu(500.0, power_w=150.0), after_s=2)
+    assert metered.meter.stop("a").energy_j == 500
 
 
 def test_without_a_readable_gpu_nothing_is_measured() -> None:

@@ -14,7 +14,7 @@ STEPS = st.lists(
         st.one_of(
             st.tuples(st.just("start"), st.integers(0, 4)),
             st.tuples(st.just("stop"), st.integers(0, 4)),
-            st.tuples(st.just("add"), st.one_of(st.none(), st.floats(0.0, 1e6, allow_subnormal=False))),
+            st.tuples(st.just("add"), st.one_of(st.none(), st.floats(-1e6, 1e6, allow_subnormal=False))),
         ),
     ),
     max_size=40,
