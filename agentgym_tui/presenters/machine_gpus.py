@@ -7,7 +7,7 @@ from typing import Final
 
 from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.machine_items import Item, Problem, problem_from_cause
-from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size
+from agentgym_tui.presenters.number_format import UNKNOWN, format_gpu_memory, format_percent
 from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
 from agentgym_tui.state.data_model import NodeInfo
 from agentgym_tui.state.machine import MachineInfo, memory_percent
@@ -115,4 +115,4 @@ def _memory_problems(gpu: GpuState | GpuInstance) -> Iterator[Problem]:
 
 
 def _size(number: int | None) -> SafeText:
-    return UNKNOWN if number is None else format_size(number)
+    return UNKNOWN if number is None else format_gpu_memory(number)

@@ -87,6 +87,11 @@ def format_size(number: int) -> SafeText:
     return trusted(f"{short} B" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}B")
 
 
+def format_gpu_memory(number: int) -> SafeText:
+    """Format a number of bytes in the unit that the drivers of GPUs use, such as ``0.3 GiB`` and ``79.6 GiB``."""
+    return trusted(f"{number / 2**30:,.1f} GiB")
+
+
 def format_energy(joules: float) -> SafeText:
     """Return an energy, such as ``950 J`` and ``24 kJ``."""
     short = format_count(round(joules))

@@ -272,7 +272,7 @@ def test_a_gpu_has_its_load_power_temperature_memory_and_processes() -> None:
     machine(3, gpu=[GPU, GpuState(index=1, name="A100", mig=True), GpuState(index=3)])(store)
     shown = texts(store)
     assert "GPU 0 50% · 612 of 700 W · 71 °C · H100 ▄▄▄" in shown
-    assert "memory 64 GB of 86 GB · vllm (7) 63 GB ▆▆▆" in shown
+    assert "memory 60.0 GiB of 80.0 GiB · vllm (7) 59.0 GiB ▆▆▆" in shown
     assert f"GPU 1 {UNKNOWN} · A100, divided into instances (MIG)" in shown
     assert f"GPU 3 {UNKNOWN} · {UNKNOWN}" in shown
     assert "CPU 12% of 16 CPUs ▁▁▁" in shown and "memory 40% of 64 GB ▃▃▃" in shown
@@ -283,7 +283,7 @@ def test_a_divided_gpu_has_the_memory_and_the_processes_of_each_instance() -> No
     full = GpuInstance(index=0, name="H100 MIG 1g.10gb", mem_used=10 * GIB, mem_total=10 * GIB, processes=GPU.processes)
     machine(gpu=[GpuState(index=0, name="H100", mig=True, instances=(full, GpuInstance(index=2)))])(store)
     shown = texts(store)
-    assert "instance 0 ! 11 GB of 11 GB · H100 MIG 1g.10gb · vllm (7) 63 GB" in shown
+    assert "instance 0 ! 10.0 GiB of 10.0 GiB · H100 MIG 1g.10gb · vllm (7) 59.0 GiB" in shown
     assert "! its memory is 100% full: the next allocation may fail" in shown
     assert f"instance 2 {UNKNOWN} of {UNKNOWN}" in shown
 
