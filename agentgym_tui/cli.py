@@ -82,8 +82,12 @@ def _preview(args: argparse.Namespace) -> list[str]:
     """Return the lines to show before Textual is imported, because this import takes most of the start-up time."""
     from agentgym_tui.terminal.run import is_served, terminal_size
 
-    if args.command != "open" or is_served(os.environ):
+    if args.command == "watch" or is_served(os.environ):
         return []
+    if args.command == "launch":
+        from agentgym_tui.terminal.startup_preview import launch_preview
+
+        return launch_preview(str(_state_folder(args)), terminal_size()[0])
     from agentgym_tui.logs.path_kind import is_log
     from agentgym_tui.terminal.startup_preview import log_preview
 

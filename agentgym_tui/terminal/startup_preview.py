@@ -1,4 +1,4 @@
-"""The start of a log or of a list of episodes as plain text, shown while Textual is being imported."""
+"""The start of Live, of a log or of a list of episodes as plain text, shown while Textual is being imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from rich.cells import set_cell_size
 
 from agentgym_tui.presenters.cells import Column, Line, arrange_columns, fit_row, header_row, join_parts
-from agentgym_tui.presenters.text_width import LIST_MARGIN
+from agentgym_tui.presenters.text_width import LIST_MARGIN, cut_start
+from agentgym_tui.safe_text import masked_line
 
 if TYPE_CHECKING:
     from agentgym_tui.logs.log_file import LogFile
@@ -20,6 +21,17 @@ _SCROLLBAR_COLUMNS: Final = 1
 
 _FOOTER_LINES: Final = 2
 """Lines below the list of episodes."""
+
+
+def launch_preview(folder: str, columns: int) -> list[str]:
+    """Return the first line of Live before anything is known but the state directory, as safe text.
+
+    Args:
+        folder: the state directory.
+        columns: columns of the terminal; the line is narrower.
+    """
+    start = " Live · starting · "
+    return [start + cut_start(masked_line(folder, 300), columns - LIST_MARGIN - len(start))]
 
 
 def log_preview(log: LogFile, columns: int, lines: int) -> list[str]:

@@ -22,10 +22,10 @@ from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.state.episode_list import LIST_KEY
 from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.terminal.alternate_screen import SIGNALS
-from agentgym_tui.terminal.startup_preview import episode_preview, log_preview
+from agentgym_tui.terminal.startup_preview import episode_preview, launch_preview, log_preview
 from tests.support.command import REPOSITORY
 from tests.support.console.fake_session import files_session
-from tests.support.console.launch import CONSOLE
+from tests.support.console.launch import CONSOLE, launch_console, node_cleanup
 from tests.support.console.log_consoles import log_lines, logs_app
 from tests.support.console.pilot import screen_text, wait_for_text
 from tests.support.console.samples import HOSTILE, row
@@ -107,6 +107,27 @@ def test_the_preview_is_safe_and_fits_for_any_bytes(data: bytes, size: tuple[int
     assert len(rows) <= size[1] and bool(rows) == bool(data)
     assert not any(has_unsafe_chars(text) or {"\n", "\t", "\r"} & set(text) for text in rows)
     assert all(cell_len(text) < size[0] for text in rows)
+
+
+@given(st.text(max_size=400), st.sampled_from(SIZES))
+def test_the_first_line_of_live_is_safe_and_fits_for_any_folder(folder: str, size: tuple[int, int]) -> None:
+    (line,) = launch_preview(folder, size[0])
+    assert not has_unsafe_chars(line) and not {"\n", "\t", "\r"} & set(line)
+    assert cell_len(line) < size[0]
+
+
+def test_launch_names_the_state_directory_before_the_framework_is_loaded(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with node_cleanup(data_dir), launch_console(data_dir) as terminal:
+        terminal.wait_for("connected", 60)
+        first = terminal.raw.partition(ENTERED)[2]
+        preview = first[: first.index(b"\x1b[?1000h")].decode()  # the framework enables the mouse as it starts
+        assert f"Live · starting · {data_dir}" in preview
+        assert "starting" not in terminal.text
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert terminal.raw.count(ENTERED) == terminal.raw.count(LEFT) == 1
+        assert terminal.modes == INITIAL_MODES
 
 
 def test_a_missing_log_has_no_preview(tmp_path: Path) -> None:
