@@ -19,6 +19,7 @@ from agentgym_tui.state.steps import clamp_phases
 from runner.events.live import LiveAction
 
 if TYPE_CHECKING:
+    from agentgym_tui.sessions.row_pages import RowPages
     from runner.events.control import BatchState
     from runner.query.fields import Lookup
     from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow, EpisodeStore
@@ -112,19 +113,27 @@ class StateDirLibrary:
         self.notes_state: object = None
         self._n_rows = 0
         self._find = find
-        self._lock = threading.Lock()
+        self._lock, self._rows_lock = threading.Lock(), threading.Lock()
+        self._pages: RowPages | None = None
         self._opened: tuple[EpisodeStore, EpisodeIndex] | None = None
         self._reconciled = 0.0
 
-    def rows(self) -> list[EpisodeRow]:
-        """Return the index rows of up to ``MAX_ROWS`` episodes, the newest first; raises ``StoreError``."""
+    def rows(self, *, check_files: bool = True) -> list[EpisodeRow]:
+        """Return the index rows of up to ``MAX_ROWS`` episodes, the newest first; raises ``StoreError``.
+
+        Rows that have not changed are the same objects as before.
+        """
+        from agentgym_tui.sessions.row_pages import RowPages
+
         _, index = self._open()
-        if time.monotonic() - self._reconciled > RECONCILE_EVERY_S:
+        if check_files and time.monotonic() - self._reconciled > RECONCILE_EVERY_S:
             index.reconcile()
             self._reconciled = time.monotonic()
         self.unreadable = [UnreadableFile(bad.path, bad.reason) for bad in index.damaged]
         self._n_rows = _count(index)
-        return index.recent(MAX_ROWS)
+        with self._rows_lock:
+            self._pages = self._pages or RowPages(index)
+            return self._pages.rows(MAX_ROWS)
 
     def has_changed(self) -> bool:
         """Return whether another process has added or deleted episodes since the last call, or since ``rows``."""
@@ -254,7 +263,7 @@ class StateDirLibrary:
         with self._lock:
             if self._opened is not None:
                 self._opened[1].close()
-                self._opened = None
+                self._opened = self._pages = None
 
     def _open(self) -> tuple[EpisodeStore, EpisodeIndex]:
         from runner.errors import ConfigError, StoreError

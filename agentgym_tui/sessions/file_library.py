@@ -104,8 +104,8 @@ class FileLibrary:
         """Return nothing: files have no notes."""
         return ()
 
-    def rows(self) -> list[EpisodeRow]:
-        """Return the known rows, the newest episode first."""
+    def rows(self, *, check_files: bool = True) -> list[EpisodeRow]:
+        """Return the known rows, the newest episode first; only ``scan`` reads files."""
         with self._lock:
             return sorted(self._rows.values(), key=attrgetter("episode_id"), reverse=True)
 

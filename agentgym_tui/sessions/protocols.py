@@ -61,8 +61,12 @@ class Library(Protocol):
     first_rows: Sequence[EpisodeRow]
     notes_state: object
 
-    def rows(self) -> Sequence[EpisodeRow]:
-        """Return the list rows of all known episodes, the newest first; raises ``StoreError``."""
+    def rows(self, *, check_files: bool = True) -> Sequence[EpisodeRow]:
+        """Return the list rows of all known episodes, the newest first; raises ``StoreError``.
+
+        Args:
+            check_files: whether to look for files that another program has added, changed or deleted.
+        """
         ...
 
     def lookups(self) -> Mapping[str, Lookup]:

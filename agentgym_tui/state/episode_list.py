@@ -104,7 +104,7 @@ class EpisodeList:
     def __init__(self) -> None:
         self.shown: list[ListEntry] = []
         self.query: Query[ListEntry] = Query(EPISODE_FIELDS)
-        self.lookups: dict[str, Lookup] = {"tag": self._tagged}
+        self.lookups: dict[str, Lookup] = {"tag": lambda tag, quoted: tagged(self.tags, tag, quoted)}
         self.sorting: Sorting | None = None
         self.selected: dict[str, None] = {}
         self._stored: dict[str, ListedEpisode] = {}
@@ -220,17 +220,6 @@ class EpisodeList:
         if self.query.has_terms and (query := self._parsed(self.query.text)).error is None:
             self.query = query
 
-    def _tagged(self, tag: str, quoted: bool) -> Iterator[str]:
-        from runner.query.fields import ascii_lower
-        from runner.query.matching import glob_pattern
-
-        wanted = ascii_lower(tag)
-        pattern = None if quoted else glob_pattern(wanted)
-        for episode_id, tags in self.tags.items():
-            names = map(ascii_lower, tags)
-            if wanted in names if pattern is None else any(map(pattern.fullmatch, names)):
-                yield episode_id
-
     def sort(self, sorting: Sorting | None) -> None:
         """Sort the list; None sorts the newest episode first.
 
@@ -321,7 +310,7 @@ class EpisodeList:
 
     def _cached_text(self, entry: ListEntry) -> str:
         if (known := self._search_texts.get(key := entry_key(entry))) is None:
-            known = "\n".join([_search_text(entry), *(f"#{tag.casefold()}" for tag in self.tags.get(key, ()))])
+            known = _search_text(entry, self.tags)
             if key in self._stored:
                 self._search_texts[key] = known
         return known
@@ -338,8 +327,9 @@ def _task(index: int) -> str:
     return "#> 1T" if index > 0 else "#< -1T"  # as the list shows it
 
 
-def _search_text(entry: ListEntry) -> str:
-    return "\n".join(field[:MAX_SEARCHED_CHARS] for field in searchable_fields(entry) if field).casefold()
+def _search_text(entry: ListEntry, tags: Mapping[str, Sequence[str]]) -> str:
+    fields = (field[:MAX_SEARCHED_CHARS] for field in searchable_fields(entry) if field)
+    return "\n".join([*fields, *(f"#{tag}" for tag in tags.get(entry_key(entry), ()))]).casefold()
 
 
 def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:
@@ -351,3 +341,37 @@ def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:
         *(entry.env, entry.outcome or RUNNING, entry.error_type, entry.agent, entry.model, entry.node),
         *(entry.data_label, entry.episode_id, entry.batch_id, _task(entry.task_index)),
     )
+
+
+def tagged(tags: Mapping[str, Sequence[str]], tag: str, quoted: bool) -> Iterator[str]:
+    """Yield the ids of the episodes that have a tag.
+
+    Args:
+        tags: tags of the tagged episodes, by id.
+        tag: the tag, in which ``*`` and ``?`` are wildcards unless it is ``quoted``.
+        quoted: whether it was in quotation marks.
+    """
+    from runner.query.fields import ascii_lower
+    from runner.query.matching import glob_pattern
+
+    wanted = ascii_lower(tag)
+    pattern = None if quoted else glob_pattern(wanted)
+    for episode_id, names in tags.items():
+        lower = map(ascii_lower, names)
+        if wanted in lower if pattern is None else any(map(pattern.fullmatch, lower)):
+            yield episode_id
+
+
+def select_rows(
+    rows: Iterable[EpisodeRow], query: str, lookups: Mapping[str, Lookup], tags: Mapping[str, Sequence[str]]
+) -> Iterator[EpisodeRow]:
+    """Return the rows that ``EpisodeList`` would show for a query; raises ``QueryError``."""
+    found: Query[ListEntry] = Query(
+        EPISODE_FIELDS,
+        query,
+        word_test=word_test(lambda row: _search_text(row, tags)),
+        lookups={**lookups, "tag": lambda tag, quoted: tagged(tags, tag, quoted)},
+    )
+    if found.error is not None:
+        raise found.error
+    return filter(found.matches, rows)

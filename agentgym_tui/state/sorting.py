@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -42,6 +43,7 @@ def number_rank(value: float | None) -> Rank | None:
     return float(max(-_MAX_RANK, min(value, _MAX_RANK))), ""
 
 
+@lru_cache(maxsize=1_000)  # so that rows with the same text share it
 def text_rank(value: str | None) -> Rank | None:
     """Return the sort key of a text, ignoring case; None if the text is None or empty."""
     return (0.0, value.casefold()) if value else None
@@ -52,7 +54,9 @@ def sort_by_rank(items: Iterable[Item], rank: Callable[[Item], Rank | None], *, 
 
     Items whose sort key is None come last. Items with equal sort keys keep their order.
     """
-    ranked = [(rank(item), item) for item in items]
-    sortable = [(key, item) for key, item in ranked if key is not None]
-    sortable.sort(key=lambda pair: pair[0], reverse=descending)
-    return [*(item for _, item in sortable), *(item for key, item in ranked if key is None)]
+    all_items = list(items)
+    ranks = list(map(rank, all_items))
+    places = [place for place, key in enumerate(ranks) if key is not None]
+    places.sort(key=ranks.__getitem__, reverse=descending)  # type: ignore[arg-type]  # none of these is None
+    places += (place for place, key in enumerate(ranks) if key is None)
+    return [all_items[place] for place in places]

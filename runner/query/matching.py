@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import cache
-from typing import Generic, TypeAlias, TypeVar
+from functools import cache, lru_cache
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from runner.query.fields import (
     NONE,
@@ -25,6 +25,9 @@ from runner.query.syntax import All, Node, Not, QueryError, Term, Word
 Row = TypeVar("Row")
 Matches: TypeAlias = Callable[[Row], bool]
 """Returns whether a row matches."""
+
+N_CACHED: Final = 500
+"""Number of different texts of a field for which the result of a test is kept."""
 
 ID = "id"
 """Field with the id that lookups return."""
@@ -76,9 +79,7 @@ class _Compiler(Generic[Row]):
                 return lambda row: not part(row)
             case Term():
                 return self._term(node)
-        parts = [self.compile(part) for part in node.parts]
-        combine = all if isinstance(node, All) else any
-        return lambda row: combine(part(row) for part in parts)
+        return _combined([self.compile(part) for part in node.parts], is_any=not isinstance(node, All))
 
     def _term(self, term: Term) -> Matches[Row]:
         field = check_term(term, self._fields, self._now)
@@ -94,6 +95,18 @@ class _Compiler(Generic[Row]):
         return matches
 
 
+def _combined(parts: Sequence[Matches[Row]], *, is_any: bool) -> Matches[Row]:
+    """Return what matches if any part does, or all parts; a loop takes half the time of ``any`` with a generator."""
+
+    def matches(row: Row) -> bool:
+        for part in parts:
+            if part(row) is is_any:
+                return is_any
+        return not is_any
+
+    return matches
+
+
 def _value_test(term: Term, field: Field, now: datetime) -> Callable[[Value], bool]:
     match field.kind:
         case "number" | "duration":
@@ -106,7 +119,8 @@ def _value_test(term: Term, field: Field, now: datetime) -> Callable[[Value], bo
             until = max(point_in_time(term, value, now) for value in term.values)
             return lambda value: isinstance(value, datetime) and value <= until
     tests = [text_test(value, field, quoted) for value, quoted in zip(term.values, term.quoted, strict=True)]
-    return tests[0] if len(tests) == 1 else lambda value: any(test(value) for test in tests)
+    test = tests[0] if len(tests) == 1 else lambda value: any(test(value) for test in tests)
+    return test if field.kind == "id" else lru_cache(N_CACHED, typed=True)(test)  # most rows have one of a few texts
 
 
 def find_ids(term: Term, lookups: Mapping[str, Lookup]) -> frozenset[str]:

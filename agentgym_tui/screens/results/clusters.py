@@ -13,7 +13,7 @@ from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.results.base import TaskTableScreen
 from agentgym_tui.sessions.protocols import Library
-from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile
+from agentgym_tui.state.episode_list import select_rows
 from agentgym_tui.state.episode_query import exact_terms
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.state.task_list import cluster_list
@@ -87,14 +87,11 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
 
 
 def _clusters(library: Library, query: str, tags: Mapping[str, Sequence[str]]) -> list[Cluster]:
+    from runner.query.syntax import QueryError
     from runner.results.clusters import find_clusters
-    from runner.store.index_schema import EpisodeRow
 
-    episodes = EpisodeList()
-    episodes.add_lookups(library.lookups())
-    episodes.set_stored(library.rows())
-    episodes.set_tags(tags)
-    if (error := episodes.search(query)) is not None:
-        raise StoreError(f"the query of the episodes is invalid: {error}")
-    rows = [each for each in episodes.shown if not isinstance(each, UnreadableFile)]
-    return find_clusters(row for row in reversed(rows) if isinstance(row, EpisodeRow))
+    oldest_first = reversed(library.rows(check_files=False))
+    try:
+        return find_clusters(select_rows(oldest_first, query, library.lookups(), tags))
+    except QueryError as exc:
+        raise StoreError(f"the query of the episodes is invalid: {exc}") from exc

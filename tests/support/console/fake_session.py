@@ -187,7 +187,7 @@ class FakeLibrary:
     def notes(self, episode_id: str) -> Sequence[Note]:
         return self.notes_of(episode_id)
 
-    def rows(self) -> Sequence[EpisodeRow]:
+    def rows(self, *, check_files: bool = True) -> Sequence[EpisodeRow]:
         return list(reversed(self.stored))
 
     def path(self, episode_id: str) -> Path | None:

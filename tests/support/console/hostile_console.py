@@ -79,7 +79,7 @@ class HostileLibrary:
     def lookups(self) -> Mapping[str, Lookup]:
         return {}
 
-    def rows(self) -> list[EpisodeRow]:
+    def rows(self, *, check_files: bool = True) -> list[EpisodeRow]:
         names = (
             "env",
             "agent",

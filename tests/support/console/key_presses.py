@@ -192,7 +192,7 @@ def growing_files() -> FakeSession:
     session = files_session(60)
     rows = session.fake_library.rows
 
-    def rows_and_one_more() -> Sequence[EpisodeRow]:
+    def rows_and_one_more(*, check_files: bool = True) -> Sequence[EpisodeRow]:
         session.fake_library.stored.append(row(len(session.fake_library.stored)))
         return rows()
 

@@ -19,7 +19,8 @@ from agentgym_tui.presenters.episode_rows import (
 from agentgym_tui.presenters.number_format import UNKNOWN, format_time
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.safe_text import has_unsafe_chars, trusted
-from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile, entry_key
+from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile, entry_key, select_rows
+from runner.query.syntax import QueryError
 from runner.types import Outcome, WorkerInfo
 from tests.support.console.line_views import line_text
 from tests.support.console.samples import HOSTILE, HUGE, START, episode, episode_id, hostile_episode, row, step
@@ -97,6 +98,25 @@ def test_a_filter_survives_a_reload_and_matches_unreadable_files() -> None:
     episodes.search("unreadable json")
     episodes.set_stored([row(n) for n in range(5)], [UNREADABLE])
     assert shown_keys(episodes) == [str(UNREADABLE.path)]
+
+
+@pytest.mark.parametrize(
+    "query", ["", "wordle", "#todo", "tag:to*", "-tag:todo", "note:door OR env:babyai", "qwen tag:todo", "reward>=0"]
+)
+def test_rows_are_selected_as_the_list_shows_them(query: str) -> None:
+    rows = [row(0), row(1, env="BabyAI", model="qwen35"), row(2, outcome=Outcome.ERROR)]
+    tags, lookups = {episode_id(1): ("todo",)}, {"note": lambda words, _: [episode_id(2)] if words == "door" else []}
+    episodes = EpisodeList()
+    episodes.add_lookups(lookups)
+    episodes.set_stored(rows)
+    episodes.set_tags(tags)
+    assert episodes.search(query) is None
+    assert list(select_rows(reversed(rows), query, lookups, tags)) == episodes.shown
+
+
+def test_an_invalid_query_selects_no_rows() -> None:
+    with pytest.raises(QueryError, match="nosuch"):
+        select_rows([], "nosuch:x", {}, {})
 
 
 def test_neighbors_stop_at_the_ends_and_a_filtered_out_episode_leads_to_the_top() -> None:
