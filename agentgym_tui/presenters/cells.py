@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -85,6 +86,19 @@ class KeyLookup(Protocol):
 
     def row_of(self, key: str) -> int | None:
         """Return the index of the line with this key; None if there is no such line."""
+        ...
+
+
+@runtime_checkable
+class FoldedText(Protocol):
+    """A ``TextSource`` that breaks texts into lines, so that what is searched for may go on in the next line."""
+
+    def find_rows(self, expression: re.Pattern[str]) -> list[int]:
+        """Return for each match of an expression the line in which it starts."""
+        ...
+
+    def found_in(self, index: int, expression: re.Pattern[str]) -> list[tuple[int, int]]:
+        """Return start and end of what a line shows of each match, counted in the joined texts of its cells."""
         ...
 
 

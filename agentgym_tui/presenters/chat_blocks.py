@@ -66,6 +66,7 @@ class Block(NamedTuple):
         lines: the sanitized text.
         has_unsafe: whether the original text contains unsafe characters.
         raw: the original, untrusted text.
+        n_hidden: number of characters at the end of ``raw`` that ``lines`` lack because there are too many.
     """
 
     kind: BlockKind
@@ -73,6 +74,12 @@ class Block(NamedTuple):
     lines: list[SafeText]
     has_unsafe: bool = False
     raw: str = ""
+    n_hidden: int = 0
+
+    @property
+    def hidden(self) -> str:
+        """The untrusted end of the text that is not shown."""
+        return self.raw[-self.n_hidden :] if self.n_hidden else ""
 
 
 def text_block(
@@ -97,6 +104,7 @@ def text_block(
     """
     laid_out = (text if shown_text is None else shown_text)[:MAX_TEXT]
     shown, has_unsafe = sanitize_lines(laid_out, MAX_TEXT) if text else ([], False)
+    n_hidden = _n_hidden(text, len(shown)) if shown_text is None else 0
     if type(full_length) is int:
         shown = [*shown, trusted(f"… clipped in transit, {full_length} characters in all")]
     elif len(text) > MAX_TEXT:
@@ -104,8 +112,12 @@ def text_block(
     elif len(shown) > MAX_TEXT_LINES:
         shown = [*shown[:-1], join([shown[-1], trusted(", see the JSON")])]
     if has_unsafe_chars(title_text[:MAX_NAME]):
-        return Block(kind, title, shown, True, f"{title_text}\n{text}")
-    return Block(kind, title, shown, has_unsafe, text)
+        return Block(kind, title, shown, True, f"{title_text}\n{text}", n_hidden)
+    return Block(kind, title, shown, has_unsafe, text, n_hidden)
+
+
+def _n_hidden(text: str, n_lines: int) -> int:
+    return len(text.split("\n", MAX_TEXT_LINES)[-1]) if n_lines > MAX_TEXT_LINES else max(len(text) - MAX_TEXT, 0)
 
 
 def note_block(text: str, kind: Literal["note", "earlier"] = "note") -> Block:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from bisect import bisect_right
 from typing import Final
 
 import msgspec
 
-from agentgym_tui.presenters.cells import Cell, Line, TextSource, unsafe_texts
-from agentgym_tui.safe_text import MAX_LINE_CHARS, has_unsafe_chars, hex_line, n_hex_lines, sanitize_lines, trusted
+from agentgym_tui.presenters.cells import Cell, FoldedText, Line, TextSource, unsafe_texts
+from agentgym_tui.safe_text import has_unsafe_chars, hex_line, n_hex_lines, sanitize_lines, trusted
 from agentgym_tui.state.log_entries import MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
 from runner.events.limits import check_limits
 
@@ -18,6 +20,8 @@ MAX_FORMATTED: Final = 20_000
 
 FOLD_WIDTH: Final = 1_000
 """Maximum number of characters per line; a longer line is broken."""
+_TAB: Final = 4 * " "
+"""What ``sanitize_lines`` shows for a tab."""
 
 
 class HexRows(TextSource):
@@ -39,7 +43,7 @@ def payload_rows(entry: LogEntry | None, view: str) -> TextSource:
     """Return the rows that show a log entry in a view, which is one of ``VIEWS``."""
     if isinstance(entry, EventMessage) and view == "hex":
         return HexRows(entry.payload)
-    return TextRows(fold_lines(payload_text(entry, view)))
+    return TextRows(payload_text(entry, view))
 
 
 def payload_text(entry: LogEntry | None, view: str) -> str:
@@ -58,14 +62,6 @@ def payload_text(entry: LogEntry | None, view: str) -> str:
         return "\n".join(hex_line(entry.payload, row) for row in range(n_hex_lines(entry.payload)))
     text = format_json(entry.payload) if view == "formatted" else None
     return entry.payload.decode("utf-8", "replace") if text is None else text
-
-
-def fold_lines(text: str) -> str:
-    """Break each line longer than ``FOLD_WIDTH`` characters into several lines."""
-    if len(text) <= FOLD_WIDTH:
-        return text
-    lines = (line[at : at + FOLD_WIDTH] for line in text.split("\n") for at in range(0, max(len(line), 1), FOLD_WIDTH))
-    return "\n".join(lines)
 
 
 def format_json(payload: bytes) -> str | None:
@@ -113,8 +109,10 @@ def _headers(message: EventMessage) -> str:
     return "\n".join([*lines, size + stored, "", *(headers or ["no headers"])])[: 2 * MAX_HEADER_BYTES]
 
 
-class TextRows(TextSource):
-    """Numbered lines of untrusted text; a line with unsafe characters has a warning sign instead of its number.
+class TextRows(FoldedText, TextSource):
+    """Numbered lines of untrusted text, broken after each ``FOLD_WIDTH`` characters.
+
+    A row with unsafe characters has a warning sign instead of the number of its line.
 
     Args:
         text: the text.
@@ -123,24 +121,50 @@ class TextRows(TextSource):
     def __init__(self, text: str) -> None:
         self._lines = text.split("\n")
         self._digits = len(str(len(self._lines)))
+        self._places: list[tuple[int, int]] | None = None
+        if any(len(line) > FOLD_WIDTH for line in self._lines):
+            self._places = [
+                (number, at) for number, line in enumerate(self._lines) for at in range(0, len(line) or 1, FOLD_WIDTH)
+            ]
 
     def __len__(self) -> int:
-        """Return the number of lines."""
-        return len(self._lines)
+        """Return the number of rows."""
+        return len(self._lines if self._places is None else self._places)
 
     def line(self, index: int, width: int) -> Line:
-        """Return the number and the text of a line. The text is cut to ``MAX_LINE_CHARS`` characters."""
-        raw = self._lines[index]
-        (text,), has_unsafe = sanitize_lines(raw[:MAX_LINE_CHARS])
-        sign = "⚠" if has_unsafe else index + 1
-        number = Cell(trusted(f"{sign:>{self._digits}} "), "warn" if has_unsafe else "dim")
-        if len(raw) <= MAX_LINE_CHARS:
-            return number, Cell(text)
-        return number, Cell(text), Cell(trusted(f"… (+{len(raw) - MAX_LINE_CHARS})"), "dim")
+        """Return the number of a line at its first row, and a part of its text."""
+        number, at = self._place(index)
+        (text,), has_unsafe = sanitize_lines(self._lines[number][at : at + FOLD_WIDTH])
+        sign = "⚠" if has_unsafe else "" if at else number + 1
+        return Cell(trusted(f"{sign:>{self._digits}} "), "warn" if has_unsafe else "dim"), Cell(text)
 
     def unsafe_text(self, index: int) -> str | None:
-        """Return the original line; None if its first ``MAX_LINE_CHARS`` characters contain no unsafe characters."""
-        return self._lines[index] if has_unsafe_chars(self._lines[index][:MAX_LINE_CHARS]) else None
+        """Return the original text of a row if it has unsafe characters, else None."""
+        number, at = self._place(index)
+        text = self._lines[number][at : at + FOLD_WIDTH]
+        return text if has_unsafe_chars(text) else None
+
+    def find_rows(self, expression: re.Pattern[str]) -> list[int]:
+        """See ``FoldedText``."""
+        found = [(n, match.start()) for n, line in enumerate(self._lines) for match in expression.finditer(line)]
+        if self._places is None:
+            return [number for number, _ in found]
+        return [bisect_right(self._places, place) - 1 for place in found]
+
+    def found_in(self, index: int, expression: re.Pattern[str]) -> list[tuple[int, int]]:
+        """See ``FoldedText``."""
+        number, at = self._place(index)
+        line = self._lines[number]
+        near = expression.finditer(line, max(at - FOLD_WIDTH, 0), at + 2 * FOLD_WIDTH)
+        places = ((max(match.start(), at), min(match.end(), at + FOLD_WIDTH)) for match in near)
+        return [(self._column(line, at, start), self._column(line, at, stop)) for start, stop in places if start < stop]
+
+    def _column(self, line: str, start: int, at: int) -> int:
+        """Return where a character of a line is in the joined texts of the row that begins at ``start``."""
+        return self._digits + 1 + at - start + (len(_TAB) - 1) * line.count("\t", start, at)
+
+    def _place(self, index: int) -> tuple[int, int]:
+        return (index, 0) if self._places is None else self._places[index]
 
 
 def pretty_json(data: bytes) -> str:

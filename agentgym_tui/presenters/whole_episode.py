@@ -87,7 +87,9 @@ class StepBlocks:
         known = self._known.get(step.index)
         is_last = step is episode.steps[-1]  # it has the blocks of the episode's end, which may come later
         if known is None or known[0] is not step or is_last:
-            known = self._known[step.index] = step, step_blocks(episode, step.index, with_end=not episode.running)
+            is_first = step is episode.steps[0]  # no other step shows the messages before its last answer
+            blocks = step_blocks(episode, step.index, full=is_first, with_end=not episode.running)
+            known = self._known[step.index] = step, blocks
         return known[1]
 
 
@@ -103,7 +105,8 @@ def _without_repeated(blocks: list[Block], before: list[Block]) -> Iterator[Bloc
     is_start = True
     for block in blocks:
         is_start = is_start and block.kind not in ("thought", "action", "streaming")
-        if not (is_start and (block.kind == "earlier" or (block.lines and block.lines in shown))):
+        is_repeated = (block.kind == "earlier" and before) or (block.lines and block.lines in shown)
+        if not (is_start and is_repeated):
             yield block
 
 

@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from agentgym_tui.commands.keymap import bindings
-from agentgym_tui.presenters.cells import KeyLookup, TextSource
+from agentgym_tui.presenters.cells import FoldedText, KeyLookup, TextSource
 from agentgym_tui.widgets.line_renderer import LineRenderer
 
 CursorType: TypeAlias = Literal["line", "none"]
@@ -140,6 +140,8 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
 
     def find_rows(self, expression: re.Pattern[str]) -> list[int]:
         """Return the row of each match of an expression, so that a row with several matches comes several times."""
+        if isinstance(self.source, FoldedText):
+            return self.source.find_rows(expression)
         texts = ("".join(text for text, _ in self.row_cells(row, SEARCHED_WIDTH)) for row in range(len(self.source)))
         return [row for row, text in enumerate(texts) for _ in expression.finditer(text)]
 

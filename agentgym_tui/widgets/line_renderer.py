@@ -15,7 +15,7 @@ from textual.reactive import Reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from agentgym_tui.presenters.cells import FixedLines, TextSource, Tone, WorldTone
+from agentgym_tui.presenters.cells import FixedLines, FoldedText, TextSource, Tone, WorldTone
 from agentgym_tui.presenters.text_width import LIST_MARGIN, display_width
 from agentgym_tui.textual_compat import OwnScrollBar
 from agentgym_tui.widgets.cached_widgets import CachedScrollBar
@@ -136,10 +136,11 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
     def scroll_to_found(self, index: int) -> None:
         """Scroll sideways until the first words of line ``index`` that are searched for are visible."""
         room = self._width - LIST_MARGIN
-        text = "".join(text for text, _ in self.row_cells(index, room))
-        if self._found is None or (match := self._found.search(text)) is None:
+        row_cells = tuple(self.row_cells(index, room))
+        if not (places := self._found_in(index, row_cells)):
             return
-        start, stop = display_width(text[: match.start()]), display_width(text[: match.end()])
+        text = "".join(text for text, _ in row_cells)
+        start, stop = (display_width(text[:at]) for at in places[0])
         if not self._left <= start <= stop <= self._left + room:
             self._left = 0 if stop <= room else max(start - room // 2, 0)
             self.refresh()
@@ -226,7 +227,8 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
             row_cells, mark, highlighted = tuple(self.header(width)), " ", False
         else:
             row_cells = tuple(self.row_cells(index, width))
-            row_cells = row_cells if self._found is None else tuple(mark_found(row_cells, self._found))
+            if self._found is not None:
+                row_cells = tuple(mark_places(row_cells, self._found_in(index, row_cells)))
             mark, highlighted = self.mark(index), self.is_highlighted(index)
         content = (row_cells, mark, highlighted)
         if (strip := self._strip_cache.get(content)) is None:
@@ -235,6 +237,14 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
                 self._strip_cache = {key: each for key, each in self._strip_cache.items() if id(each) in shown}
             strip = self._strip_cache[content] = self._strip(row_cells, mark, highlighted)
         return strip
+
+    def _found_in(self, index: int, row_cells: Sequence[tuple[str, Tone]]) -> list[tuple[int, int]]:
+        """Return start and end of what is marked in a row, counted in its joined texts."""
+        if self._found is None:
+            return []
+        if isinstance(self.source, FoldedText):
+            return self.source.found_in(index, self._found)
+        return [match.span() for match in self._found.finditer("".join(text for text, _ in row_cells))]
 
     def _draw_rows(self, crop: Region) -> list[Strip]:
         cached = ((row, self._screen_strips.get(row)) for row in crop.line_range)
@@ -342,9 +352,8 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
         )
 
 
-def mark_found(row_cells: Sequence[tuple[str, Tone]], expression: re.Pattern[str]) -> Iterator[tuple[str, Tone]]:
-    """Yield the texts of a row with the matches of an expression in ``FOUND_TONE``; a match may span several texts."""
-    places = [match.span() for match in expression.finditer("".join(text for text, _ in row_cells))]
+def mark_places(row_cells: Sequence[tuple[str, Tone]], places: Sequence[tuple[int, int]]) -> Iterator[tuple[str, Tone]]:
+    """Yield the texts of a row with the characters from ``start`` to ``stop`` of each place in ``FOUND_TONE``."""
     at = 0
     for text, tone in row_cells:
         done = 0

@@ -26,9 +26,9 @@ class TextView(LineList):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(cursor_type="none", id=id)
 
-    def show_text(self, text: str) -> None:
+    def show_text(self, rows: TextRows) -> None:
         """Show an untrusted text."""
-        self.show(TextRows(text))
+        self.show(rows)
         self.post_message(self.TextShown())
 
     def unsafe_text(self) -> str | None:

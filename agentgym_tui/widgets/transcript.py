@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from itertools import accumulate, zip_longest
+from typing import Final, TypeAlias
 
-from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, Line, Tone
+from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, FoldedText, Line, Tone
 from agentgym_tui.presenters.chat_blocks import Block, BlockKind
 from agentgym_tui.presenters.text_width import LIST_MARGIN, wrap_offsets
 from agentgym_tui.safe_text import SafeText, safe_slice, sanitize_line, trusted, unsafe_excerpt
@@ -34,18 +35,15 @@ _INDENT: Final = 2
 """Columns that text is indented under its heading."""
 
 
-class _Row(NamedTuple):
-    """A row of a block; ``line`` is a line of the block, -1 for the heading, or -2 for the space below the block."""
+_Row: TypeAlias = "tuple[int, int, int]"
+"""A row of a block: a line of the block, -1 for the heading or -2 for the space below, and start and end in it."""
 
-    line: int
-    start: int = 0
-    stop: int = 0
-
-
-_HEADING, _SPACE = _Row(-1), _Row(-2)
+_HEADING: Final[_Row] = (-1, 0, 0)
+_SPACE: Final[_Row] = (-2, 0, 0)
+_MARK: Final = "■ "
 
 
-class BlockRows:
+class BlockRows(FoldedText):
     """Blocks wrapped into rows of a given width; blocks that ``previous`` contains are not wrapped again.
 
     Args:
@@ -68,44 +66,43 @@ class BlockRows:
         self.blocks = tuple(blocks)
         self.width = width
         self.subject = subject
-        wrapped_blocks = previous.wrapped_blocks if previous is not None and previous.width == width else []
-        self.wrapped_blocks: list[tuple[Block, list[_Row]]] = []
-        for number, block in enumerate(blocks):
-            same = number < len(wrapped_blocks) and wrapped_blocks[number][0] == block
-            self.wrapped_blocks.append(wrapped_blocks[number] if same else (block, _rows(block, width - _INDENT)))
-        self._positions = [(number, row) for number, (_, rows) in enumerate(self.wrapped_blocks) for row in rows]
+        known = previous.wrapped_blocks if previous is not None and previous.width == width else []
+        self.wrapped_blocks: list[tuple[Block, list[_Row]]] = [
+            wrapped if wrapped is not None and wrapped[0] == block else (block, _rows(block, width - _INDENT))
+            for block, wrapped in zip_longest(blocks, known[: len(blocks)])
+        ]
+        self._starts = [0, *accumulate(len(rows) for _, rows in self.wrapped_blocks)]
+        self._matches: tuple[re.Pattern[str] | None, dict[int, list[tuple[int, int]]]] = (None, {})
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return self._starts[-1]
 
     def line(self, index: int, width: int) -> Line:
         """Return row ``index``: a heading, a row of text, or an empty line."""
-        number, row = self._positions[index]
-        block = self.blocks[number]
+        block, (number, start, stop) = self._at(index)
         tone = _TONES.get(block.kind, "plain")
-        if row == _SPACE:
+        if number == _SPACE[0]:
             return ()
-        if row == _HEADING:
+        if number == _HEADING[0]:
             heading = (
-                Cell(trusted("■ "), tone),
+                Cell(trusted(_MARK), tone),
                 Cell(block.title, tone if block.kind in ("note", "earlier") else "head"),
             )
             return (*heading, Cell(trusted("  ")), UNSAFE_BADGE) if block.has_unsafe else heading
         tone = tone if block.kind in ("thought", "error", "note", "earlier") else "plain"
-        return Cell(trusted(" " * _INDENT)), *self._cells(block.lines[row.line], row, tone)
+        return Cell(trusted(" " * _INDENT)), *self._cells(block.lines[number], start, stop, tone)
 
-    def _cells(self, line: SafeText, row: _Row, tone: Tone) -> Iterator[Cell]:
-        """Yield the part of a line that a row shows, with the words that are searched for in another tone."""
-        at = row.start
-        for start, stop in self._found_in(line):
-            start, stop = max(start, at), min(stop, row.stop)
+    def _cells(self, line: SafeText, at: int, end: int, tone: Tone) -> Iterator[Cell]:
+        """Yield the part of a line that a row shows, with the words that were searched for in another tone."""
+        for start, stop in self._found_in_line(line):
+            start, stop = max(start, at), min(stop, end)
             if start < stop:
                 yield Cell(safe_slice(line, at, start), tone)
                 yield Cell(safe_slice(line, start, stop), FOUND_TONE)
                 at = stop
-        yield Cell(safe_slice(line, at, row.stop), tone)
+        yield Cell(safe_slice(line, at, end), tone)
 
-    def _found_in(self, line: str) -> list[tuple[int, int]]:
+    def _found_in_line(self, line: str) -> list[tuple[int, int]]:
         return sorted(match.span() for expression in self.expressions for match in expression.finditer(line))
 
     def row_of_line(self, text: str, *, from_end: bool) -> int | None:
@@ -115,46 +112,79 @@ class BlockRows:
             text: sanitized text of a part of the line.
             from_end: whether the last such line counts instead of the first one.
         """
-        rows = range(len(self._positions))
-        found = [row for row in rows if (place := self._positions[row][1]).line >= 0 and self._starts_in(row, place)]
-        exact = [row for row in found if text in self.blocks[self.block(row)].lines[self._positions[row][1].line]]
-        best = exact or found
+        exact, found, hidden = list[int](), list[int](), list[int]()
+        for number, (block, rows) in enumerate(self.wrapped_blocks):
+            for at, (line, start, stop) in enumerate(rows, self._starts[number]):
+                if line >= 0 and any(start <= first < stop for first, _ in self._found_in_line(block.lines[line])[:1]):
+                    found.append(at)
+                    exact += [at] * (text in block.lines[line])
+            if any(expression.search(block.hidden) for expression in self.expressions):
+                hidden.append(self._starts[number + 1] - 2)
+        best = exact or found or hidden
         return best[-1 if from_end else 0] if best else None
 
-    def _starts_in(self, row: int, place: _Row) -> bool:
-        line = self.blocks[self.block(row)].lines[place.line]
-        return any(place.start <= start < place.stop for start, _ in self._found_in(line)[:1])
+    def find_rows(self, expression: re.Pattern[str]) -> list[int]:
+        """Return for each match of an expression the row in which it starts, the last one for a part that is not shown.
 
-    def rows_with(self, expression: re.Pattern[str]) -> list[int]:
-        """Return for each match of an expression the row in which it starts; it may go on in the next row."""
-        starts: list[int] = []
+        A match may go on in the next row, and in the next line.
+        """
         found: list[int] = []
-        for index, (number, row) in enumerate(self._positions):
-            block = self.blocks[number]
-            if row == _HEADING:
-                found += [index for _ in expression.finditer(block.title)]
-            elif row != _SPACE:
-                if row.start == 0:
-                    starts = [match.start() for match in expression.finditer(block.lines[row.line])]
-                found += [index] * (bisect_left(starts, row.stop) - bisect_left(starts, row.start))
+        for number, (block, rows) in enumerate(self.wrapped_blocks):
+            first = self._starts[number]
+            found += [first for _ in expression.finditer(block.title)]
+            if places := self._places(number, expression):
+                ends = list(accumulate(map(len, block.lines), lambda end, size: end + 1 + size))
+                starts = [start + (ends[line - 1] + 1 if line else 0) for line, start, _ in rows[1:-1]]
+                found += [first + bisect_right(starts, place[0]) for place in places]
+            found += [self._starts[number + 1] - 2 for _ in expression.finditer(block.hidden)]
         return found
+
+    def found_in(self, index: int, expression: re.Pattern[str]) -> list[tuple[int, int]]:
+        """See ``FoldedText``."""
+        block, (line, start, stop) = self._at(index)
+        if line == _HEADING[0]:
+            spans = (match.span() for match in expression.finditer(block.title))
+            return [(left + len(_MARK), right + len(_MARK)) for left, right in spans]
+        if line == _SPACE[0]:
+            return []
+        if block.hidden and line == len(block.lines) - 1 and expression.search(block.hidden):
+            return [(_INDENT, _INDENT + stop - start)]
+        before = sum(len(each) + 1 for each in block.lines[:line]) + start
+        places = self._places(self.block(index), expression)
+        parts = ((max(left - before, 0), min(right - before, stop - start)) for left, right in places)
+        return [(left + _INDENT, right + _INDENT) for left, right in parts if left < right]
+
+    def _places(self, number: int, expression: re.Pattern[str]) -> list[tuple[int, int]]:
+        """Return start and end of each match in the lines of a block, joined by line breaks."""
+        if self._matches[0] != expression:
+            self._matches = expression, {}
+        places = self._matches[1]
+        if number not in places:
+            text = "\n".join(self.blocks[number].lines)
+            places[number] = [match.span() for match in expression.finditer(text)]
+        return places[number]
 
     def row_of_block(self, number: int) -> int:
         """Return the first row of a block."""
-        return next((row for row, (block, _) in enumerate(self._positions) if block == number), 0)
+        return self._starts[number] if 0 <= number < len(self.blocks) else 0
 
     def key(self, index: int) -> str:
         """Return a key that consists of the row's block, line and start offset."""
-        number, row = self._positions[index]
-        return f"{self.subject}/{number}.{row.line}.{row.start}"
+        _, (line, start, _) = self._at(index)
+        return f"{self.subject}/{self.block(index)}.{line}.{start}"
 
     def block(self, index: int) -> int:
         """Return the index of the block that row ``index`` belongs to."""
-        return self._positions[index][0]
+        return bisect_right(self._starts, index) - 1
 
     def is_text(self, index: int) -> bool:
         """Return whether row ``index`` is a heading or text, not the space between two blocks."""
-        return self._positions[index][1] != _SPACE
+        return self._at(index)[1] != _SPACE
+
+    def _at(self, index: int) -> tuple[Block, _Row]:
+        number = self.block(index)
+        block, rows = self.wrapped_blocks[number]
+        return block, rows[index - self._starts[number]]
 
 
 class Transcript(LineList):
@@ -192,10 +222,6 @@ class Transcript(LineList):
         if row is not None:
             self.move_to(row)
 
-    def find_rows(self, expression: re.Pattern[str]) -> list[int]:
-        """Return for each match of an expression the row in which it starts."""
-        return self._rows.rows_with(expression)
-
     def go_to_block(self, number: int) -> None:
         """Show a block from its heading on."""
         row = self._rows.row_of_block(number)
@@ -230,5 +256,5 @@ class Transcript(LineList):
 
 
 def _rows(block: Block, width: int) -> list[_Row]:
-    text = [_Row(number, *place) for number, line in enumerate(block.lines) for place in wrap_offsets(line, width)]
+    text = [(number, *place) for number, line in enumerate(block.lines) for place in wrap_offsets(line, width)]
     return [_HEADING, *text, _SPACE]

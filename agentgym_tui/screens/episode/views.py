@@ -14,7 +14,7 @@ from agentgym_tui.presenters.answering_endpoint import answer_parts
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line, join_parts
 from agentgym_tui.presenters.chat_blocks import Block
 from agentgym_tui.presenters.evaluation import evaluation_blocks
-from agentgym_tui.presenters.payload import fold_lines, pretty_json
+from agentgym_tui.presenters.payload import TextRows, pretty_json
 from agentgym_tui.presenters.span_rows import spans_text
 from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, step_blocks, transcript_text
 from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, WholeEpisode
@@ -176,7 +176,11 @@ class EpisodeTranscript(EpisodeContent):
         if shown.loaded is None or not self._folded:
             return False
         blocks = self._steps.blocks(shown.loaded.episode).blocks
-        found = {block.kind for block in blocks if any(map(expression.search, block.lines))}
+        found = {
+            block.kind
+            for block in blocks
+            if expression.search("\n".join(block.lines)) or expression.search(block.hidden)
+        }
         before, self._folded = self._folded, {name for name in self._folded if not found.intersection(FOLDS[name])}
         return self._folded != before
 
@@ -264,7 +268,7 @@ class EpisodeJson(EpisodeContent):
             text = missing_file_text(loaded.missing_reason)
         else:
             text = await asyncio.to_thread(pretty_json, loaded.data)
-        shown = await asyncio.to_thread(fold_lines, text)
+        shown = await asyncio.to_thread(TextRows, text)
         if loaded is self._loaded and self._view.is_attached:  # else another episode is shown, or the screen was closed
             self._text = text
             self._view.show_text(shown)

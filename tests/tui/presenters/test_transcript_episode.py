@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentgym_tui.presenters.chat_blocks import MAX_CHAT, MAX_INLINE_ARGUMENTS, MAX_TEXT, Block, split_thought
-from agentgym_tui.presenters.payload import TextRows, pretty_json
+from agentgym_tui.presenters.payload import FOLD_WIDTH, TextRows, pretty_json
 from agentgym_tui.presenters.transcript import MAX_STREAMING_CHARS, step_blocks, streaming_tail
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.data_model import StreamingAnswer, StreamingToolCall
@@ -297,9 +300,23 @@ def test_json_is_indented_and_other_text_is_unchanged() -> None:
     assert pretty_json(b"\xff") == "\ufffd"
 
 
-def test_long_lines_of_a_text_are_cut_with_a_mark() -> None:
+def test_long_lines_of_a_text_are_broken_and_numbered_once() -> None:
     rows = TextRows(HUGE + "\nplain")
-    number, text, rest = rows.line(0, 80)
-    assert (number.text, text.text[:4], len(text.text)) == ("⚠ ", "␛[2J", 2_000)
-    assert rest.text == f"… (+{len(HUGE) - 2_000})"
-    assert [cell.text for cell in rows.line(1, 80)] == ["2 ", "plain"]
+    number, text = rows.line(0, 80)
+    assert (number.text, text.text[:4], len(text.text)) == ("⚠ ", "␛[2J", FOLD_WIDTH)
+    assert len(rows) == 1 + -(-len(HUGE) // FOLD_WIDTH)
+    assert [cell.text for cell in rows.line(len(rows) - 1, 80)] == ["2 ", "plain"]
+    assert TextRows("x" * (FOLD_WIDTH + 1)).line(1, 80)[0].text == "  "
+
+
+@given(
+    st.lists(st.text("ab \t", max_size=3 * FOLD_WIDTH), min_size=1, max_size=4),
+    st.sampled_from(["ab", "abb", "aab", "b\ta"]),
+)
+def test_words_that_go_on_in_the_next_row_are_found_and_marked(lines: list[str], words: str) -> None:
+    rows, expression = TextRows("\n".join(lines)), re.compile(words)
+    matches = [match[0] for line in lines for match in expression.finditer(line)]
+    assert len(rows.find_rows(expression)) == len(matches)
+    texts = ["".join(cell.text for cell in rows.line(index, 80)) for index in range(len(rows))]
+    marked = [text[slice(*place)] for index, text in enumerate(texts) for place in rows.found_in(index, expression)]
+    assert "".join(marked) == "".join(matches).replace("\t", "    ")

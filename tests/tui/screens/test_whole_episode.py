@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textual.pilot import Pilot
@@ -17,7 +18,7 @@ from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.widgets.find_bar import words_expression
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.line_renderer import FOUND_TONE, mark_found
+from agentgym_tui.widgets.line_renderer import FOUND_TONE, mark_places
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import BlockRows
 from runner.types.notes import Note
@@ -67,6 +68,15 @@ def test_the_whole_episode_has_each_message_once_and_a_heading_for_each_step() -
     ]
     assert whole.step_of(whole.starts[5] + 1) == 5
     assert StepBlocks().blocks(episode(1, steps=[])).step_of(0) == 0
+
+
+def test_the_whole_episode_has_the_messages_before_the_first_answer_of_the_first_step() -> None:
+    chat = [user("example"), {"role": "assistant", "content": "example answer"}, user("task")]
+    later = [*chat, {"role": "assistant", "content": "done"}, user("more")]
+    of = episode(1, steps=[step(0, chats=[chat]), step(1, chats=[later])])
+    texts = ["\n".join(block.lines) for block in StepBlocks().blocks(of).blocks]
+    assert [texts.count(text) for text in ("example", "example answer", "task", "more")] == [1, 1, 1, 1]
+    assert not any("earlier" in block.title for block in StepBlocks().blocks(of).blocks)
 
 
 def test_a_new_note_shows_in_steps_that_were_shown_before() -> None:
@@ -197,7 +207,8 @@ async def test_hostile_words_and_texts_are_safe() -> None:
 def test_marking_keeps_every_character(words: str, texts: list[str]) -> None:
     cells = [(text, "plain") for text in texts]
     expression = words_expression(words) if words.strip() else re.compile("x")
-    marked = list(mark_found(cells, expression))  # type: ignore[arg-type]
+    places = [match.span() for match in expression.finditer("".join(texts))]
+    marked = list(mark_places(cells, places))  # type: ignore[arg-type]
     assert "".join(text for text, _ in marked) == "".join(texts)
     found = "".join(text for text, tone in marked if tone == FOUND_TONE)
     assert found == "".join(match[0] for match in expression.finditer("".join(texts)))
@@ -219,8 +230,37 @@ def test_answers_fold_but_the_headings_of_steps_stay() -> None:
 
 def test_a_search_counts_matches_also_several_of_one_line() -> None:
     rows = BlockRows([text_block("observation", OBSERVATION_TITLE, "door key door\ndoor")], 80)
-    assert rows.rows_with(words_expression("door")) == [1, 1, 2]
+    assert rows.find_rows(words_expression("door")) == [1, 1, 2]
     assert LineList(FixedLines([[Cell(trusted("a b a"))]])).find_rows(words_expression("a")) == [0, 0]
+
+
+def marked_texts(rows: BlockRows, expression: re.Pattern[str]) -> list[str]:
+    texts = ["".join(cell.text for cell in rows.line(index, 80)) for index in range(len(rows))]
+    return [text[slice(*place)] for index, text in enumerate(texts) for place in rows.found_in(index, expression)]
+
+
+def test_words_are_found_and_marked_where_a_row_or_a_line_breaks_between_them() -> None:
+    expression = words_expression("locked door")
+    wrapped = BlockRows([text_block("observation", OBSERVATION_TITLE, "there is a locked door here")], 20)
+    assert wrapped.find_rows(expression) == [1]
+    assert marked_texts(wrapped, expression) == ["locked", "door"]
+    broken = BlockRows([text_block("observation", OBSERVATION_TITLE, "first\nthe locked\ndoor")], 80)
+    assert broken.find_rows(expression) == [2]
+    assert marked_texts(broken, expression) == ["locked", "door"]
+    titles = BlockRows([text_block("tool", trusted("tool call open_door"), "{}")], 80)
+    assert (titles.find_rows(words_expression("door")), marked_texts(titles, words_expression("door"))) == (
+        [0],
+        ["door"],
+    )
+
+
+@pytest.mark.parametrize("text", ["x" * (MAX_TEXT + 1) + " key ", "\n" * (MAX_TEXT_LINES + 1) + "key"])
+def test_words_in_the_part_that_is_not_shown_lead_to_the_line_that_says_so(text: str) -> None:
+    rows = BlockRows([text_block("observation", OBSERVATION_TITLE, text)], 80)
+    assert rows.find_rows(words_expression("key")) == [len(rows) - 2]
+    assert "see the JSON" in marked_texts(rows, words_expression("key"))[0]
+    rows.expressions = [words_expression("key")]
+    assert rows.row_of_line("key", from_end=False) == len(rows) - 2
 
 
 def test_a_text_that_is_cut_says_where_the_rest_is() -> None:

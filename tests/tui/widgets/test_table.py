@@ -8,6 +8,7 @@ from agentgym_tui.presenters.cells import Cell, Column, Line, arrange_columns, h
 from agentgym_tui.presenters.environment_rows import ENV_COLUMNS
 from agentgym_tui.presenters.episode_rows import EPISODE_COLUMNS
 from agentgym_tui.presenters.event_rows import SUBJECT_COLUMNS
+from agentgym_tui.presenters.payload import TextRows
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.state.sorting import Sorting
@@ -25,7 +26,7 @@ async def test_rows_of_hostile_text_are_exactly_as_wide_as_the_widget(width: int
     for view in (LineList(NamedRows(HOSTILE)), Table(columns, NamedRows(HOSTILE)), TextView()):
         async with list_pilot(view, (width, 12)) as (_, pilot):
             if isinstance(view, TextView):
-                view.show_text("\n".join(HOSTILE))
+                view.show_text(TextRows("\n".join(HOSTILE)))
                 await pilot.pause()
             drawn = view.render_lines(view.size.region)
             text = "".join(strip.text for strip in drawn)
@@ -47,11 +48,11 @@ async def test_a_click_counts_from_below_the_header() -> None:
 async def test_text_lines_are_numbered_and_unsafe_lines_marked() -> None:
     view = TextView()
     async with list_pilot(view) as (_, pilot):
-        view.show_text("one\n" * 8 + "t\x1bwo\nend")
+        view.show_text(TextRows("one\n" * 8 + "t\x1bwo\nend"))
         await pilot.pause()
         assert visible_rows(view)[7:] == [" 8 one", " ⚠ t␛wo", "10 end"]
         assert view.unsafe_text() == "t\x1bwo"
-        view.show_text("fine")
+        view.show_text(TextRows("fine"))
         await pilot.pause()
         assert view.unsafe_text() is None
 
