@@ -13,7 +13,7 @@ import msgspec
 from textual.binding import Binding
 from textual.keys import key_to_character
 
-from agentgym_tui.commands.registry import BUS, CURATION, LIBRARY, LIVE, NODE, SCREENS, Command, Registry, Scope
+from agentgym_tui.commands.registry import BUS, CURATION, EXPORT, LIBRARY, LIVE, NODE, SCREENS, Command, Registry, Scope
 from agentgym_tui.textual_compat import binding_ids
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ COMMANDS: Final = Registry(
     Command("episodes.select_all", "a", "All", "select_all", "episodes", "select all that match the filter", False),
     Command("episodes.archive", "A", "Archive", "curate('archive')", "episodes", "the selection", False, CURATION),
     Command("episodes.delete", "D", "Delete", "curate('delete')", "episodes", "the selection", False, CURATION),
-    Command("episodes.export", "e", "Export", "export", "episodes", "write them for trainers", False, CURATION),
+    Command("episodes.export", "e", "Export", "export", "episodes", "write them for trainers", False, EXPORT),
     Command("episodes.undo", "U", "Undo", "undo", "episodes", "bring back what went last", False, CURATION),
     Command("episodes.pager", "P", "Pager", "outside('pager')", "episodes", "the file in $PAGER", False),
     Command("episodes.editor", "E", "Editor", "outside('editor')", "episodes", "a copy in $VISUAL or $EDITOR", False),

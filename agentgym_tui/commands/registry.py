@@ -105,6 +105,8 @@ CURATION: Final = Requirement(
     lambda session: trusted("these episodes are only read: use `agentgym-tui launch` in their state directory"),
 )
 """Stored episodes that may be archived and deleted."""
+EXPORT: Final = Requirement(lambda session: session.exporter is not None, LIBRARY.reason)
+"""Stored episodes that can be written in other formats."""
 LOGS: Final = Requirement(
     lambda session: bool(session.logs) or session.has_node_logs,
     lambda session: trusted(

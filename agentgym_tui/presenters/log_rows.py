@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -65,10 +65,14 @@ class LogRows:
     Args:
         log: the file.
         search: the search whose matches are shown; None to show all lines.
+
+    Attributes:
+        in_context: whether all lines are shown in spite of a search; after a change, ``refresh`` is due.
     """
 
     def __init__(self, log: LogFile, search: LogSearch | None = None) -> None:
         self.log, self.search = log, search
+        self.in_context = False
         self._n_rows = 0
         self._partial_match: int | None = None
         self._index: LineIndex | None = None
@@ -83,23 +87,42 @@ class LogRows:
         if self._index is not self.log.index:
             self._index = self.log.index
             self._cells.clear()
-        if self.search is None:
-            self._n_rows = len(self.log.index)
-        else:
+        if self.search is not None:
             self._partial_match = self.search.partial_match
-            self._n_rows = len(self.search.matches) + (self._partial_match is not None)
+        self._n_rows = len(self.log.index) if self._shows_all else self.n_matches
+
+    @property
+    def n_matches(self) -> int:
+        """Number of matches at the last call of ``refresh``."""
+        return 0 if self.search is None else len(self.search.matches) + (self._partial_match is not None)
+
+    @property
+    def _shows_all(self) -> bool:
+        return self.in_context or self.search is None
+
+    def match(self, place: int) -> int:
+        """Return the line number of a match, from 0."""
+        if self.search is not None and place < len(self.search.matches):
+            return self.search.matches[place]
+        return self._partial_match or 0
+
+    def match_beyond(self, number: int, by: int) -> int | None:
+        """Return the place of the next (1) or previous (-1) match after or before a line; None if nothing matches.
+
+        The first one follows the last one.
+        """
+        if self.search is None or not self.n_matches:
+            return None
+        place = bisect_right(self.search.matches, number) if by > 0 else bisect_left(self.search.matches, number) - 1
+        return place % self.n_matches
 
     def number(self, row: int) -> int:
         """Return the line number of a row. Lines are counted from 0."""
-        if self.search is None:
-            return row
-        if row < len(self.search.matches):
-            return self.search.matches[row]
-        return self._partial_match or 0
+        return row if self._shows_all else self.match(row)
 
     def row(self, number: int) -> int:
         """Return the row of a line. If the line is not shown, return the row after it, or else the last row."""
-        if self.search is None:
+        if self.search is None or self.in_context:
             return min(number, max(self._n_rows - 1, 0))
         return min(bisect_left(self.search.matches, number), max(self._n_rows - 1, 0))
 
@@ -177,7 +200,13 @@ class OpenedLog:
     def signature(self) -> tuple[object, ...]:
         """A value that changes with everything that is shown of the log."""
         log, search = self.log, self.rows.search
-        search_state = search and (search.position, len(search.matches), search.partial_match, search.is_stale)
+        search_state = search and (
+            self.rows.in_context,
+            search.position,
+            len(search.matches),
+            search.partial_match,
+            search.is_stale,
+        )
         return (log, log.index, log.index.size, log.size, log.failure, log.replaced, log.deleted, search, search_state)
 
 
@@ -286,7 +315,10 @@ def _detail_parts(state: LogViewState, width: int) -> Iterator[Line]:
     log, search = state.rows.log, state.rows.search
     if search is not None:
         yield [Cell(trusted("matches "), "accent"), *filter_cells(search.query.text, state.key("log.clear"), width)]
-        yield [_match_count(log, search, len(state.rows))]
+        yield [_match_count(log, search, state.rows.n_matches)]
+        if state.rows.n_matches:
+            keys = f"{state.key('match.next')} {state.key('match.previous')}"
+            yield [Cell(trusted(f"{keys}: next, among all lines"), "dim")]
     yield [Cell(pluralize(len(log.index), "line"))]
     yield [Cell(format_size(log.size), "dim")]
     if state.has_unsafe:

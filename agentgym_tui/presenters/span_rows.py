@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from agentgym_tui.presenters.cells import Cell, Line, Tone, flag_unsafe, unsafe_texts
 from agentgym_tui.presenters.number_format import format_duration
+from agentgym_tui.presenters.payload import FOLD_WIDTH
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from runner.types import Span
 
@@ -28,32 +30,45 @@ class SpanRows:
 
     Args:
         spans: the spans, in any order.
+        opened: positions of the spans below which rows with their attributes are shown.
     """
 
-    def __init__(self, spans: Sequence[Span]) -> None:
+    def __init__(self, spans: Sequence[Span], opened: Collection[int] = ()) -> None:
         self._spans = spans
-        self._order = list(_walk_tree(spans))
+        self._order = list(_rows(spans, opened))
         self._start = _clamp(min((span.start_ns for span in spans), default=0))
         self._total = max(_clamp(max((span.end_ns for span in spans), default=0)) - self._start, 1)
 
     def __len__(self) -> int:
-        """Return the number of spans."""
+        """Return the number of rows."""
         return len(self._order)
 
     def line(self, index: int, width: int) -> Line:
-        """Return two cells: the indented name and the duration of a span."""
-        return self.name(index), self.duration(index)
+        """Return two cells: the indented name and the duration of a span; of an attribute, one cell."""
+        return (self.name(index),) if self.is_attribute(index) else (self.name(index), self.duration(index))
 
     def key(self, index: int) -> str:
         """Return the id of a span and its position in the list; the untrusted id alone may not be unique."""
-        position = self._order[index][0]
-        return f"{self._spans[position].id}.{position}"
+        row = self._order[index]
+        key = f"{self._spans[row.position].id}.{row.position}"
+        return f"{key}/{row.number}" if row.attribute else key
+
+    def is_attribute(self, index: int) -> bool:
+        """Return whether a row shows an attribute of a span instead of the span."""
+        return bool(self._order[index].attribute)
+
+    def position(self, index: int) -> int | None:
+        """Return the position of a row's span in the given list; None past the last row."""
+        return self._order[index].position if index < len(self._order) else None
 
     def name(self, index: int) -> Cell:
-        """Return the indented name of a span, with the error type if the span failed."""
-        position, depth = self._order[index]
-        span = self._spans[position]
-        indent = trusted("  " * min(depth, MAX_INDENT))
+        """Return the indented name of a span, with the error type if the span failed; or an attribute."""
+        row = self._order[index]
+        span = self._spans[row.position]
+        indent = trusted("  " * min(row.depth, MAX_INDENT))
+        if row.attribute:
+            shown = sanitize_line(row.attribute, len(row.attribute))
+            return Cell(join([indent, trusted("  · "), flag_unsafe(shown, unsafe_texts([row.attribute]))]), "dim")
         name = flag_unsafe(sanitize_line(span.name, 80), self.unsafe_text(index))
         if "error" in span.attributes:
             return Cell(
@@ -63,7 +78,7 @@ class SpanRows:
 
     def bar(self, index: int, width: int) -> Cell:
         """Return the bar of a span on a time axis of ``width`` columns. The bar is at least one column wide."""
-        span = self._spans[self._order[index][0]]
+        span = self._spans[self._order[index].position]
         start, end = _clamp(span.start_ns) - self._start, _clamp(span.end_ns) - self._start
         left = min(start * width // self._total, width - 1)
         full, rest = divmod(max(end - start, 0) * width * 8 // self._total, 8)
@@ -73,7 +88,7 @@ class SpanRows:
 
     def duration(self, index: int) -> Cell:
         """Return the duration of a span."""
-        span = self._spans[self._order[index][0]]
+        span = self._spans[self._order[index].position]
         return Cell(format_elapsed(_clamp(span.end_ns) - _clamp(span.start_ns)))
 
     def axis(self, width: int) -> SafeText:
@@ -88,8 +103,36 @@ class SpanRows:
         """Return the name and attributes of a span that contain unsafe characters; None if no text contains any."""
         if index >= len(self):
             return None
-        span = self._spans[self._order[index][0]]
+        span = self._spans[self._order[index].position]
         return unsafe_texts([span.name, *(f"{name}={value}" for name, value in span.attributes.items())])
+
+
+class _SpanRow(NamedTuple):
+    """A row: the position of its span, its depth in the tree, and a part of an attribute; "" for the span itself."""
+
+    position: int
+    depth: int
+    attribute: str = ""
+    number: int = 0
+
+
+def _rows(spans: Sequence[Span], opened: Collection[int]) -> Iterator[_SpanRow]:
+    for position, depth in _walk_tree(spans):
+        yield _SpanRow(position, depth)
+        if position in opened:
+            for number, text in enumerate(attribute_texts(spans[position])):
+                yield _SpanRow(position, depth, text, number)
+
+
+def attribute_texts(span: Span) -> list[str]:
+    """Return the attributes of a span as rows of untrusted text, broken after ``FOLD_WIDTH`` characters."""
+    lines = [line for name, value in span.attributes.items() for line in f"{name}: {value}".split("\n")]
+    return [line[at : at + FOLD_WIDTH] for line in lines for at in range(0, len(line), FOLD_WIDTH)]
+
+
+def spans_with(spans: Sequence[Span], expression: re.Pattern[str]) -> set[int]:
+    """Return the positions of the spans that have an attribute with a match of an expression."""
+    return {at for at, span in enumerate(spans) if any(map(expression.search, attribute_texts(span)))}
 
 
 def format_elapsed(ns: int) -> SafeText:

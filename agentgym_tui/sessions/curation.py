@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -45,11 +46,15 @@ class ExportJob:
         """Stop before the next episode; the output is removed."""
         self._is_stopped.set()
 
+    def check(self) -> None:
+        """Raise ``ExportStopped`` after ``stop``."""
+        if self._is_stopped.is_set():
+            raise ExportStopped("stopped; nothing was written")
+
     def counted(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
         """Yield the episodes and count them; raises ``ExportStopped``."""
         for candidate in candidates:
-            if self._is_stopped.is_set():
-                raise ExportStopped("stopped; nothing was written")
+            self.check()
             yield candidate
             self.n_done += 1
 
@@ -80,30 +85,7 @@ class Curation:
 
     async def export(self, job: ExportJob) -> Manifest:
         """Write episodes in a format, and return what was written and left out; raises ``RunnerError``."""
-        return await asyncio.to_thread(self._export, job)
-
-    def _export(self, job: ExportJob) -> Manifest:
-        from msgspec.json import encode
-
-        from runner.formats.export import export_episodes
-        from runner.formats.selection import Filters, select_candidates
-
-        store, index = self._open_store()
-        condition = "episode_id IN (SELECT value FROM json_each(:ids))"
-        filters = Filters(**dict.fromkeys(job.filters, True))
-        candidates, left_out = select_candidates(
-            index, condition, {"ids": encode(job.episode_ids).decode()}, filters, by_task=job.target.by_task
-        )
-        return export_episodes(
-            store,
-            job.counted(candidates),
-            left_out,
-            job.target,
-            job.path,
-            query=job.query,
-            filters=job.filters,
-            now=datetime.now(UTC),
-        )
+        return await asyncio.to_thread(lambda: export_chosen(*self._open_store(), job))
 
     def close(self) -> None:
         """Delete what was deleted for good."""
@@ -122,3 +104,39 @@ class Curation:
                 return function(self._curator)
 
         return await asyncio.to_thread(run)
+
+
+def export_chosen(
+    store: EpisodeStore, index: EpisodeIndex, job: ExportJob, left_out: Mapping[str, int] | None = None
+) -> Manifest:
+    """Write the episodes of a job, and return what was written and left out; blocks.
+
+    Args:
+        store: the episode files.
+        index: their index.
+        job: which episodes, how and where.
+        left_out: episodes that are not in the store, by reason.
+
+    Raises:
+        RunnerError: the output cannot be written, or the job was stopped.
+    """
+    from msgspec.json import encode
+
+    from runner.formats.export import export_episodes
+    from runner.formats.selection import Filters, select_candidates
+
+    condition = "episode_id IN (SELECT value FROM json_each(:ids))"
+    filters = Filters(**dict.fromkeys(job.filters, True))
+    candidates, reasons = select_candidates(
+        index, condition, {"ids": encode(job.episode_ids).decode()}, filters, by_task=job.target.by_task
+    )
+    return export_episodes(
+        store,
+        job.counted(candidates),
+        reasons + Counter(left_out or {}),
+        job.target,
+        job.path,
+        query=job.query,
+        filters=job.filters,
+        now=datetime.now(UTC),
+    )

@@ -9,6 +9,7 @@ from typing import Final
 
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.path_kind import is_log
+from agentgym_tui.sessions.file_export import FileExporter
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import Session
@@ -34,7 +35,7 @@ class FileSession(Session):
         logs = dict.fromkeys(path for path in paths if is_log(path))
         self.logs = [LogFile(path) for path in logs]
         self._files = FileLibrary([path for path in paths if path not in logs], cache_folder)
-        self.library = self._files
+        self.library, self.exporter = self._files, FileExporter(self._files)
 
     async def run(self) -> None:
         """Read the episode files; add the rows of each part to the store as soon as the part is read."""

@@ -79,7 +79,7 @@ class NodeSession(Session):
         self._start_key = start_key
         self._locator = StateLocator(options)
         self.library = self._library = StateDirLibrary(lambda: self._locator.find().data_dir)
-        self.curation = self._library.curation
+        self.curation = self.exporter = self._library.curation
         self.control = self._client = NodeControl(
             lambda: self._connection, lambda _: self._node, on_command=lambda: self._poll_now.set(), start_key=start_key
         )

@@ -18,8 +18,9 @@ from agentgym_tui.state.run_store import RunStore
 if TYPE_CHECKING:
     from agentgym_tui.logs.log_file import LogFile
     from agentgym_tui.sessions.control_client import NodeControl
-    from agentgym_tui.sessions.curation import Curation
+    from agentgym_tui.sessions.curation import Curation, ExportJob
     from agentgym_tui.sessions.event_source import EventSource
+    from runner.formats.export import Manifest
     from runner.query.fields import Lookup
     from runner.results.summary import ResultSource
     from runner.store.index_schema import EpisodeRow
@@ -90,6 +91,14 @@ class Library(Protocol):
         ...
 
 
+class Exporter(Protocol):
+    """Writes episodes of a library in the formats of trainers and other tools."""
+
+    async def export(self, job: ExportJob) -> Manifest:
+        """Write episodes in a format, and return what was written and left out; raises ``RunnerError``."""
+        ...
+
+
 class Session(Protocol):
     """Source of the state that the console shows, and recipient of the user's commands.
 
@@ -100,6 +109,7 @@ class Session(Protocol):
         input_priority: delays bus messages until pending input is painted.
         library: episodes stored on this machine; None for a session that only watches a bus.
         curation: archives and deletes the episodes of the library; None where they are only read.
+        exporter: writes episodes of the library; None for a session without one.
         control: client for requests to nodes; None for a session without a node.
         events: source of the raw messages of the bus; None for a session without a bus.
         logs: log files named on the command line, or found in opened folders, or opened by ``open_logs``; only grows.
@@ -113,6 +123,7 @@ class Session(Protocol):
     input_priority: InputPriority
     library: Library | None = None
     curation: Curation | None = None
+    exporter: Exporter | None = None
     control: NodeControl | None = None
     events: EventSource | None = None
     logs: Sequence[LogFile] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar, Final
 
 from agentgym_tui.presenters.cells import FixedLines, Tone
@@ -22,9 +23,21 @@ class Waterfall(LineList):
 
     N_HEADER: ClassVar[int] = 1
 
-    def show_spans(self, spans: Sequence[Span], *, follow: bool | None = None) -> None:
-        """Show spans given in any order; ``follow`` has the meaning that it has in ``LineList.show``."""
-        self.show(SpanRows(spans), follow=follow)
+    def show_spans(self, spans: Sequence[Span], *, opened: Collection[int] = (), follow: bool | None = None) -> None:
+        """Show spans given in any order; ``opened`` as in ``SpanRows``, ``follow`` as in ``LineList.show``."""
+        self.show(SpanRows(spans, opened), follow=follow)
+
+    @property
+    def position(self) -> int | None:
+        """Position of the span under the cursor in the given list; None without one."""
+        return self.source.position(self.cursor) if isinstance(self.source, SpanRows) else None
+
+    def find_rows(self, expression: re.Pattern[str]) -> list[int]:
+        """Return the row of each match in the names and shown attributes of the spans, which may be cut in the view."""
+        rows = self.source
+        if not isinstance(rows, SpanRows):
+            return []
+        return [index for index in range(len(rows)) for _ in expression.finditer(rows.name(index).text)]
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
         """Return the time axis."""
@@ -37,6 +50,9 @@ class Waterfall(LineList):
         """Return name, bar and duration of a span."""
         rows, (name, bar) = self.source, _column_widths(width)
         if not isinstance(rows, SpanRows):
+            return
+        if rows.is_attribute(index):
+            yield rows.name(index)
             return
         for cell, room in ((rows.name(index), name), (rows.bar(index, bar), bar)):
             yield fit(cell.text, room) + " ", cell.tone

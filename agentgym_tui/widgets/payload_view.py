@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from textual import on
@@ -68,6 +69,10 @@ class PayloadView(Vertical):
         if entry is not self._entry:
             self._entry = entry
             self._fill()
+
+    def mark(self, expression: re.Pattern[str] | None) -> None:
+        """Mark what an expression finds in the text; None marks nothing."""
+        self.query_one(TextView).found = expression
 
     def next_view(self) -> None:
         """Show the next representation; the first representation follows the last."""

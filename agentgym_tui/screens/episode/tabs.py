@@ -101,8 +101,7 @@ class EpisodeTabs(Vertical):
 
     def rows_with(self, expression: re.Pattern[str] | None) -> list[int]:
         """Mark an expression in the current tab, unfold what has it, and return the rows with it; None ends this."""
-        whole = self._content
-        if expression and isinstance(whole, EpisodeTranscript) and whole.unfold_matches(self._shown, expression):
+        if expression and self._content.unfold_matches(self._shown, expression):
             self._fill()
         for each in self._contents.values():
             each.widget.found = expression

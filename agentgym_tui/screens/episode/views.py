@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ from agentgym_tui.presenters.cells import Cell, FixedLines, Line, join_parts
 from agentgym_tui.presenters.chat_blocks import Block
 from agentgym_tui.presenters.evaluation import evaluation_blocks
 from agentgym_tui.presenters.payload import TextRows, pretty_json
-from agentgym_tui.presenters.span_rows import spans_text
+from agentgym_tui.presenters.span_rows import spans_text, spans_with
 from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, step_blocks, transcript_text
 from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, WholeEpisode
 from agentgym_tui.presenters.world import has_pictures, world_at, world_heading, world_lines
@@ -27,6 +27,7 @@ from agentgym_tui.widgets.charts import Waterfall
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.transcript import Transcript
+from runner.types import Span
 
 _NOTE_WIDTH: Final = 120
 """Columns of the note right of the tabs."""
@@ -82,6 +83,10 @@ class EpisodeContent:
 
     def choose(self) -> None:
         """React to Enter or a double click; ``show`` is called next."""
+
+    def unfold_matches(self, shown: ShownEpisode, expression: re.Pattern[str]) -> bool:
+        """Unfold what hides a match of an expression; return whether anything was folded, so that ``show`` is due."""
+        return False
 
 
 class StepTranscript(EpisodeContent):
@@ -169,10 +174,7 @@ class EpisodeTranscript(EpisodeContent):
         return self._whole.step_of(self._transcript.block_in_view)
 
     def unfold_matches(self, shown: ShownEpisode, expression: re.Pattern[str]) -> bool:
-        """Unfold the kinds of blocks in which an expression matches, and return whether there are any.
-
-        ``show`` is called next if there are.
-        """
+        """Unfold the kinds of blocks in which an expression matches."""
         if shown.loaded is None or not self._folded:
             return False
         blocks = self._steps.blocks(shown.loaded.episode).blocks
@@ -230,14 +232,39 @@ class EpisodeTrace(EpisodeContent):
     def __init__(self, id: str) -> None:
         self._waterfall = Waterfall(id=id)
         super().__init__(self._waterfall)
+        self._key = ""
+        self._opened: set[int] = set()
 
     def show(self, shown: ShownEpisode) -> None:
         """Show the waterfall of the spans."""
-        self._waterfall.show_spans(shown.loaded.episode.spans.all if shown.loaded else ())
+        if shown.key != self._key:
+            self._key = shown.key
+            self._opened.clear()
+        self._waterfall.show_spans(_spans(shown), opened=self._opened)
+
+    def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
+        """Return the effect of Enter."""
+        has_attributes = any(span.attributes for span in _spans(shown))
+        return [Cell(trusted(f"{key('list.choose')}: attributes"), "dim")] if has_attributes else []
+
+    def choose(self) -> None:
+        """Show the attributes of the span under the cursor, or hide them."""
+        if (position := self._waterfall.position) is not None:
+            self._opened ^= {position}
+
+    def unfold_matches(self, shown: ShownEpisode, expression: re.Pattern[str]) -> bool:
+        """Show the attributes of the spans in which an expression matches."""
+        n_opened = len(self._opened)
+        self._opened |= spans_with(_spans(shown), expression)
+        return len(self._opened) > n_opened
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
         """Return one line per span."""
         return spans_text(shown.loaded.episode.spans.all, raw=raw) if shown.loaded else ""
+
+
+def _spans(shown: ShownEpisode) -> Sequence[Span]:
+    return shown.loaded.episode.spans.all if shown.loaded else ()
 
 
 class EpisodeJson(EpisodeContent):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.commands.registry import CURATION
+from agentgym_tui.commands.registry import CURATION, EXPORT
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import format_size, pluralize
 from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_message, trusted
@@ -126,7 +126,8 @@ def export(screen: ConsoleScreen[Any], session: Session, episode_ids: Sequence[s
     from agentgym_tui.screens.episodes.export_form import ExportForm
     from runner.formats.format import writable_formats  # slow to import
 
-    if (curation := _curation(screen, session)) is None:
+    if (exporter := session.exporter) is None:
+        screen.toast(EXPORT.reason(session), failed=True)
         return
     if not episode_ids:
         screen.toast(trusted("no stored episode is selected to export"), failed=True)
@@ -135,7 +136,7 @@ def export(screen: ConsoleScreen[Any], session: Session, episode_ids: Sequence[s
     async def open_form() -> None:
         formats = await asyncio.to_thread(writable_formats)
         if screen.is_current:
-            screen.app.push_screen(ExportForm(curation, episode_ids, [*formats.values()], query))
+            screen.app.push_screen(ExportForm(exporter, episode_ids, [*formats.values()], query))
 
     start_worker(screen, open_form, group="curation")
 

@@ -19,7 +19,8 @@ from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import SafeText, fill_in, masked_line, masked_rows, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services.timers import start_worker
-from agentgym_tui.sessions.curation import Curation, ExportJob
+from agentgym_tui.sessions.curation import ExportJob
+from agentgym_tui.sessions.protocols import Exporter
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.inputs import SearchInput
 from agentgym_tui.widgets.static_lines import StaticLines
@@ -46,7 +47,7 @@ class ExportForm(DialogScreen[None]):
     """A form with format, output and filters; it shows progress, and what was written and left out.
 
     Args:
-        curation: writes the episodes.
+        exporter: writes the episodes.
         episode_ids: the chosen episodes.
         formats: the formats that can be written.
         query: the query of the list, for the manifest; untrusted text.
@@ -55,9 +56,9 @@ class ExportForm(DialogScreen[None]):
     SCOPE = "export"
     AUTO_FOCUS = "#format"
 
-    def __init__(self, curation: Curation, episode_ids: Sequence[str], formats: Sequence[Format], query: str) -> None:
+    def __init__(self, exporter: Exporter, episode_ids: Sequence[str], formats: Sequence[Format], query: str) -> None:
         super().__init__()
-        self._curation, self._ids, self._formats, self._query = curation, list(episode_ids), formats, query
+        self._exporter, self._ids, self._formats, self._query = exporter, list(episode_ids), formats, query
         self._format = OptionStepper([sanitize_line(each.title, 60) for each in formats], id="format")
         self._filters = CheckList([*FILTERS.values()], set(), id="filters")
         self._filters.handles_enter = False  # so that it starts the export
@@ -121,7 +122,7 @@ class ExportForm(DialogScreen[None]):
 
     async def _write(self, job: ExportJob) -> None:
         try:
-            self._manifest = await self._curation.export(job)
+            self._manifest = await self._exporter.export(job)
         except RunnerError as exc:
             self._failure = str(exc)
         finally:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Final
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.commands.keymap import bindings, keymap_of
 from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.logs.log_search import find_last_time, find_line_at
+from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.log_rows import (
     LOG_COLUMNS,
@@ -32,6 +33,7 @@ from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.line_browser import LineBrowser
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.state.log_entries import EventMessage
+from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split
@@ -81,6 +83,7 @@ class LogScreen(LineBrowser):
         self._rate_start = (self._now(), 0)
         self._wake = asyncio.Event()
         self._suspended = False
+        self._restore_keys: Callable[[], None] | None = None
         self._drawn_signature: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -156,7 +159,31 @@ class LogScreen(LineBrowser):
     def refresh_view(self) -> None:
         """Resume reading and redraw, after another log or another filter was selected."""
         self._wake.set()
+        search = self.opened.rows.search
+        self.table.found = expression = _expression(search)
+        self.payload.mark(expression)
+        if search is not None and self._restore_keys is None:
+            self._restore_keys = add_bindings(self, bindings("match"))
+        elif search is None and self._restore_keys is not None:
+            self._restore_keys()
+            self._restore_keys = None
         self.show_all()
+
+    def action_filter(self) -> None:
+        """Open the filter, and show only the lines that match it."""
+        self.opened.rows.in_context = False
+        self.show_all()
+        super().action_filter()
+
+    def action_match(self, by: int) -> None:
+        """Go to the next (1) or previous (-1) line that matches the filter, among all lines."""
+        rows = self.opened.rows
+        if (place := rows.match_beyond(rows.number(self.table.cursor), by)) is not None:
+            rows.in_context = True
+            self.table.follow = False
+            self.draw_table()
+            self.table.move_to(rows.row(rows.match(place)))
+            self.show_texts()
 
     def line_selected(self) -> None:
         """Show the line under the cursor, and whether it is unsafe."""
@@ -275,6 +302,12 @@ class LogScreen(LineBrowser):
         self.refresh_view()
         if not self.opened.follow:
             self.table.move_to(self.opened.rows.row(self.opened.line))
+
+
+def _expression(search: LogSearch | None) -> re.Pattern[str] | None:
+    """Return what finds the words of a search; None without words."""
+    words = () if search is None else search.query.words
+    return re.compile("|".join(map(re.escape, words)), re.IGNORECASE) if words else None
 
 
 def _line_of(log: LogFile, text: str) -> int | str:

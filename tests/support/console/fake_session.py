@@ -18,7 +18,7 @@ from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.curation import Curation, ExportJob
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.protocols import ControlRequestError, Library, RunCommand
+from agentgym_tui.sessions.protocols import ControlRequestError, Exporter, Library, RunCommand
 from agentgym_tui.sessions.row_table import RowTable
 from agentgym_tui.sessions.text_search import TextSearch, TextSource
 from agentgym_tui.state.data_model import BusLink, Episode
@@ -289,6 +289,7 @@ class FakeSession:
         self.fake_library.notes_of = lambda id: [*self.fake_control.notes.get(id, ())]
         self.library: Library | None = self.fake_library
         self.curation: Curation | None = None
+        self.exporter: Exporter | None = None
         self.fake_events = FakeEvents()
         self.events: EventSource | None = self.fake_events
         self.logs: Sequence[LogFile] = ()

@@ -161,7 +161,7 @@ def many_files() -> FakeSession:
 def curated_files() -> FakeSession:
     """Session with three stored episodes that can be archived and deleted."""
     session = files_session(3)
-    session.curation = FakeCuration()
+    session.curation = session.exporter = FakeCuration()
     return session
 
 

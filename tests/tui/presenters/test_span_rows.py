@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import random
+import re
 import tracemalloc
 
 import msgspec
 import pytest
 
-from agentgym_tui.presenters.span_rows import SpanRows, format_elapsed
+from agentgym_tui.presenters.payload import FOLD_WIDTH
+from agentgym_tui.presenters.span_rows import SpanRows, format_elapsed, spans_with
 from agentgym_tui.safe_text import has_unsafe_chars
 from runner.types import Span
 from tests.support.console.samples import HOSTILE, span
@@ -77,6 +79,23 @@ def test_a_failed_span_shows_a_mark_and_its_error() -> None:
     assert rows.unsafe_text(0) == "error=Time\x1bout"
     assert rows.unsafe_text(1) is None
     assert SpanRows([span(1)]).unsafe_text(0) is None
+
+
+def test_the_attributes_of_an_opened_span_are_rows_below_it() -> None:
+    texts = {"task_id": "Maze/3", "error": "first\n" + "x" * (FOLD_WIDTH + 1), "done": True, "note": HOSTILE}
+    spans = [span(1, name="episode"), msgspec.structs.replace(span(2, parent=1, name="env.step"), attributes=texts)]
+    assert len(SpanRows(spans)) == 2 and spans_with(spans, re.compile("Maze")) == {1}
+    rows = SpanRows(spans, spans_with(spans, re.compile("Maze")))
+    assert [rows.is_attribute(index) for index in range(4)] == [False, False, True, True]
+    assert [rows.name(index).text for index in (2, 3, 6)] == [
+        "    · task_id: Maze/3",
+        "    · error: first",
+        "    · done: True",
+    ]
+    assert "x" * FOLD_WIDTH in rows.name(4).text and rows.name(5).text == "    · x"
+    assert {rows.position(index) for index in range(1, len(rows))} == {1} and rows.position(len(rows)) is None
+    assert len({rows.key(index) for index in range(len(rows))}) == len(rows)
+    assert not any(has_unsafe_chars(cell.text) for index in range(len(rows)) for cell in rows.line(index, 80))
 
 
 @pytest.mark.parametrize("extreme", [2**63, -(2**63), 10**400, -(10**400), 0])

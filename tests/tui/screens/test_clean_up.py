@@ -38,7 +38,7 @@ def session(tmp_path: Path) -> Iterator[FakeSession]:
         Outbox(index).ack("local", [Ack(f"episode:{each.episode_id}", "S", 1) for each in records])
     library = StateDirLibrary(lambda: tmp_path)
     session = FakeSession(data_dir=tmp_path)
-    session.library, session.curation = library, library.curation
+    session.library, session.curation, session.exporter = library, library.curation, library.curation
     yield session
     library.close()
 

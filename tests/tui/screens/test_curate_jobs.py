@@ -64,7 +64,7 @@ def session(tmp_path: Path) -> Iterator[FakeSession]:
         return await asyncio.to_thread(notes.change, args.episode_id, change)
 
     session.fake_control.annotate = annotate  # type: ignore[method-assign]
-    session.library, session.curation = library, library.curation
+    session.library, session.curation, session.exporter = library, library.curation, library.curation
     yield session
     library.close()
 

@@ -356,3 +356,28 @@ async def test_the_console_can_exit_at_its_first_paint(tmp_path: Path, monkeypat
     async with asyncio.timeout(20):
         await app.run_async(headless=True)
     assert app.return_code == 0
+
+
+async def test_n_goes_through_the_lines_with_the_words_among_all_lines(log: Path) -> None:
+    async with logs_pilot(log) as pilot:
+        await wait_until_read(pilot, 500)
+        screen, summary, lines = log_screen(pilot), "#summary", "#lines"
+        views = [screen.table, screen.payload.query_one(TextView)]
+        await pilot.press("slash", *'"05:14:2"', "enter")
+        await wait_for_widget_text(pilot, summary, "7 match", "n N: next, among all lines")
+        assert '"number": 492' not in widget_text(pilot, lines)
+        await pilot.press("n")  # from the first match to the second one
+        await wait_until(pilot, lambda: screen.table.key == "494")
+        await wait_for_widget_text(pilot, lines, '"number": 492', '"number": 494')
+        assert all(view.found is not None for view in views)
+        await pilot.press("N", "N")
+        await wait_until(pilot, lambda: screen.table.key == "499")  # before the first match comes the last one
+        await pilot.press("n")
+        await wait_until(pilot, lambda: screen.table.key == "493")
+        await pilot.press("slash", "enter")
+        await wait_until(pilot, lambda: '"number": 492' not in widget_text(pilot, lines))
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: "match" not in widget_text(pilot, summary))
+        assert [view.found for view in views] == [None, None]
+        await pilot.press("n")
+        await wait_until(pilot, lambda: "no other log is open" in toast_text(pilot))

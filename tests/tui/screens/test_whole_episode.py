@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from agentgym_tui.presenters.cells import Cell, FixedLines
@@ -16,6 +17,7 @@ from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, step_to_jum
 from agentgym_tui.safe_text import MAX_TEXT_LINES, has_unsafe_chars, trusted
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode_content import Spans
 from agentgym_tui.widgets.find_bar import words_expression
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.line_renderer import FOUND_TONE, mark_places
@@ -32,7 +34,7 @@ from tests.support.console.pilot import (
     wait_until,
     widget_text,
 )
-from tests.support.console.samples import HOSTILE, episode, episode_id, live, step, timestep
+from tests.support.console.samples import HOSTILE, episode, episode_id, live, span, step, timestep
 from tests.tui.screens.test_episode import episode_pilot, session_with_episode
 
 WHOLE, STEPS = "#whole", "#steps"
@@ -193,6 +195,24 @@ async def test_a_search_in_a_running_episode_finds_steps_that_arrive() -> None:
         await wait_for_widget_text(pilot, STEPS, "guess 2")
         await pilot.press("n")
         await wait_for_text(pilot, "of 6")
+
+
+async def test_a_search_in_the_trace_finds_attributes_and_shows_them() -> None:
+    of = played()
+    attributes = {"task_id": "Maze/locked door", "reward": 0.5}
+    of.spans = Spans([span(1, name="episode"), replace(span(2, parent=1, name="act"), attributes=attributes)])
+    async with episode_pilot(session_with_episode(of)) as pilot:
+        await pilot.press("w")
+        await wait_for_text(pilot, "enter: attributes")
+        await wait_for_widget_text(pilot, "#trace", "act")
+        assert "locked door" not in widget_text(pilot, "#trace")
+        await pilot.press("slash", *"locked door", "enter")
+        await wait_for_text(pilot, "1 of 1")
+        await wait_for_widget_text(pilot, "#trace", "task_id: Maze/locked door", "reward: 0.5")
+        await pilot.press("enter")  # on the attribute: its span is closed again
+        await wait_until(pilot, lambda: "task_id" not in widget_text(pilot, "#trace"))
+        await pilot.press("n")
+        await wait_for_widget_text(pilot, "#trace", "task_id: Maze/locked door")
 
 
 async def test_hostile_words_and_texts_are_safe() -> None:

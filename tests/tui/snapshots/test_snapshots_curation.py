@@ -79,7 +79,7 @@ def test_selected_episodes_with_flags(snap_compare: SnapCompare, size: tuple[int
 @SIZES
 def test_export_form(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     session = flagged_session()
-    session.curation = FakeCuration()
+    session.curation = session.exporter = FakeCuration()
 
     async def run_before(pilot: Pilot[None]) -> None:
         await pilot.press("2")
