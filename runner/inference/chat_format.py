@@ -12,7 +12,7 @@ import msgspec
 
 from runner.inference.errors import EndpointFailure
 from runner.inference.providers import Target
-from runner.inference.token_capture import REQUEST_FIELDS, TokenCapture
+from runner.inference.token_capture import GATEWAY_FIELDS, REQUEST_FIELDS, TokenCapture
 from runner.types import Chat, Message, Tokens, ToolSchema
 from runner.util.json_accessors import as_count, as_dict, as_list, as_seconds, as_text, content_text, decode_json
 
@@ -90,7 +90,7 @@ def request_body(
     if question.stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if with_token_ids:
-        body |= REQUEST_FIELDS
+        body |= GATEWAY_FIELDS if target.kind == "tensorzero" else REQUEST_FIELDS
     if episode_id is not None:
         body["tensorzero::episode_id"] = episode_id
     return _encode(body)

@@ -96,7 +96,7 @@ def response_failure(status: int, body: bytes, mask: Mask, retry_after_s: float 
         status=status,
         retry_after_s=retry_after_s,
         no_tools=status in (400, 422, 500, 501, 502) and _NO_TOOLS.search(message) is not None,
-        no_token_ids=status in (400, 422) and _NO_TOKEN_IDS.search(message) is not None,
+        no_token_ids=status in (400, 422, 502) and _NO_TOKEN_IDS.search(message) is not None,
         unknown_model=_UNKNOWN_MODEL.search(message) is not None,
     )
 

@@ -3,7 +3,8 @@
 vLLM sends them if a request has ``return_token_ids`` and ``logprobs``: ``prompt_token_ids`` beside ``choices`` or in
 the choice, ``token_ids`` in each choice beside ``message`` or ``delta``, and ``logprobs.content[].logprob``. Its
 parsers of tool calls and reasoning may swallow the chunks that have the ids, so their number is compared with the
-usage.
+usage. TensorZero drops fields that it does not know in both directions: what it adds to the provider's request is in
+``tensorzero::extra_body``, and it quotes the provider's answer as a text of JSON.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from runner.types.sequences import MAX_SEQUENCE_IDS, MAX_TOKEN_ID, Label, Problem, TokenSequence
-from runner.util.json_accessors import as_dict, as_list
+from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
 
 REQUEST_FIELDS: Final = {"return_token_ids": True, "logprobs": True}
 """Fields of a request that asks for token ids and log-probabilities."""
+GATEWAY_FIELDS: Final[dict[str, Any]] = {
+    "tensorzero::extra_body": [{"pointer": f"/{name}", "value": value} for name, value in REQUEST_FIELDS.items()],
+    "tensorzero::include_raw_response": True,
+}
+"""The same for TensorZero, which passes them on and returns what the provider answered."""
 _MAX_NEGATIVE: Final = 1e300
 
 
@@ -32,6 +38,7 @@ class TokenCapture:
 
     def add(self, value: dict[str, Any]) -> None:
         """Add a decoded reply, or one event of a streamed reply."""
+        value = _quoted_by_gateway(value)
         choice: dict[str, Any] = {}
         for each in map(as_dict, as_list(value.get("choices"))):
             if each.get("index", 0) == 0:
@@ -106,3 +113,18 @@ class TokenCapture:
                 continue
             if -_MAX_NEGATIVE < logprob <= 0:  # NaN is not in any range
                 self._logprobs.append(float(logprob))
+
+
+def _quoted_by_gateway(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the provider's reply or event that TensorZero quotes, else the value itself.
+
+    TensorZero also quotes the answers of providers that failed, without ``model_inference_id``, and those of models
+    that it asked for a better answer: if more than one remains, it is unknown which of them became the answer.
+    """
+    if chunk := as_text(value.get("tensorzero_raw_chunk")):
+        return as_dict(decode_json(chunk.encode("utf-8", "replace")))
+    if value.get("object") == "chat.completion.chunk":
+        return value
+    entries = [as_dict(entry) for entry in as_list(value.get("tensorzero_raw_response"))]
+    texts = [as_text(entry.get("data")) for entry in entries if entry.get("model_inference_id")]
+    return as_dict(decode_json(texts[0].encode("utf-8", "replace"))) if len(texts) == 1 else value

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from runner.config.profile import EndpointConfig
 from runner.inference.manager import InferenceManager
 from runner.types import Message, StreamDelta, Tokens
+from runner.types.sequences import TokenSequence
 from tests.support.inference import CHAT, TOOLS, agent_settings, episode_header, infer
 from tests.support.rude_model import (
     RudeModel,
     chat_completion,
     completion_response,
     http_response,
+    sse_event,
     stream_response,
     streamed_answer,
 )
@@ -105,6 +109,60 @@ async def test_a_model_without_tools_is_detected_through_the_gateway(gateway: Ga
     ]
     inference = await infer(manager_of(gateway), tools=TOOLS)
     assert (inference.message["content"], inference.used_tools) == ("up", False)
+
+
+def vllm_stream() -> bytes:
+    """Return a stream of vLLM with a thought and a tool call; a parser keeps the text of the first ids back."""
+    call = {"id": "c1", "type": "function", "index": 0, "function": {"name": "up", "arguments": ""}}
+    deltas = [{"content": ""}, {"reasoning_content": "hm"}, {"tool_calls": [call]}, {}]
+    first = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}], "prompt_token_ids": [1, 2]}
+    usage = {"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6}}
+    chunks: list[dict[str, Any]] = [first]
+    for id, delta in enumerate(deltas, 7):
+        choice = {"index": 0, "delta": delta, "logprobs": {"content": [{"token": "a", "logprob": -0.5}]}}
+        chunks.append({"choices": [choice | {"token_ids": [id], "finish_reason": None if delta else "tool_calls"}]})
+    common = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return b"".join(sse_event(common | chunk) for chunk in (*chunks, usage)) + sse_event(b"[DONE]")
+
+
+def vllm_reply() -> bytes:
+    logprobs = {"content": [{"token": "a", "logprob": -0.5}] * 4}
+    message = {"role": "assistant", "content": "up"}
+    choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": "stop", "token_ids": [7, 8, 9, 10]}
+    usage = {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6}
+    reply = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    return json.dumps(reply | {"prompt_token_ids": [1, 2]}).encode()
+
+
+async def tokens_through(gateway: Gateway, *, stream: bool) -> TokenSequence:
+    """Return the tokens of one answer of the model."""
+    endpoint = EndpointConfig(url=gateway.url, name="g", kind="tensorzero", token_ids=True)
+    manager = InferenceManager(agent_settings(endpoint, stream=stream, model="qwen35_9b"), {})
+    found: list[TokenSequence] = []
+    await manager.session(episode_header()).infer(CHAT, tools=TOOLS, time_left_s=20, on_tokens=found.append)
+    (sequence,) = found
+    return sequence
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_token_ids_of_the_provider_pass_through(gateway: Gateway, provider: RudeModel, stream: bool) -> None:
+    provider.script = [stream_response(vllm_stream()) if stream else http_response(200, vllm_reply())]
+    sequence = await tokens_through(gateway, stream=stream)
+    assert (sequence.prompt_ids, sequence.completion_ids) == ([1, 2], [7, 8, 9, 10])
+    assert (sequence.logprobs, sequence.n_completion, sequence.problems) == ([-0.5] * 4, 4, ())
+    (request,) = (request.json() for request in provider.chat_requests)
+    assert (request["return_token_ids"], request["logprobs"]) == (True, True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_provider_that_refuses_token_ids_is_asked_without_them(
+    gateway: Gateway, provider: RudeModel, stream: bool
+) -> None:
+    refusal = http_response(400, b'{"error": {"message": "Unrecognized request argument: return_token_ids"}}')
+    provider.script = [refusal, stream_response(streamed_answer(["up"])) if stream else completion_response("up")]
+    assert (await tokens_through(gateway, stream=stream)).problems == ("no_ids", "no_logprobs", "no_prompt_ids")
+    first, second = (request.json() for request in provider.chat_requests)
+    assert "return_token_ids" in first and "return_token_ids" not in second
 
 
 async def test_the_fallback_answers_after_the_gateway_dies(provider: RudeModel, tmp_path: Path) -> None:

@@ -96,6 +96,80 @@ USAGE = sse_event({"choices": [], "usage": {"prompt_tokens": 2, "completion_toke
 DONE = sse_event(b"[DONE]")
 
 
+async def test_ids_in_the_shape_of_vllm() -> None:
+    """The prompt's ids come beside the choices, those of the completion, with the end of text, in the choice.
+
+    Source: https://github.com/vllm-project/vllm, ``tests/entrypoints/openai/test_return_token_ids.py`` (chat
+    completions with tools, and streamed ones) and ``vllm/entrypoints/openai/chat_completion/protocol.py``.
+    """
+    texts = ("up", "<|im_end|>")
+    logprobs: dict[str, Any] = {"content": [{"token": text, "logprob": -0.25, "bytes": None} for text in texts]}
+    message: dict[str, Any] = {"role": "assistant", "content": "up", "refusal": None, "tool_calls": []}
+    choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": "stop", "stop_reason": None}
+    usage = {"prompt_tokens": 3, "total_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": None}
+    common = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m", "kv_transfer_params": None}
+    whole = common | {"choices": [choice | {"token_ids": [705, 151645]}], "usage": usage, "prompt_logprobs": None}
+    whole |= {"prompt_token_ids": [151644, 872, 198]}
+    with RudeModel(http_response(200, json.dumps(whole).encode())) as server:
+        (sequence,) = await captured(server.url)
+    assert (sequence.prompt_ids, sequence.completion_ids) == ([151644, 872, 198], [705, 151645])
+    assert (sequence.logprobs, sequence.problems, sequence.is_trained) == ([-0.25, -0.25], (), True)
+
+
+async def test_ids_in_the_streamed_shape_of_vllm() -> None:
+    """The first chunk has the prompt's ids, and a chunk without text may have ids of the completion.
+
+    Source: as above, and https://github.com/vllm-project/vllm/pull/29074, after which a chunk is sent for ids whose
+    text a parser of tool calls keeps back.
+    """
+    first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+    body = sse_event({"choices": [first], "prompt_token_ids": [1, 2]}) + event([7], text="") + event([8, 9])
+    with RudeModel(stream_response(body + USAGE + DONE)) as server:
+        (sequence,) = await captured(server.url, stream=True)
+    assert (sequence.prompt_ids, sequence.completion_ids, sequence.problems) == ([1, 2], [7, 8, 9], ())
+
+
+async def test_ids_in_the_shape_of_sglang() -> None:
+    """Both are in the choice.
+
+    Source: https://github.com/sgl-project/sglang/pull/30917 (whole replies) and /pull/37365 (names of the fields).
+    """
+    choice = {"index": 0, "message": {"content": "up"}, "token_ids": [7], "prompt_token_ids": [1, 2]}
+    body = {"choices": [choice | {"logprobs": {"content": [{"logprob": -0.5}]}}], "usage": {"completion_tokens": 1}}
+    with RudeModel(http_response(200, json.dumps(body).encode())) as server:
+        (sequence,) = await captured(server.url)
+    assert (sequence.prompt_ids, sequence.completion_ids, sequence.problems) == ([1, 2], [7], ())
+
+
+def quoted(reply: object, **fields: object) -> dict[str, object]:
+    return {"provider_type": "vllm", "api_type": "chat_completions", "data": json.dumps(reply), **fields}
+
+
+OF_MODEL = {"choices": [{"message": {"content": "up"}, "token_ids": [7]}], "prompt_token_ids": [1]}
+
+
+@pytest.mark.parametrize(
+    ("entries", "ids"),
+    [
+        ([quoted(OF_MODEL, model_inference_id="a")], [7]),
+        ([quoted({"error": "down"}), quoted(OF_MODEL, model_inference_id="a")], [7]),
+        ([quoted(OF_MODEL, model_inference_id="a"), quoted(OF_MODEL, model_inference_id="b")], []),
+        ([quoted(OF_MODEL, model_inference_id="a") | {"data": "no JSON"}], []),
+        ([quoted([1], model_inference_id="a"), None, 3], []),
+    ],
+)
+async def test_ids_that_tensorzero_quotes(entries: list[object], ids: list[int]) -> None:
+    """Failed providers are quoted without ``model_inference_id``; of several answers it is unknown which was chosen.
+
+    Source: https://github.com/tensorzero/tensorzero, ``RawResponseEntry`` in ``tensorzero-types``, and answers of the
+    gateway 2026.6.0, which ``test_gateway.py`` uses.
+    """
+    body = {"choices": [{"message": {"content": "up"}}], "tensorzero_raw_response": entries}
+    with RudeModel(http_response(200, json.dumps(body).encode())) as server:
+        (sequence,) = await captured(server.url)
+    assert sequence.completion_ids == ids
+
+
 async def test_a_stream_that_lost_ids_is_incomplete() -> None:
     body = event([7], prompt_token_ids=[1, 2]) + event([8]) + USAGE + DONE
     with RudeModel(stream_response(body)) as server:
