@@ -14,7 +14,7 @@ from runner.cli.terminal import output_stream
 from runner.util.argument_parser import SafeArgumentParser
 
 PROGRAM = "agentgym-runner"
-_FILES = frozenset({"FILE", "DIR", "NAME|PATH", "NAME|@FILE"})
+_FILES = frozenset({"FILE", "DIR", "NAME|PATH", "NAME|@FILE", "A", "B"})
 """Placeholders of values that may be paths."""
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 """Words that no shell interprets: installed packages choose the names of environments and agents."""
@@ -97,11 +97,18 @@ def _bash_cases(options: Mapping[str, Sequence[Option]]) -> Iterator[str]:
     for command, its_options in options.items():
         words = [name for option in its_options for name in option.names or option.values]
         own = [*SUBCOMMANDS, *words] if not command else words
-        yield f'        "{command}:"*) values="{" ".join(own)}" ;;'
+        files = int(any(option.is_path for option in its_options if not option.names))
+        yield f'        "{command}:"*) values="{" ".join(own)}"; files={files} ;;'
 
 
 _BASH = """_agentgym_runner() {{
-    local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}" command="" values="" files=0
+    local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
+    local command="" prefix="" values="" files=0
+    if [ "$previous" = "=" ]; then previous="${{COMP_WORDS[COMP_CWORD-2]}}"; fi  # bash splits --run=Maze
+    case "$current" in
+    "=") current="" ;;
+    --*=*) prefix="${{current%%=*}}=" previous="${{current%%=*}}" current="${{current#*=}}" ;;
+    esac
     if [ "$COMP_CWORD" -gt 1 ]; then
         case "${{COMP_WORDS[1]}}" in
         {subcommands}) command="${{COMP_WORDS[1]}}" ;;
@@ -110,10 +117,10 @@ _BASH = """_agentgym_runner() {{
     case "$command:$previous" in
 {cases}
     esac
-    COMPREPLY=($(compgen -W "$values" -- "$current"))
+    COMPREPLY=($(compgen -P "$prefix" -W "$values" -- "$current"))
     if [ "$files" = 1 ]; then
         local IFS=$'\n'
-        COMPREPLY+=($(compgen -f -- "$current"))
+        COMPREPLY+=($(compgen -P "$prefix" -f -- "$current"))
     fi
 }}
 complete -o filenames -F _agentgym_runner {program}
@@ -135,7 +142,8 @@ def _fish(options: Mapping[str, Sequence[Option]]) -> str:
         for option in its_options:
             values = f" -a '{' '.join(option.values)}'" if option.values else ""
             if not option.names:
-                lines += [f"complete -c {PROGRAM} -n {condition}{values}"] if values else []
+                argument = " -F" if option.is_path else values
+                lines += [f"complete -c {PROGRAM} -n {condition}{argument}"] if argument else []
                 continue
             switches = " ".join(
                 f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names

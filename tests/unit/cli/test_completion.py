@@ -59,6 +59,12 @@ def complete_in_bash(script: Path, cwd: Path, *words: str) -> list[str]:
         (["serve", "--run"], []),
         (["completion", "f"], ["fish"]),
         (["--run", "Maze", "--config", "my"], ["my profile.yaml", "my-other.yaml"]),
+        (["import", "my"], ["my profile.yaml", "my-other.yaml"]),
+        (["compare", "x", "my"], ["my profile.yaml", "my-other.yaml"]),
+        (["--run", "=", "Wo"], ["Wordle"]),
+        (["--battery", "="], ["lightweight", "moderate", "all"]),
+        (["--run=Wo"], ["--run=Wordle"]),
+        (["--config=my"], ["--config=my profile.yaml", "--config=my-other.yaml"]),
     ],
 )
 def test_bash_completes_subcommands_options_values_and_paths(
