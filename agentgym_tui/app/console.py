@@ -169,6 +169,13 @@ class Console(NodeControlApp, inherit_bindings=False):
         if self._screen_accepts_keys and not resize_focused(self.screen, direction):
             toast(self, trusted("this pane cannot be resized"))
 
+    def action_messages(self) -> None:
+        """Show the newest messages in full, in place of the toast."""
+        from agentgym_tui.screens.dialogs.messages import MessagesDialog
+
+        self.clear_notifications()
+        self.push_screen(MessagesDialog())
+
     async def action_picture(self) -> None:
         """Save a screenshot to the working directory."""
         from agentgym_tui.services.export import save_screenshot

@@ -11,7 +11,8 @@ from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.answering_endpoint import failover_text
 from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.presenters.run_summary import ended_run_text
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, sanitize_message, trusted
+from agentgym_tui.presenters.text_width import cut, display_width, wrap_text
+from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, sanitize_message, trusted
 from agentgym_tui.services.toast import announce
 from agentgym_tui.state.endpoints import Failover
 from agentgym_tui.state.normalize import as_aware
@@ -31,8 +32,14 @@ OSC_777: Final = "\x1b]777;notify;AgentGym;a batch has ended\x07"
 MAX_AGE: Final = timedelta(minutes=1)
 """Batch ends and failovers of a greater age are not reported; the age is console clock minus stream clock."""
 
-MAX_REASON_CHARS: Final = 300
-"""Largest number of characters of the reason of an interruption in a toast."""
+MAX_TOAST_ROWS: Final = 3
+"""Rows of a toast; the key in the last one shows the whole message."""
+
+TOAST_MARGIN: Final = 3
+"""Columns of a toast that have no text: its border and its padding."""
+
+MAX_REASON_CHARS: Final = 1_000
+"""Largest number of characters of the reason of an interruption."""
 
 MAX_LINES: Final = 3
 """Largest number of batches named in a toast; those of many nodes may end together."""
@@ -102,6 +109,19 @@ def ended_text(batch: BatchRun, limits: str = "") -> SafeText:
     return join([line, sanitize_message(reason, MAX_REASON_CHARS)], trusted(": ")) if reason else line
 
 
+def short_toast(text: SafeText, width: int, key: str) -> SafeText:
+    """Return ``text`` as at most ``MAX_TOAST_ROWS`` rows of ``width`` columns.
+
+    If it needs more, the last row ends with the ``key`` that shows all of it.
+    """
+    rows = wrap_text(text, width, MAX_TOAST_ROWS + 1)
+    if len(rows) <= MAX_TOAST_ROWS:
+        return text
+    *first_rows, last_row, _ = rows
+    more = trusted(f"  {sanitize_line(key, 20)} shows all")
+    return join([*first_rows, join([cut(fill_in("{} …", last_row), width - display_width(more)), more])], "\n")
+
+
 def _is_history(batch: BatchRun, now: datetime) -> bool:
     published_at = batch.published_at or batch.ended_at
     return published_at is not None and now - as_aware(published_at) > MAX_AGE
@@ -149,7 +169,8 @@ def notify_batch_ends(app: App[Any], ended: Iterable[EndedBatch], notify: Notify
         last = next((each.batch for each in reversed(batches) if each.is_last), None)
         run = [] if last is None else store.run(last.battery_id or last.batch_id)
         summary = [ended_run_text(run, keymap_of(app).key("run.summary"))] if run else []
-        announce(app, join([*texts, *more, *summary], trusted("\n")))
+        lines = [*summary, *texts, *more] if len(run) > 1 else [*texts, *more, *summary]
+        announce(app, join(lines, trusted("\n")))
     if notify.bell and is_last:
         app.bell()
     if notify.desktop and is_last and (driver := driver_of(app)) is not None:

@@ -12,11 +12,21 @@ from pathlib import PurePath
 from typing import Final
 
 from textual import events
+from textual.notifications import SeverityLevel
 from textual.timer import Timer
 
 from agentgym_tui.app.key_queue import KeyQueue
-from agentgym_tui.app.notifications import BatchEndDetector, FailoverDetector, notify_batch_ends, notify_failover
+from agentgym_tui.app.notifications import (
+    TOAST_MARGIN,
+    BatchEndDetector,
+    FailoverDetector,
+    notify_batch_ends,
+    notify_failover,
+    short_toast,
+)
+from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.config.settings import Settings
+from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.services.timers import RedrawThrottle, ReliableTimers
 from agentgym_tui.sessions.protocols import Session
@@ -85,6 +95,19 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
             await self._keys.add(event)
         else:
             await self._handle_input(event)
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Show a toast of a few rows; the last one of a longer message names the key that shows all of it."""
+        text = short_toast(trusted(message), self.size.width - TOAST_MARGIN, keymap_of(self).key("app.messages"))
+        super().notify(text, title=title, severity=severity, timeout=timeout, markup=markup)
 
     def post_display_hook(self) -> None:
         """Record that the screen was painted."""

@@ -195,6 +195,7 @@ COMMANDS: Final = Registry(
         False, NODE,
     ),
     Command("text.hex", "X", "Hex", "hex", "everywhere", "bytes of a text marked as unsafe", False),
+    Command("app.messages", "exclamation_mark", "Messages", "messages", "everywhere", "the newest ones in full", False),
     Command("app.screenshot", "ctrl+s", "Screenshot", "picture", "everywhere", "picture of the screen (SVG)", False),
     Command("pane.narrower", "less_than_sign", "Narrower", "resize('narrower')", "everywhere", "this pane", False),
     Command("pane.wider", "greater_than_sign", "Wider", "resize('wider')", "everywhere", "this pane", False),

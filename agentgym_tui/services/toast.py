@@ -1,8 +1,10 @@
-"""Toasts: short messages that cover the key bar for a few seconds, and rows above it only if they are long."""
+"""Toasts: short messages that cover the key bar for a few seconds; the newest ones are kept to be read in full."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -14,6 +16,17 @@ if TYPE_CHECKING:
 TOAST_TIMEOUT_S: Final = 4.0
 ERROR_TIMEOUT_S: Final = 6.0
 
+MAX_MESSAGES: Final = 50
+"""Messages that are kept for each app."""
+
+
+class Message(NamedTuple):
+    """A message that a toast showed, in full."""
+
+    at: datetime
+    text: SafeText
+    failed: bool
+
 
 class _Reply(NamedTuple):
     text: SafeText
@@ -24,19 +37,33 @@ class _Reply(NamedTuple):
 _replies: WeakKeyDictionary[App[Any], _Reply] = WeakKeyDictionary()
 """The newest reply to a command in each app."""
 
+_messages: WeakKeyDictionary[App[Any], deque[Message]] = WeakKeyDictionary()
+"""The newest messages of each app, the oldest first."""
+
 
 def toast(app: App[Any], text: SafeText, *, failed: bool = False) -> None:
     """Show the reply to a command in place of the previous message, so that only one toast covers the screen."""
+    _keep(app, text, failed)
     _replies[app] = _Reply(text, failed, time.monotonic() + _timeout_s(failed))
     _show(app, text, failed)
 
 
 def announce(app: App[Any], text: SafeText, *, failed: bool = False) -> None:
     """Show an event that the user did not cause, below a reply that is still shown, because it must not hide that."""
+    _keep(app, text, failed)
     reply = _replies.get(app)
     if reply is not None and time.monotonic() < reply.ends_at:
         text, failed = join([reply.text, text], trusted("\n")), failed or reply.failed
     _show(app, text, failed)
+
+
+def messages(app: App[Any]) -> list[Message]:
+    """Return the messages of ``app``, the newest first."""
+    return list(reversed(_messages.get(app, ())))
+
+
+def _keep(app: App[Any], text: SafeText, failed: bool) -> None:
+    _messages.setdefault(app, deque(maxlen=MAX_MESSAGES)).append(Message(datetime.now(UTC), text, failed))
 
 
 def _show(app: App[Any], text: SafeText, failed: bool) -> None:

@@ -158,7 +158,7 @@ class BusReducer:
                 return self._envs.apply_health(item)
             case ModelHealth():
                 self.trends.add("model latency", clip_name(item.endpoint), item.latency_s)
-                return self._endpoints.apply_health(item)
+                return self._endpoints.apply_health(item, clip_name(node))
             case Machine():
                 return self._nodes.apply_machine(item, node)
             case ModelMetrics():
@@ -210,6 +210,7 @@ class BusReducer:
             return self._episodes.mark_interrupted(node.name, node.boot)
         if not node.boot:
             self._episodes.assign_boot(node.name, boot)
+        self._endpoints.forget_reports(node.name)
         node.boot, node.status = boot, "" if node.status == "stopped" else node.status
         self._episodes.mark_interrupted(node.name, boot)
         return True

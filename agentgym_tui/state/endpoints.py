@@ -43,6 +43,7 @@ class EndpointState(msgspec.Struct):
         metrics: the newest load of its server; None if it reports none.
         in_memory: the models that Ollama holds in memory, and how much of each is on the GPU; untrusted texts.
         metrics_at_s: when that load was received, in seconds of the console's monotonic clock.
+        reporters: the nodes whose current processes have reported its health.
     """
 
     status: str = "unknown"
@@ -56,6 +57,7 @@ class EndpointState(msgspec.Struct):
     metrics: ServerState | None = None
     in_memory: tuple[str, ...] | None = None
     metrics_at_s: float = -math.inf
+    reporters: frozenset[str] = frozenset()
 
     @property
     def is_answering(self) -> bool:
@@ -101,18 +103,27 @@ class EndpointRegistry:
         self._now = now
         self._reported_at: dict[tuple[tuple[str, ...], str], datetime] = {}
 
-    def apply_health(self, item: ModelHealth) -> bool:
-        """Store the health that a node reported for an endpoint; return whether it has changed."""
+    def apply_health(self, item: ModelHealth, node: str) -> bool:
+        """Store the health that ``node`` reported for an endpoint; return whether it has changed."""
         before = copy(self.endpoints.get(clip_name(item.endpoint)))
         if (endpoint := self._get(item.endpoint)) is not None:
             endpoint.status, endpoint.cause = item.status, clip_optional(item.cause, MAX_CAUSE_CHARS)
             endpoint.model, endpoint.rest_s = clip_optional(item.model), item.rest_s
+            endpoint.reporters |= {node}
             endpoint.hint = clip_optional(item.hint, MAX_CAUSE_CHARS)
             endpoint.requests_per_minute = item.requests_per_minute
             endpoint.concurrent_requests = item.concurrent_requests
             if item.rest_s is None:
                 endpoint.failure = None
         return endpoint != before
+
+    def forget_reports(self, node: str) -> None:
+        """Drop the endpoints that only an earlier process of ``node`` reported: its new profile may not have them."""
+        for name, endpoint in list(self.endpoints.items()):
+            if node in endpoint.reporters:
+                endpoint.reporters -= {node}
+                if not endpoint.reporters:
+                    del self.endpoints[name]
 
     def apply_metrics(self, item: ModelMetrics) -> bool:
         """Store the load that a node reported for an endpoint's server; return whether it has changed."""

@@ -48,15 +48,18 @@ class EnvironmentRegistry:
     def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
         """Set the order, tiers and server memory of the environments from a profile.
 
+        The node no longer checks an environment that only the profile before had, so its health becomes unknown.
+
         Args:
             entries: tier, environment name and memory of the environment's server, in the order of the profile.
         """
         others, self.envs = self.envs, {}
-        for other in others.values():
-            other.tier = ""
         for tier, env, ram in entries:
             self.envs.setdefault(clip_name(env), others.pop(clip_name(env), EnvironmentState(clip_name(env))))
             self.envs[clip_name(env)].tier, self.envs[clip_name(env)].ram = clip_name(tier), clip_name(ram or "")
+        for left in (other for other in others.values() if other.tier):
+            left.tier, left.ram, left.status, left.cause, left.note = "", "", None, None, None
+            left.latency_s = left.open = None
         self.envs |= others
         self.version += 1
 

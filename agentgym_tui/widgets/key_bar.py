@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from textual import events
 
-from agentgym_tui.commands.keymap import commands_of, keymap_of
+from agentgym_tui.commands.keymap import HELP, commands_of, keymap_of
 from agentgym_tui.commands.registry import APP_SCOPES, Command, Scope
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import display_width
@@ -15,8 +15,11 @@ from agentgym_tui.safe_text import trusted
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.widgets.static_lines import StaticLines
 
-ALWAYS_SHOWN: Final = ("app.help", "app.palette", "app.quit")
+ALWAYS_SHOWN: Final = (HELP, "app.palette", "app.quit")
 """Commands that are shown however narrow the screen is; the first two lead to all others."""
+
+MORE: Final = "More"
+"""Title of the help while keys of the screen do not fit."""
 
 _GAP: Final = "  "
 
@@ -28,6 +31,9 @@ class _Key(NamedTuple):
     @property
     def width(self) -> int:
         return display_width(self.key) + 1 + display_width(self.command.title)
+
+    def named(self, title: str) -> _Key:
+        return _Key(self.command._replace(title=title), self.key)
 
 
 class KeyBar(StaticLines):
@@ -82,13 +88,16 @@ class KeyBar(StaticLines):
     def _positions(self, width: int) -> Iterator[tuple[int, _Key]]:
         """Yield each key with its column: the screen's keys at the left, ``ALWAYS_SHOWN`` at the right.
 
-        If there is room, the keys of the other screens are added at the right.
+        If there is room, the keys of the other screens are added at the right. If there is none for some of the
+        screen's keys, the help has the title ``MORE``.
         """
         always_shown = [key for key in self._everywhere if key.command.id in ALWAYS_SHOWN]
         local_keys = _fit_keys(self._local_keys, width - _total_width(always_shown) - 2 * len(_GAP))
         room = width - _total_width(local_keys) - 2 * len(_GAP)
         right_ids = {key.command.id for key in _fit_keys([*always_shown, *self._everywhere], room)}
         right_keys = [key for key in self._everywhere if key.command.id in right_ids]
+        if len(local_keys) < len(self._local_keys):
+            right_keys = [key.named(MORE) if key.command.id == HELP else key for key in right_keys]
         yield from _row(local_keys, 0)
         yield from _row(right_keys, width - _total_width(right_keys))
 

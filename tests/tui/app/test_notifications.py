@@ -9,10 +9,20 @@ import pytest
 from msgspec.structs import replace
 from textual.widgets._toast import Toast
 
-from agentgym_tui.app.notifications import OSC_9, OSC_777, BatchEndDetector, desktop_sequence, ended_text, limits_text
+from agentgym_tui.app.notifications import (
+    MAX_TOAST_ROWS,
+    OSC_9,
+    OSC_777,
+    BatchEndDetector,
+    desktop_sequence,
+    ended_text,
+    limits_text,
+    short_toast,
+)
 from agentgym_tui.config.settings import Notify, Settings
-from agentgym_tui.safe_text import has_unsafe_chars, trusted
-from agentgym_tui.services.toast import toast
+from agentgym_tui.presenters.text_width import display_width
+from agentgym_tui.safe_text import has_unsafe_chars, sanitize_message, trusted
+from agentgym_tui.services.toast import MAX_MESSAGES, announce, messages, toast
 from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.fake_session import FakeSession, busy_session
@@ -181,3 +191,47 @@ async def test_a_short_reply_covers_only_the_key_bar(size: tuple[int, int], keys
         await wait_until(pilot, lambda: bool(pilot.app.screen.query(Toast)), "the reply")
         await wait_until(pilot, lambda: pilot.app.screen.query_one(Toast).region.height == 1, "its layout")
         assert pilot.app.screen.query_one(Toast).region == (0, size[1] - 1, size[0], 1)
+
+
+@pytest.mark.parametrize("width", [20, 57, 77, 117])
+@pytest.mark.parametrize("text", ["a word or two " * 60, "x" * 900, "one\ntwo\nthree\nfour", "好" * 300])
+def test_a_long_message_is_cut_to_few_rows_and_names_the_key_that_shows_all(text: str, width: int) -> None:
+    shown = short_toast(trusted(text), width, "!")
+    rows = shown.split("\n")
+    assert len(rows) == MAX_TOAST_ROWS
+    assert rows[-1].endswith("…  ! shows all")
+    assert max(map(display_width, rows)) <= width
+    assert text.startswith(rows[0])
+
+
+@pytest.mark.parametrize("text", ["", "Maze completed", "one\ntwo\nthree"])
+def test_a_short_message_is_shown_as_it_is(text: str) -> None:
+    assert short_toast(trusted(text), 77, "!") == text
+
+
+async def test_a_long_message_covers_few_rows_and_is_read_in_full_by_a_key() -> None:
+    words = " ".join(f"word-{n}" for n in range(120))
+    async with console_pilot(busy_session(), (80, 24)) as pilot:
+        await wait_for_text(pilot, "Transcript")
+        toast(pilot.app, sanitize_message(f"{HOSTILE}{words}", 2_000), failed=True)
+        await wait_for_text(pilot, "! shows all")
+        await wait_until(pilot, lambda: pilot.app.screen.query_one(Toast).region.height == MAX_TOAST_ROWS, "its layout")
+        assert "word-119" not in toast_text(pilot)
+        await pilot.press("exclamation_mark")
+        await wait_for_text(pilot, "╭─ Messages", "word-0")
+        assert not has_unsafe_chars(screen_text(pilot.app).replace("\n", "")) and "\t" not in screen_text(pilot.app)
+        await pilot.press("G")
+        await wait_for_text(pilot, "word-119")
+
+
+async def test_the_messages_are_kept_newest_first_up_to_a_limit() -> None:
+    async with console_pilot(busy_session(), (80, 24)) as pilot:
+        await wait_for_text(pilot, "Transcript")
+        await pilot.press("exclamation_mark")
+        await wait_for_text(pilot, "No messages yet")
+        for n in range(MAX_MESSAGES):
+            toast(pilot.app, trusted(f"reply {n}"))
+        announce(pilot.app, trusted("Maze completed"))
+        kept = messages(pilot.app)
+        assert [kept[0].text, kept[1].text, kept[-1].text] == ["Maze completed", f"reply {MAX_MESSAGES - 1}", "reply 1"]
+        assert len(kept) == MAX_MESSAGES

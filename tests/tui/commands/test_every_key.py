@@ -78,6 +78,8 @@ SEQUENCES = {
             KeyPress("table.sort", "o", sort_order),
             KeyPress("table.reverse", "O", sort_order),
             KeyPress("app.screenshot", "ctrl+s", shows("screenshot written to"), True),
+            KeyPress("app.messages", "exclamation_mark", screen_name, "MessagesDialog"),
+            KeyPress("dialog.close", "escape", screen_name, "LiveScreen"),
             KeyPress("node.start", "N", n_node_starts, 1),
             KeyPress("node.restart", "ctrl+e", screen_name, "RestartNodeDialog"),
             KeyPress("restart_node.nothing", "escape", screen_name, "LiveScreen"),

@@ -102,4 +102,6 @@ async def test_custom_keys_work_on_the_events_screen_and_in_its_input_fields() -
 async def test_ignored_settings_are_listed_at_the_start() -> None:
     settings = Settings(problems=tuple(trusted(f"problem {n}") for n in range(8)))
     async with console_app(empty_session(), settings).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "console.yaml, ignored settings", "problem 0", "! shows all")
+        await pilot.press("exclamation_mark")
         await wait_for_text(pilot, "console.yaml, ignored settings", "problem 4", "and 3 more")

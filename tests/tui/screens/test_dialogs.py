@@ -6,8 +6,8 @@ import pytest
 from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.commands.keymap import COMMANDS, AvailableCommand, available_commands
-from agentgym_tui.commands.registry import Command
+from agentgym_tui.commands.keymap import COMMANDS, AvailableCommand, available_commands, commands_of
+from agentgym_tui.commands.registry import Command, Scope
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
 from agentgym_tui.screens.dialogs.command_palette import CommandPalette, search
@@ -26,7 +26,14 @@ from tests.support.console.fake_session import (
     error_session,
     files_session,
 )
-from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_for_widget_text, wait_until
+from tests.support.console.pilot import (
+    screen_text,
+    wait_for_no_text,
+    wait_for_text,
+    wait_for_widget_text,
+    wait_until,
+    widget_text,
+)
 from tests.support.console.samples import (
     NODE,
     batch_id,
@@ -86,7 +93,24 @@ async def test_a_question_mark_is_typed_into_a_filter_and_f1_opens_the_help() ->
 async def test_the_key_bar_shows_help_palette_and_quit_on_every_screen(width: int, key: str) -> None:
     async with Console(busy_session()).run_test(size=(width, 24)) as pilot:
         await pilot.press(key)
-        await wait_for_widget_text(pilot, "KeyBar", "? Help", "^p Palette", "q Quit")
+        await wait_for_widget_text(pilot, "KeyBar", "? ", "^p Palette", "q Quit")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize(
+    ("key", "scopes"), [("1", ("run", "live")), ("2", ("episodes",)), ("3", ("events",)), ("6", ("runs",))]
+)
+async def test_the_key_bar_says_whether_keys_of_the_screen_do_not_fit(
+    width: int, key: str, scopes: tuple[Scope, ...]
+) -> None:
+    session = busy_session()
+    async with Console(session).run_test(size=(width, 24)) as pilot:
+        await pilot.press(key)
+        await wait_for_widget_text(pilot, "KeyBar", "? ", "q Quit")
+        shown = widget_text(pilot, "KeyBar")
+        commands = [command for scope in scopes for command in commands_of(scope) if command.footer]
+        does_not_fit = any(f" {command.title} " not in shown for command in commands)
+        assert ("? More" in shown, "? Help" in shown) == (does_not_fit, not does_not_fit)
 
 
 @pytest.mark.parametrize("scope", ["live", "everywhere", "list"])

@@ -274,6 +274,6 @@ async def test_a_click_on_the_key_bar_presses_the_key() -> None:
         await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("r Run"), 0))
         await wait_for_text(pilot, "react started on BabyAI")
         await pilot.click("KeyBar")  # closes the reply, which covers the keys
-        await wait_for_text(pilot, "? Help")
-        await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("? Help") + 3, 0))
+        await wait_for_text(pilot, "? More")
+        await pilot.click("KeyBar", offset=(screen_text(pilot.app).splitlines()[-1].index("? More") + 3, 0))
         await wait_for_text(pilot, "╭─ Help")

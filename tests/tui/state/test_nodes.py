@@ -232,3 +232,13 @@ def test_a_node_runs_while_its_episodes_run_whatever_a_late_status_event_says(ru
     assert (node.status, run_store.node_status(node)) == (late, "running")
     run_store.apply_events([live(ended(0, 1))])
     assert run_store.node_status(node) == late
+
+
+def test_a_restarted_node_has_only_the_endpoints_of_its_new_profile(run_store: RunStore) -> None:
+    run_store.apply_events(
+        [live(model_health("gateway"), model_health("ollama")), live(model_health("gateway"), node="b")]
+    )
+    run_store.apply_events([live(heartbeat(), boot=NEXT_BOOT)])
+    assert [*run_store.endpoints] == ["gateway"], "node b still reports it"
+    run_store.apply_events([live(model_health("spare"), boot=NEXT_BOOT), live(heartbeat(), node="b", boot=NEXT_BOOT)])
+    assert [*run_store.endpoints] == ["spare"]

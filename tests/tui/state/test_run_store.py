@@ -138,6 +138,15 @@ def test_environments_keep_the_order_of_the_profile(run_store: RunStore) -> None
     assert run_store.agents == ["oracle", "random", "scripted"]
 
 
+def test_the_health_of_an_environment_that_left_the_profile_is_unknown(run_store: RunStore) -> None:
+    run_store.apply_profile(PROFILE)
+    run_store.apply_events([live(env_health("Wordle", "down", cause="refused"), env_health("Other"))])
+    run_store.apply_profile([each for each in PROFILE if each[1] != "Wordle"])
+    wordle = run_store.envs["Wordle"]
+    assert (wordle.tier, wordle.status, wordle.cause) == ("", None, None)
+    assert run_store.envs["Other"].status == "embedded", "another node reports it"
+
+
 def test_stored_rows_are_counted_once_and_end_running_episodes(run_store: RunStore) -> None:
     run_store.apply_events([live(*episode_items(0)), live(started(1))])
     rows = [row(n, success=n % 2 == 0, outcome=Outcome.SUCCESS) for n in range(5, -1, -1)]

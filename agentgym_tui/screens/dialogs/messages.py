@@ -1,0 +1,42 @@
+"""The dialog with the newest messages in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from textual.app import ComposeResult
+
+from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.number_format import format_time
+from agentgym_tui.presenters.text_width import wrap_text
+from agentgym_tui.safe_text import trusted
+from agentgym_tui.screens.base import DialogFrame, DialogScreen
+from agentgym_tui.services.toast import Message, messages
+from agentgym_tui.widgets.static_lines import WrappedText
+
+MAX_ROWS: Final = 200
+"""Rows of one message."""
+
+
+class MessagesDialog(DialogScreen[None]):
+    """A dialog that shows what the toasts of this console said, the newest first."""
+
+    SCOPE = "dialog"
+
+    def compose(self) -> ComposeResult:
+        """Yield the messages."""
+        shown = messages(self.app)
+        with DialogFrame(trusted("Messages"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
+            yield WrappedText(lambda width: list(message_lines(shown, width)), id="messages-in-full")
+
+
+def message_lines(shown: Sequence[Message], width: int) -> Iterator[Line]:
+    """Yield each message below the time at which it was shown."""
+    if not shown:
+        yield [Cell(trusted("No messages yet"), "dim")]
+    for message in shown:
+        yield [Cell(format_time(message.at, "%H:%M:%S"), "bad" if message.failed else "dim")]
+        text = trusted(message.text.replace("\t", "    "))
+        yield from ([Cell(row)] for row in wrap_text(text, width, MAX_ROWS))
+        yield ()
