@@ -205,7 +205,7 @@ def _usage_line(row: ResultRow, currency: str, width: int) -> Line:
     usage = f"{format_count(tokens.prompt)} + {format_count(tokens.completion)} tokens"
     return join_parts(
         [
-            [Cell(join([_rounds(row), trusted(" rounds")]))],
+            [Cell(join([_rounds(row), trusted(" round" if row.avg_rounds == 1 else " rounds")]))],
             [Cell(join([format_duration(row.completion_time_sec), trusted(" per episode")]))],
             [Cell(trusted(usage))] if tokens.total else [],
             [] if cost is None else [Cell(join([trusted("cost "), format_cost(cost, currency)]))],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -161,6 +162,11 @@ def failure_text(exc: BaseException) -> str:
 def safe_hint(hint: str) -> str:
     """Return a hint in a form for replies: secrets masked, on one line, of limited length."""
     return one_line(mask(hint), MAX_HINT_CHARS)
+
+
+def names_hint(what: str, names: Sequence[str]) -> str:
+    """Return a hint that lists what a request can name, such as the models of the node."""
+    return safe_hint(f"its {what}: {', '.join(names)}" if names else f"it has no {what}")
 
 
 def safe_echo(text: str) -> str:

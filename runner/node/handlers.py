@@ -38,6 +38,7 @@ from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.batch_runner import BatchRunner
 from runner.node.control_requests import (
     RequestRejected,
+    names_hint,
     parse_args,
     parse_request,
     reject,
@@ -243,13 +244,11 @@ class ControlHandler:
 
     def _resolve(self, args: StartArgs, env: str) -> ResolvedBatch:
         if args.agent is not None and args.agent not in plugins.registered_names(plugins.AGENTS):
-            raise RequestRejected(
-                "unknown_agent", f"this node has no agent {args.agent!r}", "the reply to list names its agents"
-            )
+            hint = names_hint("agents", plugins.registered_names(plugins.AGENTS))
+            raise RequestRejected("unknown_agent", f"this node has no agent {args.agent!r}", hint)
         if args.model is not None and args.model not in self.models.names:
-            raise RequestRejected(
-                "unknown_model", f"this node has no model {args.model!r}", "the reply to list names its models"
-            )
+            hint = names_hint("models", self.models.names)
+            raise RequestRejected("unknown_model", f"this node has no model {args.model!r}", hint)
         if ":" in env and self.profile.find_entry(env) is None:
             raise RequestRejected(
                 "refused",

@@ -82,6 +82,7 @@ async def test_unknown_models_and_models_for_agents_without_one_are_rejected(tmp
                 connection, "start", batch_id=str(ULID()), envs=["Maze"], model="unheard-of"
             )
             assert rejected["error"]["code"] == "unknown_model"
+            assert rejected["error"]["hint"] == "its models: qwen35_9b, qwen3:8b"
             request = {"envs": ["Maze"], "agent": "oracle", "model": "qwen3:8b"}
             rejected = await node.request_reply(connection, "start", batch_id=str(ULID()), **request)
             assert rejected["error"]["code"] == "refused"
