@@ -44,6 +44,7 @@ def episode_from_record(record: EpisodeRecord) -> Episode:
     return Episode(
         **{name: getattr(record, name) for name in _SHARED_FIELDS},
         outcome=str(record.outcome),
+        currency=record.currency or "",
         error_type=error.type if error else None,
         error_message=error.message if error else None,
         error_traceback=error.traceback if error else None,

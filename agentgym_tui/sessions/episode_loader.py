@@ -63,7 +63,7 @@ async def load_episode(session: Session, entry: ListEntry | None, episode_id: st
         EpisodeLoadError: neither a readable file nor a live state of the episode is available.
     """
     loaded = await _load(session, entry, episode_id)
-    loaded.episode.currency = session.store.currency
+    loaded.episode.currency = loaded.episode.currency or session.store.currency
     loaded.episode.notes = await load_notes(session, episode_id)
     return loaded
 

@@ -44,6 +44,7 @@ class FileSession(Session):
         while (rows := await asyncio.to_thread(next, parts, None)) is not None:
             self._add_found_logs()
             self.store.read_progress = self._files.progress
+            self.store.currency = self.store.currency or await asyncio.to_thread(self._files.currency_of, rows)
             self.store.apply_stored(rows)
         self.store.read_progress = None
         self.store.set_link(BusLink("none", "files"))

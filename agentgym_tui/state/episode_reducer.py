@@ -209,6 +209,7 @@ def _apply_started(episode: Episode, tracker: SequenceTracker, item: EpisodeStar
     episode.started_at = item.at
     for header_field in HEADER_FIELDS:
         set_field(episode, header_field, getattr(item, header_field))
+    episode.currency = clip_name(item.currency) if item.currency else episode.currency
 
 
 def _apply_ended(episode: Episode, item: EpisodeEnded) -> None:

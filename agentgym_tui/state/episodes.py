@@ -76,6 +76,7 @@ class EpisodeRegistry:
         episodes: all kept episodes by id, the newest last.
         running: kept episodes without an outcome, by id.
         ended: episodes that have ended since the caller last cleared this list.
+        first_currency: currency of the first episode that names one; "" until then.
     """
 
     def __init__(self, *, max_episodes: int, max_bytes: int, currency: Callable[[], str] = str) -> None:
@@ -85,6 +86,7 @@ class EpisodeRegistry:
         self._trackers: dict[str, SequenceTracker] = {}
         self._evicted: dict[str, bool] = {}
         self._checked_boots: dict[str, str] = {}
+        self.first_currency = ""
         self._max_episodes, self._max_bytes, self._currency = max_episodes, max_bytes, currency
         self._bytes = self._n_missing_evicted = self._n_awaited = 0
         self._in_order = True
@@ -139,6 +141,7 @@ class EpisodeRegistry:
         size, n_awaited, started_at, outcome = tracker.size, len(tracker.awaited), episode.started_at, episode.outcome
         tracker.max_awaited = min(MAX_AWAITED_PER_EPISODE, n_awaited + MAX_AWAITED - self._n_awaited)
         apply_items(episode, tracker, items, endpoints)
+        self.first_currency = self.first_currency or episode.currency
         episode.version += 1
         self._n_awaited += len(tracker.awaited) - n_awaited
         self._bytes += tracker.size - size
@@ -215,6 +218,7 @@ class EpisodeRegistry:
         for field in ("node", *HEADER_FIELDS):
             set_field(known, field, getattr(episode, field) or getattr(known, field))
         self._checked_boots.pop(known.node, None)
+        known.currency = clip_name(episode.currency) or known.currency
         known.started_at, self._in_order = as_aware(episode.started_at), False
         known.reset_observation = episode.reset_observation or known.reset_observation
         known.reset_world = episode.reset_world or known.reset_world

@@ -68,7 +68,8 @@ class RunStore:
         n_ended: counter that grows when an episode ends or is stored; a screen then reads its list again.
         read_progress: progress of reading files; None while no files are being read.
         n_stored: number of index rows received; None before the first rows.
-        currency: currency of all costs; "" where no profile is known.
+        currency: currency of the sums of costs: that of the profile, else that of the first episode that names one; ""
+            until one is known.
         trends: recent values of what nodes report, and of the rate of live items.
         tags: tags of the tagged episodes, as untrusted text; each change replaces the mapping.
         marked_episode: id of the episode that the next one is compared with; "" without one.
@@ -361,6 +362,7 @@ class RunStore:
         for node in self.nodes.values():
             if node.status == "stopped":
                 self._episodes.mark_interrupted(node.name, "")
+        self.currency = self.currency or self._episodes.first_currency
         lost = {node.name for node in self.nodes.values() if node.lost}
         if lost or self._lost:  # else no episode has a lost node, and with many of them the walk is slow
             for episode in self._episodes.running.values():

@@ -117,6 +117,7 @@ class Batch:
             workspace,
             batch_id=self.batch_id,
             battery_id=battery_id,
+            currency=models.settings.currency if models is not None and models.settings.price else None,
             publish=self._hub.emit,
             on_done=self._inbox.put,
             grace_s=grace_s,

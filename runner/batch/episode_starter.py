@@ -44,6 +44,7 @@ class EpisodeStarter:
         *,
         batch_id: str,
         battery_id: str | None,
+        currency: str | None,
         publish: Publish,
         on_done: Callable[[EpisodePlayed | EpisodeDone], object],
         grace_s: float,
@@ -54,7 +55,7 @@ class EpisodeStarter:
         self._workspace = workspace
         self._placement = batch.placement
         self._batch_id = batch_id
-        self._battery_id = battery_id
+        self._battery_id, self._currency = battery_id, currency
         self._publish = publish
         self._on_done = on_done
         self._grace_s, self._step_grace_s = grace_s, step_grace_s
@@ -133,4 +134,5 @@ class EpisodeStarter:
             started_at=workspace.clock.now(),
             versions=self._versions,
             worker=slot.info,
+            currency=self._currency,
         )

@@ -61,6 +61,7 @@ class EpisodeHeader(msgspec.Struct, kw_only=True):
     versions: dict[str, str] = {}
     n_planned: int | None = None
     worker: WorkerInfo | None = None
+    currency: str | None = None
 
 
 class ItemBase(msgspec.Struct, kw_only=True, tag_field="kind", gc=False):

@@ -266,6 +266,14 @@ async def test_watching_without_a_node_names_the_nats_option(tmp_path: Path) -> 
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("currency", ["EUR", None])
+async def test_costs_of_opened_files_have_the_currency_of_the_newest_one(tmp_path: Path, currency: str | None) -> None:
+    record_episodes(tmp_path, 2, currency=currency)
+    async with running(FileSession([tmp_path])) as console:
+        await console.wait_until(lambda: console.store.link.cause == "files")
+        assert console.store.currency == (currency or "")
+
+
 async def test_files_are_shown_without_a_bus(tmp_path: Path) -> None:
     records = record_episodes(tmp_path, 3)
     async with running(FileSession([tmp_path])) as console:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import msgspec
 
 from agentgym_tui.state.data_model import BusLink
-from agentgym_tui.state.normalize import ulid_prefix, ulid_time
+from agentgym_tui.state.normalize import MAX_NAME_CHARS, ulid_prefix, ulid_time
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.steps import episode_size
 from runner.events.codec import RawRow
@@ -334,6 +334,17 @@ def test_a_batch_that_waits_for_its_server_may_end_as_interrupted(run_store: Run
     assert (batch.status, batch.waiting_s) == ("running", 8.0)
     run_store.apply_list(node_list(batch_state(0, "running")))
     assert (batch.waiting_for, batch.waiting_s) == (None, None)
+
+
+def test_where_no_profile_is_known_costs_have_the_currency_that_their_episodes_name() -> None:
+    store = RunStore()
+    store.apply_events([live(started(0)), live(started(1, currency=None))])
+    assert store.currency == ""
+    store.apply_events([live(started(2, currency="EUR")), live(started(3, currency="$" * 500))])
+    assert store.currency == "EUR"
+    assert [len(each.currency) for each in store.episodes.values()] == [0, 0, 3, MAX_NAME_CHARS]
+    store.merge_episode(msgspec.structs.replace(episode(0), currency="CHF"))
+    assert store.episodes[episode_id(0)].currency == "CHF"
 
 
 def test_an_episode_has_the_currency_of_the_profile() -> None:

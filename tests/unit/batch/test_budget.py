@@ -17,7 +17,8 @@ from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, Profile
 from runner.config.profile import EndpointConfig, Price
 from runner.errors import ConfigError
-from runner.types import BatchProgress, Budget, Item, Outcome, StepResult, Tokens, Usage
+from runner.inference.profile_models import Models
+from runner.types import BatchProgress, Budget, EpisodeStarted, Item, Outcome, StepResult, Tokens, Usage
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
@@ -121,6 +122,20 @@ def test_a_budget_of_cost_without_prices_is_refused(workspace: Workspace) -> Non
     priced = Profile(id="p", agent=AgentSettings(price={"m": Price(prompt_per_mtok=1.0)}))
     assert resolve_batch(priced, request).spec.budget == Budget(cost=1.0)
     assert resolve_batch(Profile(id="p"), msgspec.structs.replace(request, agent="oracle")).spec.budget is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "currency"),
+    [(AgentSettings(price={"m": Price()}, currency="EUR"), "EUR"), (AgentSettings(currency="EUR"), None)],
+)
+def test_episodes_of_a_profile_with_prices_name_its_currency(
+    workspace: Workspace, settings: AgentSettings, currency: str | None
+) -> None:
+    started: list[Item] = []
+    result = play(workspace, None, models=Models(settings, {}), observers=[started.append])
+    stored = [workspace.store.load(episode.episode_id) for episode in result.episodes]
+    assert [record.currency for record in stored] == [currency] * REPEAT
+    assert {item.header.currency for item in started if isinstance(item, EpisodeStarted)} == {currency}
 
 
 def test_the_reason_has_the_currency_and_all_digits_of_a_small_cost() -> None:
