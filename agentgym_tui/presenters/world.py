@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, cast
 
 import msgspec
 
 from agentgym_tui.presenters.cells import Cell, Line, Tone, line_width
-from agentgym_tui.presenters.text_width import display_width
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.presenters.text_width import display_width, wrap_offsets
+from agentgym_tui.safe_text import SafeText, join, safe_slice, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode
 from runner.types import CellRow, CellRun, unpack_cells
 from runner.types.cells import MAX_COLUMNS
+
+_MIN_WIDTH: Final = 8
+"""Columns below which a line is cut, because its rows would be too short to read."""
 
 NO_PICTURE: Final[list[Line]] = [
     [Cell(trusted("No picture of the environment."), "dim")],
@@ -22,15 +26,15 @@ NO_PICTURE: Final[list[Line]] = [
 """Shown where there is no picture."""
 
 
-def world_lines(packed: bytes) -> list[Line]:
-    """Return the lines of a picture as it is stored; a note if there is none."""
+def world_lines(packed: bytes, width: int = MAX_COLUMNS) -> list[Line]:
+    """Return the lines of a picture as it is stored, wrapped to ``width`` columns; a note if there is none."""
     try:
         cells = unpack_cells(msgspec.json.decode(packed or b"null"))
     except (ValueError, RecursionError):
         cells = None
     if cells is None:
         return NO_PICTURE
-    return [_line(row) for row in cells.rows]
+    return [line for row in cells.rows for line in _wrapped(_line(row), width)]
 
 
 def world_at(episode: Episode, step: int, *, before: bool = False) -> bytes:
@@ -75,6 +79,25 @@ def _line(row: CellRow) -> Line:
         return cells
     # A terminal joins characters across runs, such as flags, so the runs would not be where they are drawn.
     return [Cell(sanitize_line("".join(run.text for run in row), MAX_COLUMNS))]
+
+
+def _wrapped(line: Line, width: int) -> Iterator[Line]:
+    """Yield the rows of a line; those that continue it are indented as it is."""
+    text = "".join(cell.text for cell in line)
+    indent = len(text) - len(text.lstrip(" "))
+    if display_width(text) <= width or width - indent < _MIN_WIDTH:
+        yield line
+        return
+    for start, stop in wrap_offsets(text[indent:], width - indent):
+        yield [Cell(trusted(" " * indent)), *_part(line, indent + start, indent + stop)]
+
+
+def _part(line: Line, start: int, stop: int) -> Iterator[Cell]:
+    offset = 0
+    for cell in line:
+        if offset < stop and offset + len(cell.text) > start:
+            yield cell._replace(text=safe_slice(cell.text, max(start - offset, 0), stop - offset))
+        offset += len(cell.text)
 
 
 def _tone(run: CellRun) -> Tone:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.commands.registry import Registry
 from agentgym_tui.presenters.answering_endpoint import answer_parts
-from agentgym_tui.presenters.cells import Cell, FixedLines, Line, join_parts
+from agentgym_tui.presenters.cells import Cell, Line, join_parts
 from agentgym_tui.presenters.chat_blocks import Block
 from agentgym_tui.presenters.evaluation import evaluation_blocks
 from agentgym_tui.presenters.payload import TextRows, pretty_json
@@ -26,6 +26,7 @@ from agentgym_tui.state.data_model import Episode
 from agentgym_tui.widgets.charts import Waterfall
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import TextView
+from agentgym_tui.widgets.static_lines import WrappedText
 from agentgym_tui.widgets.transcript import Transcript
 from runner.types import Span
 
@@ -203,27 +204,27 @@ class EpisodeWorld(EpisodeContent):
     shows_step = True
 
     def __init__(self, id: str) -> None:
-        self._list = LineList(cursor_type="none", id=id)
-        super().__init__(self._list)
+        self._view = WrappedText(lambda width: [], id=id)
+        super().__init__(self._view)
         self._is_before = False
 
     def show(self, shown: ShownEpisode) -> None:
         """Show the picture; it stays scrolled while steps are selected."""
-        key = sanitize_line(keymap_of(self._list.app).key("list.choose"), 20)
+        key = sanitize_line(keymap_of(self._view.app).key("list.choose"), 20)
         heading = world_heading(shown.step, key, before=self._is_before)
-        self._list.show(FixedLines([heading, [], *self._lines(shown)]))
+        packed = self._packed(shown)
+        self._view.set_lines(lambda width: [heading, [], *world_lines(packed, width)])
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
         """Return the picture without colors; it is always sanitized."""
-        return "\n".join("".join(cell.text for cell in line).rstrip() for line in self._lines(shown))
+        return "\n".join("".join(cell.text for cell in line).rstrip() for line in world_lines(self._packed(shown)))
 
     def choose(self) -> None:
         """Switch between the pictures before and after the step."""
         self._is_before = not self._is_before
 
-    def _lines(self, shown: ShownEpisode) -> list[Line]:
-        packed = b"" if shown.loaded is None else world_at(shown.loaded.episode, shown.step, before=self._is_before)
-        return world_lines(packed)
+    def _packed(self, shown: ShownEpisode) -> bytes:
+        return b"" if shown.loaded is None else world_at(shown.loaded.episode, shown.step, before=self._is_before)
 
 
 class EpisodeTrace(EpisodeContent):

@@ -255,7 +255,8 @@ class WorldPane(LivePane):
     """The picture of the environment after the selected step, in the place of the transcript."""
 
     def __init__(self, ui_state: UiState) -> None:
-        super().__init__(LineList(cursor_type="none", id=WORLD_KEY))
+        self.picture = WrappedText(lambda width: [], id=WORLD_KEY)
+        super().__init__(self.picture)
 
     def title(self, state: LiveState, width: int) -> list[Line]:
         """Return the step after which the picture was taken."""
@@ -269,7 +270,8 @@ class WorldPane(LivePane):
     def update(self, state: LiveState) -> None:
         """Show the picture; it stays scrolled while steps are selected."""
         if state.episode is not None and state.shows_world:
-            self.view.show(FixedLines(world_lines(shown_world(state.episode, state.step))))
+            packed = shown_world(state.episode, state.step)
+            self.picture.set_lines(lambda width: world_lines(packed, width))
 
 
 class RewardsPane(LivePane):

@@ -71,12 +71,17 @@ class InboxPainter:
         )
 
     def _app_row(self, app: str, width: int) -> CellRow:
-        n_calls, is_newest = self._n_calls[app], app == _app_of(self._newest_call) and bool(self._newest_call)
+        n_tools, n_calls = self._n_tools[app], self._n_calls[app]
+        is_newest = app == _app_of(self._newest_call) and bool(self._newest_call)
         calls = f"{n_calls} call{'' if n_calls == 1 else 's'}" if n_calls else ""
         last = f", last: {self._newest_call.rpartition('__')[2]}" if is_newest else ""
         mark = CellRun("► " if is_newest else "  ", "yellow")
         color: CellColor = "yellow" if is_newest else "plain" if n_calls else "dim"
-        return mark, CellRun(f"{app:<{width}}  {self._n_tools[app]:>3} tools  ", color), CellRun(calls + last)
+        return (
+            mark,
+            CellRun(f"{app:<{width}}  {n_tools:>3} {'tool ' if n_tools == 1 else 'tools'}  ", color),
+            CellRun(calls + last),
+        )
 
 
 def _app_of(tool: str) -> str:

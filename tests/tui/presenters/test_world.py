@@ -63,6 +63,29 @@ def test_a_row_is_as_wide_as_the_terminal_draws_its_whole_text(texts: list[str])
         assert line_width(line) == display_width("".join(cell.text for cell in line))
 
 
+def test_a_row_wider_than_its_pane_is_wrapped_with_its_indentation_and_tones() -> None:
+    picture = packed([[["  ", "plain"], ["a lamp, ", "green"], ["for families and travel", "red"]], ["short"]])
+    lines = world_lines(picture, 20)
+    assert ["".join(cell.text for cell in line) for line in lines] == [
+        "  a lamp, for",
+        "  families and",
+        "  travel",
+        "short",
+    ]
+    assert lines[0] == [Cell(trusted("  ")), Cell(trusted("a lamp, "), "green"), Cell(trusted("for"), "red")]
+    assert {cell.tone for line in lines[1:3] for cell in line[1:]} == {"red"}
+
+
+@given(texts=st.lists(ODD_TEXTS.map(lambda text: text.encode("utf-8", "replace").decode()), max_size=6))
+def test_a_wrapped_row_fits_and_loses_nothing_but_blanks(texts: list[str]) -> None:
+    value = packed([[[text, "red"] for text in texts]])
+    whole = "".join(cell.text for line in world_lines(value) for cell in line)
+    rows = world_lines(value, 30)
+    assert "".join(cell.text for line in rows for cell in line).replace(" ", "") == whole.replace(" ", "")
+    indent = len(whole) - len(whole.lstrip(" "))
+    assert indent > 22 or all(line_width(line) <= 30 for line in rows)
+
+
 @settings(max_examples=15, deadline=None)
 @given(rows=st.lists(ODD_TEXTS, min_size=1, max_size=4))
 def test_hostile_cells_stay_within_their_pane(rows: list[str]) -> None:

@@ -180,9 +180,9 @@ def test_are_shows_apps_with_their_calls_and_the_newest_messages() -> None:
         Time: 10:00
 
         Apps · 3
-          Calendar       1 tools
+          Calendar       1 tool
           Mail           2 tools
-          environment    1 tools
+          environment    1 tool
 
         Inbox · 1   @ from the user  ! from an app
         @ Book the dentist."""
