@@ -131,26 +131,26 @@ COMMANDS: Final = Registry(
     Command("episode.tag", "T", "Tag", "tag", "episode", "tags and notes of the episode", False, NODE),
     Command("episode.note", "m", "Note", "note", "episode", "tags and notes of the step", False, NODE),
     Command("episode.events", "a", "Events", "events", "episode", "bus messages of this episode", available=BUS),
-    Command("whole.step_next", "right_parenthesis", "Step", "jump('step', 1)", "episode", "next step", False),
+    Command("whole.step_next", "right_parenthesis", "Step", "jump('step', 1)", "episode", "next step"),
     Command("whole.step_previous", "left_parenthesis", "Step", "jump('step', -1)", "episode", "previous step", False),
     Command(
-        "whole.reward_next", "right_curly_bracket", "Reward", "jump('reward', 1)", "episode", "next other reward", False
+        "whole.reward_next", "right_curly_bracket", "Reward", "jump('reward', 1)", "episode", "next other reward"
     ),
     Command(
         "whole.reward_previous", "left_curly_bracket", "Reward", "jump('reward', -1)", "episode", "previous one", False
     ),
-    Command("whole.error_next", "right_square_bracket", "Error", "jump('error', 1)", "episode", "next error", False),
+    Command("whole.error_next", "right_square_bracket", "Error", "jump('error', 1)", "episode", "next error"),
     Command(
         "whole.error_previous", "left_square_bracket", "Error", "jump('error', -1)", "episode", "previous error", False
     ),
-    Command("whole.invalid_next", "asterisk", "Invalid", "jump('invalid', 1)", "episode", "next invalid action", False),
+    Command("whole.invalid_next", "asterisk", "Invalid", "jump('invalid', 1)", "episode", "next invalid action"),
     Command("whole.invalid_previous", "number_sign", "Invalid", "jump('invalid', -1)", "episode", "previous", False),
-    Command("whole.system", "S", "System", "fold('system')", "episode", "fold system prompts, or unfold", False),
-    Command("whole.observations", "V", "Observations", "fold('observations')", "episode", "fold them", False),
-    Command("whole.thoughts", "H", "Thoughts", "fold('thoughts')", "episode", "fold thoughts, or unfold", False),
-    Command("whole.tool", "K", "Tool calls", "fold('tool calls')", "episode", "fold tool calls and results", False),
-    Command("whole.answers", "A", "Answers", "fold('answers')", "episode", "fold actions, or unfold", False),
-    Command("whole.notes", "Z", "Notes", "fold('notes')", "episode", "fold notes, or unfold", False),
+    Command("whole.system", "S", "System", "fold('system')", "episode", "fold, hide or show system prompts", False),
+    Command("whole.observations", "V", "Observations", "fold('observations')", "episode", "fold, hide, show", False),
+    Command("whole.thoughts", "H", "Thoughts", "fold('thoughts')", "episode", "fold, hide or show thoughts", False),
+    Command("whole.tool", "K", "Tool calls", "fold('tool calls')", "episode", "fold, hide or show tool calls", False),
+    Command("whole.answers", "A", "Answers", "fold('answers')", "episode", "fold, hide or show actions", False),
+    Command("whole.notes", "Z", "Notes", "fold('notes')", "episode", "fold, hide or show notes", False),
     Command("match.next", "n", "Next", "match(1)", "match", "next line with the words"),
     Command("match.previous", "N", "Previous", "match(-1)", "match", "previous line with the words"),
     Command("find.take", "enter", "Go", "take", "find", "go to the lines with the words"),

@@ -284,10 +284,11 @@ def join_parts(parts: Sequence[Line], width: int) -> Line:
             continue
         shown += more
         used += needed
-    return shown if used <= width else _cut_line(shown, width)
+    return shown if used <= width else cut_line(shown, width)
 
 
-def _cut_line(shown: Line, width: int) -> list[Cell]:
+def cut_line(shown: Line, width: int) -> list[Cell]:
+    """Return a line that fits into ``width`` columns; its end is cut with a mark if it is too wide."""
     fitting: list[Cell] = []
     for cell in shown:
         room = width - line_width(fitting)

@@ -316,9 +316,6 @@ def _detail_parts(state: LogViewState, width: int) -> Iterator[Line]:
     if search is not None:
         yield [Cell(trusted("matches "), "accent"), *filter_cells(search.query.text, state.key("log.clear"), width)]
         yield [_match_count(log, search, state.rows.n_matches)]
-        if state.rows.n_matches:
-            keys = f"{state.key('match.next')} {state.key('match.previous')}"
-            yield [Cell(trusted(f"{keys}: next, among all lines"), "dim")]
     yield [Cell(pluralize(len(log.index), "line"))]
     yield [Cell(format_size(log.size), "dim")]
     if state.has_unsafe:
@@ -329,6 +326,9 @@ def _detail_parts(state: LogViewState, width: int) -> Iterator[Line]:
         yield [Cell(trusted(f"replaced by another file: {state.key('log.reload')} reopens"), "warn")]
     if log.deleted:
         yield [Cell(trusted("file was deleted"), "warn")]
+        if state.rows.n_matches:
+            keys = f"{state.key('match.next')} {state.key('match.previous')}"
+            yield [Cell(trusted(f"{keys}: next, among all lines"), "dim")]
 
 
 def _match_count(log: LogFile, search: LogSearch, n: int) -> Cell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from agentgym_tui.presenters.chat_blocks import Block, BlockKind
@@ -39,10 +39,12 @@ class WholeEpisode(NamedTuple):
     Attributes:
         blocks: the blocks of all steps, each step after a block with its heading.
         starts: number of the block with the heading of a step, by index of the step.
+        kinds: kinds of all blocks, also of hidden ones.
     """
 
     blocks: list[Block]
     starts: dict[int, int]
+    kinds: set[BlockKind]
 
     def step_of(self, block: int) -> int | None:
         """Return the index of the step that a block belongs to; None where there is no step."""
@@ -56,25 +58,28 @@ class StepBlocks:
         self._known: dict[int, tuple[StepState, list[Block]]] = {}
         self._notes: Sequence[Note] = ()
 
-    def blocks(self, episode: Episode, folded: Collection[str] = ()) -> WholeEpisode:
+    def blocks(self, episode: Episode, folded: Collection[str] = (), hidden: Collection[str] = ()) -> WholeEpisode:
         """Return the blocks of an episode.
 
         Args:
             episode: the episode.
             folded: names of ``FOLDS``; the blocks of these kinds are only headings.
+            hidden: names of ``FOLDS``; the blocks of these kinds are left out.
         """
         if episode.notes is not self._notes:
             self._notes = episode.notes
             self._known.clear()
-        kinds = {kind for name in folded for kind in FOLDS[name]}
-        whole = WholeEpisode([], {})
+        kinds, left_out = kinds_of(folded), kinds_of(hidden)
+        whole = WholeEpisode([], {}, set())
         before: list[Block] = []
         for step in episode.steps:
             blocks = self._of_step(episode, step)
             whole.starts[step.index] = len(whole.blocks)
             whole.blocks.append(_heading(step))
-            shown = _without_repeated(blocks, before)
-            whole.blocks.extend(_folded(each) if each.kind in kinds else each for each in shown)
+            for each in _without_repeated(blocks, before):
+                whole.kinds.add(each.kind)
+                if each.kind not in left_out:
+                    whole.blocks.append(_folded(each) if each.kind in kinds else each)
             before = blocks
         if episode.running or not episode.steps:
             next_index = episode.steps[-1].index + 1 if episode.steps else 0
@@ -91,6 +96,11 @@ class StepBlocks:
             blocks = step_blocks(episode, step.index, full=is_first, with_end=not episode.running)
             known = self._known[step.index] = step, blocks
         return known[1]
+
+
+def kinds_of(names: Iterable[str]) -> set[BlockKind]:
+    """Return the kinds of blocks for names of ``FOLDS``."""
+    return {kind for name in names for kind in FOLDS[name]}
 
 
 def _heading(step: StepState) -> Block:

@@ -49,6 +49,7 @@ class KeyBar(StaticLines):
         super().__init__(self._make_lines)
         self._scope, self._session, self._first = scope, session, first
         self._local_keys: list[_Key] = []
+        self._preferred = ""
         self._everywhere: list[_Key] = []
 
     def on_mount(self) -> None:
@@ -61,6 +62,11 @@ class KeyBar(StaticLines):
         shown = f"app.{self._scope}"
         self._everywhere = [key for key in self._footer_keys("everywhere") if key.command.id != shown]
         self.refresh()
+
+    def put_first(self, ids: str) -> None:
+        """Show the commands whose ids begin with ``ids`` right after the first key; "" restores the usual order."""
+        self._preferred = ids
+        self.show(self._make_lines)
 
     async def on_click(self, event: events.Click) -> None:
         """Run the command under the pointer."""
@@ -92,7 +98,11 @@ class KeyBar(StaticLines):
         screen's keys, the help has the title ``MORE``.
         """
         always_shown = [key for key in self._everywhere if key.command.id in ALWAYS_SHOWN]
-        local_keys = _fit_keys(self._local_keys, width - _total_width(always_shown) - 2 * len(_GAP))
+        local_keys = self._local_keys
+        if self._preferred:  # sorting keeps the order of the others
+            rest = sorted(local_keys[1:], key=lambda key: not key.command.id.startswith(self._preferred))
+            local_keys = [*local_keys[:1], *rest]
+        local_keys = _fit_keys(local_keys, width - _total_width(always_shown) - 2 * len(_GAP))
         room = width - _total_width(local_keys) - 2 * len(_GAP)
         right_ids = {key.command.id for key in _fit_keys([*always_shown, *self._everywhere], room)}
         right_keys = [key for key in self._everywhere if key.command.id in right_ids]

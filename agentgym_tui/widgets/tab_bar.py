@@ -10,7 +10,7 @@ from textual import events
 from textual.message import Message
 
 from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.cells import Cell, Line, cut_line
 from agentgym_tui.presenters.text_width import display_width
 from agentgym_tui.safe_text import SafeText, join, trusted
 from agentgym_tui.widgets.static_lines import StaticLines
@@ -72,7 +72,7 @@ class TabBar(StaticLines):
 
     def _line(self, width: int) -> Sequence[Line]:
         names = [cell for tab in self._tabs for cell in self._cells(tab)]
-        return [[*names, *self._note]]
+        return [cut_line([*names, *self._note], width)]
 
     def _cells(self, tab: Tab) -> list[Cell]:
         shown = tab.id == self._shown

@@ -11,10 +11,11 @@ from agentgym_tui.presenters.step_rows import STEP_COLUMNS
 from agentgym_tui.presenters.whole_episode import JUMPS, Jump, step_to_jump
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ResultScreen
-from agentgym_tui.screens.episode.tabs import EpisodeTabs
+from agentgym_tui.screens.episode.tabs import WHOLE, EpisodeTabs
 from agentgym_tui.sessions.episode_loader import LoadedEpisode
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.find_bar import FindBar
+from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.table import Table
 
@@ -45,6 +46,11 @@ class ReadingScreen(ResultScreen[str]):
         if self._find.is_open:
             self._find.search_again()
 
+    @on(EpisodeTabs.TabShown)
+    def _tab_shown(self) -> None:
+        """Show the keys that jump between steps where all steps are shown."""
+        self.query_one(KeyBar).put_first("whole." if self._views.tab == WHOLE else "")
+
     @on(FindBar.Ended)
     def _find_ended(self) -> None:
         if self._restore_keys is not None:
@@ -52,8 +58,9 @@ class ReadingScreen(ResultScreen[str]):
             self._restore_keys = None
 
     def action_fold(self, kinds: str) -> None:
-        """Fold or unfold kinds of texts in the whole episode."""
-        self._views.fold(kinds)
+        """Fold, hide or show kinds of texts in the whole episode."""
+        if not self._views.fold(kinds):
+            self.toast(trusted(f"no texts of the kind: {kinds}"))
 
     def action_jump(self, what: Jump, by: int) -> None:
         """Select the next (1) or previous (-1) step of a kind."""

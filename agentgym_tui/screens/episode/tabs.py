@@ -9,6 +9,7 @@ from typing import Final
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.message import Message
 from textual.widgets import ContentSwitcher
 
 from agentgym_tui.commands.keymap import keymap_of
@@ -24,6 +25,9 @@ WHOLE: Final = "whole"
 
 class EpisodeTabs(Vertical):
     """The tab bar of an episode and the content of the selected tab."""
+
+    class TabShown(Message):
+        """Another tab is shown."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -50,6 +54,7 @@ class EpisodeTabs(Vertical):
         self._bar.select_tab(tab)
         self._fill()
         self.screen.set_focus(self._content.widget)
+        self.post_message(self.TabShown())
 
     def show(self, key: str, loaded: LoadedEpisode | None, failure: str = "") -> None:
         """Show an episode; if it could not be loaded, show ``failure``, the cause as untrusted text."""
@@ -86,13 +91,19 @@ class EpisodeTabs(Vertical):
         """The list of the current tab."""
         return self._content.widget
 
-    def fold(self, kinds: str) -> None:
-        """Fold or unfold kinds of texts in the whole episode, which becomes the current tab."""
+    def fold(self, kinds: str) -> bool:
+        """Fold, hide or show kinds of texts in the whole episode, which becomes the current tab.
+
+        Returns:
+            False if the episode has no texts of these kinds.
+        """
         if not isinstance(self._content, EpisodeTranscript):
             self.select_tab(WHOLE)
         if isinstance(content := self._content, EpisodeTranscript):
-            content.fold(kinds)
+            is_there = content.fold(kinds)
             self._fill()
+            return is_there
+        return False
 
     def start_search(self) -> None:
         """Make the whole episode the current tab where only one step of it is shown."""

@@ -141,8 +141,9 @@ class EpisodeTranscript(EpisodeContent):
     def __init__(self, id: str) -> None:
         self._transcript = Transcript(id=id)
         super().__init__(self._transcript)
-        self._steps, self._whole = StepBlocks(), WholeEpisode([], {})
+        self._steps, self._whole = StepBlocks(), WholeEpisode([], {}, set())
         self._folded: set[str] = set()
+        self._hidden: set[str] = set()
         self._episode: Episode | None = None
         self._drawn: tuple[object, ...] | None = None
         self._place: tuple[str, int] = ("", 0)
@@ -162,13 +163,28 @@ class EpisodeTranscript(EpisodeContent):
         return transcript_text(self._blocks(shown))
 
     def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
-        """Return the kinds that are folded."""
-        folded = [name for name in FOLDS if name in self._folded]
-        return [Cell(trusted(f"folded: {', '.join(folded)}"), "dim")] if folded else []
+        """Return the kinds that are folded and hidden, as far as the episode has them."""
+        there = [name for name in FOLDS if self._whole.kinds.intersection(FOLDS[name])]
+        parts = {"hidden": self._hidden, "folded": self._folded}
+        texts = {what: ", ".join(filter(names.__contains__, there)) for what, names in parts.items()}
+        return [Cell(trusted(" · ".join(f"{what}: {text}" for what, text in texts.items() if text)), "dim")]
 
-    def fold(self, name: str) -> None:
-        """Fold the blocks of a name of ``FOLDS``, or unfold them; ``show`` is called next."""
-        self._folded ^= {name}
+    def fold(self, name: str) -> bool:
+        """Fold the blocks of a name of ``FOLDS``, then hide them, then show them again; ``show`` is called next.
+
+        Returns:
+            False if the episode has no such blocks.
+        """
+        if not self._whole.kinds.intersection(FOLDS[name]):
+            return False
+        if name in self._folded:
+            self._folded.remove(name)
+            self._hidden.add(name)
+        elif name in self._hidden:
+            self._hidden.remove(name)
+        else:
+            self._folded.add(name)
+        return True
 
     def step_in_view(self) -> int | None:
         """Return the index of the step under the cursor; None without steps."""
@@ -176,7 +192,8 @@ class EpisodeTranscript(EpisodeContent):
 
     def unfold_matches(self, shown: ShownEpisode, expression: re.Pattern[str]) -> bool:
         """Unfold the kinds of blocks in which an expression matches."""
-        if shown.loaded is None or not self._folded:
+        before = self._folded | self._hidden
+        if shown.loaded is None or not before:
             return False
         blocks = self._steps.blocks(shown.loaded.episode).blocks
         found = {
@@ -184,17 +201,18 @@ class EpisodeTranscript(EpisodeContent):
             for block in blocks
             if expression.search("\n".join(block.lines)) or expression.search(block.hidden)
         }
-        before, self._folded = self._folded, {name for name in self._folded if not found.intersection(FOLDS[name])}
-        return self._folded != before
+        for names in (self._folded, self._hidden):
+            names -= {name for name in names if found.intersection(FOLDS[name])}
+        return self._folded | self._hidden != before
 
     def _blocks(self, shown: ShownEpisode) -> list[Block]:
         if shown.loaded is None or not shown.has_steps:
             return failure_blocks(shown.loaded.missing_reason if shown.loaded else shown.failure)
         episode = shown.loaded.episode
-        drawn = episode.version, episode.notes, frozenset(self._folded)
+        drawn = episode.version, episode.notes, frozenset(self._folded), frozenset(self._hidden)
         if episode is not self._episode or drawn != self._drawn:
             self._episode, self._drawn = episode, drawn
-            self._whole = self._steps.blocks(episode, self._folded)
+            self._whole = self._steps.blocks(episode, self._folded, self._hidden)
         return self._whole.blocks
 
 

@@ -122,6 +122,41 @@ async def test_the_whole_episode_goes_to_the_selected_step_and_jumps_start_at_wh
         await wait_for_text(pilot, "folded: system")
 
 
+def test_hidden_blocks_are_left_out_and_the_headings_of_steps_stay() -> None:
+    whole = StepBlocks().blocks(played(), ("system",), ("observations", "answers"))
+    assert {block.kind for block in whole.blocks if block.lines} <= {"thought", "tool", "note", "warning"}
+    assert [whole.blocks[start].title.split(" · ")[0] for start in whole.starts.values()] == [
+        f"step {n}" for n in range(8)
+    ]
+    assert "observation" in whole.kinds and "system · 1 line folded" in [block.title for block in whole.blocks]
+
+
+async def test_a_key_folds_then_hides_then_shows_a_kind_and_only_what_is_there_is_named() -> None:
+    async with episode_pilot(session_with_episode(played()), size=(160, 40)) as pilot:
+        await pilot.press("f", "H", "V")  # there are no thoughts
+        await wait_for_text(pilot, "folded: observations")
+        await wait_until(pilot, lambda: "no texts of the kind: thoughts" in toast_text(pilot))
+        await wait_for_widget_text(pilot, WHOLE, "line folded")
+        await pilot.press("S", "V")
+        await wait_for_text(pilot, "hidden: observations · folded: system")
+        assert "observation 1" not in widget_text(pilot, WHOLE)
+        await pilot.press("slash", *"observation 1", "enter")
+        await wait_for_widget_text(pilot, WHOLE, "observation 1")
+        await wait_for_text(pilot, "folded: system", "1 of 1")
+        assert "hidden" not in screen_text(pilot.app)
+        await pilot.press("S", "S")
+        await wait_until(pilot, lambda: "folded" not in screen_text(pilot.app))
+
+
+async def test_the_key_bar_names_the_keys_that_jump_where_all_steps_are_shown() -> None:
+    async with episode_pilot(session_with_episode(played()), size=(80, 24)) as pilot:
+        await wait_for_widget_text(pilot, "KeyBar", "Back", "Next")
+        await pilot.press("f")
+        await wait_for_widget_text(pilot, "KeyBar", "Back", ") Step", "} Reward", "] Error", "* Invalid")
+        await pilot.press("t")
+        await wait_until(pilot, lambda: "Reward" not in widget_text(pilot, "KeyBar"))
+
+
 async def test_a_search_goes_through_all_steps_and_unfolds_what_has_the_words() -> None:
     async with episode_pilot(session_with_episode(played()), size=(120, 40)) as pilot:
         await pilot.press("V")
