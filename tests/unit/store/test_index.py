@@ -123,7 +123,7 @@ def test_an_unusable_index_is_rebuilt(damage: str, episode_store: EpisodeStore, 
             path.unlink()
             (path / "x").mkdir(parents=True)
         case "old" | "newer":
-            execute(path, f"PRAGMA user_version = {2 if damage == 'newer' else 0}")
+            execute(path, f"PRAGMA user_version = {99 if damage == 'newer' else 0}")
         case "foreign":
             execute(path, "ALTER TABLE episodes RENAME COLUMN reward TO prize")
     assert read_rows(episode_store) == before

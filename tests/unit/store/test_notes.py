@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -60,6 +61,21 @@ def test_a_stored_tag_is_one_printable_word(text: str) -> None:
     assert 0 < len(tag) <= MAX_TAG_CHARS
     assert len(tag.split()) == 1
     assert checked_tag(tag) == tag
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=30))
+def test_any_text_is_a_note_that_its_words_find_or_is_refused(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        notes, episode_id = Notes(Path(folder)), new_id()
+        try:
+            stored = notes.change(episode_id, NoteChange(note=text))[0].text
+        except InvalidNote:
+            stored = ""
+        assert [note.text for note in notes.of_episode(episode_id)] == ([stored] if stored else [])
+        for words in filter(None, (stored, stored[1:], stored[:3])):
+            assert notes.find("note", words) == {episode_id}
+        assert notes.find("tag", text) == set()
+        assert notes.find("note", f"{text} and more") == set()
 
 
 def test_bounds_per_episode_change_nothing_beyond(tmp_path: Path) -> None:
