@@ -65,7 +65,7 @@ class FindBar(Vertical):
         self._expression: re.Pattern[str] | None = None
         self._rows: list[int] = []
         self._searched: tuple[object, ...] = ()
-        self._row = self._start = 0
+        self._row = self._number = self._start = 0
         self._input, self._text = FindInput(placeholder="words in this view"), StaticLines(self._lines)
 
     def compose(self) -> ComposeResult:
@@ -96,10 +96,14 @@ class FindBar(Vertical):
         """Go to the next (1) or previous (-1) line with the words, from the last to the first one and back."""
         if self._state() != self._searched:
             self._search()
-        if self._rows:
-            before = bisect_left(self._rows, self._row) - 1
-            after = bisect_right(self._rows, self._row) % len(self._rows)
-            self._show(self._rows[after if by > 0 else before])
+        if not self._rows:
+            return
+        if (number := self._view().found_beyond(self._row, by)) is not None:
+            self._show(self._row, number)  # further words in the same line, beyond the edge of the view
+            return
+        before = bisect_left(self._rows, self._row) - 1
+        after = bisect_right(self._rows, self._row) % len(self._rows)
+        self._show(self._rows[after if by > 0 else before], 0 if by > 0 else -1)
 
     def search_again(self) -> None:
         """Search the view that is shown now, unless that has been done."""
@@ -133,15 +137,16 @@ class FindBar(Vertical):
         source = self._view().source
         return self._expression, source, len(source)
 
-    def _show(self, row: int) -> None:
-        self._row = row
+    def _show(self, row: int, number: int = 0) -> None:
+        n_in_row = bisect_right(self._rows, row) - bisect_left(self._rows, row)
+        self._row, self._number = row, number % max(n_in_row, 1)
         self._view().move_to(row)
-        self._view().scroll_to_found(row)
+        self._view().scroll_to_found(row, number)
         self._text.show(self._lines)
 
     def _lines(self, width: int) -> list[Line]:
         key, n_rows = keymap_of(self.app).key, len(self._rows)
-        number = bisect_left(self._rows, self._row) + 1
+        number = min(bisect_left(self._rows, self._row) + self._number + 1, n_rows)
         count = trusted(f"{format_count(number)} of {format_count(n_rows)}" if n_rows else "no line has this")
         words = join([trusted("/"), sanitize_line(self._input.value, MAX_SHOWN)])
         hints = {"match.next": "next", "match.previous": "previous", "episode.back": "ends"}

@@ -133,17 +133,33 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
             self._found = expression
             self.refresh()
 
-    def scroll_to_found(self, index: int) -> None:
-        """Scroll sideways until the first words of line ``index`` that are searched for are visible."""
-        room = self._width - LIST_MARGIN
-        row_cells = tuple(self.row_cells(index, room))
-        if not (places := self._found_in(index, row_cells)):
-            return
+    def scroll_to_found(self, index: int, number: int = 0) -> None:
+        """Scroll sideways until a place with the words that are searched for is visible.
+
+        Args:
+            index: the line.
+            number: which of its places; -1 for the last one.
+        """
+        room, columns = self._width - LIST_MARGIN, self._found_columns(index)
+        if columns:
+            start, stop = columns[min(number, len(columns) - 1)]
+            if not self._left <= start <= stop <= self._left + room:
+                self._left = 0 if stop <= room else max(start - room // 2, 0)
+                self.refresh()
+
+    def found_beyond(self, index: int, by: int) -> int | None:
+        """Return the number of the next (1) or previous (-1) found place of a line that is not visible, if any."""
+        right = self._left + self._width - LIST_MARGIN
+        columns = list(enumerate(self._found_columns(index)))[::by]
+        hidden = (n for n, (start, stop) in columns if (stop > right if by > 0 else start < self._left))
+        return next(hidden, None)
+
+    def _found_columns(self, index: int) -> list[tuple[int, int]]:
+        """Return the first column and the end of each found place of a line."""
+        row_cells = tuple(self.row_cells(index, self._width - LIST_MARGIN))
         text = "".join(text for text, _ in row_cells)
-        start, stop = (display_width(text[:at]) for at in places[0])
-        if not self._left <= start <= stop <= self._left + room:
-            self._left = 0 if stop <= room else max(start - room // 2, 0)
-            self.refresh()
+        places = self._found_in(index, row_cells)
+        return [(display_width(text[:start]), display_width(text[:stop])) for start, stop in places]
 
     def is_highlighted(self, index: int) -> bool:
         """Return whether line ``index`` is drawn as the line under the cursor."""

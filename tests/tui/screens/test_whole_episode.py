@@ -220,6 +220,23 @@ async def test_a_match_beyond_the_right_edge_is_scrolled_to_and_back() -> None:
         await wait_for_widget_text(pilot, "#json", '"door": 1')
 
 
+async def test_n_goes_through_all_words_of_a_line_that_is_wider_than_the_view() -> None:
+    places = ["first door", "second door", "third door"]
+    data = json.dumps({"note": (" x" * 150).join(places), "z": "last door"}).encode()
+    async with episode_pilot(session_with_episode(played(), data), size=(80, 24)) as pilot:
+        await pilot.press("J")
+        await wait_for_widget_text(pilot, "#json", "note")
+        await pilot.press("slash", *"door", "enter")
+        await wait_for_text(pilot, "1 of 4")
+        for key, number, text in (
+            *(("n", 2, "second"), ("n", 3, "third"), ("n", 4, "last"), ("n", 1, "first")),
+            *(("N", 4, "last"), ("N", 3, "third"), ("N", 2, "second"), ("N", 1, "first")),
+        ):
+            await pilot.press(key)
+            await wait_for_text(pilot, f"{number} of 4")
+            await wait_for_widget_text(pilot, "#json", f"{text} door")
+
+
 async def test_a_search_in_a_running_episode_finds_steps_that_arrive() -> None:
     session = busy_session()
     async with episode_pilot(session, episode_id(3)) as pilot:
