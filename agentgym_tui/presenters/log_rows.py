@@ -326,9 +326,9 @@ def _detail_parts(state: LogViewState, width: int) -> Iterator[Line]:
         yield [Cell(trusted(f"replaced by another file: {state.key('log.reload')} reopens"), "warn")]
     if log.deleted:
         yield [Cell(trusted("file was deleted"), "warn")]
-        if state.rows.n_matches:
-            keys = f"{state.key('match.next')} {state.key('match.previous')}"
-            yield [Cell(trusted(f"{keys}: next, among all lines"), "dim")]
+    if state.rows.n_matches:
+        keys = f"{state.key('match.next')} {state.key('match.previous')}"
+        yield [Cell(trusted(f"{keys}: next, among all lines"), "dim")]
 
 
 def _match_count(log: LogFile, search: LogSearch, n: int) -> Cell:

@@ -54,6 +54,11 @@ class KeyBar(StaticLines):
 
     def on_mount(self) -> None:
         """Create the keys from the app's keymap."""
+        self.set_first(self._first)
+
+    def set_first(self, first: Scope) -> None:
+        """Replace the scope of the commands that stand before the others; "" for none."""
+        self._first = first
         scopes = filter(None, (self._first, self._scope))
         by_key: dict[str, _Key] = {}
         for each in (key for scope in scopes for key in self._footer_keys(scope)):
@@ -61,7 +66,7 @@ class KeyBar(StaticLines):
         self._local_keys = list(by_key.values())
         shown = f"app.{self._scope}"
         self._everywhere = [key for key in self._footer_keys("everywhere") if key.command.id != shown]
-        self.refresh()
+        self.show(self._make_lines)
 
     def put_first(self, ids: str) -> None:
         """Show the commands whose ids begin with ``ids`` right after the first key; "" restores the usual order."""

@@ -164,9 +164,11 @@ class LogScreen(LineBrowser):
         self.payload.mark(expression)
         if search is not None and self._restore_keys is None:
             self._restore_keys = add_bindings(self, bindings("match"))
+            self.query_one(KeyBar).set_first("match")
         elif search is None and self._restore_keys is not None:
             self._restore_keys()
             self._restore_keys = None
+            self.query_one(KeyBar).set_first("")
         self.show_all()
 
     def action_filter(self) -> None:

@@ -365,6 +365,7 @@ async def test_n_goes_through_the_lines_with_the_words_among_all_lines(log: Path
         views = [screen.table, screen.payload.query_one(TextView)]
         await pilot.press("slash", *'"05:14:2"', "enter")
         await wait_for_widget_text(pilot, summary, "7 match", "n N: next, among all lines")
+        assert "n Next  N Previous" in widget_text(pilot, "KeyBar")
         assert '"number": 492' not in widget_text(pilot, lines)
         await pilot.press("n")  # from the first match to the second one
         await wait_until(pilot, lambda: screen.table.key == "494")
