@@ -29,7 +29,7 @@ from tests.unit.formats.conftest import FILES, model_episode
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / ".venv-formats"
-SET_UP_S: Final = 600
+SET_UP_S: Final = 1_800
 
 READ_ATIF: Final = """
 import json, sys
@@ -78,6 +78,29 @@ import pyarrow.parquet
 table = pyarrow.parquet.read_table(sys.argv[1])
 assert not malformed and table.num_rows == found.record.rounds == 2
 assert table.column("reward").to_pylist() == [step.reward for step in found.record.timesteps]
+"""
+LYING_TABLE: Final = """
+import resource, sys
+from pathlib import Path
+import pyarrow.parquet as parquet
+from runner.errors import StoreError
+from tests.unit.formats.conftest import read_all
+path = Path(sys.argv[1])
+column = parquet.read_metadata(path).row_group(0).column(0)
+at = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
+data = path.read_bytes()
+end = at + 3  # of the type and of the number of the field with the size of the page, which follows
+while data[end] & 128:
+    end += 1
+path.write_bytes(data[: at + 3] + bytes([254, 255, 255, 255, 15]) + data[end + 1 :])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_all(path)
+except StoreError as exc:
+    assert "too large" in str(exc), exc
+else:
+    raise AssertionError("the page was read")
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 """
 
 
@@ -133,10 +156,16 @@ def interpreter(package: Package) -> str:
             for requirement in package.requirements:
                 _run([str(python), "-m", "pip", "install", "-q", *requirement.split()], SET_UP_S)
         except (subprocess.SubprocessError, OSError) as exc:
-            reason = (getattr(exc, "stderr", None) or str(exc)).strip()
-            raise NotInstalled(reason.rpartition("\n")[2][:500]) from exc
+            raise NotInstalled(_last_line(exc)) from exc
         stamp.touch()
     return str(python)
+
+
+def _last_line(exc: Exception) -> str:
+    """Return the end of what a command printed; a command that took too long has it as bytes."""
+    printed = getattr(exc, "stderr", None) or str(exc)
+    text = printed.decode("utf-8", "replace") if isinstance(printed, bytes) else str(printed)
+    return text.strip().rpartition("\n")[2][:500]
 
 
 def _run(command: list[str], timeout_s: float = 120, **environ: str) -> str:
@@ -198,9 +227,13 @@ def check_inspect(python: str, folder: Path) -> None:
 
 
 def check_pyarrow(python: str, folder: Path) -> None:
-    """Our table is what pyarrow reads; the libraries of this environment come after those of the package."""
+    """Our table is what pyarrow reads, and one whose first page says it has 2 GB is refused.
+
+    The libraries of this environment come after those of the package.
+    """
     site = _run([python, "-c", "import pyarrow, os; print(os.path.dirname(pyarrow.__path__[0]))"]).strip()
-    _run([sys.executable, "-c", WRITE_TABLE, str(folder / "episodes.parquet")], PYTHONPATH=f"{ROOT}:{site}")
+    for script in (WRITE_TABLE, LYING_TABLE):
+        _run([sys.executable, "-c", script, str(folder / "episodes.parquet")], PYTHONPATH=f"{ROOT}:{site}")
 
 
 PACKAGES: Final = (

@@ -7,7 +7,7 @@ since Parquet stores them once per page.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from runner.errors import ConfigError
 from runner.formats.conversation import read_conversation, text_of
@@ -21,8 +21,10 @@ from runner.store.safe_json import encode
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS_PER_GROUP = 2_000
-"""Rows that are collected before they are written."""
+ROWS_AT_ONCE: Final = 50
+"""Rows that are collected before they become columns, which take less memory."""
+GROUP_BYTES: Final = 4 << 20
+"""Size of the columns in bytes from which on they are written as a row group, of which pyarrow keeps 90 KB each."""
 
 
 class ParquetWriter:
@@ -35,27 +37,41 @@ class ParquetWriter:
             from pyarrow import parquet
         except ImportError as exc:
             raise ConfigError(NEEDS_PYARROW) from exc
-        self._table = pa.Table
+        self._arrow = pa
         self._schema = table_schema(pa)
         self._writer = parquet.ParquetWriter(output.main, self._schema, compression="zstd")
         self._rows: list[dict[str, Any]] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._n_bytes = 0
 
     def write(self, episode: EpisodeRecord) -> None:
         """Add the rows of an episode; one without a step has one row without the columns of a step."""
         self._rows += rows_of(episode)
-        if len(self._rows) >= ROWS_PER_GROUP:
+        if len(self._rows) >= ROWS_AT_ONCE:
+            self._collect()
+        if self._n_bytes >= GROUP_BYTES:
             self._flush()
 
     def finish(self) -> Mapping[str, int]:
         """Write the last group and the footer."""
+        self._collect()
         self._flush()
         self._writer.close()
         return NOTHING_LEFT_OUT
 
-    def _flush(self) -> None:
+    def _collect(self) -> None:
         if self._rows:
-            self._writer.write_table(self._table.from_pylist(self._rows, schema=self._schema))
+            batch = self._arrow.RecordBatch.from_pylist(self._rows, schema=self._schema)
+            self._batches.append(batch)
+            self._n_bytes += batch.nbytes
             self._rows = []
+
+    def _flush(self) -> None:
+        """Write a row group, and give the memory of its columns back, which pyarrow would keep."""
+        if self._batches:
+            self._writer.write_table(self._arrow.Table.from_batches(self._batches))
+            self._batches, self._n_bytes = [], 0
+            self._arrow.default_memory_pool().release_unused()
 
 
 def table_schema(pa: Any) -> pa.Schema:  # noqa: ANN401 - the module pyarrow

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
@@ -14,6 +14,7 @@ from runner.errors import StoreError
 from runner.formats.drafts import Draft, Transcript, action_of, labelled_draft
 from runner.formats.foreign_values import UnreadableItem, number_of, time_of, tokens_of, tool_calls_from
 from runner.formats.format import Reader
+from runner.formats.parquet_pages import check_pages
 from runner.formats.reading import Found, Item, Limits, Malformed, Place, open_regular
 from runner.formats.recognition import Head
 from runner.store.safe_json import encode
@@ -70,12 +71,18 @@ def _rows(path: Path, limits: Limits, start: int = 0, n: int | None = None) -> I
             file = parquet.ParquetFile(opened)
             if not set(file.schema_arrow.names) >= _REQUIRED:
                 raise StoreError(f"{path} has other columns than an export of episodes")
-            yield from _rows_of(file, limits, start, n)
+            yield from _rows_of(file, opened, limits, start, n)
         except (pa.ArrowException, OSError, ValueError) as exc:
             raise StoreError(f"{path} is damaged: {exc}") from exc
 
 
-def _rows_of(file: Any, limits: Limits, start: int, n: int | None) -> Iterator[tuple[str, bytes]]:  # noqa: ANN401
+def _rows_of(
+    file: Any,  # noqa: ANN401 - pyarrow's file
+    opened: BinaryIO,
+    limits: Limits,
+    start: int,
+    n: int | None,
+) -> Iterator[tuple[str, bytes]]:
     first = 0  # row of the group
     end = None if n is None else start + n
     for group in range(file.num_row_groups):
@@ -85,16 +92,31 @@ def _rows_of(file: Any, limits: Limits, start: int, n: int | None) -> Iterator[t
             continue
         if size.total_byte_size > limits.item_bytes * 16:
             raise StoreError(f"row group {group} is too large")
-        # a text that is stored once may be the value of every row
-        largest = max((size.column(number).total_uncompressed_size for number in range(size.num_columns)), default=0)
-        n_rows = max(1, min(_BATCH_ROWS, limits.item_bytes * _MAX_ITEMS // max(largest, 1)))
-        for batch in file.iter_batches(n_rows, row_groups=[group]):
+        check_pages(opened, size, group, limits)
+        for batch in file.iter_batches(_n_rows(size, limits), row_groups=[group]):
+            if sum(len(column.values) for column in batch.columns if hasattr(column, "values")) > _max_values(limits):
+                raise StoreError(f"rows of row group {group} have too many values")
             for row in batch.to_pylist():
                 if end is not None and at >= end:
                     return
                 if at >= start:
                     yield as_text(row.get("episode_id")), encode(row)
                 at += 1
+
+
+def _n_rows(group: Any, limits: Limits) -> int:  # noqa: ANN401 - pyarrow's metadata
+    """Return how many rows of a group are decoded at once, by the largest size that they may have."""
+    columns, n_rows = [group.column(number) for number in range(group.num_columns)], int(group.num_rows)
+    # a text that is stored once may be the value of every row
+    largest: int = max((column.total_uncompressed_size for column in columns), default=0)
+    n_values: int = max((column.num_values for column in columns), default=0)
+    by_size = limits.item_bytes * _MAX_ITEMS // max(largest, 1)
+    by_values = limits.item_values * n_rows // max(n_values, 1)
+    return max(1, min(_BATCH_ROWS, by_size, by_values))
+
+
+def _max_values(limits: Limits) -> int:
+    return 4 * limits.item_values
 
 
 def decode_rows(value: object, place: Place) -> Iterator[Draft]:

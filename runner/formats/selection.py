@@ -6,9 +6,9 @@ The filters need all attempts of a task before the first one is written, so they
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
 Reasons: TypeAlias = "Counter[str]"
 """Number of episodes that were left out, by reason."""
 
-_N_GROUP = 6
+_N_GROUP, _N_NAMES = 6, 5
 _COLUMNS = f"env, data_label, mode, agent, model, task_index, episode_id, batch_id, success, reward, {IS_RATED}"
 _BY_TASK = "env, data_label, mode, agent, task_index, episode_id"
 """Order in which the attempts of one task follow one another; ids of episodes are in the order of their starts."""
@@ -76,7 +76,7 @@ def select_candidates(
     """
     order = _BY_TASK if by_task else "episode_id"
     rows = source.select(f"SELECT {_COLUMNS} FROM episodes WHERE {condition} ORDER BY {order}", parameters)
-    candidates, left_out = [Candidate(*row) for row in rows], Counter[str]()
+    candidates, left_out = list(_candidates(rows)), Counter[str]()
     if filters.drop_flat:
         candidates = _keep(candidates, _varied(candidates), "its task's attempts all have the same reward", left_out)
     if filters.first_success:
@@ -84,6 +84,16 @@ def select_candidates(
     if filters.balanced:
         candidates = _keep(candidates, _balanced(candidates), "its environment has more episodes", left_out)
     return candidates, left_out
+
+
+def _candidates(rows: list[tuple[Any, ...]]) -> Iterator[Candidate]:
+    """Yield the rows, which are dropped one by one; equal names are one object, as an export may have millions."""
+    names: dict[object, Any] = {}
+    rows.reverse()
+    while rows:
+        candidate = Candidate(*rows.pop())
+        shared: list[Any] = [names.setdefault(name, name) for name in candidate[:_N_NAMES]]
+        yield Candidate(*shared, *candidate[_N_NAMES:])
 
 
 def _keep(candidates: list[Candidate], kept: set[str], reason: str, left_out: Reasons) -> list[Candidate]:
