@@ -24,8 +24,10 @@ from runner.formats.recognition import Source, recognise
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeRecord
 from runner.store.safe_json import encode
+from runner.store.token_file import TokenizedEpisode
 from runner.types import Tokens
 from tests.unit.formats.conftest import FILES, model_episode
+from tests.unit.formats.test_training import contiguous, forked, values
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / ".venv-formats"
@@ -37,13 +39,22 @@ from harbor.models.trajectories import Trajectory
 print(json.dumps([Trajectory.model_validate_json(open(path).read()).to_json_dict() for path in sys.argv[1:]]))
 """
 READ_TRACES: Final = """
-import sys
+import json, sys
 from verifiers.v1 import WireTrace
-for line in open(sys.argv[1]):
+for line, expected in zip(open(sys.argv[1]), json.loads(sys.argv[2]), strict=True):
     trace = WireTrace.model_validate_json(line)
-    assert len(trace.branches) == 1
+    found = [(branch.token_ids, [int(each) for each in branch.sampled_mask]) for branch in trace.branches]
+    assert json.loads(json.dumps(found)) == expected, (found, expected)
+    for node in trace.nodes:
+        assert len(node.mask) == len(node.token_ids) and len(node.logprobs) == sum(node.mask)
     print(trace.model_dump_json())
 """
+BRANCHES: Final[tuple[list[list[list[int]]], ...]] = (
+    [[[], []]],
+    [[[1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 0, 1]]],
+    [[[1, 2, 3, 4], [0, 0, 1, 1]], [[1, 9, 5, 6, 7, 8], [0, 0, 0, 1, 0, 1]]],
+)
+"""Ids and masks of each branch of each trace, as verifiers concatenates them."""
 WRITE_LOG: Final = """
 import json, sys
 from inspect_ai import Task, eval
@@ -182,25 +193,51 @@ def read(path: Path) -> list[ReadEpisode]:
 
 
 def check_harbor(python: str, folder: Path) -> None:
-    """Harbor reads our trajectories and those that were imported, and each is what it was."""
-    own = folder / "own.json"
-    own.write_bytes(encode(encode_atif(model_episode())))
+    """Harbor reads our trajectories, one with tokens, and those that were imported, and each is what it was."""
     (found, *_) = read(FILES / "atif_v17.json")
-    again = folder / "again.json"
-    again.write_bytes(encode(encode_atif(keep_difference(found.record, found.draft, FORMAT))))
-    paths = (own, again, FILES / "atif_v17.json")
+    imported = keep_difference(found.record, found.draft, FORMAT)
+    paths = [folder / "own.json", folder / "tokens.json", folder / "again.json", FILES / "atif_v17.json"]
+    for path, episode in zip(paths, (model_episode(), counted(contiguous()), imported), strict=False):
+        path.write_bytes(encode(encode_atif(episode)))
     read_back = json.loads(_run([python, "-c", READ_ATIF, *map(str, paths)]))
-    assert read_back[0] == json.loads(own.read_bytes())
-    assert read_back[1] == read_back[2]
+    assert read_back[:2] == [json.loads(path.read_bytes()) for path in paths[:2]]
+    assert read_back[2] == read_back[3]
+    paths[1].write_text(json.dumps(read_back[1]))
+    check_tokens(paths[1], counted(contiguous()))
 
 
 def check_verifiers(python: str, folder: Path) -> None:
-    """``WireTrace`` reads our traces, and what it writes is the same episode."""
-    episode, path = model_episode(), folder / "traces.jsonl"
-    path.write_bytes(encode(encode_trace(episode)) + b"\n")
-    path.write_text(_run([python, "-c", READ_TRACES, str(path)]))
+    """``WireTrace`` reads our traces and finds the tokens of each branch; what it writes is the same episode."""
+    episodes = (model_episode(), counted(contiguous()), counted(forked()))
+    path = folder / "traces.jsonl"
+    path.write_bytes(b"".join(encode(encode_trace(episode)) + b"\n" for episode in episodes))
+    written = _run([python, "-c", READ_TRACES, str(path), json.dumps(BRANCHES)])
+    for episode, line in zip(episodes, written.splitlines(), strict=True):
+        path.write_text(line)
+        (found,) = read(path)
+        assert facts(found.record) == facts(episode)
+    for episode, line in zip(episodes[1:], written.splitlines()[1:], strict=True):
+        path.write_text(line)
+        check_tokens(path, episode)
+
+
+def counted(episode: EpisodeRecord) -> EpisodeRecord:
+    """Return the episode with the number of tokens that the ids of its first step have."""
+    episode.timesteps[0].tokens = Tokens(2, 2)
+    episode.tokens = Tokens(2, 2)
+    return episode
+
+
+def check_tokens(path: Path, episode: EpisodeRecord) -> None:
+    """A file has the labels, ids, log-probabilities, masks and problems of an episode."""
     (found,) = read(path)
-    assert facts(found.record) == facts(episode)
+    assert values(found.record) == values(episode)
+    assert masks(found.record) == masks(episode)
+
+
+def masks(record: EpisodeRecord) -> list[list[list[int]]]:
+    assert isinstance(record, TokenizedEpisode)
+    return [sorted(each.loss_mask for each in step) for step in (*record.sequences, record.unfinished)]
 
 
 def facts(record: EpisodeRecord) -> list[Any]:

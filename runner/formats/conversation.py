@@ -60,6 +60,20 @@ def require_steps(episode: EpisodeRecord) -> None:
         raise LeftOut("no step was played")
 
 
+def received_messages(step: TimeStep) -> list[Message]:
+    """Return what the model received in a step, as it was sent: shortened where the agent shortens its chat."""
+    messages: list[Message] = []
+    calls: list[str] = []
+    for value in step.chats[0][:-1] if step.chats else ():
+        message = as_dict(value)
+        if message.get("role") == "assistant":
+            messages.append(_reply(message))
+            calls = [call["id"] for call in messages[-1].get("tool_calls", [])]
+        else:
+            messages.append(_incoming(message) if message.get("role") == "system" else _answer(message, calls))
+    return messages
+
+
 def _system_prompt(chats: list[list[Any]]) -> str | None:
     messages = (as_dict(message) for message in (chats[0] if chats else ()))
     texts = [content_text(message.get("content")) for message in messages if message.get("role") == "system"]

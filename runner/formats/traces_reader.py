@@ -1,6 +1,7 @@
 """Reads traces of verifiers 0.4: each branch of the message graph becomes an episode of one group.
 
 The reward is that of the whole trace, so it counts for the branch with the newest message; the others are not rated.
+The branches of our own traces are parts of one episode: ``forks`` names the reply with which each later one goes on.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class TraceInfo(OwnFields, kw_only=True):
 
     cost: float | None = None
     steps: tuple[_Step, ...] = ()
+    forks: tuple[int, ...] = ()
     sequences: Any = None
     unfinished_sequences: Any = None
 
@@ -57,8 +59,13 @@ def decode_trace(value: object, place: Place) -> Iterator[Draft]:
             raise UnreadableItem(f"node {index} has node {node['parent']} as parent, which does not come before it")
     calls = {call["node"]: call for call in map(as_dict, as_list(trace.get("calls"))) if type(call.get("node")) is int}
     leaves = sorted(set(range(len(nodes))) - {node.get("parent") for node in nodes if _is_index(node)}, reverse=True)
+    info = _own_info(trace)
+    if info is not None and info.forks:
+        yield _draft(trace, info, _parts(nodes), nodes, calls, is_main=True, n_branches=1)
+        return
     for leaf in leaves:
-        yield _draft(trace, _path(nodes, leaf), nodes, calls, is_main=leaf == leaves[0], n_branches=len(leaves))
+        path = [_path(nodes, leaf)]
+        yield _draft(trace, info, path, nodes, calls, is_main=leaf == leaves[0], n_branches=len(leaves))
 
 
 def _is_index(node: dict[str, Any]) -> bool:
@@ -73,20 +80,30 @@ def _path(nodes: list[dict[str, Any]], leaf: int) -> list[int]:
     return path[::-1]
 
 
+def _parts(nodes: list[dict[str, Any]]) -> list[list[int]]:
+    """Return the branches of our own trace: each begins with a root, and none shares a node with another."""
+    parts: list[list[int]] = []
+    for index, node in enumerate(nodes):
+        if not parts or not _is_index(node):
+            parts.append([])
+        parts[-1].append(index)
+    return parts
+
+
 def _draft(
     trace: dict[str, Any],
-    path: list[int],
+    info: TraceInfo | None,
+    paths: list[list[int]],
     nodes: list[dict[str, Any]],
     calls: Mapping[int, dict[str, Any]],
     *,
     is_main: bool,
     n_branches: int,
 ) -> Draft:
-    info = _own_info(trace)
-    transcript = _transcript(path, nodes, calls, info)
+    transcript = _transcript(paths, nodes, calls, info)
     task, timing = as_dict(trace.get("task")), as_dict(trace.get("timing"))
     data, span = as_dict(task.get("data")), as_dict(timing.get("agent"))
-    times = [at for index in path if (at := time_of(nodes[index].get("timestamp"))) is not None]
+    times = [at for path in paths for index in path if (at := time_of(nodes[index].get("timestamp"))) is not None]
     started_at = time_of(timing.get("start")) or min(times, default=None)
     own = TraceInfo() if info is None else info
     index = data.get("idx")
@@ -124,31 +141,40 @@ def _own_info(trace: dict[str, Any]) -> TraceInfo | None:
 
 
 def _transcript(
-    path: list[int], nodes: list[dict[str, Any]], calls: Mapping[int, dict[str, Any]], info: TraceInfo | None
+    paths: list[list[int]], nodes: list[dict[str, Any]], calls: Mapping[int, dict[str, Any]], info: TraceInfo | None
 ) -> Transcript:
     transcript = Transcript()
-    ids: list[Any] = []
-    n_kept = 0
-    for index in path:
-        node = nodes[index]
-        message = message_of(node.get("message"))
-        ids += as_list(node.get("token_ids"))
-        if message["role"] != "assistant":
-            transcript.add(message)
-            continue
-        step = transcript.add_reply(message, **_call_fields(calls.get(index)))
-        if node.get("sampled") is True and node.get("token_ids") and n_kept + len(ids) <= MAX_BRANCH_IDS:
-            n_kept += len(ids)
-            _add_tokens(transcript, step, node, ids)
-        if info is not None and step.index < len(info.steps):
+    budget = MAX_BRANCH_IDS
+    forks = frozenset() if info is None else frozenset(info.forks)
+    for path in paths:
+        ids: list[Any] = []
+        start = path[0] if path is paths[0] else next((index for index in path if index in forks), path[0])
+        for index in path:
+            node = nodes[index]
+            ids += as_list(node.get("token_ids"))
+            if index < start:  # a message of an earlier branch, as the model received it again
+                continue
+            message = message_of(node.get("message"))
+            if message["role"] != "assistant":
+                transcript.add(message)
+                continue
+            step = transcript.add_reply(message, **_call_fields(calls.get(index)))
+            if node.get("sampled") is True and node.get("token_ids") and len(ids) <= budget:
+                budget -= len(ids)
+                _add_tokens(transcript, step, node, ids)
+    if info is not None:
+        _add_own(transcript, info)
+    return transcript
+
+
+def _add_own(transcript: Transcript, info: TraceInfo) -> None:
+    for step in transcript.steps:
+        if step.index < len(info.steps):
             known = info.steps[step.index]
             step.reward, step.done = known.reward, known.done
             step.action = msgspec.structs.replace(step.action, valid=known.valid)
-    if info is not None:
-        for step in transcript.steps:
-            transcript.add_sequences(step.index, sequences_of(as_dict(info.sequences).get(str(step.index))))
-        transcript.add_sequences(None, sequences_of(info.unfinished_sequences))
-    return transcript
+        transcript.add_sequences(step.index, sequences_of(as_dict(info.sequences).get(str(step.index))))
+    transcript.add_sequences(None, sequences_of(info.unfinished_sequences))
 
 
 def _add_tokens(transcript: Transcript, step: TimeStep, node: dict[str, Any], ids: list[Any]) -> None:

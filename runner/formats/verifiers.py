@@ -1,17 +1,18 @@
 """Traces of verifiers 0.4: a run folder with ``traces.jsonl``, one trace per line.
 
 Source: ``verifiers.v1.trace.Trace`` and ``verifiers.v1.graph.MessageNode`` of verifiers 0.4.0; ``WireTrace`` reads the
-lines without the run's own packages. An episode is a message graph with a single branch. Its token ids are
-in the nodes of the replies if the prompt of each step begins with all ids of the steps before, else in ``info``.
+lines without the run's own packages. An episode is a message graph with a single branch, unless the prompt of a step
+does not begin with all ids of the steps before, as where thoughts are removed: it starts a new branch from the messages
+that the model received, as verifiers itself does. So the nodes of each branch concatenate to what the model saw last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from runner.formats.agentgym import item_id
-from runner.formats.conversation import read_conversation, tool_calls_of
+from runner.formats.conversation import read_conversation, received_messages, tool_calls_of
 from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
 from runner.formats.traces_reader import READER
@@ -27,14 +28,23 @@ LIBRARY_VERSION = "0.4.0"
 """Version of verifiers whose schema the lines have."""
 TRACES_FILE = "traces.jsonl"
 """Name of the file with the traces in a run folder."""
-_Branch: TypeAlias = list[tuple[int, TokenSequence]]
-"""The trained sequence of each step, with the number of its prompt's ids that the steps before have."""
+
+
+class _Added(NamedTuple):
+    """Ids that the reply of a step adds to its branch: the rest of its prompt, then its completion.
+
+    ``is_fork``: they start a new branch, so the prompt has all of its ids.
+    """
+
+    prompt_ids: list[int]
+    trained: TokenSequence
+    is_fork: bool
 
 
 def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
     """Return the trace of an episode; ``info`` has the fields for which verifiers has no name."""
-    branch = _branch(episode)
-    nodes, calls = _graph(episode, branch)
+    added = _added_tokens(episode)
+    nodes, calls, forks = _graph(episode, added)
     started, ended = episode.started_at.timestamp(), episode.ended_at.timestamp()
     model_s = sum(step.model_s for step in episode.timesteps)
     return {
@@ -52,7 +62,7 @@ def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
         "calls": calls,
         "rewards": {"reward": {"score": episode.reward, "weight": 1.0}},
         "metrics": {"success": float(episode.success), "rounds": float(episode.rounds)},
-        "info": {"agentgym": _info(episode, branch)},
+        "info": {"agentgym": _info(episode, added) | ({"forks": forks} if forks else {})},
         "is_completed": episode.outcome not in (Outcome.CANCELLED, Outcome.INTERRUPTED),
         "ok": episode.error is None,
         "stop_condition": episode.outcome,
@@ -70,61 +80,70 @@ def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
     }
 
 
-def _graph(episode: EpisodeRecord, branch: _Branch) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the nodes of the conversation, each the child of the one before, and the model calls of the replies."""
+def _graph(
+    episode: EpisodeRecord, added: Mapping[int, _Added]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[int]]:
+    """Return the nodes of the conversation, the model calls of the replies, and the replies that start a new branch."""
     conversation = read_conversation(episode)
     at = episode.started_at.timestamp()
     nodes: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
-    replies: list[int] = []
+    forks: list[int] = []
 
-    def add(message: dict[str, Any], *, sampled: bool = False) -> None:
-        parent = len(nodes) - 1 if nodes else None
+    def add(message: dict[str, Any], *, sampled: bool = False, is_root: bool = False) -> None:
+        parent = None if is_root or not nodes else len(nodes) - 1
         nodes.append({"parent": parent, "message": message, "sampled": sampled, "timestamp": at})
 
     if conversation.system is not None:
         add({"role": "system", "content": conversation.system})
     for message in conversation.opening:
         add(_message(message))
-    for turn in conversation.turns:
+    for number, turn in enumerate(conversation.turns):
         requested_at, at = at, at + turn.step.model_s
-        add(_message(turn.reply), sampled=turn.prompted and turn.step.actor == "agent")
-        replies.append(len(nodes) - 1)
+        tokens = added.get(number)
+        received: list[Message] = []
+        if tokens is not None and tokens.is_fork:
+            received = received_messages(turn.step)
+            for position, message in enumerate(received):
+                add(_message(message), is_root=position == 0)
+            forks.append(len(nodes))
+        is_root = tokens is not None and tokens.is_fork and not received
+        add(_message(turn.reply), sampled=turn.prompted and turn.step.actor == "agent", is_root=is_root)
+        if tokens is not None:
+            nodes[-1] |= _token_fields(tokens)
         if turn.step.endpoint is not None:
             calls.append(_call(turn.step, len(nodes) - 1, requested_at, at))
         at += turn.step.env_s
         for message in turn.observation:
             add(_message(message))
-    _add_tokens(branch, nodes, replies)
-    return nodes, calls
+    return nodes, calls, forks
 
 
-def _add_tokens(branch: _Branch, nodes: list[dict[str, Any]], replies: list[int]) -> None:
-    """Add to each reply the ids that it appends to the branch: the rest of its prompt, then its completion."""
-    for node, (start, trained) in zip(replies, branch, strict=False):
-        added = trained.prompt_ids[start:]
-        nodes[node] |= {
-            "token_ids": added + trained.completion_ids,
-            "mask": [False] * len(added) + [True] * len(trained.completion_ids),
-            "logprobs": usable_logprobs(trained),
-        }
+def _token_fields(added: _Added) -> dict[str, Any]:
+    prompt, completion = added.prompt_ids, added.trained.completion_ids
+    return {
+        "token_ids": prompt + completion,
+        "mask": [False] * len(prompt) + [True] * len(completion),
+        "logprobs": added.trained.logprobs,
+    }
 
 
-def _branch(episode: EpisodeRecord) -> _Branch:
-    """Return the branch of an episode.
+def _added_tokens(episode: EpisodeRecord) -> dict[int, _Added]:
+    """Return what the reply of each step adds to its branch, by the position of the step.
 
-    It is empty if a step has none, or if its prompt does not begin with the branch, e.g. because turns were left
-    out or thoughts removed.
+    A step without a trained sequence, or without its log-probabilities, adds nothing: its ids are in the prompt of the
+    next step.
     """
-    branch: _Branch = []
+    added: dict[int, _Added] = {}
     known: list[int] = []
     for number in range(len(episode.timesteps)):
         trained = trained_sequence(episode, number)
-        if trained is None or not usable_logprobs(trained) or trained.prompt_ids[: len(known)] != known:
-            return []
-        branch.append((len(known), trained))
+        if trained is None or not usable_logprobs(trained):
+            continue
+        is_fork = trained.prompt_ids[: len(known)] != known
+        added[number] = _Added(trained.prompt_ids[0 if is_fork else len(known) :], trained, is_fork)
         known = trained.prompt_ids + trained.completion_ids
-    return branch
+    return added
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -170,21 +189,21 @@ def _error(episode: EpisodeRecord) -> dict[str, Any] | None:
     return None if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback}
 
 
-def _info(episode: EpisodeRecord, branch: _Branch) -> dict[str, Any]:
+def _info(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[str, Any]:
     names = (
         *("batch_id", "env", "data_label", "mode", "task_index", "seed", "attempt", "outcome", "success"),
         *("duration_s", "cost", "evaluation"),
     )
     steps = [{"reward": step.reward, "valid": step.valid, "done": step.done} for step in episode.timesteps]
-    return {**{name: getattr(episode, name) for name in names}, "steps": steps, **_other_tokens(episode, branch)}
+    return {**{name: getattr(episode, name) for name in names}, "steps": steps, **_other_tokens(episode, added)}
 
 
-def _other_tokens(episode: EpisodeRecord, branch: _Branch) -> dict[str, Any]:
+def _other_tokens(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[str, Any]:
     """Return the sequences that the nodes do not have: by step, and those of calls whose step did not end."""
     by_step: dict[str, list[dict[str, Any]]] = {}
     for number in range(len(episode.timesteps)):
         trained, others = step_tokens(episode, number)
-        found = others if branch or trained is None else [*others, described(trained)]
+        found = others if number in added or trained is None else [*others, described(trained)]
         if found:
             by_step[str(number)] = found
     unfinished = unfinished_tokens(episode)

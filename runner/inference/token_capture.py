@@ -119,7 +119,7 @@ def _quoted_by_gateway(value: dict[str, Any]) -> dict[str, Any]:
     """Return the provider's reply or event that TensorZero quotes, else the value itself.
 
     TensorZero also quotes the answers of providers that failed, without ``model_inference_id``, and those of models
-    that it asked for a better answer: if more than one remains, it is unknown which of them became the answer.
+    that it called for candidates: if more than one remains, it is unknown which of them became the answer.
     """
     if chunk := as_text(value.get("tensorzero_raw_chunk")):
         return as_dict(decode_json(chunk.encode("utf-8", "replace")))

@@ -157,12 +157,17 @@ class EpisodeStore:
         return decode_episode(self.read(path), path)
 
     def load_with_tokens(self, path: Path) -> EpisodeRecord:
-        """Load an episode by its path, as ``TokenizedEpisode`` if a step refers to token ids; raises like ``load``."""
+        """Load an episode by its path, as ``TokenizedEpisode`` if it has token ids; raises like ``load``."""
         record = self.load(path)
         has_ref = any(step.tokens_ref is not msgspec.UNSET for step in record.timesteps)
-        if not has_ref and not os.path.lexists(path.with_suffix(TOKENS_SUFFIX)):
-            return record
-        return self._with_tokens(record)
+        return self._with_tokens(record) if has_ref or self._has_token_file(path) else record
+
+    def _has_token_file(self, path: Path) -> bool:
+        """Return whether there is a token file, to which no step refers if all of its sequences are of no step."""
+        tokens = path.with_suffix(TOKENS_SUFFIX)
+        if os.path.lexists(tokens) or os.path.lexists(path):
+            return os.path.lexists(tokens)
+        return self._archive_with(tokens, tokens_member(path.parent.name, path.stem)) is not None
 
     def _with_tokens(self, record: EpisodeRecord) -> TokenizedEpisode:
         path = self.tokens_path(record.batch_id, record.episode_id)

@@ -21,10 +21,10 @@ from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.store.safe_json import encode
 from runner.store.token_file import TokenizedEpisode
-from runner.types import Outcome, Tokens
+from runner.types import Action, Outcome, Tokens
 from runner.types.sequences import Label, Problem, TokenSequence
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
-from tests.unit.formats.conftest import imported, model_episode, stored
+from tests.unit.formats.conftest import chat_of, imported, model_episode, read_all, stored
 
 
 def sequence(prompt: list[int], completion: list[int], label: Label = "agent", *problems: Problem) -> TokenSequence:
@@ -83,16 +83,77 @@ def test_the_nodes_of_a_trace_concatenate_to_the_ids_of_the_last_step() -> None:
     assert len(info["unfinished_sequences"]) == 1
 
 
-def test_a_trace_whose_prompts_do_not_continue_has_all_sequences_in_its_info() -> None:
-    trimmed = sequence([2, 5], [6])
-    for second in (trimmed, sequence([1, 2, 3, 4], [6], "agent", "no_logprobs")):
-        trace = plain(encode_trace(tokenized(model_episode(), [sequence([1, 2], [3, 4])], [second])))
-        assert not any("token_ids" in node for node in trace["nodes"])
-        found = trace["info"]["agentgym"]["sequences"]
-        assert [each["loss_mask"] for each in (*found["0"], *found["1"])] == [
-            [0, 0, 1, 1],
-            [0] * len(second.prompt_ids) + [1],
-        ]
+def forked() -> TokenizedEpisode:
+    """Return three steps of which the second does not continue the first one, e.g. as its thought is removed."""
+    episode = model_episode()
+    chats = chat_of({"role": "assistant", "content": "Up."})
+    third = make_step(2, chats=chats, action=Action("Up."), endpoint="local", reward=0.0)
+    episode.timesteps.append(msgspec.convert(msgspec.to_builtins(third), type(episode.timesteps[0])))
+    second, third_tokens = sequence([1, 9, 5], [6]), sequence([1, 9, 5, 6, 7], [8])
+    return tokenized(episode, [DISCARDED, sequence([1, 2], [3, 4])], [second], [third_tokens], unfinished=[LATE])
+
+
+def branches(trace: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """Return the nodes of each branch, as verifiers finds them."""
+    nodes, found = trace["nodes"], []
+    for leaf in sorted(set(range(len(nodes))) - {node["parent"] for node in nodes}):
+        path: list[dict[str, Any]] = []
+        at: int | None = leaf
+        while at is not None:
+            path.insert(0, nodes[at])
+            at = nodes[at]["parent"]
+        found.append(path)
+    return found
+
+
+def test_a_prompt_that_does_not_continue_starts_a_branch_of_what_the_model_received() -> None:
+    trace = plain(encode_trace(forked()))
+    first, second = branches(trace)
+    ids = [[token for node in branch for token in node.get("token_ids", [])] for branch in (first, second)]
+    masks = [[trained for node in branch for trained in node.get("mask", [])] for branch in (first, second)]
+    assert ids == [[1, 2, 3, 4], [1, 9, 5, 6, 7, 8]]
+    assert masks == [[False, False, True, True], [False, False, False, True, False, True]]
+    assert [node["message"]["content"] for node in second][:2] == ["You walk through a maze.", "Where am I?"]
+    assert [node["message"]["content"] for node in trace["nodes"] if node["sampled"]] == [
+        "Go on.",
+        "Where am I?",
+        "Up.",
+    ]
+    assert [trace["nodes"][call["node"]]["message"]["content"] for call in trace["calls"]][:2] == [
+        "Go on.",
+        "Where am I?",
+    ]
+    assert [each["label"] for each in trace["info"]["agentgym"]["sequences"]["0"]] == ["discarded"]
+
+
+def test_a_step_without_log_probabilities_is_in_the_info_and_in_the_next_prompt() -> None:
+    unknown = sequence([1, 2], [3], "agent", "no_logprobs")
+    trace = plain(encode_trace(tokenized(model_episode(), [unknown], [sequence([1, 2, 3, 4], [6])])))
+    (branch,) = branches(trace)
+    assert [node["token_ids"] for node in branch if "token_ids" in node] == [[1, 2, 3, 4, 6]]
+    assert [node["mask"] for node in branch if "mask" in node] == [[False] * 4 + [True]]
+    (described,) = trace["info"]["agentgym"]["sequences"]["0"]
+    assert described["loss_mask"] == [0, 0, 1] and "1" not in trace["info"]["agentgym"]["sequences"]
+
+
+def test_a_fork_without_received_messages_begins_with_its_reply() -> None:
+    episode = forked()
+    for step in episode.timesteps:
+        step.chats = [chat[-1:] for chat in step.chats]
+    assert [branch[0]["message"]["role"] for branch in branches(plain(encode_trace(episode)))] == ["user", "assistant"]
+
+
+def test_the_branches_of_an_own_trace_are_one_episode_again(tmp_path: Path) -> None:
+    path, episode = tmp_path / "traces.jsonl", forked()
+    path.write_bytes(encode(encode_trace(episode)) + b"\n")
+    (found,), malformed = read_all(path)
+    record = found.record
+    assert not malformed and isinstance(record, TokenizedEpisode)
+    assert values(record) == values(episode)
+    steps = [(step.action, step.observation, step.reward) for step in record.timesteps]
+    assert steps == [(step.action, step.observation, step.reward) for step in episode.timesteps]
+    again = [node["token_ids"] for node in plain(encode_trace(record))["nodes"] if "token_ids" in node]
+    assert again == [[1, 2, 3, 4], [1, 9, 5, 6], [7, 8]]
 
 
 def test_a_row_of_parquet_has_ids_mask_and_the_other_sequences() -> None:

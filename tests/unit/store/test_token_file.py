@@ -161,6 +161,23 @@ def test_token_ids_are_archived_restored_and_deleted_with_the_episode(
     assert not (episode_store.runs / batch_id).exists()
 
 
+def test_an_archived_episode_without_a_tokenized_step_keeps_the_calls_of_its_unfinished_step(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    episode = RecordedEpisode(episode_store, index)
+    episode.start()
+    episode.reset()
+    episode.play(make_step(0))
+    episode.reporter.on_sequence(sequence(9))
+    episode.end()
+    before = tokens_of(episode_store, episode)
+    archive_episodes(episode_store, index, episode.header.batch_id, [episode.header.episode_id])
+    assert not episode.file.exists()
+    found = tokens_of(episode_store, episode)
+    assert found.unfinished == before.unfinished != []
+    assert found.sequences == [[]]
+
+
 def test_sequences_beyond_a_bound_are_kept_without_their_ids() -> None:
     long = sequence(1, label="discarded", prompt_ids=list(range(1 << 16)), problems=("no_logprobs",))
     (kept,) = unpack_sequences(pack_sequences([long], max_bytes=1000))
