@@ -14,7 +14,7 @@ from runner.formats.conversation import read_conversation, text_of
 from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
 from runner.formats.parquet_reader import NEEDS_PYARROW, READER
-from runner.formats.training import step_tokens, usable_logprobs
+from runner.formats.training import step_tokens, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
 
@@ -109,8 +109,9 @@ def rows_of(episode: EpisodeRecord) -> list[dict[str, Any]]:
     shared |= {"outcome": str(episode.outcome), "episode_reward": episode.reward, "episode_cost": episode.cost}
     conversation = read_conversation(episode)
     prompt = text_of(conversation.opening)
+    unfinished = unfinished_tokens(episode)
     if not conversation.turns:
-        return [{**shared, "prompt": prompt}]
+        return [{**shared, "prompt": prompt, **_others(unfinished)}]
     rows = []
     for number, turn in enumerate(conversation.turns):
         step, tokens, observation = turn.step, turn.step.tokens, text_of(turn.observation)
@@ -130,15 +131,22 @@ def rows_of(episode: EpisodeRecord) -> list[dict[str, Any]]:
         }
         same = ("actor", "endpoint", "reward", "model_s", "env_s", "ttft_s", "cost", "done")
         rows.append(
-            {**shared, **row, **counts, **{name: getattr(step, name) for name in same}, **_ids(episode, number)}
+            {
+                **shared,
+                **row,
+                **counts,
+                **{name: getattr(step, name) for name in same},
+                **_ids(episode, number, unfinished),
+            }
         )
         prompt = observation
     return rows
 
 
-def _ids(episode: EpisodeRecord, number: int) -> dict[str, Any]:
+def _ids(episode: EpisodeRecord, number: int, unfinished: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the tokens of a step; the last one has the calls whose step did not end, too."""
     trained, others = step_tokens(episode, number)
-    fields: dict[str, Any] = {"other_sequences": encode(others).decode()} if others else {}
+    fields = _others([*others, *(unfinished if number == len(episode.timesteps) - 1 else ())])
     if trained is not None:
         fields |= {
             "prompt_token_ids": trained.prompt_ids,
@@ -147,6 +155,10 @@ def _ids(episode: EpisodeRecord, number: int) -> dict[str, Any]:
             "loss_mask": trained.loss_mask,
         }
     return fields
+
+
+def _others(sequences: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"other_sequences": encode(sequences).decode()} if sequences else {}
 
 
 FORMAT = Format(name="parquet", title="Parquet", suffix=".parquet", open_writer=ParquetWriter, reader=READER)

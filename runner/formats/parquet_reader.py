@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from runner.errors import StoreError
-from runner.formats.drafts import Draft, Transcript, action_of, labelled_draft
+from runner.formats.drafts import Draft, Transcript, action_of, labelled_draft, sequence_of, sequences_of
 from runner.formats.foreign_values import UnreadableItem, number_of, time_of, tokens_of, tool_calls_from
 from runner.formats.format import Reader
 from runner.formats.parquet_pages import check_pages
@@ -156,7 +156,7 @@ def _add_step(transcript: Transcript, row: dict[str, Any]) -> None:
     tokens = None
     if row.get("tokens_prompt") is not None:
         tokens = tokens_of(row, "tokens_prompt", "tokens_completion", "tokens_cached", "tokens_reasoning")
-    transcript.add_reply(
+    step = transcript.add_reply(
         reply,
         msgspec.structs.replace(action_of(reply), valid=row.get("valid") is not False),
         reward=number_of(row.get("reward")) or 0.0,
@@ -168,6 +168,10 @@ def _add_step(transcript: Transcript, row: dict[str, Any]) -> None:
         **{name: number_of(row.get(name)) or 0.0 for name in ("model_s", "env_s")},
         **{name: number_of(row.get(name)) for name in ("ttft_s", "cost")},
     )
+    transcript.add_sequences(step.index, sequences_of(decode_json(as_text(row.get("other_sequences")).encode())))
+    ids = {name: row.get(name) for name in ("prompt_token_ids", "completion_token_ids", "logprobs")}
+    if (trained := sequence_of({**ids, "endpoint": step.endpoint, "model": step.model}, None)) is not None:
+        transcript.add_sequences(step.index, [trained])
     if observation := as_text(row.get("observation")):
         transcript.add({"role": "user", "content": observation})
 

@@ -13,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.formats.atif import encode_atif
+from runner.formats.drafts import build_record
 from runner.formats.parquet import rows_of
+from runner.formats.parquet_reader import decode_rows
+from runner.formats.reading import Place
 from runner.formats.selection import Candidate
 from runner.formats.training import Audit, Auditor
 from runner.formats.verifiers import encode_trace
@@ -161,8 +164,27 @@ def test_a_row_of_parquet_has_ids_mask_and_the_other_sequences() -> None:
     assert (first["prompt_token_ids"], first["completion_token_ids"]) == ([1, 2], [3, 4])
     assert (first["logprobs"], first["loss_mask"]) == ([-0.5, -0.5], [0, 0, 1, 1])
     assert msgspec.json.decode(first["other_sequences"])[0]["label"] == "discarded"
-    assert second["loss_mask"] == [0, 0, 0, 0, 0, 1] and "other_sequences" not in second
+    assert second["loss_mask"] == [0, 0, 0, 0, 0, 1]
+    (late,) = msgspec.json.decode(second["other_sequences"])
+    assert (late["label"], late["completion_token_ids"], late["loss_mask"]) == ("discarded", [8], [0, 0])
     assert "loss_mask" not in rows_of(model_episode())[0]
+
+
+def test_rows_keep_the_calls_of_an_episode_without_a_step() -> None:
+    record = finished_record(episode_header(), make_trajectory(episode_header(), []))
+    (row,) = rows_of(tokenized(record, unfinished=[LATE]))
+    assert msgspec.json.decode(row["other_sequences"])[0]["completion_token_ids"] == [8]
+
+
+def test_ids_in_rows_are_read_again(tmp_path: Path) -> None:
+    episode = contiguous()
+    episode.timesteps[0].tokens = Tokens(2, 2)
+    place = Place(tmp_path / "episodes.parquet", 1)
+    (draft,) = decode_rows(plain(rows_of(episode)), place)
+    record = build_record(draft, "Parquet", place, b"0123456789", episode.started_at)
+    episode.sequences[-1] += episode.unfinished
+    episode.unfinished = []
+    assert values(record) == values(episode)
 
 
 def candidate(task: int, reward: float, *, rated: bool = True) -> Candidate:
