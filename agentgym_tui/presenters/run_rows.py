@@ -99,9 +99,9 @@ class RunRows:
         n_errors, n_rated = sum(each.n_errors for each in batches), batches[0].n_rated
         # environments are never mixed in one rate
         rate = format_share(batches[0].n_success, n_rated) if len(batches) == 1 and n_rated else UNKNOWN
-        done = [trusted(f"{sum(each.n_done for each in batches):,}"), trusted(f"{sum(map(_n_planned, batches)):,}")]
+        done = [trusted(f"{sum(each.n_done for each in batches):,}"), _n_planned(batches)]
         return [
-            Cell(flag_unsafe(_name(row), unsafe_run_text(row)), "head" if row.depth == 0 else "plain"),
+            Cell(flag_unsafe(self._name(row), unsafe_run_text(row)), "head" if row.depth == 0 else "plain"),
             state_cell(row),
             Cell(join(done, trusted("/"))),
             Cell(rate),
@@ -114,6 +114,12 @@ class RunRows:
             _workers(row),
             Cell(sanitize_line(row.run_id, 40), "dim"),
         ]
+
+    def _name(self, row: RunRow) -> SafeText:
+        """Return the name of a battery or batch; where there are several nodes, with that of its node."""
+        node = row.batches[0].node
+        shown = row.depth == 0 and node and len(self._store.nodes) > 1
+        return join([_name(row), sanitize_line(node, 64)], " · ") if shown else _name(row)
 
 
 def state_cell(row: RunRow) -> Cell:
@@ -184,7 +190,7 @@ def unsafe_run_text(row: RunRow | None) -> str | None:
     if row is None:
         return None
     first = row.batches[0]
-    texts = (first.env, first.agent, first.model, row.battery_id, first.batch_id, first.interruption)
+    texts = (first.env, first.agent, first.model, row.battery_id, first.batch_id, first.interruption, first.node)
     return unsafe_texts([text for text in texts if text])
 
 
@@ -231,7 +237,7 @@ def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
         Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.model))), 60) or UNKNOWN),
         NO_VALUE,
         count_cell(episode.tokens.total),
-        cost_cell(episode.cost, currency),
+        cost_cell(episode.cost, episode.currency or currency),
         Cell(sanitize_line(episode.worker.id, 40) if episode.worker else UNKNOWN, "dim"),
         Cell(sanitize_line(episode.episode_id, 40), "dim"),
     ]
@@ -244,8 +250,9 @@ def _agent(row: RunRow) -> SafeText:
     return sanitize_line(" ".join(filter(None, next(iter(names)))), 60) or UNKNOWN
 
 
-def _n_planned(batch: BatchRun) -> int:
-    return max(batch.n_planned, batch.n_done)
+def _n_planned(batches: Sequence[BatchRun]) -> SafeText:
+    n_planned = sum(max(batch.n_planned, batch.n_done) for batch in batches)
+    return trusted(f"{n_planned:,}") if n_planned else UNKNOWN
 
 
 def _usage(store: RunStore, row: RunRow) -> tuple[int, float | None]:

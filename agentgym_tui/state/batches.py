@@ -76,20 +76,22 @@ class BatchRegistry:
         newest = next(reversed(self.batches.values()), None)
         return newest if newest is not None and newest.status == "interrupted" and newest.interruption else None
 
-    def apply_episode_started(self, item: EpisodeStarted) -> None:
+    def apply_episode_started(self, item: EpisodeStarted, node: str) -> None:
         """Copy environment, agent and model of a started episode to its batch, and mark a waiting batch as running."""
         if (batch := self._get(item.batch_id)) is not None:
+            batch.node = node
             batch.env, batch.agent, batch.model = clip_name(item.env), clip_name(item.agent), clip_optional(item.model)
             batch.battery_id = clip_optional(item.battery_id)
             batch.status = "running" if batch.status in _PENDING else batch.status
             batch.started_at = min(filter(None, (batch.started_at, item.at)))
 
-    def apply_progress(self, item: BatchProgress, boot: str) -> None:
+    def apply_progress(self, item: BatchProgress, boot: str, node: str) -> None:
         """Update a batch from a progress item; ignore an item older than the item applied last.
 
         Args:
             item: the progress item; items of one process are ordered by ``item.seq``.
             boot: id of the node process that sent the item.
+            node: name of the node.
         """
         if (batch := self._get(item.batch_id)) is None:
             return
@@ -97,6 +99,7 @@ class BatchRegistry:
         if known_boot == boot and item.seq <= seq:
             return
         self._latest_progress[item.batch_id] = (boot, item.seq)
+        batch.node = node
         batch.status = "running" if batch.status in _PENDING else batch.status
         batch.n_done, batch.n_planned = clamp_count(item.n_done), clamp_count(item.n_planned)
         batch.n_success, batch.mean_reward, batch.eta_s = clamp_count(item.n_success), item.mean_reward, item.eta_s
@@ -123,6 +126,7 @@ class BatchRegistry:
         """
         if (batch := self._get(event.batch_id)) is None:
             return
+        batch.node = clip_name(event.node)
         if event.n_rated is not None or batch.n_planned == 0:
             batch.n_rated = clamp_count(event.n_episodes if event.n_rated is None else event.n_rated)
             batch.n_success = round(max(0.0, min(event.success_rate or 0.0, 1.0)) * batch.n_rated)
@@ -185,6 +189,7 @@ class BatchRegistry:
             batch.model, batch.battery_id = clip_optional(waiting.model), clip_optional(waiting.battery_id)
             batch.n_done, batch.n_planned = clamp_count(waiting.n_done), clamp_count(waiting.n_planned)
             batch.status, batch.position, batch.is_held = "queued", position, waiting.paused
+            batch.node = node
 
     def without_totals(self) -> list[str]:
         """Return the ids of the batches that have ended while the console did not follow them."""

@@ -124,12 +124,12 @@ class BusReducer:
             case TokenText() | LazySpan() | LazyTimestep():
                 pass  # by far the most frequent
             case EpisodeStarted():
-                self._batches.apply_episode_started(first)
+                self._batches.apply_episode_started(first, node)
             case EpisodePaused() | EpisodeResumed():
                 if (episode := self._episodes.episodes.get(first.episode_id)) is not None:
                     self._batches.update_paused(episode.batch_id, self._episodes.running.values())
             case BatchProgress():
-                self._batches.apply_progress(first, boot)
+                self._batches.apply_progress(first, boot, node)
                 if first.workers is not None:
                     self.trends.add("workers", clip_name(first.batch_id), clamp_count(first.workers.n))
                 batch = self._batches.batches.get(first.batch_id)

@@ -316,6 +316,7 @@ class BatchRun(msgspec.Struct):
     node_paused: bool = False
     started_at: datetime | None = None
     has_totals: bool = False
+    node: str = ""
 
     @property
     def duration_s(self) -> float | None:

@@ -95,6 +95,8 @@ class EnvironmentRegistry:
     def refresh(self, running: Iterable[Episode]) -> None:
         """Recount the running episodes of each environment, and the successes of each environment with new rewards."""
         n_running = Counter([episode.env for episode in running if not episode.node_lost])
+        for name in sorted(n_running.keys() - self.envs.keys()):
+            self.get(name)
         for env in self.envs.values():
             self.version += env.n_running != n_running[env.name]
             env.n_running = n_running[env.name]

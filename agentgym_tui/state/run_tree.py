@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.state.data_model import BatchRun, Episode
@@ -32,6 +33,7 @@ RUN_FIELDS: Final[FieldSet[BatchRun]] = FieldSet(
     ("status", "text", "status of the batch", lambda batch: batch.status),
     ("agent", "text", "agent", lambda batch: batch.agent),
     ("model", "text", "model; none for baselines", lambda batch: batch.model),
+    ("node", "text", "name of the node", lambda batch: batch.node),
     ("batch", "id", "beginning of its id", lambda batch: batch.batch_id),
     ("battery", "id", "beginning of the id of its battery", lambda batch: batch.battery_id),
     ("episodes", "number", "number of ended episodes", lambda batch: batch.n_done),
@@ -147,6 +149,12 @@ class RunTree:
         """Return the index of the line with this key, or None."""
         return self._places.get(key)
 
+    def last_place_below(self, place: int) -> int:
+        """Return the index of the last line below the line at ``place``; ``place`` itself if there is none."""
+        depth = self.rows[place].depth
+        below = takewhile(lambda row: row.depth > depth, self.rows[place + 1 :])
+        return place + sum(1 for _ in below)
+
     def _rows_of(self, store: RunStore, battery_id: str | None, batches: list[BatchRun]) -> Iterator[RunRow]:
         depth = 0
         if battery_id is not None:
@@ -164,7 +172,7 @@ class RunTree:
 
 
 def _search_text(batch: BatchRun) -> str:
-    texts = (batch.env, batch.agent, batch.model, batch.status, batch.batch_id, batch.battery_id)
+    texts = (batch.env, batch.agent, batch.model, batch.status, batch.node, batch.batch_id, batch.battery_id)
     return "\n".join(text[:MAX_SEARCHED_CHARS] for text in texts if text).casefold()
 
 

@@ -130,6 +130,11 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self._scroll_into_view(index)
         self._set_cursor(index)
 
+    def reveal(self, first: int, last: int) -> None:
+        """Scroll the lines from ``first`` to ``last`` into view, or as many of them from ``first`` on as have room."""
+        self._sync_if_stale()
+        self._scroll_into_view(min(last, first + max(self._page(), 1) - 1))
+
     def select(self, key: str) -> bool:
         """Move the cursor to the line with ``key``; return False if there is none."""
         self._sync()  # the source may have changed since it was drawn

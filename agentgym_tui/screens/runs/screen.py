@@ -109,6 +109,8 @@ class RunsScreen(FilteredScreen, ControlScreen):
         else:
             self._tree.toggle(row.key)
             self._show()
+            place = self._tree.place_of(row.key) or 0
+            self._table.reveal(place, self._tree.last_place_below(place))
 
     @needs_node
     def action_cancel(self) -> None:

@@ -7,21 +7,25 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.run_rows import RunRows, episodes_per_minute, runs_summary
 from agentgym_tui.presenters.status_line import progress_line, time_left
 from agentgym_tui.state.batches import MAX_BATCHES
 from agentgym_tui.state.data_model import BatchRun
+from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.run_tree import RunTree, waiting_runs
 from runner.events.live import QueueChanged, WaitingBatch
 from runner.types import WorkerCounts
 from tests.support.console.fake_session import FakeSession, empty_session, ended_session, mixed_session
 from tests.support.console.line_views import line_text
 from tests.support.console.live_items import START, FakeClock
-from tests.support.console.pilot import console_app, row_keys, screen_text, wait_for_text, wait_until
+from tests.support.console.pilot import console_app, row_keys, screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import (
+    batch_completed,
     batch_id,
     batch_state,
     busy_store,
+    durable,
     hostile_store,
     live,
     node_list,
@@ -91,6 +95,42 @@ def test_a_wait_for_a_server_passes_between_two_reports() -> None:
     clock.at += 12
     shown = progress_line(store.active_batch(), 200, now=store.now())
     assert any(cell.text == "waiting for the server, 30 s left" for cell in shown)
+
+
+async def test_the_lines_of_a_run_that_is_opened_at_the_end_of_the_screen_scroll_into_view() -> None:
+    store = RunStore()
+    store.apply_events([live(*(started(n, batch_id=batch_id(n)) for n in range(60)))])
+    store.apply_events([live(*(started(100 + n, batch_id=batch_id(0)) for n in range(5)))])
+    app = console_app(FakeSession(store))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("6")
+        await wait_for_text(pilot, "60 batches")
+        await pilot.press("G", "enter")
+        await wait_for_text(pilot, "▸▾ Wordle", "task 0", "task 104")
+        await pilot.press("enter")
+        await wait_for_no_text(pilot, "task 104")
+
+
+def test_a_run_of_one_of_several_nodes_has_its_name_and_is_found_by_it() -> None:
+    store, tree = RunStore(), RunTree()
+    store.apply_events([live(started(0, batch_id=batch_id(0)), node="alpha")])
+    tree.update(store)
+    assert RunRows(tree, store).line(0, 300)[0].text == "▸ Wordle", "the only node"
+    store.apply_events([live(queue_item(1), node="beta"), live(progress(2), node="ga\x1bmma")])
+    store.apply_events([durable(batch_completed(3, env="Maze", node="delta"))])
+    tree.update(store)
+    names = {RunRows(tree, store).line(index, 300)[0].text for index in range(len(tree.rows))}
+    assert names == {"▸ Wordle · alpha", "▸ Env1 · beta", f"⚠ ▸ {UNKNOWN} · ga␛mma", "▸ Maze · delta"}
+    assert tree.search("node:beta") is None
+    tree.update(store)
+    assert [row.batches[0].env for row in tree.rows] == ["Env1"]
+
+
+def test_a_run_whose_length_is_not_known_has_no_planned_episodes() -> None:
+    store, tree = RunStore(), RunTree()
+    store.apply_events([live(started(0))])
+    tree.update(store)
+    assert RunRows(tree, store).line(0, 300)[2].text == f"0/{UNKNOWN}"
 
 
 def test_a_battery_has_the_workers_of_all_its_batches() -> None:

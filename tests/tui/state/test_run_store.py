@@ -138,6 +138,14 @@ def test_environments_keep_the_order_of_the_profile(run_store: RunStore) -> None
     assert run_store.agents == ["oracle", "random", "scripted"]
 
 
+def test_the_environments_of_running_episodes_are_listed_before_their_health_is_known(run_store: RunStore) -> None:
+    run_store.apply_events([live(started(0), started(1), started(2, env="Maze"), started(3, env=""))])
+    assert {env.name: (env.n_running, env.status) for env in run_store.envs.values()} == {
+        "Wordle": (2, None),
+        "Maze": (1, None),
+    }
+
+
 def test_the_health_of_an_environment_that_left_the_profile_is_unknown(run_store: RunStore) -> None:
     run_store.apply_profile(PROFILE)
     run_store.apply_events([live(env_health("Wordle", "down", cause="refused"), env_health("Other"))])
