@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.sessions.episode_library import StateDirLibrary, episode_from_bytes
-from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.sessions.protocols import ControlRequestError, Library, Session
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import RunnerError, StoreError
 
 if TYPE_CHECKING:
+    from runner.store.index_schema import EpisodeRow
     from runner.types.notes import Note
 
 REPAIR_INTERVAL_S: Final = 2.0
@@ -66,6 +67,14 @@ async def load_episode(session: Session, entry: ListEntry | None, episode_id: st
     loaded.episode.currency = loaded.episode.currency or session.store.currency
     loaded.episode.notes = await load_notes(session, episode_id)
     return loaded
+
+
+def currency_of(library: Library, rows: Sequence[EpisodeRow]) -> str:
+    """Return the currency that the newest of the episodes with a cost names; "" if it names none."""
+    newest = next((row for row in rows if row.cost is not None), None)
+    with contextlib.suppress(StoreError):
+        return "" if newest is None else library.load(newest.episode_id)[0].currency
+    return ""
 
 
 async def load_notes(session: Session, episode_id: str) -> Sequence[Note]:

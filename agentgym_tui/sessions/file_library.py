@@ -132,15 +132,6 @@ class FileLibrary:
         data = self.read(episode_id)
         return episode_from_bytes(data, self._path(episode_id) or Path(episode_id)), data
 
-    def currency_of(self, rows: Sequence[EpisodeRow]) -> str:
-        """Return the currency of the newest of the episodes that has a cost; "" if its file does not name it."""
-        from runner.errors import StoreError
-
-        newest = next((row for row in rows if row.cost is not None), None)
-        with suppress(StoreError):
-            return "" if newest is None else self.load(newest.episode_id)[0].currency
-        return ""
-
     def close(self) -> None:
         """Close the full-text index."""
         self.texts.close()

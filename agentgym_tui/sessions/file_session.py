@@ -9,6 +9,7 @@ from typing import Final
 
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.logs.path_kind import is_log
+from agentgym_tui.sessions.episode_loader import currency_of
 from agentgym_tui.sessions.file_export import FileExporter
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.input_priority import InputPriority
@@ -44,7 +45,7 @@ class FileSession(Session):
         while (rows := await asyncio.to_thread(next, parts, None)) is not None:
             self._add_found_logs()
             self.store.read_progress = self._files.progress
-            self.store.currency = self.store.currency or await asyncio.to_thread(self._files.currency_of, rows)
+            self.store.currency = self.store.currency or await asyncio.to_thread(currency_of, self._files, rows)
             self.store.apply_stored(rows)
         self.store.read_progress = None
         self.store.set_link(BusLink("none", "files"))

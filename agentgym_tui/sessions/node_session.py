@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.episode_library import StateDirLibrary
-from agentgym_tui.sessions.episode_loader import EpisodeRepair
+from agentgym_tui.sessions.episode_loader import EpisodeRepair, currency_of
 from agentgym_tui.sessions.event_source import EventSource
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import MIN_HISTORY, LiveFeed, feed_subjects, history_age, link_from_state
@@ -209,7 +209,10 @@ class NodeSession(Session):
     async def _read_stored(self) -> None:
         await self._wait_for_first_list(STORED_DELAY_S)
         try:
-            self.store.apply_stored(await asyncio.to_thread(self._library.rows))
+            rows = await asyncio.to_thread(self._library.rows)
+            if self._location is not None and not self._location.profile.agent.price:
+                self.store.currency = await asyncio.to_thread(currency_of, self._library, rows) or self.store.currency
+            self.store.apply_stored(rows)
         except RunnerError as exc:
             self.store.set_link(BusLink("failed", str(exc)))
             return

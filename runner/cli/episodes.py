@@ -13,6 +13,7 @@ from runner.cli.arguments import add_state_options, at_least
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
 from runner.cli.report import format_number
+from runner.cli.results import cost_currency
 from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, print_stderr, safe_text, write_result
 from runner.errors import ConfigError, StoreError
@@ -59,7 +60,8 @@ def main_episodes(argv: Sequence[str]) -> int:
             found = islice(_hits(store, _rows(index, condition, options.sort), patterns), options.limit)
             return write_result(0, lambda: _print_hits(found, as_json=options.json))
         rows = islice(_rows(index, condition, options.sort), options.limit)
-        return write_result(0, lambda: _print(rows, profile.agent.currency, as_json=options.json))
+        currency = cost_currency(profile.agent, store, index)
+        return write_result(0, lambda: _print(rows, currency, as_json=options.json))
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -22,13 +23,26 @@ from runner.cli.report import (
 from runner.cli.results_gate import check_gates, print_comparison, print_matrices
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, write_result
+from runner.config import AgentSettings
 from runner.envs.names import server_only_names, server_only_problem, unknown_environment
-from runner.errors import ConfigError
+from runner.errors import ConfigError, StoreError
 from runner.results.comparison import Comparison, compare
 from runner.results.summary import ResultRow, Selection, summarize_results
 from runner.results.task_matrix import task_matrices
 from runner.store import EpisodeIndex, EpisodeStore, open_index_to_read
 from runner.util.data_dir import require_named_folder
+
+
+def cost_currency(settings: AgentSettings, store: EpisodeStore, index: EpisodeIndex) -> str:
+    """Return the currency of the costs of stored episodes.
+
+    It is that of the profile if that has prices, else that of the newest episode with a cost, if its file names one.
+    """
+    newest = "SELECT episode_id FROM episodes WHERE cost IS NOT NULL ORDER BY episode_id DESC LIMIT 1"
+    for (episode_id,) in () if settings.price else index.select(newest):
+        with suppress(StoreError):
+            return store.load(episode_id).currency or settings.currency
+    return settings.currency
 
 
 def show_results(session: RunSession) -> int:
@@ -53,19 +67,20 @@ def show_results(session: RunSession) -> int:
         rows = summarize_results(index, selection)
         matrices = task_matrices(index, selection) if options.matrix else None
         comparison = _comparison(options.baseline, index, selection)
+        currency = cost_currency(session.profile.agent, store, index)
     finally:
         index.close()
     gate = check_gates(rows, options.fail_below, comparison)
     if options.json:
         reported = [{"path": str(file.path), "reason": file.reason} for file in damaged]
         document: dict[str, object] = {"data_dir": str(session.data_dir), "results": rows, "damaged": reported}
-        document["currency"] = session.profile.agent.currency
+        document["currency"] = currency
         document |= {"matrices": matrices} if matrices is not None else {}
         document |= {"comparison": comparison} if comparison is not None else {}
         return write_result(gate, lambda: print_json(document))
 
     def show() -> None:
-        print_results(rows, session.profile.metrics, session.profile.agent.currency)
+        print_results(rows, session.profile.metrics, currency)
         print_matrices(matrices or [])
         if comparison is not None and options.baseline is not None:
             print_comparison(comparison, options.baseline)

@@ -10,7 +10,7 @@ import pytest
 from runner.cli.dispatch import run
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
-from tests.support.episodes import RecordedEpisode
+from tests.support.episodes import RecordedEpisode, record_episodes
 
 OLD, NEW = "01J00000000000000000000001", "01J00000000000000000000002"
 
@@ -85,3 +85,19 @@ def test_options_of_results_need_results(option: list[str], capsys: pytest.Captu
     with pytest.raises(SystemExit, match="2"):
         run(["--list-envs", *option])
     assert "only valid with --results" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("agent", "currency", "expected"),
+    [("{}", "EUR", "EUR"), ("{}", None, "USD"), ("{price: {small: {prompt_per_mtok: 1}}}", "EUR", "USD")],
+)
+def test_costs_have_the_currency_of_the_prices_else_that_of_the_stored_episodes(
+    tmp_path: Path, agent: str, currency: str | None, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record_episodes(tmp_path, 2, currency=currency, agent="react", model="small")
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(f"id: p\nagent: {agent}\n")
+    assert results(tmp_path, "--json", "--config", str(profile)) == 0
+    assert json.loads(capsys.readouterr().out)["currency"] == expected
+    assert run(["episodes", "--data-dir", str(tmp_path), "--config", str(profile)]) == 0
+    assert capsys.readouterr().out.count(f"1.00 {expected}") == 2
