@@ -133,6 +133,20 @@ class StateLocator:
             self._location = location
         return location
 
+    def follow_node(self) -> StateLocation | None:
+        """Take the profile of the node that runs now, which another console may have started with it.
+
+        Returns:
+            The location with that profile; None if ``options`` name a profile, or if the node's cannot be read.
+        """
+        known = self.find()
+        if self.options.config is not None or (running := _running_profile(known.data_dir, self._environ)) is None:
+            return None
+        location = msgspec.structs.replace(known, profile=running[0], profile_file=running[1], notice="")
+        with self._lock:
+            self._location = location
+        return location
+
     def _read(self) -> StateLocation:
         from runner.config import find_data_dir, read_profile, resolve_node
 

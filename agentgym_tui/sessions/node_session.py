@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from runner.bus.connection import NatsConnection
     from runner.bus.errors import BusState
     from runner.events.control import NodeList
+    from runner.node.state_lock import NodeFile
 
 POLL_INTERVAL_S: Final = 20.0
 """Seconds between requests for the state of the node; a node that gets no requests for two minutes exits."""
@@ -306,6 +307,15 @@ class NodeSession(Session):
                 async with asyncio.timeout(POLL_INTERVAL_S if answered else RETRY_INTERVAL_S):
                     await self._poll_now.wait()
 
+    async def _compare_profiles(self, location: StateLocation, node_file: NodeFile) -> None:
+        """Set how the profile of the node differs; follow the node to another profile if the user named none."""
+        difference = await asyncio.to_thread(profile_difference, location, node_file)
+        is_other = difference is not None and not difference.is_changed
+        if is_other and (followed := await asyncio.to_thread(self._locator.follow_node)) is not None:
+            self._apply_location(followed)
+            difference = None
+        self.store.set_profile_difference(difference)
+
     async def _poll(self, data_dir: Path) -> bool:
         if self._connection is None or not self._connection.connected:
             return False
@@ -324,7 +334,7 @@ class NodeSession(Session):
             self._listed.set()
         location = await self._wait_for_location()
         if node_file is not None:
-            self.store.set_profile_difference(await asyncio.to_thread(profile_difference, location, node_file))
+            await self._compare_profiles(location, node_file)
         with contextlib.suppress(RunnerError):  # the console works without tags
             if not is_first and await asyncio.to_thread(self._library.has_changed):
                 self.store.apply_stored(())

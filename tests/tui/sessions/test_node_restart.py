@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,11 @@ def boot_of(data_dir: Path) -> str:
     return node_file.boot
 
 
+def tier_of(console: RunningSession, env: str) -> str:
+    known = console.store.envs.get(env)
+    return "" if known is None else known.tier
+
+
 def status_of(console: RunningSession, batch_id: str) -> str:
     batch = console.store.batches.get(batch_id)
     return "" if batch is None else batch.status
@@ -50,6 +57,22 @@ async def test_another_profile_than_the_nodes_is_reported_and_a_restart_loads_it
             await console.wait_until(lambda: console.store.nodes["n1"].profile == "second")
             await console.wait_until(lambda: console.store.profile_difference is None)
             assert console.store.profile_defaults
+
+
+async def test_a_console_without_a_profile_of_its_own_follows_the_node_to_another_one(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    profiles = [write_profile(tmp_path / f"{env}.yaml", env.lower(), env) for env in ("Maze", "Wordle")]
+    with ExitStack() as first:
+        first.enter_context(NodeProcess(data_dir, "--config", str(profiles[0])))
+        async with running(node_session(data_dir)) as console:
+            await console.wait_until(lambda: tier_of(console, "Maze") == "lightweight")
+            await asyncio.to_thread(first.close)
+            with NodeProcess(data_dir, "--config", str(profiles[1])):
+                await console.wait_until(lambda: tier_of(console, "Wordle") == "lightweight")
+                assert console.store.nodes["n1"].profile == "wordle"
+                assert console.store.profile_difference is None
+                assert console.store.profile_defaults
 
 
 async def test_a_changed_profile_is_reported_and_a_restart_resumes_what_ran(data_dir: Path, tmp_path: Path) -> None:
