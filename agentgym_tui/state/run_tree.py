@@ -76,8 +76,9 @@ class RunRow(NamedTuple):
 
     @property
     def status(self) -> str:
-        """Status of the batch; of a battery, that of its batch that is furthest from its end."""
-        return min((batch.status for batch in self.batches), key=lambda status: _ORDER.get(status, _ENDED))
+        """Status of the batch; of a battery, that of its batch that is furthest from a complete end."""
+        statuses = (batch.status for batch in self.batches)
+        return min(statuses, key=lambda status: (_ORDER.get(status, _ENDED), status == "completed"))
 
 
 class RunTree:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import msgspec
@@ -124,6 +125,23 @@ def test_a_run_of_one_of_several_nodes_has_its_name_and_is_found_by_it() -> None
     assert tree.search("node:beta") is None
     tree.update(store)
     assert [row.batches[0].env for row in tree.rows] == ["Env1"]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        (("completed", "cancelled"), "cancelled"),
+        (("cancelled", "completed"), "cancelled"),
+        (("completed", "completed"), "completed"),
+        (("cancelled", "interrupted"), "interrupted"),
+    ],
+)
+def test_a_battery_is_completed_only_if_all_its_batches_are(statuses: Sequence[str], expected: str) -> None:
+    store, tree = RunStore(), RunTree()
+    states = [batch_state(n, status, battery_id="battery") for n, status in enumerate(statuses)]
+    store.apply_list(node_list(*states))
+    tree.update(store)
+    assert tree.rows[0].status == expected
 
 
 def test_a_run_whose_length_is_not_known_has_no_planned_episodes() -> None:
