@@ -32,6 +32,9 @@ OSC_777: Final = "\x1b]777;notify;AgentGym;a batch has ended\x07"
 MAX_AGE: Final = timedelta(minutes=1)
 """Batch ends and failovers of a greater age are not reported; the age is console clock minus stream clock."""
 
+JUST_ENDED: Final = timedelta(seconds=10)
+"""Batches that ended within this time are reported even if no check has seen them run."""
+
 MAX_TOAST_ROWS: Final = 3
 """Rows of a toast; the key in the last one shows the whole message."""
 
@@ -64,20 +67,24 @@ class EndedBatch(NamedTuple):
 class BatchEndDetector:
     """Finds the batches that were active at the previous check and have ended since then.
 
-    A batch that cannot start is queued at one check, and interrupted for a reason at the next.
+    A batch that cannot start is queued at one check, and interrupted for a reason at the next. A short one starts and
+    ends between two checks.
     """
 
     def __init__(self) -> None:
         self._active_ids: set[str] = set()
         self._queued_ids: set[str] = set()
+        self._reported_ids: set[str] = set()
 
     def detect(self, store: RunStore, now: datetime) -> Iterator[EndedBatch]:
         """Yield the batches that ended since the last call, except those that ended more than ``MAX_AGE`` ago."""
         batches = store.batches
         active_ids = {batch_id for batch_id, batch in batches.items() if batch.status in ACTIVE}
         failed_ids = {batch_id for batch_id in self._queued_ids & batches.keys() if batches[batch_id].interruption}
-        ended_ids = (self._active_ids | failed_ids) - active_ids
+        short_ids = {batch_id for batch_id, batch in batches.items() if _has_just_completed(batch, now)}
+        ended_ids = (self._active_ids | failed_ids | (short_ids - self._reported_ids)) - active_ids
         ended = [batch for batch_id, batch in batches.items() if batch_id in ended_ids]
+        self._reported_ids = (self._reported_ids | ended_ids) & batches.keys()
         self._active_ids = active_ids
         self._queued_ids = {batch_id for batch_id, batch in batches.items() if batch.status == "queued"}
         for batch in ended:
@@ -120,6 +127,11 @@ def short_toast(text: SafeText, width: int, key: str) -> SafeText:
     *first_rows, last_row, _ = rows
     more = trusted(f"  {sanitize_line(key, 20)} shows all")
     return join([*first_rows, join([cut(fill_in("{} …", last_row), width - display_width(more)), more])], "\n")
+
+
+def _has_just_completed(batch: BatchRun, now: datetime) -> bool:
+    published_at = batch.published_at if batch.status == "completed" else None
+    return published_at is not None and now - as_aware(published_at) < JUST_ENDED
 
 
 def _is_history(batch: BatchRun, now: datetime) -> bool:

@@ -159,6 +159,31 @@ def test_a_batch_that_ended_long_ago_or_twice_is_not_reported() -> None:
     assert list(new_detector.detect(store, START)) == []
 
 
+@pytest.mark.parametrize("queued", [True, False])
+def test_a_batch_that_starts_and_ends_between_two_checks_is_reported_once(queued: bool) -> None:
+    detector, store = BatchEndDetector(), RunStore()
+    if queued:
+        store.apply_list(node_list(batch_state(0, "queued")))
+    assert list(detector.detect(store, START)) == []
+    store.apply_list(node_list(batch_state(0, "completed")))
+    assert list(detector.detect(store, START)) == []
+    store.apply_events([replace(durable(batch_completed(0)), time=START)])
+    assert [each.batch.batch_id for each in detector.detect(store, START + timedelta(seconds=2))] == [batch_id(0)]
+    assert list(detector.detect(store, START + timedelta(seconds=3))) == []
+    store.apply_events([replace(durable(batch_completed(1)), time=START)])
+    assert list(detector.detect(store, START + timedelta(seconds=20))) == []
+
+
+def test_a_batch_that_was_seen_running_is_not_reported_again_when_its_event_arrives() -> None:
+    detector, store = BatchEndDetector(), RunStore()
+    store.apply_list(node_list(batch_state(0, "running")))
+    assert list(detector.detect(store, START)) == []
+    store.apply_list(node_list(batch_state(0, "completed")))
+    assert len(list(detector.detect(store, START))) == 1
+    store.apply_events([replace(durable(batch_completed(0)), time=START)])
+    assert list(detector.detect(store, START)) == []
+
+
 def test_the_end_of_a_batch_names_the_limit_that_stopped_its_episodes() -> None:
     episodes = [episode(n, 15, outcome="truncated") for n in range(2)]
     limits = limits_text([*episodes, episode(3, outcome="timeout"), episode(4, batch_id="other")], batch_id(0))
