@@ -24,6 +24,8 @@ NO_PICTURE: Final[list[Line]] = [
     [Cell(trusted("the profile lacks episode.world: true."), "dim")],
 ]
 """Shown where there is no picture."""
+NO_STEP_YET: Final[list[Line]] = [[Cell(trusted("The first step brings the first picture."), "dim")]]
+"""Shown while an episode runs whose first step has not ended."""
 
 
 def world_lines(packed: bytes, width: int = MAX_COLUMNS) -> list[Line]:
@@ -45,14 +47,22 @@ def world_at(episode: Episode, step: int, *, before: bool = False) -> bytes:
     return next((each.world for each in reversed(episode.steps) if each.index == shown), b"")
 
 
-def shown_world(episode: Episode, step: int) -> bytes:
-    """Return the picture after a step; that of the reset while there is no step."""
-    return world_at(episode, step) if episode.steps else episode.reset_world
+def ended_step(episode: Episode, step: int) -> int:
+    """Return a step, or the newest one that has ended while the model still answers; -1 is the reset."""
+    return min(step, episode.last_step_index)
 
 
-def world_title(episode: Episode | None, step: int, key: SafeText) -> Line:
+def step_world_lines(episode: Episode, step: int, width: int = MAX_COLUMNS, *, before: bool = False) -> list[Line]:
+    """Return the picture of an episode after a step, or before it, wrapped to ``width``; a note if there is none."""
+    if episode.running and not episode.steps and not episode.reset_world:
+        return NO_STEP_YET
+    return world_lines(world_at(episode, ended_step(episode, step), before=before), width)
+
+
+def world_title(episode: Episode, step: int, key: SafeText) -> Line:
     """Return which picture a pane shows, and what the key ``key`` does."""
-    when = f"after step {step}" if episode is not None and episode.steps else "after the reset"
+    shown = ended_step(episode, step)
+    when = "after the reset" if shown < 0 else f"after step {shown}"
     return [
         Cell(trusted("World"), "head"),
         Cell(join([trusted(f" · {when} · "), key, trusted(": transcript")]), "dim"),
@@ -60,7 +70,9 @@ def world_title(episode: Episode | None, step: int, key: SafeText) -> Line:
 
 
 def world_heading(step: int, key: SafeText, *, before: bool) -> Line:
-    """Return which picture is shown, and what the key ``key`` does."""
+    """Return which picture is shown, and what the key ``key`` does; step -1 is the reset."""
+    if step < 0:
+        return [Cell(trusted("after the reset"), "head")]
     shown, other = ("before", "after") if before else ("after", "before")
     return [
         Cell(trusted(f"{shown} step {step}"), "head"),

@@ -18,7 +18,7 @@ from agentgym_tui.presenters.payload import TextRows, pretty_json
 from agentgym_tui.presenters.span_rows import spans_text, spans_with
 from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, step_blocks, transcript_text
 from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, WholeEpisode
-from agentgym_tui.presenters.world import has_pictures, world_at, world_heading, world_lines
+from agentgym_tui.presenters.world import NO_PICTURE, ended_step, has_pictures, step_world_lines, world_heading
 from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_loader import LoadedEpisode
@@ -29,6 +29,7 @@ from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.static_lines import WrappedText
 from agentgym_tui.widgets.transcript import Transcript
 from runner.types import Span
+from runner.types.cells import MAX_COLUMNS
 
 _NOTE_WIDTH: Final = 120
 """Columns of the note right of the tabs."""
@@ -229,20 +230,25 @@ class EpisodeWorld(EpisodeContent):
     def show(self, shown: ShownEpisode) -> None:
         """Show the picture; it stays scrolled while steps are selected."""
         key = sanitize_line(keymap_of(self._view.app).key("list.choose"), 20)
-        heading = world_heading(shown.step, key, before=self._is_before)
-        packed = self._packed(shown)
-        self._view.set_lines(lambda width: [heading, [], *world_lines(packed, width)])
+        heading = world_heading(self._step(shown), key, before=self._is_before)
+        self._view.set_lines(lambda width: [heading, [], *self._lines(shown, width)])
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
         """Return the picture without colors; it is always sanitized."""
-        return "\n".join("".join(cell.text for cell in line).rstrip() for line in world_lines(self._packed(shown)))
+        return "\n".join("".join(cell.text for cell in line).rstrip() for line in self._lines(shown))
 
     def choose(self) -> None:
         """Switch between the pictures before and after the step."""
         self._is_before = not self._is_before
 
-    def _packed(self, shown: ShownEpisode) -> bytes:
-        return b"" if shown.loaded is None else world_at(shown.loaded.episode, shown.step, before=self._is_before)
+    def _lines(self, shown: ShownEpisode, width: int = MAX_COLUMNS) -> list[Line]:
+        if shown.loaded is None:
+            return NO_PICTURE
+        return step_world_lines(shown.loaded.episode, shown.step, width, before=self._is_before)
+
+    @staticmethod
+    def _step(shown: ShownEpisode) -> int:
+        return shown.step if shown.loaded is None else ended_step(shown.loaded.episode, shown.step)
 
 
 class EpisodeTrace(EpisodeContent):

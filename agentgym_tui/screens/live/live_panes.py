@@ -22,7 +22,7 @@ from agentgym_tui.presenters.pane_titles import (
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows, unsafe_episode_text, unsafe_step_text
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.welcome import welcome_lines
-from agentgym_tui.presenters.world import shown_world, world_lines, world_title
+from agentgym_tui.presenters.world import ended_step, step_world_lines, world_at, world_title
 from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import RunStore
@@ -260,18 +260,20 @@ class WorldPane(LivePane):
 
     def title(self, state: LiveState, width: int) -> list[Line]:
         """Return the step after which the picture was taken."""
+        if state.episode is None:
+            return []
         return [world_title(state.episode, state.step, sanitize_line(state.key("live.world"), 20))]
 
     def version(self, state: LiveState) -> object:
         """Return the picture and its step."""
         episode = state.episode if state.shows_world else None
-        return episode and (_subject(state), shown_world(episode, state.step))
+        return episode and (_subject(state), episode.running, world_at(episode, ended_step(episode, state.step)))
 
     def update(self, state: LiveState) -> None:
         """Show the picture; it stays scrolled while steps are selected."""
         if state.episode is not None and state.shows_world:
-            packed = shown_world(state.episode, state.step)
-            self.picture.set_lines(lambda width: world_lines(packed, width))
+            episode, step = state.episode, state.step
+            self.picture.set_lines(lambda width: step_world_lines(episode, step, width))
 
 
 class RewardsPane(LivePane):

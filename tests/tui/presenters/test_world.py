@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from agentgym_tui.presenters.cells import Cell, Tone, line_width
 from agentgym_tui.presenters.text_width import display_width
-from agentgym_tui.presenters.world import NO_PICTURE, has_pictures, world_at, world_lines
+from agentgym_tui.presenters.world import (
+    NO_PICTURE,
+    NO_STEP_YET,
+    ended_step,
+    has_pictures,
+    step_world_lines,
+    world_at,
+    world_lines,
+)
 from agentgym_tui.safe_text import trusted
 from runner.types.cells import COLORS, FILLS, MAX_ROWS
 from runner.util.display_text import is_unsafe
@@ -96,5 +104,17 @@ def test_the_picture_of_a_step_and_the_one_before_it() -> None:
     played = episode(steps=[step(0, world=b'["0"]'), step(2, world=b'["2"]')], reset_world=b'["reset"]')
     assert [world_at(played, index) for index in (0, 1, 2)] == [b'["0"]', b"", b'["2"]']
     assert [world_at(played, index, before=True) for index in (0, 1, 2)] == [b'["reset"]', b'["0"]', b""]
+    assert [ended_step(played, index) for index in (0, 2, 3)] == [0, 2, 2]
+    assert ended_step(episode(steps=[]), 0) == -1
+    assert step_world_lines(played, 3) == world_lines(b'["2"]')
     assert has_pictures(played)
     assert not has_pictures(episode())
+
+
+def test_an_episode_before_its_first_step_does_not_look_as_if_it_had_no_pictures() -> None:
+    begun = episode(steps=[])
+    begun.outcome = None
+    assert step_world_lines(begun, 0) is NO_STEP_YET
+    begun.reset_world = packed([["at the start"]])
+    assert step_world_lines(begun, 0) == world_lines(begun.reset_world)
+    assert step_world_lines(episode(steps=[]), 0) is NO_PICTURE

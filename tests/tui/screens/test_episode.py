@@ -23,7 +23,14 @@ from runner.store.index_schema import episode_row
 from runner.store.safe_json import encode
 from tests.support.are_episodes import IDLE, JUDGE_FAILED, MISSED, are_record
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session
-from tests.support.console.pilot import console_pilot, toast_text, wait_for_widget_text, wait_until, widget_text
+from tests.support.console.pilot import (
+    console_pilot,
+    toast_text,
+    wait_for_text,
+    wait_for_widget_text,
+    wait_until,
+    widget_text,
+)
 from tests.support.console.samples import (
     HOSTILE,
     NODE,
@@ -139,6 +146,10 @@ async def test_the_world_of_a_running_episode_follows_its_newest_step() -> None:
         await pilot.press("W")
         session.store.apply_events([live(timestep(3, last + 1, seq=50, world=world, reset_world=[["start"]]))])
         await wait_for_widget_text(pilot, "#world", "now at 7")
+        session.store.apply_events([live(token(3, 51, "I go ", last + 2))])
+        await wait_for_text(pilot, "I go")
+        assert f"after step {last + 1} " in widget_text(pilot, "#world")
+        assert "now at 7" in widget_text(pilot, "#world")
         assert session.store.episodes[RUNNING].reset_world == encode([["start"]])
 
 

@@ -542,8 +542,10 @@ async def test_the_world_takes_the_place_of_the_transcript_and_follows_the_steps
         world = [["now at ", ["7", "red"]]]
         session.store.apply_events([live(timestep(3, last + 1, seq=50, world=world))])
         await wait_for_text(pilot, f"World · after step {last + 1}", "now at 7")
+        session.store.apply_events([live(token(3, 51, "I go ", last + 2))])
+        await wait_for_text(pilot, "I go", f"World · after step {last + 1}", "now at 7")
         pilot.app.screen.query_one("#steps").focus()
-        await pilot.press("k")
+        await pilot.press("k", "k")
         await wait_for_text(pilot, f"World · after step {last} ", "No picture of the environment")
         await pilot.press("W")
         await wait_for_text(pilot, f"Transcript · step {last}")
