@@ -12,6 +12,8 @@ from runner.types.time_shares import Cause, TimedStep, TimeShares, time_shares
 
 FULL_CACHE: Final = 0.9
 """Used part of a KV cache from which on it is named as the reason of a queue."""
+GATEWAY: Final = "TensorZero"
+"""Product whose queue is that of its backend, which is an endpoint of its own."""
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +57,20 @@ def find_bottleneck(
         return _failure((), failing, 1.0)
     if shares.total_s <= 0.0:
         return _without_steps(servers)
-    server = _busiest(servers)
+    server = _busiest(_answering(servers, steps))
     if server is not None:
         _split_by(shares, server)
     cause, share = shares.largest_first()[0]
     if cause == "endpoint":
         return _failure(steps, failing, share)
     return Bottleneck(cause, _SENTENCES[cause](shares, server), share)
+
+
+def _answering(servers: Sequence[ServerState], steps: Sequence[TimedStep]) -> Sequence[ServerState]:
+    """Leave out servers for which no step has waited; behind a gateway, any server may have answered."""
+    names = {step.endpoint for step in steps if step.endpoint}
+    answering = [server for server in servers if server.endpoint in names]
+    return servers if not names or any(server.server == GATEWAY for server in answering) else answering
 
 
 def _busiest(servers: Sequence[ServerState]) -> ServerState | None:

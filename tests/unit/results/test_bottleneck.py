@@ -80,6 +80,15 @@ def test_the_sentence_names_what_is_waited_for(
     assert find_bottleneck([step(phases, *warnings)], servers).sentence == sentence
 
 
+def test_the_queue_of_a_server_that_answers_nobody_here_explains_nothing() -> None:
+    steps, other = [step(Phases(model=4.0))], msgspec.structs.replace(BUSY, endpoint="spare")
+    assert find_bottleneck(steps, [other]).cause == "model"
+    idle = msgspec.structs.replace(BUSY, waiting=0.0, decode_s=2.0)
+    assert find_bottleneck(steps, [other, idle]).cause == "decode"
+    gateway = ServerState(endpoint="lab", server="TensorZero")
+    assert find_bottleneck(steps, [gateway, other]).cause == "queue"
+
+
 def test_before_the_first_step_a_queue_or_a_failure_is_named() -> None:
     assert find_bottleneck([]).cause == "none"
     assert find_bottleneck([], [BUSY]).cause == "queue"
