@@ -6,7 +6,7 @@ import logging
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +32,7 @@ from runner.cli.report import (
     report_recovered,
 )
 from runner.cli.run_session import RunSession
+from runner.cli.server_thread import reading_servers
 from runner.cli.signals import INTERRUPTED, SignalHandler
 from runner.cli.terminal import print_stderr, reserve_stdout, write_result
 from runner.errors import ConfigError
@@ -86,6 +87,7 @@ def run_batches(session: RunSession) -> int:
             closing(workspace),
             closing(models),
             closing(notifier),
+            reading_servers(models) if _uses_model(batches) else nullcontext(),
             _event_recording(session, workspace) as (recorder, observers),
         ):
             workspace.meter = GpuMeter(MachineSampler(None, workspace.clock), workspace.clock.monotonic)
@@ -101,6 +103,10 @@ def run_batches(session: RunSession) -> int:
         report_models(results)
         _report_interruptions(batches, results, session.options.argv)
         return code
+
+
+def _uses_model(batches: Iterable[ResolvedBatch]) -> bool:
+    return any(batch.spec.model is not None for batch in batches)
 
 
 def _report_interruptions(batches: list[ResolvedBatch], results: list[BatchResult], argv: Sequence[str]) -> None:
