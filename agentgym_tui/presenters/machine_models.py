@@ -31,6 +31,9 @@ MAX_REASON: Final = 100
 MAX_MODEL: Final = 100
 """Number of characters shown of a model in memory."""
 
+NO_METRICS: Final = trusted("none read; SGLang needs --enable-metrics, llama.cpp --metrics")
+"""Shown for a server that answers, while no metrics of it were read."""
+
 
 def model_section(view: MachineView) -> Section:
     """Return the model endpoints in the order in which agents try them."""
@@ -60,6 +63,8 @@ def _endpoint_items(view: MachineView, name: str, endpoint: EndpointState) -> It
     if endpoint.metrics_at_s >= view.store.now() - METRICS_S:
         yield from _load_items(view, name)
         yield from _memory_items(name, endpoint.in_memory)
+    elif answers and not view.problems_only:
+        yield Item(f"metrics {name}", trusted("  metrics"), Cell(NO_METRICS, "dim"))
 
 
 def _use_items(name: str, endpoint: EndpointState, use: EndpointUse) -> Iterator[Item]:

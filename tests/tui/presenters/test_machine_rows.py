@@ -297,7 +297,9 @@ def test_a_model_server_has_the_load_that_it_reports_while_it_does() -> None:
     assert "KV cache 50% used · prefix hits 25% ▄▄" in shown and "speed 410 tokens/s ██" in shown
     metrics(running=1e300, waiting=-5.0, kv_cache=7.0, tokens_per_s=1e300)(store)
     assert any(each.startswith("KV cache 100% used") for each in texts(store))
+    assert not any("none read" in each for each in texts(store))
     clock.at += 60.0
+    assert "metrics none read; SGLang needs --enable-metrics, llama.cpp --metrics" in texts(store)
     assert not any("KV cache" in each for each in texts(store))
 
 
