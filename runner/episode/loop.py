@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from runner.episode.control import EpisodeControl
 from runner.episode.step import StepRunner, TokenStream
 from runner.episode.teardown import CLEANUP_TIMEOUT_S, evaluate, last_response_flow, release
@@ -215,7 +217,7 @@ class EpisodeLoop:
             steps.append(step)
             try:
                 if self._world is not None:
-                    step.world = await self._world.take()
+                    await self._draw(step, self._world)
             finally:  # also if the episode is cancelled or out of time meanwhile
                 self._emit_step(step)
             observation = step.observation
@@ -226,6 +228,15 @@ class EpisodeLoop:
             if self._time_left_s() <= 0:
                 return Outcome.TIMEOUT
         return self._control.cancel_outcome or Outcome.CANCELLED
+
+    async def _draw(self, step: TimeStep, world: WorldRecorder) -> None:
+        """Take the picture after a step; a server that draws it slowly counts as a slow environment."""
+        begun = self._clock.monotonic()
+        with self._tracer.span("render_cells", "environment"):
+            step.world = await world.take()
+        if step.phases is not None:
+            drawn_s = self._clock.monotonic() - begun
+            step.phases = msgspec.structs.replace(step.phases, env=step.phases.env + drawn_s)
 
     def _on_pause(self) -> None:
         self._deadline.reschedule(None)

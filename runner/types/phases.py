@@ -36,7 +36,7 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         prefill: the model reads the prompt.
         decode: the model writes its answer.
         model: all of the answer; what exceeds its three known parts is not known in detail.
-        env: the environment's step.
+        env: the environment's step and its picture.
         own: everything else: the agent's own work, rate limits, requests that failed, and waiting after a failure.
         about: whether parts of the answer are estimates from the server's means over all requests.
     """

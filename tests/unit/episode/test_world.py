@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 from runner.episode.runner import Runner
 from runner.episode.world import pack_cells
 from runner.errors import EnvironmentFault
+from runner.tracing import SpanList
 from runner.types import CellRun, Cells, EpisodeEvent, Outcome, TimestepPlayed, Trajectory, unpack_cells
 from runner.types.cells import MAX_CELLS_BYTES, MAX_COLUMNS, MAX_ROWS
+from runner.util.clock import Clock
 from runner.util.display_text import is_unsafe
 from tests.support.fakes import Counter, UpAgent
 from tests.support.json_values import JSON_VALUES
+from tests.support.manual_clock import ManualClock
 from tests.support.runners import make_context
 
 
@@ -58,6 +61,14 @@ class Twin(UpAgent):
 class Foreign(Counter):
     def render_cells(self) -> Any:  # noqa: ANN401 - breaks the protocol
         return [["not", "cells"]]
+
+
+class Slow(Drawn):
+    clock = ManualClock()
+
+    def render_cells(self) -> Cells | None:
+        self.clock.now += 5.0
+        return super().render_cells()
 
 
 class Stuck(Counter):
@@ -122,6 +133,19 @@ async def test_a_failure_costs_the_pictures_and_not_the_episode(
     assert [step.world for step in trajectory.timesteps] == [None] * 3
     assert len(caplog.messages) == 1
     assert reason in caplog.text
+
+
+async def test_the_time_of_a_picture_counts_as_that_of_the_environment_and_has_a_span() -> None:
+    spans = SpanList()
+    runner = Runner(
+        env_cfg={"_target_": f"{__name__}.Slow"},
+        agent_cfg={"_target_": "tests.support.fakes.UpAgent"},
+        records_world=True,
+    )
+    context = make_context(spans=spans, clock=Clock(monotonic=Slow.clock))
+    trajectory = await runner.play_episode(context=context)
+    assert [step.phases and step.phases.env for step in trajectory.timesteps] == [5.0] * 3
+    assert [span.name for span in spans.spans].count("render_cells") == 3
 
 
 async def test_a_step_whose_picture_is_cancelled_is_still_emitted() -> None:
