@@ -13,7 +13,19 @@ import msgspec
 from textual.binding import Binding
 from textual.keys import key_to_character
 
-from agentgym_tui.commands.registry import BUS, CURATION, EXPORT, LIBRARY, LIVE, NODE, SCREENS, Command, Registry, Scope
+from agentgym_tui.commands.registry import (
+    ARCHIVE,
+    BUS,
+    CURATION,
+    EXPORT,
+    LIBRARY,
+    LIVE,
+    NODE,
+    SCREENS,
+    Command,
+    Registry,
+    Scope,
+)
 from agentgym_tui.textual_compat import binding_ids
 
 if TYPE_CHECKING:
@@ -73,7 +85,7 @@ COMMANDS: Final = Registry(
     Command("episodes.failures", "f", "Failures", "failures", "episodes", "how they failed", False, LIBRARY),
     Command("episodes.select", "space", "Select", "select", "episodes", "select the episode, or deselect it", False),
     Command("episodes.select_all", "a", "All", "select_all", "episodes", "select all that match the filter", False),
-    Command("episodes.archive", "A", "Archive", "curate('archive')", "episodes", "the selection", False, CURATION),
+    Command("episodes.archive", "A", "Archive", "curate('archive')", "episodes", "the selection", False, ARCHIVE),
     Command("episodes.delete", "D", "Delete", "curate('delete')", "episodes", "the selection", False, CURATION),
     Command("episodes.export", "e", "Export", "export", "episodes", "write them for trainers", False, EXPORT),
     Command("episodes.undo", "U", "Undo", "undo", "episodes", "bring back what went last", False, CURATION),

@@ -105,6 +105,10 @@ CURATION: Final = Requirement(
     lambda session: trusted("these episodes are only read: use `agentgym-tui launch` in their state directory"),
 )
 """Stored episodes that may be archived and deleted."""
+ARCHIVE: Final = Requirement(
+    lambda session: session.curation is not None or session.archiver is not None, LIBRARY.reason
+)
+"""Stored episodes that may be archived, or opened ones that may be copied into an archive."""
 EXPORT: Final = Requirement(lambda session: session.exporter is not None, LIBRARY.reason)
 """Stored episodes that can be written in other formats."""
 LOGS: Final = Requirement(

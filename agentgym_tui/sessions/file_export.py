@@ -6,7 +6,8 @@ import asyncio
 import shutil
 import tempfile
 from collections import Counter
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,19 +34,60 @@ class FileExporter:
         """Write episodes in a format, and return what was written and left out; raises ``RunnerError``."""
         return await asyncio.to_thread(self._export, job)
 
+    async def archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
+        """Copy episodes into a new archive, which can be opened like a folder.
+
+        Args:
+            episode_ids: the episodes.
+            path: the archive, a zip file that does not exist.
+
+        Returns:
+            The number of copied episodes, and of those that cannot be read by reason.
+
+        Raises:
+            StoreError: the archive cannot be written or exists, or no episode can be read.
+        """
+        return await asyncio.to_thread(self._archive, episode_ids, path)
+
     def _export(self, job: ExportJob) -> Manifest:
-        from runner.store import EpisodeStore, open_index
+        from runner.store import open_index
+
+        with self._copied(job.episode_ids, job.check) as (store, unreadable), closing(open_index(store)) as index:
+            return export_chosen(store, index, job, unreadable)
+
+    def _archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
+        from runner.store.archive import Source, write_archive
+
+        if path.exists():
+            raise StoreError(f"{path} exists; move it away")
+        with self._copied(episode_ids) as (store, unreadable):
+            files = sorted(each for each in store.runs.glob("*/*") if each.is_file())
+            if not (n_copied := len(episode_ids) - unreadable.total()):
+                raise StoreError(f"no episode can be read: {next(iter(unreadable))}")
+            write_archive(path, [Source(str(each.relative_to(store.data_dir)), each) for each in files])
+        return n_copied, unreadable
+
+    @contextmanager
+    def _copied(
+        self, episode_ids: Sequence[str], check: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[EpisodeStore, Counter[str]]]:
+        """Copy episodes into a temporary store; yield it, and the number of those that cannot be read by reason.
+
+        Args:
+            episode_ids: the episodes.
+            check: called before each of them; may raise.
+        """
+        from runner.store import EpisodeStore
 
         with tempfile.TemporaryDirectory(prefix="agentgym-export-") as folder:
             store, unreadable = EpisodeStore(Path(folder)), Counter[str]()
-            for episode_id in job.episode_ids:
-                job.check()
+            for episode_id in episode_ids:
+                check()
                 try:
                     self._copy(store, episode_id)
                 except StoreError as exc:
                     unreadable[str(exc)] += 1
-            with closing(open_index(store)) as index:
-                return export_chosen(store, index, job, unreadable)
+            yield store, unreadable
 
     def _copy(self, store: EpisodeStore, episode_id: str) -> None:
         """Copy an episode with its token ids; raises ``StoreError``."""

@@ -36,7 +36,8 @@ class FileSession(Session):
         logs = dict.fromkeys(path for path in paths if is_log(path))
         self.logs = [LogFile(path) for path in logs]
         self._files = FileLibrary([path for path in paths if path not in logs], cache_folder)
-        self.library, self.exporter = self._files, FileExporter(self._files)
+        self.library = self._files
+        self.exporter = self.archiver = FileExporter(self._files)
 
     async def run(self) -> None:
         """Read the episode files; add the rows of each part to the store as soon as the part is read."""

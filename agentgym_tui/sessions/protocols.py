@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentgym_tui.sessions.control_client import NodeControl
     from agentgym_tui.sessions.curation import Curation, ExportJob
     from agentgym_tui.sessions.event_source import EventSource
+    from agentgym_tui.sessions.file_export import FileExporter
     from runner.formats.export import Manifest
     from runner.query.fields import Lookup
     from runner.results.summary import ResultSource
@@ -110,6 +111,7 @@ class Session(Protocol):
         library: episodes stored on this machine; None for a session that only watches a bus.
         curation: archives and deletes the episodes of the library; None where they are only read.
         exporter: writes episodes of the library; None for a session without one.
+        archiver: copies episodes of opened files into an archive; None where ``curation`` archives them.
         control: client for requests to nodes; None for a session without a node.
         events: source of the raw messages of the bus; None for a session without a bus.
         logs: log files named on the command line, or found in opened folders, or opened by ``open_logs``; only grows.
@@ -124,6 +126,7 @@ class Session(Protocol):
     library: Library | None = None
     curation: Curation | None = None
     exporter: Exporter | None = None
+    archiver: FileExporter | None = None
     control: NodeControl | None = None
     events: EventSource | None = None
     logs: Sequence[LogFile] = ()

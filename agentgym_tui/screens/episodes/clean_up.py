@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentgym_tui.commands.keymap import keymap_of
@@ -20,6 +22,7 @@ from runner.errors import StoreError
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.curation import Curation
+    from agentgym_tui.sessions.file_export import FileExporter
     from runner.node.curation import CurationAction, CurationPlan, CurationReport
 
 
@@ -93,6 +96,9 @@ def curate(
         episode_ids: the chosen episodes.
         on_done: called when episodes have gone.
     """
+    if action == "archive" and session.archiver is not None and episode_ids:
+        start_worker(screen, partial(_copy_to_archive, screen, session.archiver, episode_ids), group="curation")
+        return
     if (curation := _curation(screen, session)) is None:
         return
     if not episode_ids:
@@ -139,6 +145,20 @@ def export(screen: ConsoleScreen[Any], session: Session, episode_ids: Sequence[s
             screen.app.push_screen(ExportForm(exporter, episode_ids, [*formats.values()], query))
 
     start_worker(screen, open_form, group="curation")
+
+
+async def _copy_to_archive(screen: ConsoleScreen[Any], archiver: FileExporter, episode_ids: Sequence[str]) -> None:
+    """Copy episodes of opened files, which stay, into a new archive in the working directory."""
+    path = Path.cwd() / f"episodes-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip"
+    screen.toast(trusted(f"archive: {_episodes(len(episode_ids))} …"))
+    try:
+        n_copied, unreadable = await archiver.archive(episode_ids, path)
+    except StoreError as exc:
+        screen.toast(sanitize_message(f"✗ {exc}", 400), failed=True)
+        return
+    copied = fill_in("{} copied into {}; the opened files stay", _episodes(n_copied), sanitize_message(str(path), 300))
+    left_out = [sanitize_message(f"✗ {n:,} left out: {reason}", 300) for reason, n in unreadable.most_common(3)]
+    screen.toast(join([copied, *left_out], "\n"), failed=bool(left_out))
 
 
 async def _run(

@@ -17,6 +17,7 @@ from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.curation import Curation, ExportJob
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
+from agentgym_tui.sessions.file_export import FileExporter
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import ControlRequestError, Exporter, Library, RunCommand
 from agentgym_tui.sessions.row_table import RowTable
@@ -290,6 +291,7 @@ class FakeSession:
         self.library: Library | None = self.fake_library
         self.curation: Curation | None = None
         self.exporter: Exporter | None = None
+        self.archiver: FileExporter | None = None
         self.fake_events = FakeEvents()
         self.events: EventSource | None = self.fake_events
         self.logs: Sequence[LogFile] = ()

@@ -22,6 +22,7 @@ from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.curation import Curation
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
+from agentgym_tui.sessions.file_export import FileExporter
 from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.protocols import ControlRequestError, Exporter, Library, RunCommand
 from agentgym_tui.sessions.row_table import RowTable
@@ -184,6 +185,7 @@ class HostileSession:
         self.library: Library | None = HostileLibrary(text)
         self.curation: Curation | None = None
         self.exporter: Exporter | None = None
+        self.archiver: FileExporter | None = None
         self.control: NodeControl | None = HostileControl(text)
         self.events: EventSource | None = HostileEvents(text)
         self.logs: Sequence[LogFile] = ()

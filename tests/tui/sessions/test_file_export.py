@@ -11,9 +11,11 @@ from agentgym_tui.sessions.curation import ExportJob, ExportStopped
 from agentgym_tui.sessions.file_export import FileExporter
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.file_session import FileSession
+from runner.errors import StoreError
 from runner.formats.format import find_format
 from runner.store import EpisodeStore, open_index
-from tests.support.console.pilot import screen_text, wait_for_text, wait_for_widget_text
+from runner.store.archive import read_directory, tokens_member
+from tests.support.console.pilot import screen_text, toast_text, wait_for_text, wait_for_widget_text, wait_until
 from tests.support.episodes import RecordedEpisode, make_step, record_episodes
 from tests.tui.sessions.test_episode_library import file_of, modification_times, scan_library
 
@@ -51,7 +53,7 @@ async def test_a_selection_of_opened_files_is_exported_by_keyboard(
 ) -> None:
     record_episodes(tmp_path / "data", 3)
     monkeypatch.chdir(tmp_path)
-    async with Console(FileSession([tmp_path / "data"])).run_test(size=(120, 40)) as pilot:
+    async with Console(FileSession([tmp_path / "data"])).run_test(size=(120, 40), notifications=True) as pilot:
         await wait_for_widget_text(pilot, "#summary", "3 episodes")
         await pilot.press("space", "space", "e")
         await wait_for_text(pilot, "Export 2 episodes")
@@ -61,3 +63,38 @@ async def test_a_selection_of_opened_files_is_exported_by_keyboard(
         await wait_for_text(pilot, "✓", "2 episodes as ATIF")
     found = msgspec.json.decode(await asyncio.to_thread((tmp_path / "episodes/manifest.json").read_bytes))
     assert found["n_written"] == 2
+
+
+async def test_a_selection_of_opened_files_is_copied_into_an_archive_that_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = record_episodes(tmp_path / "data", 3)
+    file_of(tmp_path / "data", records[2]).with_suffix(".tokens").write_bytes(b"token ids")
+    monkeypatch.chdir(tmp_path)
+    before = modification_times(tmp_path / "data")
+    async with Console(FileSession([tmp_path / "data"])).run_test(size=(120, 40), notifications=True) as pilot:
+        await wait_for_widget_text(pilot, "#summary", "3 episodes")
+        await pilot.press("space", "space", "A")
+        await wait_until(pilot, lambda: "2 episodes copied into" in toast_text(pilot))
+        await pilot.press("U")
+        await wait_until(pilot, lambda: "these episodes are only read" in toast_text(pilot))
+    assert modification_times(tmp_path / "data") == before
+    [archive] = await asyncio.to_thread(lambda: [*tmp_path.glob("episodes-*.zip")])
+    copied = scan_library(archive)
+    assert [row.episode_id for row in copied.rows()] == [record.episode_id for record in reversed(records[1:])]
+    assert copied.read(records[2].episode_id) == file_of(tmp_path / "data", records[2]).read_bytes()
+    assert tokens_member(records[2].batch_id, records[2].episode_id) in read_directory(archive)
+
+
+async def test_an_archive_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    [record] = record_episodes(tmp_path / "data")
+    library = scan_library(tmp_path / "data")
+    exporter, archive = FileExporter(library), tmp_path / "x.zip"
+    archive.write_bytes(b"mine")
+    with pytest.raises(StoreError, match="exists"):
+        await exporter.archive([record.episode_id], archive)
+    assert archive.read_bytes() == b"mine"
+    file_of(tmp_path / "data", record).unlink()
+    with pytest.raises(StoreError, match="no episode can be read"):
+        await exporter.archive([record.episode_id], tmp_path / "y.zip")
+    assert not (tmp_path / "y.zip").exists()
