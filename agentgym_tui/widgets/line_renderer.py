@@ -134,12 +134,7 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
             self.refresh()
 
     def scroll_to_found(self, index: int, number: int = 0) -> None:
-        """Scroll sideways until a place with the words that are searched for is visible.
-
-        Args:
-            index: the line.
-            number: which of its places; -1 for the last one.
-        """
+        """Scroll sideways until the found place with this number in line ``index`` is visible."""
         room, columns = self._width - LIST_MARGIN, self._found_columns(index)
         if columns:
             start, stop = columns[min(number, len(columns) - 1)]

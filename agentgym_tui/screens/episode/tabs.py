@@ -13,7 +13,9 @@ from textual.message import Message
 from textual.widgets import ContentSwitcher
 
 from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.screens.episode.views import EPISODE_VIEWS, EpisodeContent, EpisodeTranscript, ShownEpisode
+from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
+from agentgym_tui.screens.episode.transcripts import EpisodeTranscript
+from agentgym_tui.screens.episode.views import EPISODE_VIEWS
 from agentgym_tui.sessions.episode_loader import LoadedEpisode
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.tab_bar import Tab, TabBar

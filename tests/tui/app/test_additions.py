@@ -15,7 +15,8 @@ from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
-from agentgym_tui.screens.episode.views import EPISODE_VIEWS, EpisodeContent, EpisodeView, ShownEpisode
+from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
+from agentgym_tui.screens.episode.views import EPISODE_VIEWS, EpisodeView
 from agentgym_tui.screens.live.live_panes import LIVE_PANES, LivePane, LiveState, PaneSpec
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.services.toast import toast
