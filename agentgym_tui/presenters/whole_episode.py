@@ -58,13 +58,20 @@ class StepBlocks:
         self._known: dict[int, tuple[StepState, list[Block]]] = {}
         self._notes: Sequence[Note] = ()
 
-    def blocks(self, episode: Episode, folded: Collection[str] = (), hidden: Collection[str] = ()) -> WholeEpisode:
+    def blocks(
+        self,
+        episode: Episode,
+        folded: Collection[str] = (),
+        hidden: Collection[str] = (),
+        n_steps: int | None = None,
+    ) -> WholeEpisode:
         """Return the blocks of an episode.
 
         Args:
             episode: the episode.
             folded: names of ``FOLDS``; the blocks of these kinds are only headings.
             hidden: names of ``FOLDS``; the blocks of these kinds are left out.
+            n_steps: number of the steps to show, from the first one on; None for all.
         """
         if episode.notes is not self._notes:
             self._notes = episode.notes
@@ -72,7 +79,7 @@ class StepBlocks:
         kinds, left_out = kinds_of(folded), kinds_of(hidden)
         whole = WholeEpisode([], {}, set())
         before: list[Block] = []
-        for step in episode.steps:
+        for step in episode.steps[:n_steps]:
             blocks = self._of_step(episode, step)
             whole.starts[step.index] = len(whole.blocks)
             whole.blocks.append(_heading(step))
@@ -81,7 +88,8 @@ class StepBlocks:
                 if each.kind not in left_out:
                     whole.blocks.append(_folded(each) if each.kind in kinds else each)
             before = blocks
-        if episode.running or not episode.steps:
+        is_whole = n_steps is None or n_steps >= len(episode.steps)
+        if is_whole and (episode.running or not episode.steps):
             next_index = episode.steps[-1].index + 1 if episode.steps else 0
             whole.starts[next_index] = len(whole.blocks)
             whole.blocks.append(Block("action", trusted(f"step {next_index}"), []))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from bisect import bisect_right
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final
 
 from agentgym_tui.presenters.answering_endpoint import answer_parts
@@ -13,9 +16,13 @@ from agentgym_tui.presenters.transcript import failure_blocks, step_blocks, tran
 from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, WholeEpisode
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
+from agentgym_tui.services.timers import start_worker
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.widgets.transcript import Transcript
 
+N_AT_ONCE: Final = 100
+"""Number of steps that are added to the whole episode at a time, within a thirtieth of a second."""
+PAUSE_S: Final = 0.005
 _NOTE_WIDTH: Final = 120
 """Columns of the note right of the tabs."""
 
@@ -77,19 +84,44 @@ class EpisodeTranscript(EpisodeContent):
         self._episode: Episode | None = None
         self._drawn: tuple[object, ...] | None = None
         self._place: tuple[str, int] = ("", 0)
+        self._shown = ShownEpisode()
+        self._n_steps = 0
 
     def show(self, shown: ShownEpisode) -> None:
-        """Show the steps; another selected step comes to the top."""
+        """Show the steps, at once those up to some after the selected one, which comes to the top if it is another."""
         if shown.key != self._place[0]:
-            self._steps = StepBlocks()
+            self._steps, self._n_steps = StepBlocks(), 0
+        self._shown = shown
+        if shown.loaded is not None:
+            n_before = bisect_right(shown.loaded.episode.steps, shown.step, key=attrgetter("index"))
+            self._n_steps = max(self._n_steps, n_before + N_AT_ONCE)
+        if self._n_left:
+            start_worker(self._transcript, self._show_others, group="whole", exclusive=True)
         self._transcript.show_blocks(self._blocks(shown), subject=shown.key, follow=shown.follow)
         is_selected = (shown.key, shown.step) != self._place and not shown.follow
         self._place = shown.key, shown.step
         if is_selected and shown.step in self._whole.starts:
             self._transcript.go_to_block(self._whole.starts[shown.step])
 
+    @property
+    def _n_left(self) -> int:
+        """Number of steps that are not shown yet."""
+        loaded = self._shown.loaded
+        return 0 if loaded is None else max(len(loaded.episode.steps) - self._n_steps, 0)
+
+    async def _show_others(self) -> None:
+        """Add the other steps, a part at a time, so that keys are handled meanwhile; the end stays at the end."""
+        while self._n_left and self._transcript.is_attached:
+            await asyncio.sleep(PAUSE_S)
+            is_at_end = self._transcript.cursor == len(self._transcript.source) - 1
+            self._n_steps += N_AT_ONCE
+            self._transcript.show_blocks(self._blocks(self._shown), subject=self._shown.key)
+            if is_at_end:
+                self._transcript.move_to(len(self._transcript.source) - 1)
+
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
         """Return the shown blocks; they are always sanitized."""
+        self._n_steps += self._n_left
         return transcript_text(self._blocks(shown))
 
     def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
@@ -105,6 +137,8 @@ class EpisodeTranscript(EpisodeContent):
         Returns:
             False if the episode has no such blocks.
         """
+        self._n_steps += self._n_left
+        self._blocks(self._shown)
         if not self._whole.kinds.intersection(FOLDS[name]):
             return False
         if name in self._folded:
@@ -121,10 +155,11 @@ class EpisodeTranscript(EpisodeContent):
         return self._whole.step_of(self._transcript.block_in_view)
 
     def unfold_matches(self, shown: ShownEpisode, expression: re.Pattern[str]) -> bool:
-        """Unfold the kinds of blocks in which an expression matches."""
-        before = self._folded | self._hidden
+        """Show all steps, and the kinds of blocks in which an expression matches."""
+        n_left, before = self._n_left, self._folded | self._hidden
+        self._n_steps += n_left
         if shown.loaded is None or not before:
-            return False
+            return bool(n_left)
         blocks = self._steps.blocks(shown.loaded.episode).blocks
         found = {
             block.kind
@@ -133,14 +168,14 @@ class EpisodeTranscript(EpisodeContent):
         }
         for names in (self._folded, self._hidden):
             names -= {name for name in names if found.intersection(FOLDS[name])}
-        return self._folded | self._hidden != before
+        return bool(n_left) or self._folded | self._hidden != before
 
     def _blocks(self, shown: ShownEpisode) -> list[Block]:
         if shown.loaded is None or not shown.has_steps:
             return failure_blocks(shown.loaded.missing_reason if shown.loaded else shown.failure)
         episode = shown.loaded.episode
-        drawn = episode.version, episode.notes, frozenset(self._folded), frozenset(self._hidden)
+        drawn = episode.version, episode.notes, frozenset(self._folded), frozenset(self._hidden), self._n_steps
         if episode is not self._episode or drawn != self._drawn:
             self._episode, self._drawn = episode, drawn
-            self._whole = self._steps.blocks(episode, self._folded, self._hidden)
+            self._whole = self._steps.blocks(episode, self._folded, self._hidden, self._n_steps)
         return self._whole.blocks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -235,6 +236,43 @@ async def test_n_goes_through_all_words_of_a_line_that_is_wider_than_the_view() 
             await pilot.press(key)
             await wait_for_text(pilot, f"{number} of 4")
             await wait_for_widget_text(pilot, "#json", f"{text} door")
+
+
+def long_episode() -> Episode:
+    return episode(1, steps=[step(index, reward=float(index == 900), valid=index != 950) for index in range(1_000)])
+
+
+def first_row(pilot: Pilot[None]) -> str:
+    return widget_text(pilot, WHOLE).lstrip("▎ ").partition("\n")[0]
+
+
+async def test_a_long_episode_is_shown_at_once_and_completed_meanwhile() -> None:
+    async with episode_pilot(session_with_episode(long_episode()), size=(80, 24)) as pilot:
+        whole = pilot.app.screen.query_one(WHOLE, LineList)
+        n_shown: list[int] = []
+        show_blocks = whole.show_blocks  # type: ignore[attr-defined]
+
+        def counted(*args: Any, **options: Any) -> None:  # noqa: ANN401
+            show_blocks(*args, **options)
+            n_shown.append(len(whole.source))
+
+        whole.show_blocks = counted  # type: ignore[attr-defined]
+        await pilot.press("f", "G")
+        await wait_for_widget_text(pilot, WHOLE, "observation 1000")
+        await wait_until(pilot, lambda: len(n_shown) >= 10)
+        assert n_shown[0] < len(whole.source) / 5 and n_shown == sorted(n_shown)
+
+
+async def test_jumps_folds_and_searches_reach_steps_that_are_not_shown_yet() -> None:
+    async with episode_pilot(session_with_episode(long_episode()), size=(80, 24)) as pilot:
+        await pilot.press("f", "right_curly_bracket")
+        await wait_until(pilot, lambda: first_row(pilot).startswith("■ step 900"))
+    async with episode_pilot(session_with_episode(long_episode()), size=(80, 24)) as pilot:
+        await pilot.press("slash", *"observation 987", "enter")
+        await wait_for_text(pilot, "1 of 1")
+        await wait_for_widget_text(pilot, WHOLE, "observation 987")
+        await pilot.press("V")
+        await wait_for_text(pilot, "folded: obser")
 
 
 async def test_a_search_in_a_running_episode_finds_steps_that_arrive() -> None:
