@@ -227,6 +227,7 @@ COMMANDS: Final = Registry(
     Command("list.choose", "enter", "Choose", "choose", "list", "", False),
     Command("dialog.close", "escape,q", "Close", "close", "dialog", "return to the screen below"),
     Command("export.start", "enter,ctrl+s", "Write", "start", "export", "write the episodes"),
+    Command("export.audit", "a", "Audit", "audit", "export", "show what a trainer could use; nothing is written"),
     Command("export.next", "down", "Next field", "app.focus_next", "export", "", False),
     Command("export.previous", "up", "Previous field", "app.focus_previous", "export", "", False),
     Command("export.close", "escape", "Close", "close", "export", "stop writing, or close"),

@@ -15,7 +15,8 @@ from runner.errors import StoreError
 if TYPE_CHECKING:
     from runner.formats.export import Manifest
     from runner.formats.format import Format
-    from runner.formats.selection import Candidate
+    from runner.formats.selection import Candidate, Reasons
+    from runner.formats.training import Audit
     from runner.node.curation import CurationAction, CurationPlan, CurationReport, Curator
     from runner.store import EpisodeIndex, EpisodeStore
 
@@ -87,6 +88,10 @@ class Curation:
         """Write episodes in a format, and return what was written and left out; raises ``RunnerError``."""
         return await asyncio.to_thread(lambda: export_chosen(*self._open_store(), job))
 
+    async def audit(self, job: ExportJob) -> Audit:
+        """Write nothing, and return what a trainer could use of an export; raises ``RunnerError``."""
+        return await asyncio.to_thread(lambda: audit_chosen(*self._open_store(), job))
+
     def close(self) -> None:
         """Delete what was deleted for good."""
         with self._lock:
@@ -120,23 +125,44 @@ def export_chosen(
     Raises:
         RunnerError: the output cannot be written, or the job was stopped.
     """
-    from msgspec.json import encode
-
     from runner.formats.export import export_episodes
-    from runner.formats.selection import Filters, select_candidates
 
-    condition = "episode_id IN (SELECT value FROM json_each(:ids))"
-    filters = Filters(**dict.fromkeys(job.filters, True))
-    candidates, reasons = select_candidates(
-        index, condition, {"ids": encode(job.episode_ids).decode()}, filters, by_task=job.target.by_task
-    )
+    candidates, reasons = _selected(index, job, left_out)
     return export_episodes(
         store,
         job.counted(candidates),
-        reasons + Counter(left_out or {}),
+        reasons,
         job.target,
         job.path,
         query=job.query,
         filters=job.filters,
         now=datetime.now(UTC),
     )
+
+
+def audit_chosen(
+    store: EpisodeStore, index: EpisodeIndex, job: ExportJob, left_out: Mapping[str, int] | None = None
+) -> Audit:
+    """Return what a trainer could use of the episodes of a job, with the arguments of ``export_chosen``; blocks.
+
+    Raises:
+        RunnerError: the episodes cannot be read, or the job was stopped.
+    """
+    from runner.formats.training import audit_episodes
+
+    candidates, reasons = _selected(index, job, left_out)
+    return audit_episodes(store, job.counted(candidates), reasons)
+
+
+def _selected(
+    index: EpisodeIndex, job: ExportJob, left_out: Mapping[str, int] | None
+) -> tuple[list[Candidate], Reasons]:
+    from msgspec.json import encode
+
+    from runner.formats.selection import Filters, select_candidates
+
+    condition = "episode_id IN (SELECT value FROM json_each(:ids))"
+    filters = Filters(**dict.fromkeys(job.filters, True))
+    ids = {"ids": encode(job.episode_ids).decode()}
+    candidates, reasons = select_candidates(index, condition, ids, filters, by_task=job.target.by_task)
+    return candidates, reasons + Counter(left_out or {})

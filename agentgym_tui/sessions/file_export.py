@@ -6,18 +6,21 @@ import asyncio
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from agentgym_tui.sessions.curation import ExportJob, export_chosen
+from agentgym_tui.sessions.curation import ExportJob, audit_chosen, export_chosen
 from runner.errors import StoreError
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.file_library import FileLibrary
     from runner.formats.export import Manifest
-    from runner.store import EpisodeStore
+    from runner.formats.training import Audit
+    from runner.store import EpisodeIndex, EpisodeStore
+
+_T = TypeVar("_T")
 
 
 class FileExporter:
@@ -32,7 +35,11 @@ class FileExporter:
 
     async def export(self, job: ExportJob) -> Manifest:
         """Write episodes in a format, and return what was written and left out; raises ``RunnerError``."""
-        return await asyncio.to_thread(self._export, job)
+        return await asyncio.to_thread(self._chosen, export_chosen, job)
+
+    async def audit(self, job: ExportJob) -> Audit:
+        """Write nothing, and return what a trainer could use of an export; raises ``RunnerError``."""
+        return await asyncio.to_thread(self._chosen, audit_chosen, job)
 
     async def archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
         """Copy episodes into a new archive, which can be opened like a folder.
@@ -49,11 +56,13 @@ class FileExporter:
         """
         return await asyncio.to_thread(self._archive, episode_ids, path)
 
-    def _export(self, job: ExportJob) -> Manifest:
+    def _chosen(
+        self, function: Callable[[EpisodeStore, EpisodeIndex, ExportJob, Mapping[str, int]], _T], job: ExportJob
+    ) -> _T:
         from runner.store import open_index
 
         with self._copied(job.episode_ids, job.check) as (store, unreadable), closing(open_index(store)) as index:
-            return export_chosen(store, index, job, unreadable)
+            return function(store, index, job, unreadable)
 
     def _archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
         from runner.store.archive import Source, write_archive

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agentgym_tui.sessions.event_source import EventSource
     from agentgym_tui.sessions.file_export import FileExporter
     from runner.formats.export import Manifest
+    from runner.formats.training import Audit
     from runner.query.fields import Lookup
     from runner.results.summary import ResultSource
     from runner.store.index_schema import EpisodeRow
@@ -93,10 +94,14 @@ class Library(Protocol):
 
 
 class Exporter(Protocol):
-    """Writes episodes of a library in the formats of trainers and other tools."""
+    """Writes episodes of a library in the formats of trainers and other tools, and audits them."""
 
     async def export(self, job: ExportJob) -> Manifest:
         """Write episodes in a format, and return what was written and left out; raises ``RunnerError``."""
+        ...
+
+    async def audit(self, job: ExportJob) -> Audit:
+        """Write nothing, and return what a trainer could use of an export; raises ``RunnerError``."""
         ...
 
 

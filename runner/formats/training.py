@@ -126,24 +126,38 @@ class Audit(msgspec.Struct, kw_only=True):
 
     def lines(self) -> list[str]:
         """Return the report as lines for people."""
-        ids = self.n_prompt_ids + self.n_completion_ids
         lines = [
             f"{pluralize(self.n_episodes, 'episode')}, {pluralize(self.n_groups, 'group')}",
-            f"steps with token ids    {_share(self.n_steps_with_ids, self.n_steps)}",
-            f"trained steps           {_share(self.n_trained_steps, self.n_steps)}",
-            f"ids with loss mask 1    {_share(self.n_trained_ids, ids)}",
+            *self._step_lines(),
             f"sequences               {_counts(self.sequences)}",
             f"problems                {_counts(self.problems)}",
             f"drift                   {pluralize(self.n_drifted, 'sequence')} without usable log-probabilities",
             f"incomplete              {pluralize(self.n_incomplete, 'sequence')}",
-            f"zero-variance groups    {_share(self.n_zero_variance, self.n_groups)}",
-            f"all-truncated groups    {_share(self.n_all_truncated, self.n_groups)}",
-            f"groups without tokens   {_share(self.n_without_tokens, self.n_groups)}",
+            *self._group_lines(),
         ]
         lines += [f"left out                {pluralize(n, 'episode')}: {reason}" for reason, n in self.left_out.items()]
         lines += [f"token files lost        {pluralize(self.n_lost_files, 'episode')}"] if self.n_lost_files else []
         lines += [f"not readable            {pluralize(self.n_unreadable, 'episode')}"] if self.n_unreadable else []
         return [*lines, self.summary]
+
+    def brief_lines(self) -> list[str]:
+        """Return the summary, and the shares of steps, ids and groups behind it."""
+        return [self.summary, *self._step_lines(), *self._group_lines()]
+
+    def _step_lines(self) -> list[str]:
+        ids = self.n_prompt_ids + self.n_completion_ids
+        return [
+            f"steps with token ids    {_share(self.n_steps_with_ids, self.n_steps)}",
+            f"trained steps           {_share(self.n_trained_steps, self.n_steps)}",
+            f"ids with loss mask 1    {_share(self.n_trained_ids, ids)}",
+        ]
+
+    def _group_lines(self) -> list[str]:
+        return [
+            f"zero-variance groups    {_share(self.n_zero_variance, self.n_groups)}",
+            f"all-truncated groups    {_share(self.n_all_truncated, self.n_groups)}",
+            f"groups without tokens   {_share(self.n_without_tokens, self.n_groups)}",
+        ]
 
 
 class _Group(msgspec.Struct):

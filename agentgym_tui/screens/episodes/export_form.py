@@ -29,6 +29,7 @@ from runner.errors import RunnerError
 if TYPE_CHECKING:
     from runner.formats.export import Manifest
     from runner.formats.format import Format
+    from runner.formats.training import Audit
 
 FILTERS: Final = {
     "first_success": trusted("only the first success of each task"),
@@ -64,12 +65,14 @@ class ExportForm(DialogScreen[None]):
         self._filters.handles_enter = False  # so that it starts the export
         self._job: ExportJob | None = None
         self._manifest: Manifest | None = None
+        self._audit: Audit | None = None
+        self._is_audit = False
         self._failure = ""
 
     def compose(self) -> ComposeResult:
         """Yield the fields, and the lines for progress and report."""
         title = fill_in("Export {}", pluralize(len(self._ids), "episode"))
-        with DialogFrame(title, keys="{export.start} writes · {export.close} stops or closes"):
+        with DialogFrame(title, keys="{export.start} writes · {export.audit} audits · {export.close} stops or closes"):
             with Horizontal(classes="row"):
                 yield StaticLines(lambda _: [[Cell(trusted("format"), "dim")]], classes="name")
                 yield self._format
@@ -85,12 +88,19 @@ class ExportForm(DialogScreen[None]):
 
     def action_start(self) -> None:
         """Write the episodes in the background."""
+        self._start(is_audit=False)
+
+    def action_audit(self) -> None:
+        """Read the episodes in the background, and show what a trainer could use of them."""
+        self._start(is_audit=True)
+
+    def _start(self, *, is_audit: bool) -> None:
         if self._job is not None:
             return
         output = Path(os.path.expanduser(self.query_one("#output", Input).value.strip()))  # noqa: PTH111 - any user
         names = [name for number, name in enumerate(FILTERS) if number in self._filters.chosen]
         self._job = ExportJob(self._ids, self._formats[self._format.index], Path.cwd() / output, names, self._query)
-        self._manifest, self._failure = None, ""
+        self._manifest, self._audit, self._failure, self._is_audit = None, None, "", is_audit
         start_worker(self, partial(self._write, self._job), group="export")
 
     def action_close(self) -> None:
@@ -122,7 +132,10 @@ class ExportForm(DialogScreen[None]):
 
     async def _write(self, job: ExportJob) -> None:
         try:
-            self._manifest = await self._exporter.export(job)
+            if self._is_audit:
+                self._audit = await self._exporter.audit(job)
+            else:
+                self._manifest = await self._exporter.export(job)
         except RunnerError as exc:
             self._failure = str(exc)
         finally:
@@ -135,15 +148,23 @@ class ExportForm(DialogScreen[None]):
 
     def _report(self, width: int) -> list[Line]:
         if self._job is not None:
-            done = trusted(f"writing {self._job.n_done:,} of {pluralize(len(self._ids), 'episode')} …")
+            verb = "reading" if self._is_audit else "writing"
+            done = trusted(f"{verb} {self._job.n_done:,} of {pluralize(len(self._ids), 'episode')} …")
             return [[Cell(done, "accent")]]
         if self._failure:
             rows = wrap_text(fill_in("✗ {}", masked_rows(self._failure)), width, N_REPORT)
             return [[Cell(row, "bad")] for row in rows]
+        if self._audit is not None:
+            return _audit_lines(self._audit)
         return [] if self._manifest is None else _manifest_lines(self._manifest, self._output_path(), width)
 
     def _output_path(self) -> SafeText:
         return masked_line(self.query_one("#output", Input).value, MAX_PATH)
+
+
+def _audit_lines(audit: Audit) -> list[Line]:
+    first, *others = [sanitize_line(text, 300) for text in audit.brief_lines()]
+    return [[Cell(first, "good" if audit.n_trainable else "warn")], *([Cell(text)] for text in others)]
 
 
 def _manifest_lines(manifest: Manifest, path: SafeText, width: int) -> list[Line]:

@@ -28,6 +28,7 @@ from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
 from runner.events.control import AnnotateArgs, BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs
 from runner.formats.export import Manifest
+from runner.formats.training import Audit
 from runner.node.curation import CurationAction, CurationPlan, CurationReport
 from runner.query.fields import Lookup
 from runner.results.summary import ResultSource
@@ -241,6 +242,9 @@ class FakeCuration(Curation):
             n_written=len(job.episode_ids) - 1,
             left_out={"it has no steps": 1},
         )
+
+    async def audit(self, job: ExportJob) -> Audit:
+        return Audit(n_episodes=14, n_groups=17, n_trainable=7, summary="this export would train 41% of its groups")
 
     async def undo(self) -> CurationReport:
         return CurationReport(action="delete", n_episodes=1, is_undone=True)

@@ -450,6 +450,7 @@ SEQUENCES = {
             KeyPress("episodes.export", "e", screen_name, "ExportForm"),
             KeyPress("export.next", "down", focused_id, "output"),
             KeyPress("export.previous", "up", focused_id, "format"),
+            KeyPress("export.audit", "a", shows("would train 41% of its groups"), True),
             KeyPress("export.start", "enter", shows("2 episodes as"), True),
             KeyPress("export.close", "escape", screen_name, "EpisodesScreen"),
             KeyPress("episodes.export", "e", screen_name, "ExportForm"),

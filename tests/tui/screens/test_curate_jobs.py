@@ -166,6 +166,20 @@ async def test_a_selection_is_exported(session: FakeSession, tmp_path: Path, mon
         await wait_for_widget_text(pilot, SUMMARY, "●14 selected")
 
 
+async def test_an_audit_of_a_selection_writes_nothing(
+    session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with console_pilot(session) as pilot:
+        await show(pilot, "env:babyai agent:random", "14 match")
+        await pilot.press("a", "e")
+        await wait_for_text(pilot, "Export 14 episodes")
+        await pilot.press("a")
+        await wait_for_text(pilot, "this export would train 0% of its groups (0 of 14)", "trained steps")
+        await wait_for_text(pilot, "zero-variance groups    100% (14 of 14)")
+    assert await asyncio.to_thread(lambda: [*tmp_path.glob("episodes*")]) == []
+
+
 async def test_a_stopped_export_leaves_nothing(session: FakeSession, tmp_path: Path) -> None:
     assert session.curation is not None
     target = find_format("atif")
