@@ -202,6 +202,9 @@ def parse_tool_calls(value: object) -> list[dict[str, Any]]:
 
 def with_unique_ids(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the tool calls with unique ids, because a tool result refers to its call by id."""
+    calls = list(calls)
+    if len({call["id"] for call in calls}) == len(calls):
+        return calls
     used: set[str] = set()
     unique = []
     for call in calls:
