@@ -135,10 +135,9 @@ def first_object(data: bytes) -> dict[str, Any]:
         return _partial_object(data[start:]) if start > 0 else {}
     if is_document(data):
         return _partial_object(data)
-    for line in data.split(b"\n", _N_LINES)[:_N_LINES]:
-        if found := _partial_object(line.strip()):
-            return found
-    return {}
+    *lines, last = data.split(b"\n", _N_LINES)
+    found = next(filter(None, (as_dict(decode_json(line)) for line in lines)), {})
+    return found or _partial_object(last.strip())  # the end of what was read may cut it off
 
 
 def _partial_object(data: bytes) -> dict[str, Any]:

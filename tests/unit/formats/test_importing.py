@@ -160,6 +160,17 @@ def test_an_array_without_an_end_keeps_its_complete_elements(tmp_path: Path) -> 
     assert "no end" in cut.reason
 
 
+@pytest.mark.parametrize("torn", [b'{"torn', b'{"messages":[{"role":"us', b'"}]}', b"\xff\x00", b"{}"])
+def test_a_malformed_first_line_costs_only_itself(
+    store: EpisodeStore, index: EpisodeIndex, tmp_path: Path, torn: bytes
+) -> None:
+    line = b'{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}\n'
+    path = tmp_path / "rotated.jsonl"
+    path.write_bytes(torn + b"\n" + line)
+    report = imported(store, index, path)
+    assert (report.n_imported, report.n_malformed, report.formats) == (1, 1, {"OpenAI messages": 1})
+
+
 @pytest.mark.parametrize("n", range(1, 90, 7))
 def test_the_first_object_is_known_as_far_as_it_is_read(n: int) -> None:
     whole = json.dumps({"schema_version": "ATIF-v1.7", "steps": [{"a": "\u00e9\\"}, 1.5, None, True]}).encode()
