@@ -42,6 +42,10 @@ _STORED, _DEFLATED, _ZSTD, _ENCRYPTED = 0, 8, 93, 0x1
 _PART_BYTES: Final = 1 << 20
 _MAX_WINDOW_BYTES: Final = 128 << 20
 """Memory in which data compressed with zstd may refer back."""
+NEEDS_ZSTANDARD: Final = (
+    "it is compressed with zstd, which needs the package zstandard; install it with: "
+    "pip install 'agentgym-console[inspect]'"
+)
 
 
 class Member(NamedTuple):
@@ -214,11 +218,16 @@ def _unpack(packed: bytes, member: Member) -> bytes:
 
 
 def _unpack_zstd(packed: bytes, max_bytes: int) -> bytes:
-    """Return at most ``max_bytes`` of zstd data; raises a ``ValueError`` if it cannot be unpacked."""
+    """Return at most ``max_bytes`` of zstd data.
+
+    Raises:
+        StoreError: the package zstandard is not installed.
+        ValueError: the data cannot be unpacked.
+    """
     try:
         import zstandard
     except ImportError as exc:
-        raise ValueError("it is compressed with zstd; pip install 'agentgym-console[inspect]'") from exc
+        raise StoreError(NEEDS_ZSTANDARD) from exc
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     try:
         with decompressor.stream_reader(packed, read_across_frames=True) as reader:

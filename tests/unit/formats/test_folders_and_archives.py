@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,23 @@ def test_a_damaged_log_is_reported_with_its_cause(tmp_path: Path, store: Episode
     report = imported(store, index, path)
     assert (report.n_imported, report.n_malformed, report.n_unrecognised) == (0, 1, 0)
     assert "its end is missing" in report.malformed[0].reason
+
+
+def test_a_log_that_needs_a_package_names_it(
+    tmp_path: Path, store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = log_with(tmp_path / "log.eval", json.dumps(SAMPLE))
+    data = bytearray(path.read_bytes())
+    for header, offset in ((b"PK\3\4", 8), (b"PK\1\2", 10)):
+        at = data.find(header)
+        while at >= 0:
+            data[at + offset] = 93  # zstd
+            at = data.find(header, at + 1)
+    path.write_bytes(data)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    (loss,) = imported(store, index, path).malformed
+    assert "install it with: pip install 'agentgym-console[inspect]'" in loss.reason
+    assert "damaged" not in loss.reason
 
 
 def test_a_member_without_a_name_costs_nothing_else(tmp_path: Path) -> None:
