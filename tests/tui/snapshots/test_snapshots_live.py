@@ -4,7 +4,9 @@ import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.config.settings import Settings
+from agentgym_tui.safe_text import sanitize_message, trusted
 from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
+from agentgym_tui.services.toast import Message
 from agentgym_tui.state.nodes import ProfileDifference
 from agentgym_tui.state.run_store import RunStore
 from runner.types import Outcome, WorkerCounts
@@ -12,6 +14,7 @@ from tests.support.console.fake_session import FakeSession, busy_session, empty_
 from tests.support.console.pilot import console_app, wait_for_text, wait_until
 from tests.support.console.samples import (
     HOSTILE,
+    START,
     batch_state,
     busy_store,
     completed,
@@ -180,6 +183,22 @@ def test_dialogs(snap_compare: SnapCompare, size: tuple[int, int], key: str, tex
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", n_planned=0)]
     session.store.apply_list(node_list(*battery))
     assert snap_compare(console_app(session), terminal_size=size, run_before=after_keys(key, texts=(text,)))
+
+
+@SIZES
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+def test_messages_in_full(
+    snap_compare: SnapCompare, size: tuple[int, int], theme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cause = f"start: no model answers: gateway: no connection: {REPLY}\ngateway: start TensorZero's gateway"
+    shown = [
+        Message(START, trusted("Maze completed, success 1 of 1\nM shows the summary"), failed=False),
+        Message(START, sanitize_message(cause), failed=True),
+        Message(START, sanitize_message(HOSTILE), failed=False),
+    ]
+    monkeypatch.setattr("agentgym_tui.screens.dialogs.messages.messages", lambda _app: shown)
+    app = console_app(busy_session(), Settings(theme=theme))
+    assert snap_compare(app, terminal_size=size, run_before=after_keys("exclamation_mark", texts=("Messages",)))
 
 
 @SIZES

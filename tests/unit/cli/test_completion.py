@@ -75,6 +75,32 @@ def test_bash_completes_subcommands_options_values_and_paths(
     assert sorted(complete_in_bash(bash_script, tmp_path, *words)) == sorted(completions)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("line", "completions"),
+    [
+        ("pre", {"preflight"}),
+        ("--battery=l", {"--battery=lightweight"}),
+        ("serve M", {"Maze"}),
+        ("import my", {"my profile.yaml"}),
+        ("compare x my", {"my profile.yaml"}),
+        ("--repeat ", set()),
+    ],
+)
+def test_fish_completes_subcommands_values_and_paths(tmp_path: Path, line: str, completions: set[str]) -> None:
+    if (fish := shutil.which("fish")) is None:
+        pytest.skip("fish is not installed")
+    (tmp_path / "my profile.yaml").touch()
+    script = tmp_path / "completion.fish"
+    script.write_text(run_agentgym(tmp_path, "completion", "fish").stdout)
+    query = f"source {script}; complete -C '{COMMAND} {line}'"
+    completed = subprocess.run(
+        [fish, "--no-config", "-c", query], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    found = {row.partition("\t")[0] for row in completed.stdout.splitlines()}
+    assert completions <= found and (completions or not found)
+
+
 def test_names_that_a_shell_would_interpret_are_left_out(install: Install) -> None:
     hostile = ("$(touch x)", "a'b", "`id`", "-x", "a b", 'a"b')
     install(agents={"fine": "tests.support.fakes:UpAgent"} | dict.fromkeys(hostile, "tests.support.fakes:UpAgent"))
