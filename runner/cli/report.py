@@ -31,7 +31,7 @@ def print_summary(
 ) -> None:
     """Print a table with one row per batch; as JSON, print the results with all episodes, and the skipped batches."""
     if as_json:
-        print_json({"data_dir": str(data_dir), "batches": results, "skipped": skipped})
+        print_json({"data_dir": str(data_dir), "batches": results, "skipped": skipped, "currency": currency})
         return
     columns = ["environment", "episodes", "errors", "success", "95% interval", "reward", "rounds", "outcomes"]
     rows = [_row(result, data_dir) for result in results]

@@ -69,6 +69,7 @@ class BatchNotification(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     tokens: Tokens
     cost: float | None
+    currency: str
 
 
 class Notifier:
@@ -93,7 +94,7 @@ class Notifier:
     ) -> None:
         """Start without a thread."""
         self._settings = profile.notify
-        self._profile = profile.id
+        self._profile, self._currency = profile.id, profile.agent.currency
         self._node = node
         self._environ = environ
         self._retry_delays_s = retry_delays_s
@@ -107,7 +108,9 @@ class Notifier:
         if not self._settings.command and self._settings.url is None:
             return
         shared = shared_fields(result, BatchNotification)
-        notification = BatchNotification(at=self._clock.now(), node=self._node, profile=self._profile, **shared)
+        notification = BatchNotification(
+            at=self._clock.now(), node=self._node, profile=self._profile, currency=self._currency, **shared
+        )
         try:
             self._queue.put_nowait(msgspec.json.encode(notification))
         except queue.Full:

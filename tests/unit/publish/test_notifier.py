@@ -99,7 +99,7 @@ def test_the_command_gets_the_batch_on_standard_input_and_no_secrets(
     got, environ, arguments = json.loads(target.read_text())
     assert (got["event"], got["node"], got["profile"]) == ("batch.ended", "node-7", "p1")
     assert (got["batch_id"], got["env"], got["status"], got["n_planned"]) == ("b1", "Maze", "interrupted", 3)
-    assert got["interruption"] == HOSTILE
+    assert (got["interruption"], got["currency"]) == (HOSTILE, "USD")
     assert arguments == [str(target)]
     assert {name: environ.get(name) for name in ENVIRON} == ENVIRON | {"LAB_TOKEN": None}
 
