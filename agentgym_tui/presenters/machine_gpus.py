@@ -19,6 +19,11 @@ MEMORY_LIMIT: Final = 98.0
 MAX_PROCESSES: Final = 3
 """Processes of a GPU that are named; the others are counted."""
 
+_NO_DRIVERS: Final = ("no NVIDIA driver", "no AMD driver")
+"""Causes for which there is nothing to do on a machine without a GPU."""
+_NOTES: Final = ("this machine has an AMD driver", "AMD's library")
+"""Starts of causes that are no problem, because many processors have a GPU of AMD that plays no part here."""
+
 _COOLING: Final = "check fans and air flow, or lower its power limit (`nvidia-smi -pl WATTS`)"
 _THROTTLING: Final = {
     "power limit": "usual at full load; `nvidia-smi -pl WATTS` raises it where power supply and cooling allow that",
@@ -36,12 +41,29 @@ def gpu_items(node: NodeInfo) -> Iterator[Item]:
         for place, gpu in enumerate(machine.latest.gpu):
             yield from _items_of(node, machine, place, gpu)
     elif machine is not None and (cause := machine.latest.gpu_cause) is not None:
-        yield _no_gpu(node, fill_in("{} on {}", sanitize_line(cause, 200), sanitize_line(node.name, 64)))
+        yield _unread(node, cause)
     elif machine is None and node.gpus:  # a node of an earlier version sends no more than this
         for place, text in enumerate(node.gpus):
             yield Item(f"gpu {node.name} {place}", trusted(f"GPU {place}"), Cell(sanitize_line(text, 80)))
     else:
         yield _no_gpu(node, fill_in("no GPU has been reported by {}", sanitize_line(node.name, 64)))
+
+
+def _unread(node: NodeInfo, cause: str) -> Item:
+    problems = [_driver_problem(part) for part in cause.split("; ") if part not in _NO_DRIVERS]
+    if not problems:
+        return _no_gpu(node, fill_in("{} on {}", sanitize_line(cause, 200), sanitize_line(node.name, 64)))
+    is_note = all(problem.tone == "dim" for problem in problems)
+    shown = Cell(trusted("no GPU is read"), "dim") if is_note else Cell(trusted("! no GPU can be read"), "warn")
+    return Item(f"gpu {node.name}", trusted("GPU"), shown, problems=problems)
+
+
+def _driver_problem(cause: str) -> Problem:
+    text, _, step = cause.partition(": ")
+    if not step or text.endswith("does not answer"):
+        text, step = cause, "look for the driver in the kernel log: `dmesg`"
+    tone: Tone = "dim" if text.startswith(_NOTES) else "warn"
+    return Problem(sanitize_line(text, 200), sanitize_line(step, 200), tone)
 
 
 def _no_gpu(node: NodeInfo, text: SafeText) -> Item:

@@ -364,7 +364,40 @@ def test_the_power_limit_is_a_note_and_no_problem() -> None:
 def test_a_node_without_a_gpu_says_why() -> None:
     store = busy_store()
     machine(gpu_cause="no NVIDIA driver")(store)
-    assert f"GPU no NVIDIA driver on {NODE}" in texts(store)
+    assert f"GPU no NVIDIA driver on {NODE}" in texts(store) and problems(store) == []
+
+
+@pytest.mark.parametrize(
+    ("cause", "shown", "text", "step"),
+    [
+        (
+            "the NVIDIA driver was updated: restart the machine to load the new one; no AMD driver",
+            "GPU ! no GPU can be read",
+            "! the NVIDIA driver was updated",
+            "restart the machine to load the new one",
+        ),
+        (
+            "the NVIDIA driver does not answer: \x1b[31mno\nluck",
+            "GPU ! no GPU can be read",
+            "! the NVIDIA driver does not answer: ␛[31mno␊luck",
+            "look for the driver in the kernel log: `dmesg`",
+        ),
+        (
+            "no NVIDIA driver; this machine has an AMD driver: install `agentgym-console[amd]` to see its GPUs",
+            "GPU no GPU is read",
+            "i this machine has an AMD driver",
+            "install `agentgym-console[amd]` to see its GPUs",
+        ),
+    ],
+)
+def test_a_driver_that_cannot_be_used_has_a_sentence_and_a_next_step(
+    cause: str, shown: str, text: str, step: str
+) -> None:
+    store = busy_store()
+    machine(gpu_cause=cause)(store)
+    lines = texts(store)
+    assert shown in lines
+    assert lines[lines.index(shown) + 1 :][:2] == [text, f"→ {step}"]
 
 
 def test_the_disk_and_the_network_have_a_trend() -> None:
