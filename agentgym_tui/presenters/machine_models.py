@@ -17,15 +17,13 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, trusted
-from agentgym_tui.state.endpoint_use import EndpointUse, Spread, endpoint_use
+from agentgym_tui.state.endpoint_use import LIMIT_REACHED, EndpointUse, Spread, endpoint_use
 from agentgym_tui.state.endpoints import EndpointState
 from agentgym_tui.state.machine import SERVER_TRENDS
 from agentgym_tui.state.slowness import METRICS_S
 
 KV_CACHE_LIMIT: Final = 0.95
 """Used part of a KV cache from which it is a problem."""
-LIMIT_REACHED: Final = 0.95
-"""Used part of the requests per minute from which the rate limit counts as reached."""
 MAX_REASON: Final = 100
 """Number of characters shown of the reason of failed requests."""
 MAX_MODEL: Final = 100

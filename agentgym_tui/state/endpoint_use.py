@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MIN_ANSWERS: Final = 2
 """Number of answers from which there is a rate."""
 MAX_REASONS: Final = 3
+LIMIT_REACHED: Final = 0.95
+"""Used part of the requests per minute from which the rate limit counts as reached."""
 
 
 class Spread(NamedTuple):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agentgym_tui.state.data_model import StepState
+from agentgym_tui.state.data_model import BatchRun, Episode, StepState
+from agentgym_tui.state.endpoint_use import LIMIT_REACHED, endpoint_use
 from agentgym_tui.state.normalize import clip_name
 from runner.events.live import ModelMetrics
 from runner.inference.metrics_text import SERVER_NAMES
@@ -25,6 +26,8 @@ METRICS_S: Final = 10.0
 """Seconds for which the metrics of a server count; a node sends new ones every 2 s."""
 ANSWERED_S: Final = 5.0
 """Seconds after an answer for which an endpoint counts as answering, whatever its health check has found."""
+WAIT_S: Final = 5.0
+"""Seconds after which what a step in progress waits for counts, too; most steps end earlier."""
 _MAX_NUMBER: Final = 1e9
 
 
@@ -96,7 +99,39 @@ def present_bottleneck(store: RunStore) -> Bottleneck:
     failing = {name: _reason(each) for name, each in endpoints.items() if _is_failing(each)}
     has_answer = any(step.endpoint and step.seen_s >= now - ANSWERED_S for step in steps)
     is_down = len(failing) == len(endpoints) and not has_answer
+    if not is_down and (limit := _reached_limit(store, batch, steps)) is not None:
+        return Bottleneck("own", limit, 1.0)
+    steps = [*_unanswered(store, batch), *steps]
     return find_bottleneck(steps, [state for state in states if state is not None], failing, is_down=is_down)
+
+
+def _unanswered(store: RunStore, batch: BatchRun) -> list[RecentStep]:
+    """Return the steps in progress whose model has not begun to answer for ``WAIT_S``."""
+    waiting: list[RecentStep] = []
+    for episode in _running(store, batch):
+        answer, wait_s = episode.streaming, store.answer_wait_s(episode)
+        if answer is not None and answer.first_at is None and wait_s is not None and wait_s >= WAIT_S:
+            phases = Phases(model=min(wait_s, _MAX_NUMBER))
+            waiting.append(RecentStep(store.now(), batch.batch_id, phases, answer.endpoint, (), wait_s, None))
+    return waiting
+
+
+def _reached_limit(store: RunStore, batch: BatchRun, steps: Sequence[RecentStep]) -> str | None:
+    """Return a sentence if no request is sent, because an endpoint's limit of requests per minute is reached."""
+    episodes = _running(store, batch)
+    is_quiet = bool(steps) and steps[-1].seen_s < store.now() - WAIT_S
+    if not is_quiet or not episodes or any(episode.streaming is not None for episode in episodes):
+        return None
+    for name, endpoint in store.endpoints.items():
+        limit = endpoint.requests_per_minute
+        if limit is not None and (endpoint_use(store, name).answers_per_min or 0.0) >= LIMIT_REACHED * limit:
+            return f"waiting for the rate limit of {name}: at most {limit:,} requests/min"
+    return None
+
+
+def _running(store: RunStore, batch: BatchRun) -> list[Episode]:
+    episodes = (each for each in store.running_episodes() if each.batch_id == batch.batch_id)
+    return [each for each in episodes if not each.paused and not each.node_lost]
 
 
 def _is_failing(endpoint: EndpointState) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.slowness import METRICS_S, WINDOW_S, present_bottleneck
+from agentgym_tui.state.slowness import METRICS_S, WAIT_S, WINDOW_S, present_bottleneck
 from agentgym_tui.state.steps import MAX_PHASE_S
 from runner.events.live import ModelMetrics
 from runner.types import Phases
@@ -16,11 +16,13 @@ from tests.support.console.live_items import (
     START,
     FakeClock,
     episode_id,
+    heartbeat,
     live,
     model_health,
     progress,
     started,
     timestep,
+    token,
 )
 
 WAITING = Phases(model=4.0, decode=0.5, env=0.1, own=0.1)
@@ -80,6 +82,33 @@ def test_an_endpoint_that_fails_is_named_while_no_other_answers(store: RunStore,
     assert present_bottleneck(store).cause == "environment"
     clock.at += 30
     assert present_bottleneck(store).cause == "endpoint"
+
+
+def test_a_request_that_waits_long_counts_before_its_step_ends(store: RunStore, clock: FakeClock) -> None:
+    request = token(step=0, text="", endpoint="lab")
+    store.apply_events([live(heartbeat(), request)])
+    clock.at += WAIT_S - 1
+    assert present_bottleneck(store).cause == "none"
+    clock.at += 31
+    expected = "waiting for the model for 100% of the time (35 s per step); its server does not show why"
+    assert present_bottleneck(store).sentence == expected
+    store.apply_events([live(token(seq=2, step=0, text="I go", endpoint="lab", at=START + timedelta(seconds=35)))])
+    assert present_bottleneck(store).cause == "none"
+
+
+def test_a_batch_that_may_send_no_request_waits_for_the_rate_limit(store: RunStore, clock: FakeClock) -> None:
+    store.apply_events([live(model_health("lab", "up", None, requests_per_minute=3))])
+    for index in range(3):
+        play(store, Phases(model=4.0), index)
+    assert present_bottleneck(store).cause == "model"
+    clock.at += WAIT_S + 1
+    bottleneck = present_bottleneck(store)
+    assert (bottleneck.cause, bottleneck.sentence) == (
+        "own",
+        "waiting for the rate limit of lab: at most 3 requests/min",
+    )
+    store.apply_events([live(token(seq=4, step=3, text="", endpoint="lab"))])
+    assert present_bottleneck(store).cause == "model"
 
 
 def test_a_batch_without_a_model_waits_for_no_endpoint(clock: FakeClock) -> None:
