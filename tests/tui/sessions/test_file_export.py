@@ -48,6 +48,17 @@ async def test_opened_episodes_are_exported_and_their_files_stay(tmp_path: Path)
         await FileExporter(library).export(chosen)
 
 
+async def test_opened_episodes_are_audited_and_nothing_is_written(tmp_path: Path) -> None:
+    records = record_episodes(tmp_path / "data", 3)
+    library = scan_library(tmp_path / "data")
+    chosen = job(library, tmp_path / "out")
+    file_of(tmp_path / "data", records[1]).unlink()
+    audit = await FileExporter(library).audit(chosen)
+    assert (audit.n_episodes, chosen.n_done) == (2, 2)
+    assert [n for reason, n in audit.left_out.items() if "cannot be read" in reason] == [1]
+    assert not (tmp_path / "out").exists()
+
+
 async def test_a_selection_of_opened_files_is_exported_by_keyboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
