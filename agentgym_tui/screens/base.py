@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
+from textual import events, on
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
+from textual.reactive import Reactive
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 
@@ -43,7 +45,11 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
     REQUIRED_WIDGETS: ClassVar[str] = ""
     """Comma-separated selectors of the widgets that must be mounted."""
 
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+    """The widget with the focus. It and the one before repaint themselves; Textual repaints the whole screen, too."""
+
     _required: tuple[Widget, ...] = ()
+    _was_left = False
 
     @dataclass
     class EpisodesRequested(Message):
@@ -58,9 +64,19 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
 
     def on_compose(self) -> None:
         """Set the style classes for the screen size before the first drawing, so that no widget is styled twice."""
-        width, height = self.app.size
-        for size, classes in ((width, self.HORIZONTAL_BREAKPOINTS), (height, self.VERTICAL_BREAKPOINTS)):
-            self.add_class(*[name for minimum, name in classes or () if size >= minimum][-1:])
+        sizes = zip(self.app.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True)
+        reached = ([name for minimum, name in classes or () if size >= minimum] for size, classes in sizes)
+        self.add_class(*(name for names in reached for name in names[-1:]))
+
+    @on(events.ScreenSuspend)
+    def _note_leave(self) -> None:
+        self._was_left = True
+
+    @on(events.ScreenResume)
+    def _keep_first_styles(self, event: events.ScreenResume) -> None:
+        """Do not style the widgets again when the screen is first shown: each was styled when it was mounted."""
+        event.refresh_styles &= self._was_left
+        self._was_left = False
 
     @property
     def is_ready(self) -> bool:

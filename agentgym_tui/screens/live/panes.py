@@ -67,9 +67,9 @@ class LivePanes(Split):
         self.environments, self.steps = self._environments.table, self._steps.table
         self._turns = [spec.id for spec in LIVE_PANES if spec.takes_turns]
         for view in self._turns:
-            self._panes[view].add_class("-turn")
+            self._panes[view].add_class("-turn", update=False)
         self._view = self._turns[0]
-        self._panes[self._view].add_class("-current")
+        self._panes[self._view].add_class("-current", update=False)
         self._left, self._right = (
             Split(shares, self._ui_state.sizes, *self._panes_of(side, is_first=True), id=side) for side in SIDES
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from textual import events
+from textual.message import Message
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.commands.keymap import COMMANDS, available_commands, bindings, display_keys
@@ -89,6 +91,21 @@ async def test_keys_1_and_2_switch_between_live_and_episodes() -> None:
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, LiveScreen), "live")
         await pilot.press("1")
         assert isinstance(pilot.app.screen, LiveScreen)
+
+
+async def test_a_screen_is_styled_again_only_when_it_returns() -> None:
+    shown: list[events.ScreenResume] = []
+
+    def note(message: Message) -> None:
+        if isinstance(message, events.ScreenResume):
+            shown.append(message)
+
+    async with Console(busy_session()).run_test(size=SIZE, message_hook=note) as pilot:
+        for key, text in (("2", "/ Filter"), ("1", "task 3"), ("2", "/ Filter")):
+            await pilot.press(key)
+            await wait_for_text(pilot, text)
+    *first, live, episodes = [event.refresh_styles for event in shown]
+    assert (any(first), live, episodes) == (False, True, True)
 
 
 async def test_a_files_session_starts_on_the_episodes_screen() -> None:

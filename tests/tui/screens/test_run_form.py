@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
@@ -200,8 +200,13 @@ async def test_the_form_starts_with_the_values_of_the_last_run() -> None:
         assert pilot.app.screen.query_one("#agent", OptionStepper).index == 1
 
 
-async def test_the_keys_of_the_form() -> None:
-    store = store_with_agents("oracle", "react")
+async def test_the_keys_of_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, repainted = store_with_agents("oracle", "react"), list[bool]()
+
+    def refresh(form: RunForm, *regions: Region, **options: bool) -> RunForm:
+        repainted.append(not regions)
+        return super(RunForm, form).refresh(*regions, **options)
+
     async with Console(FakeSession(store)).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("R")
@@ -217,8 +222,10 @@ async def test_the_keys_of_the_form() -> None:
         assert envs.chosen == set()
         await pilot.press("a")
         assert len(envs.chosen) == 7
+        monkeypatch.setattr(RunForm, "refresh", refresh)
         await pilot.press("tab")
         assert agent.has_focus and agent.index == 1
+        assert not any(repainted), "moving the focus repaints the whole screen"
         await pilot.press("down")
         assert model.has_focus
         await pilot.press("right", "l")
