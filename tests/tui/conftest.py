@@ -6,8 +6,10 @@ from typing import Final
 
 import pytest
 from textual import _wait
+from textual.pilot import Pilot
 
 from agentgym_tui import safe_text
+from tests.support.console.quiet import wait_until_quiet
 
 PAUSE_S: Final = 0.005
 """Idle time after which a pilot counts the app as settled; a quarter of Textual's default."""
@@ -17,6 +19,7 @@ PAUSE_S: Final = 0.005
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", PAUSE_S)
     monkeypatch.setattr(_wait, "SLEEP_IDLE", PAUSE_S / 10)  # not zero: a slow machine needs time to wake up
+    monkeypatch.setattr(Pilot, "_wait_for_screen", wait_until_quiet)
 
 
 @pytest.fixture(autouse=True)
