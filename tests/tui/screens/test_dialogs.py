@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
+
 import pytest
 from textual.widgets import Input
 
@@ -60,21 +63,20 @@ async def test_help_lists_the_keys_of_the_screen_and_closes() -> None:
         await wait_for_no_text(pilot, "╭─ Help")
 
 
-@pytest.mark.parametrize("focus", ["envs", "repeat", "agent"])
-@pytest.mark.parametrize("key", ["question_mark", "f1"])
-async def test_help_opens_from_the_run_form_and_leaves_its_entries(focus: str, key: str) -> None:
+async def test_help_opens_from_the_run_form_and_leaves_its_entries() -> None:
     async with Console(busy_session()).run_test(size=(120, 50)) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("R")
         await wait_for_text(pilot, "╭─ Run")
-        pilot.app.screen.query_one("#repeat", Input).value = "12"
-        pilot.app.screen.query_one(f"#{focus}").focus()
-        await pilot.press(key)
-        await wait_for_text(pilot, "╭─ Help", "This form", "start the run")
-        assert "run all environments of a tier" not in screen_text(pilot.app)
-        await pilot.press(key)
-        await wait_for_no_text(pilot, "╭─ Help")
-        assert pilot.app.screen.query_one("#repeat", Input).value == "12"
+        for n, (focus, key) in enumerate(product(("envs", "repeat", "agent"), ("question_mark", "f1"))):
+            pilot.app.screen.query_one("#repeat", Input).value = str(12 + n)
+            pilot.app.screen.query_one(f"#{focus}").focus()
+            await pilot.press(key)
+            await wait_for_text(pilot, "╭─ Help", "This form", "start the run")
+            assert "run all environments of a tier" not in screen_text(pilot.app)
+            await pilot.press(key)
+            await wait_for_no_text(pilot, "╭─ Help")
+            assert pilot.app.screen.query_one("#repeat", Input).value == str(12 + n), (focus, key)
 
 
 async def test_a_question_mark_is_typed_into_a_filter_and_f1_opens_the_help() -> None:
@@ -89,11 +91,14 @@ async def test_a_question_mark_is_typed_into_a_filter_and_f1_opens_the_help() ->
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-@pytest.mark.parametrize("key", ["1", "2", "3", "6"])
-async def test_the_key_bar_shows_help_palette_and_quit_on_every_screen(width: int, key: str) -> None:
+async def test_the_key_bar_shows_help_palette_and_quit_on_every_screen(width: int) -> None:
+    screens = set()
     async with Console(busy_session()).run_test(size=(width, 24)) as pilot:
-        await pilot.press(key)
-        await wait_for_widget_text(pilot, "KeyBar", "? ", "^p Palette", "q Quit")
+        for key in ("1", "2", "3", "6"):
+            await pilot.press(key)
+            await wait_for_widget_text(pilot, "KeyBar", "? ", "^p Palette", "q Quit")
+            screens.add(pilot.app.screen)
+    assert len(screens) == 4
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
@@ -113,15 +118,15 @@ async def test_the_key_bar_says_whether_keys_of_the_screen_do_not_fit(
         assert ("? More" in shown, "? Help" in shown) == (does_not_fit, not does_not_fit)
 
 
-@pytest.mark.parametrize("scope", ["live", "everywhere", "list"])
-async def test_all_commands_of_a_scope_are_available(scope: str) -> None:
+async def test_all_commands_of_each_scope_of_the_live_screen_are_available() -> None:
     session = busy_session()
     app = Console(session)
     async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
         available = {each.command.id for each in available_commands(app, session)}
-        missing = {command.id for command in COMMANDS if command.scope == scope} - available
-        assert missing == ({"app.logs"} if scope == "everywhere" else set())
+        for scope in ("live", "everywhere", "list"):
+            missing = {command.id for command in COMMANDS if command.scope == scope} - available
+            assert missing == ({"app.logs"} if scope == "everywhere" else set()), scope
 
 
 async def test_the_palette_filters_and_runs_commands() -> None:
@@ -206,22 +211,23 @@ async def test_q_exits_at_once_when_no_episode_runs() -> None:
 
 @pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q", "q"])
 @pytest.mark.parametrize(
-    ("answer", "cancelled", "exits"),
-    [("s", True, True), ("l", False, True), ("escape", False, False), ("enter", False, True), ("q", False, False)],
+    ("stays", "answer", "cancelled"), [((), "s", True), (("escape", "q"), "l", False), ((), "enter", False)]
 )
-async def test_quitting_opens_a_dialog_while_episodes_run(key: str, answer: str, cancelled: bool, exits: bool) -> None:
+async def test_quitting_opens_a_dialog_while_episodes_run(
+    key: str, stays: Sequence[str], answer: str, cancelled: bool
+) -> None:
     session = busy_session()
     app = Console(session)
     async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
-        await pilot.press(key)
-        await wait_for_text(pilot, "Leave the console?", "1 episode running, 7 remaining", "3/10 Wordle running")
-        await pilot.press(answer)
-        await wait_until(
-            pilot,
-            lambda: not app.is_running if exits else isinstance(app.screen, LiveScreen),
-            "the exit or the live screen",
-        )
+        for each in (*stays, answer):
+            await pilot.press(key)
+            await wait_for_text(pilot, "Leave the console?", "1 episode running, 7 remaining", "3/10 Wordle running")
+            await pilot.press(each)
+            if each != answer:
+                await wait_until(pilot, lambda: isinstance(app.screen, LiveScreen), "the live screen")
+                assert session.fake_control.commands == []
+        await wait_until(pilot, lambda: not app.is_running, "the exit")
     assert session.fake_control.commands == ([("cancel", batch_id(0), None)] if cancelled else [])
 
 

@@ -179,23 +179,22 @@ async def test_x_cancels_the_running_batch() -> None:
     assert session.fake_control.commands == [("cancel", batch_id(0), None)]
 
 
-@pytest.mark.parametrize(
-    ("key", "cancelled"), [("x", batch_id(0)), ("b", "battery"), ("escape", None), ("enter", None), ("q", None)]
-)
-async def test_x_in_a_battery_opens_a_dialog(key: str, cancelled: str | None) -> None:
+async def test_x_in_a_battery_opens_a_dialog() -> None:
     store = busy_store()
     battery = [batch_state(0, battery_id="battery"), batch_state(1, "queued", battery_id="battery", env="Maze")]
     store.apply_list(node_list(*battery))
     session = FakeSession(store)
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-        await pilot.press("x")
-        await wait_for_text(pilot, "Cancel what?", "is running; 1 more in this battery")
-        await pilot.press(key)
-        await wait_for_no_text(pilot, "Cancel what?")
-        if cancelled:
-            await wait_for_text(pilot, " cancelled")
-    assert session.fake_control.commands == ([("cancel", cancelled, None)] if cancelled else [])
+        for key in ("escape", "enter", "q", "x", "b"):
+            assert session.fake_control.commands == ([("cancel", batch_id(0), None)] if key == "b" else [])
+            await pilot.press("x")
+            await wait_for_text(pilot, "Cancel what?", "is running; 1 more in this battery")
+            await pilot.press(key)
+            await wait_for_no_text(pilot, "Cancel what?")
+            if key in ("x", "b"):
+                await wait_for_text(pilot, "Wordle cancelled" if key == "x" else "Battery cancelled")
+    assert session.fake_control.commands == [("cancel", batch_id(0), None), ("cancel", "battery", None)]
 
 
 async def test_commands_without_a_running_batch_say_so() -> None:

@@ -147,31 +147,31 @@ async def test_every_pane_of_the_events_is_visible_at_its_size_limits(size: tupl
 
 
 @pytest.mark.parametrize("size", [SIZE, SMALL], ids=str)
-@pytest.mark.parametrize("focused", WIDGETS)
-async def test_each_pane_of_the_events_grows_shrinks_and_is_reset(size: tuple[int, int], focused: str) -> None:
+async def test_each_pane_of_the_events_grows_shrinks_and_is_reset(size: tuple[int, int]) -> None:
     ui_state = UiState("events")
     app = console_app(watching(session_with_messages("orders.eu")), ui_state=ui_state)
     async with app.run_test(size=size, notifications=True) as pilot:
         await wait_for_text(pilot, "● Formatted", "orders")
         await pilot.press("t")
         await wait_until(pilot, lambda: all(regions(pilot)), "the tree")
-        app.screen.query_one(f"#{focused}").focus()
-        await wait_until(pilot, lambda: app.focused is not None and app.focused.id == focused, "the focus")
-        before, widget = regions(pilot), app.screen.query_one(WIDGETS[focused])
-        for grow, shrink, axis in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
-            size_before = getattr(widget.size, axis)
-            if (focused, axis) == ("subjects", "height"):
+        for focused in WIDGETS:
+            app.screen.query_one(f"#{focused}").focus()
+            await wait_until(pilot, lambda: app.focused is not None and app.focused.id == focused, "the focus")  # noqa: B023
+            before, widget = regions(pilot), app.screen.query_one(WIDGETS[focused])
+            for grow, shrink, axis in (("greater_than_sign", "less_than_sign", "width"), ("plus", "minus", "height")):
+                size_before = getattr(widget.size, axis)
+                if (focused, axis) == ("subjects", "height"):
+                    await pilot.press(grow)
+                    await wait_for_text(pilot, "this pane cannot be resized")
+                    continue
                 await pilot.press(grow)
-                await wait_for_text(pilot, "this pane cannot be resized")
-                continue
-            await pilot.press(grow)
-            await wait_until(pilot, lambda: getattr(widget.size, axis) > size_before, "a larger pane")  # noqa: B023
-            await pilot.press(shrink, shrink, shrink)
-            await wait_until(pilot, lambda: getattr(widget.size, axis) < size_before, "a smaller pane")  # noqa: B023
-        assert ui_state.sizes
-        await pilot.press("equals_sign")
-        await wait_until(pilot, lambda: regions(pilot) == before, "the original sizes")
-        assert ui_state.sizes == {}
+                await wait_until(pilot, lambda: getattr(widget.size, axis) > size_before, "a larger pane")  # noqa: B023
+                await pilot.press(shrink, shrink, shrink)
+                await wait_until(pilot, lambda: getattr(widget.size, axis) < size_before, "a smaller pane")  # noqa: B023
+            assert ui_state.sizes
+            await pilot.press("equals_sign")
+            await wait_until(pilot, lambda: regions(pilot) == before, "the original sizes")  # noqa: B023
+            assert ui_state.sizes == {}
 
 
 async def test_dragging_the_border_of_the_tree_resizes_it_and_zoom_overrides_sizes() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from textual.pilot import Pilot
 
 from tests.support.console.fake_session import FakeSession, mixed_session
@@ -10,13 +9,16 @@ from tests.support.console.live_items import started, timestep
 from tests.support.console.pilot import SIZE, console_app, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import live
 
-SCREENS = {
-    "live": (("1", "j"), "LiveScreen", "TextCraft"),
-    "episodes": (("2",), "EpisodesScreen", "Wordle"),
-    "episode": (("2", "enter"), "EpisodeScreen", "Wordle"),
-    "events": (("3",), "EventsScreen", ""),
-    "runs": (("6", "j"), "RunsScreen", "BabyAI"),
-}
+SCREENS = (
+    (("3",), "EventsScreen", ""),  # the first, since the form starts with the environments of the last run
+    (("1", "j"), "LiveScreen", "TextCraft"),
+    (("2",), "EpisodesScreen", "Wordle"),
+    (("2", "enter"), "EpisodeScreen", "Wordle"),
+    (("6", "j"), "RunsScreen", "BabyAI"),
+)
+"""The keys to each screen, and the environment that is selected there."""
+FIRST_ENV = "BabyAI"
+"""The first environment of the form."""
 
 
 def ready_session() -> FakeSession:
@@ -34,45 +36,45 @@ async def show(pilot: Pilot[None], keys: tuple[str, ...], screen: str) -> None:
         await wait_for_text(pilot, "Wordle" if screen != "RunsScreen" else "battery of 2")
 
 
-@pytest.mark.parametrize("name", SCREENS)
-async def test_r_runs_what_is_selected_and_full_stop_repeats_it_on_another_screen(name: str) -> None:
-    keys, screen, env = SCREENS[name]
+async def test_r_runs_what_is_selected_and_full_stop_repeats_it_on_another_screen() -> None:
     session = ready_session()
+    started = session.fake_control.started
     async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-        await show(pilot, keys, screen)
-        await pilot.press("r")
-        if not env:  # nothing to run is selected
+        for n, (keys, screen, env) in enumerate(SCREENS):
+            await show(pilot, keys, screen)
+            await pilot.press("r")
+            if not env:  # nothing to run is selected
+                await wait_for_text(pilot, "╭─ Run")
+                await pilot.press("space", "enter")
+            await wait_until(pilot, lambda: len(started) == 2 * n + 1, f"the run of {screen}")  # noqa: B023
+            await wait_for_text(pilot, f"started on {env or FIRST_ENV}")
+            await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)  # noqa: B023
+            await pilot.press("2", "full_stop")
+            await wait_until(pilot, lambda: len(started) == 2 * n + 2, "the same run again")  # noqa: B023
+            first, second = started[-2:]
+            assert first.envs == second.envs == [env or FIRST_ENV] and first.agent == second.agent
+
+
+async def test_the_form_and_the_batteries_open_and_start_on_every_screen() -> None:
+    session = ready_session()
+    started = session.fake_control.started
+    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_for_text(pilot, "task 3")
+        for n, (keys, screen, env) in enumerate(SCREENS):
+            await show(pilot, keys, screen)
+            await pilot.press("R")
             await wait_for_text(pilot, "╭─ Run")
-            await pilot.press("space", "enter")
-            env = "BabyAI"
-        await wait_for_text(pilot, f"started on {env}")
-        await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)
-        await pilot.press("2", "full_stop")
-        await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "the same run again")
-        first, second = session.fake_control.started
-        assert first.envs == second.envs == [env] and first.agent == second.agent
-
-
-@pytest.mark.parametrize("name", SCREENS)
-async def test_the_form_and_the_batteries_open_and_start_on_every_screen(name: str) -> None:
-    keys, screen, env = SCREENS[name]
-    session = ready_session()
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
-        await wait_for_text(pilot, "task 3")
-        await show(pilot, keys, screen)
-        await pilot.press("R")
-        await wait_for_text(pilot, "╭─ Run")
-        await pilot.press(*([] if env else ["space"]), "enter")
-        await wait_until(pilot, lambda: len(session.fake_control.started) == 1, "the run of the form")
-        assert session.fake_control.started[0].envs == [env or "BabyAI"]
-        await wait_for_no_text(pilot, "╭─ Run")
-        await pilot.press("b")
-        await wait_for_text(pilot, "╭─ Battery")
-        await pilot.press("enter")
-        await wait_until(pilot, lambda: len(session.fake_control.started) == 2, "the battery")
-        assert len(session.fake_control.started[1].envs) > 1
-        await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)
+            await pilot.press(*([] if env else ["space"]), "enter")
+            await wait_until(pilot, lambda: len(started) == 2 * n + 1, "the run of the form")  # noqa: B023
+            assert started[-1].envs == [env or FIRST_ENV]
+            await wait_for_no_text(pilot, "╭─ Run")
+            await pilot.press("b")
+            await wait_for_text(pilot, "╭─ Battery")
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: len(started) == 2 * n + 2, "the battery")  # noqa: B023
+            assert len(started[-1].envs) > 1
+            await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)  # noqa: B023
 
 
 async def test_live_shows_the_run_that_another_screen_has_started() -> None:
