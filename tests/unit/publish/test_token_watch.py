@@ -16,6 +16,7 @@ from runner.bus.connection import BusAddress, NatsConnection
 from runner.config import LiveTokens
 from runner.events.live import LiveBatch, TokenText
 from runner.events.subjects import LIVE_STREAM, LIVE_SUBJECTS
+from runner.publish import live_publisher
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.outbox import LOCAL, Outbox
 from runner.publish.publisher import Sink
@@ -28,6 +29,11 @@ from tests.support.streaming_batch import AGENTS, ENVS, StreamingBatch
 
 WAIT_S = 30.0
 SUBJECT = "agentgym.live.token.v1.node1"
+
+
+@pytest.fixture(autouse=True)
+def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_publisher, "CHECK_INTERVAL_S", 0.2)
 
 
 @asynccontextmanager
