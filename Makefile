@@ -21,7 +21,7 @@ ARE_STAMP := $(ARE_VENV)/.installed
 .DEFAULT_GOAL := help
 
 help:
-	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the tests of real processes: terminals, faults, commands, gateway, wheel' 'make test-ray          install Ray and run the tests on a cluster of it' 'make test-are          install ARE (600 MB) into .venv-are and run the tests of its scenarios' \
+	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the tests of real processes (terminals, faults, commands, gateway, wheel) and the property tests in full' 'make test-ray          install Ray and run the tests on a cluster of it' 'make test-are          install ARE (600 MB) into .venv-are and run the tests of its scenarios' \
 	  'make run ENV=BabyAI AGENT=oracle REPEAT=3' 'make run-lightweight   every lightweight environment once' \
 	  'make results           what has run so far' 'make check             lint, types, import directions' \
 	  'make faults            every fault in its long form' 'make soak              record a history under faults and check it (SOAK_S=600 SEED=drawn)' 'make test-formats      round trips of exports and imports through the packages of the formats' 'make fuzz FUZZ_S=600   fuzz every decoder; FUZZ_TARGET=sse for one' 'make fuzz-formats      fuzz the readers of foreign files for FUZZ_S seconds' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make sbom              write sbom.cdx.json: packages, licences and hashes of the default install' 'make install           set up .venv and stop' 'make clean             remove .venv and .venv-are'
@@ -57,7 +57,7 @@ test: $(STAMP)
 	$(PYTEST) --numprocesses=$(TEST_WORKERS) --dist=loadfile -m "not long" -p no:schemathesis
 
 test-long: $(STAMP)
-	$(PYTEST) --dist=worksteal -m long
+	AGENTGYM_EXAMPLES=full $(PYTEST) --dist=worksteal -m "long or hypothesis"
 
 test-failed: $(STAMP)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none
