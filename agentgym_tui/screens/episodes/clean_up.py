@@ -69,7 +69,8 @@ def report_text(report: CurationReport, undo_key: str) -> SafeText:
     """Return what was done, what was left as it is, and the key that undoes it."""
     done = {"archive": "archived", "delete": "deleted"}[report.action]
     if report.is_undone:
-        parts = [trusted(f"{_episodes(report.n_episodes)} brought back, which were {done}")]
+        verb = "was" if report.n_episodes == 1 else "were"
+        parts = [trusted(f"{_episodes(report.n_episodes)} brought back, which {verb} {done}")]
     else:
         parts = [trusted(f"{_episodes(report.n_episodes)} {done}")]
         if report.n_episodes:

@@ -10,7 +10,9 @@ import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
+from agentgym_tui.screens.episodes.clean_up import report_text
 from agentgym_tui.sessions.episode_library import StateDirLibrary
+from runner.node.curation import CurationReport
 from runner.publish.outbox import Ack, Outbox
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
@@ -161,3 +163,8 @@ async def test_opened_files_are_only_read() -> None:
             await pilot.press(key)
             await wait_for_text(pilot, "these episodes are only read")
         assert isinstance(pilot.app, Console)
+
+
+@pytest.mark.parametrize(("n", "text"), [(1, "1 episode brought back, which was deleted"), (2, "which were deleted")])
+def test_the_report_of_an_undo_counts_one_and_many(n: int, text: str) -> None:
+    assert text in report_text(CurationReport(action="delete", n_episodes=n, is_undone=True), "U")
