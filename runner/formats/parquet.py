@@ -21,7 +21,7 @@ from runner.store.safe_json import encode
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS_AT_ONCE: Final = 50
+ROWS_AT_ONCE: Final = 100
 """Rows that are collected before they become columns, which take less memory."""
 GROUP_BYTES: Final = 4 << 20
 """Size of the columns in bytes from which on they are written as a row group, of which pyarrow keeps 90 KB each."""
