@@ -68,8 +68,6 @@ class RunStore:
         n_ended: counter that grows when an episode ends or is stored; a screen then reads its list again.
         read_progress: progress of reading files; None while no files are being read.
         n_stored: number of index rows received; None before the first rows.
-        currency: currency of the sums of costs: that of the profile, else that of the first episode that names one; ""
-            until one is known.
         trends: recent values of what nodes report, and of the rate of live items.
         tags: tags of the tagged episodes, as untrusted text; each change replaces the mapping.
         marked_episode: id of the episode that the next one is compared with; "" without one.
@@ -88,7 +86,7 @@ class RunStore:
         self.agents: list[str] = []
         self._profile_defaults: tuple[str, Mapping[str, float | str | None]] = "", {}
         self.model_names: list[str] = []
-        self.currency = self.marked_episode = ""
+        self._profile_currency = self.marked_episode = ""
         self.tags: Mapping[str, Sequence[str]] = {}
         self.n_ended = 0
         self.n_stored: int | None = None
@@ -104,7 +102,9 @@ class RunStore:
         self._envs = EnvironmentRegistry()
         self.endpoint_registry = EndpointRegistry(now)
         self._batches = BatchRegistry(now)
-        self._episodes = EpisodeRegistry(max_episodes=max_episodes, max_bytes=max_bytes, currency=lambda: self.currency)
+        self._episodes = EpisodeRegistry(
+            max_episodes=max_episodes, max_bytes=max_bytes, currency=lambda: self._profile_currency
+        )
         self._reducer = BusReducer(
             nodes=self._nodes,
             envs=self._envs,
@@ -116,6 +116,15 @@ class RunStore:
         self.notices, self.nodes, self.trends = self._notices.notices, self._nodes.nodes, self._reducer.trends
         self.endpoints, self.failovers = self.endpoint_registry.endpoints, self.endpoint_registry.failovers
         self.batches, self.rewards = self._batches.batches, self._envs.rewards.by_env
+
+    @property
+    def currency(self) -> str:
+        """Currency of sums of costs: that of the profile, else that of the first episode that names one; "" without."""
+        return self._profile_currency or self._episodes.first_currency
+
+    @currency.setter
+    def currency(self, currency: str) -> None:
+        self._profile_currency = currency
 
     @property
     def n_failovers(self) -> int:
@@ -362,7 +371,6 @@ class RunStore:
         for node in self.nodes.values():
             if node.status == "stopped":
                 self._episodes.mark_interrupted(node.name, "")
-        self.currency = self.currency or self._episodes.first_currency
         lost = {node.name for node in self.nodes.values() if node.lost}
         if lost or self._lost:  # else no episode has a lost node, and with many of them the walk is slow
             for episode in self._episodes.running.values():
