@@ -1,7 +1,10 @@
 """Checks the sizes that the pages of a Parquet file declare: pyarrow allocates them before it has read a page.
 
-Source: ``PageHeader`` in ``parquet.thrift`` of https://github.com/apache/parquet-format, version 2.11, encoded in the
-compact protocol of https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
+The footer is decoded here, too, as pyarrow ends the process where the footer describes a column in a damaged way.
+
+Source: ``FileMetaData`` and ``PageHeader`` in ``parquet.thrift`` of https://github.com/apache/parquet-format, version
+2.11, encoded in the compact protocol of
+https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md.
 """
 
 from __future__ import annotations
@@ -26,6 +29,54 @@ _STOP, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT = 0, 3, frozens
 _DICTIONARY_PAGE: Final = 2
 _TYPE, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE, _DICTIONARY, _DATA_PAGE_V2, _N_VALUES = 1, 2, 3, 5, 7, 8, 1
 """Field numbers: of ``PageHeader``, and that of the number of values in the header of each kind of page."""
+_MAX_FOOTER: Final = 16 << 20
+_MAX_KEPT: Final = 1_000_000
+"""Largest number of structs in lists that are kept."""
+_ROW_GROUPS, _COLUMNS, _N_ROWS, _COLUMN = 4, 1, 3, 3
+"""Field numbers: of ``FileMetaData``, of ``RowGroup``, and that of the metadata of a ``ColumnChunk``."""
+
+
+class Column(NamedTuple):
+    """A column of a row group: its number of values, its sizes in bytes, and the offsets of its pages, 0 for none."""
+
+    n_values: int
+    unpacked: int
+    packed: int
+    data_offset: int
+    dictionary_offset: int
+
+
+_COLUMN_FIELDS: Final = (5, 6, 7, 9, 11)
+"""Field numbers of ``ColumnMetaData``, in the order of ``Column``."""
+
+
+class Group(NamedTuple):
+    """A row group: its number of rows, and its columns."""
+
+    n_rows: int
+    columns: list[Column]
+
+
+def read_groups(file: BinaryIO) -> list[Group]:
+    """Return the row groups that the footer describes; raises a ``StoreError`` if it is damaged or too large."""
+    size = os.fstat(file.fileno()).st_size
+    tail = os.pread(file.fileno(), 8, max(0, size - 8))
+    n_footer = int.from_bytes(tail[:4], "little")
+    if not tail.endswith(b"PAR1") or n_footer > min(_MAX_FOOTER, size - 8):
+        raise StoreError("its footer is damaged or too large")
+    try:
+        footer = _Header(os.pread(file.fileno(), n_footer, size - 8 - n_footer), keeps_lists=True).struct(_MAX_DEPTH)
+        return [_group(group) for group in footer.get(_ROW_GROUPS, [])]
+    except (IndexError, AttributeError, TypeError) as exc:
+        raise StoreError("its footer is damaged or too large") from exc
+
+
+def _group(fields: dict[int, Any]) -> Group:
+    columns = [chunk.get(_COLUMN) or {} for chunk in fields.get(_COLUMNS) or []]
+    found = [Column(*(int(column.get(number) or 0) for number in _COLUMN_FIELDS)) for column in columns]
+    if min((min(column) for column in found), default=0) < 0:
+        raise IndexError
+    return Group(int(fields.get(_N_ROWS) or 0), found)
 
 
 class Page(NamedTuple):
@@ -36,12 +87,12 @@ class Page(NamedTuple):
     n_values: int
 
 
-def check_pages(file: BinaryIO, group: Any, number: int, limits: Limits) -> None:  # noqa: ANN401 - pyarrow's metadata
+def check_pages(file: BinaryIO, group: Group, number: int, limits: Limits) -> None:
     """Check a row group before it is read.
 
     Args:
         file: the open file.
-        group: its metadata, of which the columns have offsets and sizes.
+        group: the row group.
         number: number of the row group, for the message.
         limits: bounds of what is read.
 
@@ -49,8 +100,7 @@ def check_pages(file: BinaryIO, group: Any, number: int, limits: Limits) -> None
         StoreError: a page is damaged or too large, or the lists of a column have too many values.
     """
     in_memory = 0
-    for index in range(group.num_columns):
-        column = group.column(index)
+    for column in group.columns:
         pages = list(islice(_pages(file, column, number), _MAX_PAGES + 1))
         sizes = [max((page.size for page in pages if page.is_dictionary is kind), default=0) for kind in (False, True)]
         in_memory += sum(sizes)
@@ -59,15 +109,15 @@ def check_pages(file: BinaryIO, group: Any, number: int, limits: Limits) -> None
             raise StoreError(f"a column of row group {number} has too many pages")
         if in_memory > limits.item_bytes * MAX_ITEMS or max(sizes) > limits.item_bytes:
             raise StoreError(f"the pages of row group {number} are too large")
-        if n_values > max(group.num_rows, limits.item_values * MAX_VALUES):
+        if n_values > max(group.n_rows, limits.item_values * MAX_VALUES):
             raise StoreError(f"row group {number} has too many values")
 
 
-def _pages(file: BinaryIO, column: Any, number: int) -> Iterator[Page]:  # noqa: ANN401 - pyarrow's metadata
-    start, size = column.data_page_offset, column.total_compressed_size
-    if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
-        start = column.dictionary_page_offset
-    end = start + size
+def _pages(file: BinaryIO, column: Column, number: int) -> Iterator[Page]:
+    start = column.data_offset
+    if 0 < column.dictionary_offset < start:
+        start = column.dictionary_offset
+    end = start + column.packed
     while start < end:
         page, start = _page(file, start, number)
         yield page
@@ -76,8 +126,8 @@ def _pages(file: BinaryIO, column: Any, number: int) -> Iterator[Page]:  # noqa:
 def _page(file: BinaryIO, start: int, number: int) -> tuple[Page, int]:
     """Return a page and the offset behind it."""
     for size in (_SMALL_HEADER, _LARGEST_HEADER):
-        header = _Header(os.pread(file.fileno(), size, start))
         try:
+            header = _Header(os.pread(file.fileno(), size, start))
             fields = header.struct(_MAX_DEPTH)
         except IndexError:
             continue
@@ -96,12 +146,13 @@ def _page(file: BinaryIO, start: int, number: int) -> tuple[Page, int]:
 class _Header:
     """Decodes a struct of Thrift's compact protocol; raises an ``IndexError`` where it ends too early or is damaged."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, keeps_lists: bool = False) -> None:
         self._data = data
         self.position = 0
+        self._n_left = _MAX_KEPT if keeps_lists else 0
 
     def struct(self, depth: int) -> dict[int, Any]:
-        """Return the integers and structs of a struct by field number; everything else is skipped."""
+        """Return the integers, structs and, if wanted, lists of structs of a struct by field number."""
         fields: dict[int, Any] = {}
         id = 0
         while (byte := self._byte()) != _STOP:
@@ -120,7 +171,10 @@ class _Header:
             return self.struct(depth)
         if kind in _LISTS:
             byte = self._byte()
-            self._repeat(self._unsigned() if byte >> 4 == 15 else byte >> 4, lambda: self._value(byte & 15, depth - 1))
+            n = self._unsigned() if byte >> 4 == 15 else byte >> 4
+            if self._n_left and byte & 15 == _STRUCT:
+                return self._structs(n, depth - 1)
+            self._repeat(n, lambda: self._value(byte & 15, depth - 1))
         elif kind == _MAP:
             n = self._unsigned()
             kinds = self._byte() if n else 0
@@ -132,6 +186,12 @@ class _Header:
         else:
             raise IndexError
         return None
+
+    def _structs(self, n: int, depth: int) -> list[dict[int, Any]]:
+        self._n_left -= n
+        if self._n_left <= 0:
+            raise IndexError
+        return [self.struct(depth) for _ in range(n)]
 
     def _repeat(self, n: int, read: Callable[[], object]) -> None:
         for _ in range(n):  # ends with the data, as every value has a byte at least

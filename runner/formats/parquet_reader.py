@@ -14,7 +14,7 @@ from runner.errors import StoreError
 from runner.formats.drafts import Draft, Transcript, action_of, labelled_draft, sequence_of, sequences_of
 from runner.formats.foreign_values import UnreadableItem, number_of, time_of, tokens_of, tool_calls_from
 from runner.formats.format import Reader
-from runner.formats.parquet_pages import check_pages
+from runner.formats.parquet_pages import Group, check_pages, read_groups
 from runner.formats.reading import Found, Item, Limits, Malformed, Place, open_regular
 from runner.formats.recognition import Head
 from runner.store.safe_json import encode
@@ -85,12 +85,11 @@ def _rows_of(
 ) -> Iterator[tuple[str, bytes]]:
     first = 0  # row of the group
     end = None if n is None else start + n
-    for group in range(file.num_row_groups):
-        size = file.metadata.row_group(group)
-        at, first = first, first + size.num_rows
+    for group, size in enumerate(read_groups(opened)):
+        at, first = first, first + size.n_rows
         if first <= start:
             continue
-        if size.total_byte_size > limits.item_bytes * 16:
+        if sum(column.unpacked for column in size.columns) > limits.item_bytes * 16:
             raise StoreError(f"row group {group} is too large")
         check_pages(opened, size, group, limits)
         for batch in file.iter_batches(_n_rows(size, limits), row_groups=[group]):
@@ -104,14 +103,13 @@ def _rows_of(
                 at += 1
 
 
-def _n_rows(group: Any, limits: Limits) -> int:  # noqa: ANN401 - pyarrow's metadata
+def _n_rows(group: Group, limits: Limits) -> int:
     """Return how many rows of a group are decoded at once, by the largest size that they may have."""
-    columns, n_rows = [group.column(number) for number in range(group.num_columns)], int(group.num_rows)
     # a text that is stored once may be the value of every row
-    largest: int = max((column.total_uncompressed_size for column in columns), default=0)
-    n_values: int = max((column.num_values for column in columns), default=0)
+    largest = max((column.unpacked for column in group.columns), default=0)
+    n_values = max((column.n_values for column in group.columns), default=0)
     by_size = limits.item_bytes * _MAX_ITEMS // max(largest, 1)
-    by_values = limits.item_values * n_rows // max(n_values, 1)
+    by_values = limits.item_values * group.n_rows // max(n_values, 1)
     return max(1, min(_BATCH_ROWS, by_size, by_values))
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from runner.errors import StoreError
-from runner.formats.parquet_pages import check_pages
+from runner.formats.parquet_pages import Column, Group, check_pages, read_groups
 from runner.formats.reading import LIMITS
 
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3
@@ -42,23 +40,23 @@ STATISTICS = bytes([4 << 4 | 12, 1 << 4 | 8, 3]) + b"max" + b"\0"
 
 def check(tmp_path: Path, *columns: list[bytes], n_rows: int = 3) -> None:
     path = tmp_path / "table.parquet"
-    data, described = b"PAR1", list[Any]()
+    data, described = b"PAR1", list[Column]()
     for pages in columns:
         has_dictionary = pages[0][1] == DICTIONARY << 1
         first = len(data)
         data += b"".join(pages)
         described.append(
-            SimpleNamespace(
-                has_dictionary_page=has_dictionary,
-                dictionary_page_offset=first if has_dictionary else None,
-                data_page_offset=first + len(pages[0]) if has_dictionary else first,
-                total_compressed_size=len(data) - first,
+            Column(
+                n_values=n_rows,
+                unpacked=0,
+                packed=len(data) - first,
+                data_offset=first + len(pages[0]) if has_dictionary else first,
+                dictionary_offset=first if has_dictionary else 0,
             )
         )
     path.write_bytes(data)
-    group = SimpleNamespace(num_columns=len(columns), num_rows=n_rows, column=described.__getitem__)
     with path.open("rb") as file:
-        check_pages(file, group, 0, LIMITS)
+        check_pages(file, Group(n_rows, described), 0, LIMITS)
 
 
 def test_pages_of_usual_sizes_are_read(tmp_path: Path) -> None:
@@ -98,3 +96,35 @@ def test_the_pages_of_all_columns_are_counted_together(tmp_path: Path) -> None:
 def test_a_chunk_of_tiny_pages_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="too many pages"):
         check(tmp_path, [page(DATA, 0, 0, b"")] * 100_001)
+
+
+def footer(groups: bytes) -> bytes:
+    return b"PAR1" + groups + len(groups).to_bytes(4, "little") + b"PAR1"
+
+
+METADATA = bytes([(5 << 4) | 6, 14, (1 << 4) | 6, 40, (1 << 4) | 6, 20, (2 << 4) | 6, 8, (2 << 4) | 6, 2, 0])
+"""Fields 5, 6, 7, 9 and 11: 7 values, 20 bytes, 10 packed ones, and the offsets 4 and 1."""
+GROUP = bytes([(1 << 4) | 9, (1 << 4) | 12, (3 << 4) | 12]) + METADATA + bytes([0, (2 << 4) | 6, 6, 0])
+
+
+@pytest.mark.parametrize(
+    ("data", "groups"),
+    [
+        (footer(bytes([(4 << 4) | 9, (1 << 4) | 12]) + GROUP + b"\0"), [Group(3, [Column(7, 20, 10, 4, 1)])]),
+        (footer(b"\0"), []),
+        (footer(bytes([(4 << 4) | 9, 0xFC]) + varint(2**40) + b"\0"), None),
+        (footer(bytes([(4 << 4) | 9, (1 << 4) | 12])), None),
+        (footer(bytes([(4 << 4) | 5, 3, 0])), None),
+        (b"PAR1" + (2**31).to_bytes(4, "little") + b"PAR1", None),
+        (b"PAR1", None),
+    ],
+)
+def test_the_footer_is_read_without_pyarrow(tmp_path: Path, data: bytes, groups: list[Group] | None) -> None:
+    path = tmp_path / "table.parquet"
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        if groups is None:
+            with pytest.raises(StoreError, match="footer"):
+                read_groups(file)
+        else:
+            assert read_groups(file) == groups
