@@ -74,9 +74,10 @@ def read_groups(file: BinaryIO) -> list[Group]:
 def _group(fields: dict[int, Any]) -> Group:
     columns = [chunk.get(_COLUMN) or {} for chunk in fields.get(_COLUMNS) or []]
     found = [Column(*(int(column.get(number) or 0) for number in _COLUMN_FIELDS)) for column in columns]
-    if min((min(column) for column in found), default=0) < 0:
+    n_rows = int(fields.get(_N_ROWS) or 0)
+    if min((min(column) for column in found), default=0) < 0 or n_rows < 0:
         raise IndexError
-    return Group(int(fields.get(_N_ROWS) or 0), found)
+    return Group(n_rows, found)
 
 
 class Page(NamedTuple):
@@ -131,16 +132,22 @@ def _page(file: BinaryIO, start: int, number: int) -> tuple[Page, int]:
             fields = header.struct(_MAX_DEPTH)
         except IndexError:
             continue
-        packed, unpacked = fields.get(_COMPRESSED, -1), fields.get(_UNCOMPRESSED, -1)
+        packed, unpacked = _number(fields, _COMPRESSED), _number(fields, _UNCOMPRESSED)
         is_dictionary = fields.get(_TYPE) == _DICTIONARY_PAGE
         kinds = (_DICTIONARY,) if is_dictionary else (_DATA_PAGE, _DATA_PAGE_V2)
         n_values = max(
-            (fields[kind].get(_N_VALUES, -1) for kind in kinds if isinstance(fields.get(kind), dict)), default=0
+            (_number(fields[kind], _N_VALUES) for kind in kinds if isinstance(fields.get(kind), dict)), default=0
         )
         if packed < 0 or unpacked < 0 or n_values < 0 or (is_dictionary and n_values > unpacked * 8):
             break
         return Page(is_dictionary, unpacked, n_values), start + header.position + packed
     raise StoreError(f"a page header of row group {number} is damaged")
+
+
+def _number(fields: dict[int, Any], id: int) -> int:
+    """Return an integer of a struct; -1 without it, or if the field has another type."""
+    value = fields.get(id)
+    return value if isinstance(value, int) else -1
 
 
 class _Header:

@@ -80,6 +80,7 @@ def test_pages_of_usual_sizes_are_read(tmp_path: Path) -> None:
         ([page(DATA, 5, 3, more=bytes([1 << 4 | 9, 0xFC]) + varint(2**60))], "a page header of row group 0 is damaged"),
         ([bytes([1 << 4 | 12]) * 1_000], "a page header of row group 0 is damaged"),
         ([b"\xff" * 1_000], "a page header of row group 0 is damaged"),
+        ([integer(1, DATA) + b"\x1c\0" * 2 + b"\0"], "a page header of row group 0 is damaged"),
     ],
 )
 def test_sizes_that_would_take_too_much_memory_are_refused(tmp_path: Path, column: list[bytes], reason: str) -> None:
