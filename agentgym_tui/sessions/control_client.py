@@ -233,3 +233,19 @@ def _checked_result(request: ControlRequest, payload: bytes) -> bytes:
     if reply.id != request.id or not reply.ok or not isinstance(reply.result, msgspec.Raw):
         raise ControlRequestError(f"{request.op}: the reply does not match the request")
     return bytes(reply.result)
+
+
+def running_ids(listed: NodeList) -> set[str]:
+    """Return the ids of the batches that run or are paused."""
+    return {batch.batch_id for batch in listed.batches if batch.status in ("running", "paused")}
+
+
+def unfinished_ids(listed: NodeList) -> list[str]:
+    """Return the ids of the batches that run or wait, in this order; none if a paused one holds up the others.
+
+    Waiting batches that were paused are left out: they wait on after a restart without being resumed.
+    """
+    if any(batch.status == "paused" for batch in listed.batches):
+        return []
+    oldest_first = [batch for batch in listed.batches[::-1] if not batch.paused]
+    return [batch.batch_id for status in ("running", "queued") for batch in oldest_first if batch.status == status]

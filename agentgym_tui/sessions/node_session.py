@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.sessions.control_client import NodeControl
+from agentgym_tui.sessions.control_client import NodeControl, running_ids, unfinished_ids
 from agentgym_tui.sessions.episode_library import StateDirLibrary
 from agentgym_tui.sessions.episode_loader import EpisodeRepair, currency_of
 from agentgym_tui.sessions.event_source import EventSource
@@ -123,7 +123,7 @@ class NodeSession(Session):
         except RunnerError as exc:
             self._starting = False
             raise ControlRequestError(str(exc), f"press {self._start_key} once it has stopped") from exc
-        self._to_resume = _unfinished_ids(listed)
+        self._to_resume = unfinished_ids(listed)
         self._start.set()
 
     def open_logs(self) -> Sequence[LogFile]:
@@ -330,7 +330,7 @@ class NodeSession(Session):
         self.store.apply_list(listed)
         if is_first := not self._listed.is_set():
             await asyncio.sleep(PAINT_S)
-            self._since = history_age(_running_ids(listed), datetime.now(UTC))
+            self._since = history_age(running_ids(listed), datetime.now(UTC))
             self._listed.set()
         location = await self._wait_for_location()
         if node_file is not None:
@@ -343,7 +343,7 @@ class NodeSession(Session):
                 self.store.apply_tags(tags)
         await self._resume_restarted(listed)
         if is_first:
-            await self._repair.read_journals(_running_ids(listed))
+            await self._repair.read_journals(running_ids(listed))
             with contextlib.suppress(RunnerError):  # the list of episodes shows why they cannot be read
                 known = [*self.store.batches]
                 self.store.apply_unlisted(await asyncio.to_thread(self._library.unlisted_batches, known))
@@ -376,18 +376,3 @@ class NodeSession(Session):
             )
             self.store.mark_node_lost(self._node)
             self.store.set_profile_difference(None)
-
-
-def _running_ids(listed: NodeList) -> set[str]:
-    return {batch.batch_id for batch in listed.batches if batch.status in ("running", "paused")}
-
-
-def _unfinished_ids(listed: NodeList) -> list[str]:
-    """Return the ids of the batches that run or wait, in this order; none if a paused one holds up the others.
-
-    Waiting batches that were paused are left out: they wait on after a restart without being resumed.
-    """
-    if any(batch.status == "paused" for batch in listed.batches):
-        return []
-    oldest_first = [batch for batch in listed.batches[::-1] if not batch.paused]
-    return [batch.batch_id for status in ("running", "queued") for batch in oldest_first if batch.status == status]

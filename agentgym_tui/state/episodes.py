@@ -86,7 +86,7 @@ class EpisodeRegistry:
         self._trackers: dict[str, SequenceTracker] = {}
         self._evicted: dict[str, bool] = {}
         self._checked_boots: dict[str, str] = {}
-        self.first_currency = ""
+        self.first_currency, self._lost = "", set[str]()
         self._max_episodes, self._max_bytes, self._currency = max_episodes, max_bytes, currency
         self._bytes = self._n_missing_evicted = self._n_awaited = 0
         self._in_order = True
@@ -238,6 +238,14 @@ class EpisodeRegistry:
             known.error_traceback = clip_optional(episode.error_traceback, MAX_ERROR_CHARS)
             self._record_result(known, episode)
         return True
+
+    def mark_lost(self, lost: set[str]) -> None:
+        """Mark the running episodes whose nodes are ``lost``, and no others."""
+        if lost or self._lost:  # else no episode has a lost node, and with many of them the walk is slow
+            for episode in self.running.values():
+                if episode.node_lost != (is_lost := episode.node in lost):
+                    episode.node_lost, episode.version = is_lost, episode.version + 1
+        self._lost = lost
 
     def mark_interrupted(self, node: str, boot: str) -> bool:
         """Mark the running episodes of earlier processes of a node as interrupted.

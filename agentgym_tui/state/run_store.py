@@ -83,21 +83,18 @@ class RunStore:
     ) -> None:
         self.link = BusLink()
         self.profile_difference: ProfileDifference | None = None
-        self.agents: list[str] = []
+        self.agents, self.model_names = list[str](), list[str]()
         self._profile_defaults: tuple[str, Mapping[str, float | str | None]] = "", {}
-        self.model_names: list[str] = []
         self._profile_currency = self.marked_episode = ""
         self.tags: Mapping[str, Sequence[str]] = {}
-        self.n_ended = 0
         self.n_stored: int | None = None
         self.read_progress: ReadProgress | None = None
-        self.version = 0
+        self.version = self.n_ended = 0
         self.now = now
         self.on_change: Callable[[], None] | None = None
         self.on_queue_change: Callable[[], None] | None = None
         self._notices = NoticeList(now)
         self._queue_notice: str | None = None
-        self._lost: set[str] = set()
         self._nodes = NodeRegistry(now, lost_after_s)
         self._envs = EnvironmentRegistry()
         self.endpoint_registry = EndpointRegistry(now)
@@ -368,17 +365,10 @@ class RunStore:
 
     def _commit(self) -> None:
         """Complete a change: update fields that depend on other objects, enforce the limits and call ``on_change``."""
-        for node in self.nodes.values():
-            if node.status == "stopped":
-                self._episodes.mark_interrupted(node.name, "")
-        lost = {node.name for node in self.nodes.values() if node.lost}
-        if lost or self._lost:  # else no episode has a lost node, and with many of them the walk is slow
-            for episode in self._episodes.running.values():
-                if episode.node_lost != (is_lost := episode.node in lost):
-                    episode.node_lost, episode.version = is_lost, episode.version + 1
-        self._lost = lost
-        ended = self._episodes.ended
-        for episode in ended:
+        for stopped in (node for node in self.nodes.values() if node.status == "stopped"):
+            self._episodes.mark_interrupted(stopped.name, "")
+        self._episodes.mark_lost({node.name for node in self.nodes.values() if node.lost})
+        for episode in (ended := self._episodes.ended):
             self._envs.apply_ended(episode)
             self._batches.apply_episode_ended(episode)
         self.n_ended += len(ended)

@@ -89,8 +89,7 @@ class Batch:
         self._pool = pool or open_pool(
             spec.chosen_workers, spec, batch.setup, models, ray=batch.ray, clock=workspace.clock
         )
-        self.batch_id = batch_id or new_ulid()
-        self.battery_id = battery_id
+        self.batch_id, self.battery_id = batch_id or new_ulid(), battery_id
         self._workspace = workspace
         self._clock = workspace.clock
         callbacks = (on_record, None if models is None else models.feedback)

@@ -20,7 +20,7 @@ MAX_ROWS: Final = 200
 
 
 class MessagesDialog(DialogScreen[None]):
-    """A dialog that shows what the toasts of this console said, the newest first."""
+    """A dialog that shows the messages of this console in full, the newest first."""
 
     SCOPE = "dialog"
 
