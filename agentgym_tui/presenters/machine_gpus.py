@@ -85,14 +85,14 @@ def _items_of(node: NodeInfo, machine: MachineInfo, place: int, gpu: GpuState) -
     yield Item(key, name, Cell(shown, tone), history.get(f"util:{place}"), 100.0, problems)
     if gpu.mem_total is not None or gpu.mem_used is not None:
         yield Item(f"{key} memory", trusted("  memory"), Cell(_memory(gpu)), history.get(f"mem:{place}"), 100.0)
-    yield from (_instance_item(key, instance) for instance in gpu.instances)
+    yield from (_instance_item(f"{key} instance {n}", instance) for n, instance in enumerate(gpu.instances))
 
 
 def _instance_item(key: str, instance: GpuInstance) -> Item:
     problems = list(_memory_problems(instance))
     parts = [*([trusted("!")] if problems else []), _memory(instance, sanitize_line(instance.name or "", 80))]
     now = Cell(join(parts, " "), "warn" if problems else "plain")
-    return Item(f"{key} instance {instance.index}", trusted(f"  instance {instance.index}"), now, problems=problems)
+    return Item(key, trusted(f"  instance {instance.index}"), now, problems=problems)
 
 
 def _memory(gpu: GpuState | GpuInstance, *parts: SafeText) -> SafeText:

@@ -288,6 +288,13 @@ def test_a_divided_gpu_has_the_memory_and_the_processes_of_each_instance() -> No
     assert f"instance 2 {UNKNOWN} of {UNKNOWN}" in shown
 
 
+def test_rows_of_instances_with_the_same_number_have_keys_of_their_own() -> None:
+    store = busy_store()
+    machine(gpu=[GpuState(index=0, mig=True, instances=(GpuInstance(index=0), GpuInstance(index=0)))])(store)
+    rows = MachineRows(view_of(store), 80)
+    assert len({rows.key(index) for index in range(len(rows))}) == len(rows)
+
+
 def test_a_model_server_has_the_load_that_it_reports_while_it_does() -> None:
     clock = FakeClock()
     store = busy_store(clock)
