@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -138,45 +138,31 @@ def bounded(machine: Machine) -> Machine:
 
 
 def _gpu(gpu: GpuState) -> GpuState:
-    used, total = _memory(gpu)
     return GpuState(
-        index=max(0, min(gpu.index, MAX_PID)),
-        name=clip_optional(gpu.name),
-        uuid=clip_optional(gpu.uuid),
+        **_shared(gpu),
         lost=clip_optional(gpu.lost, MAX_CAUSE_CHARS),
         util=_percent(gpu.util),
-        mem_used=used,
-        mem_total=total,
         power_w=_number(gpu.power_w),
         power_limit_w=_number(gpu.power_limit_w),
         temperature=_number(gpu.temperature, low=-MAX_VALUE),
         throttled=None if gpu.throttled is None else tuple(map(clip_name, gpu.throttled[:MAX_REASONS])),
         mig=gpu.mig,
-        instances=tuple(map(_instance, gpu.instances[:MAX_INSTANCES])),
+        instances=tuple(GpuInstance(**_shared(each)) for each in gpu.instances[:MAX_INSTANCES]),
         energy_j=_number(gpu.energy_j),
-        processes=_processes(gpu.processes),
     )
 
 
-def _instance(instance: GpuInstance) -> GpuInstance:
-    used, total = _memory(instance)
-    return GpuInstance(
-        index=max(0, min(instance.index, MAX_PID)),
-        name=clip_optional(instance.name),
-        uuid=clip_optional(instance.uuid),
-        mem_used=used,
-        mem_total=total,
-        processes=_processes(instance.processes),
-    )
-
-
-def _memory(gpu: GpuState | GpuInstance) -> tuple[int | None, int | None]:
+def _shared(gpu: GpuState | GpuInstance) -> dict[str, Any]:
+    """Return the bounded fields that a GPU and an instance both have."""
     used, total = _bytes(gpu.mem_used), _bytes(gpu.mem_total)
-    return used if used is None or total is None else min(used, total), total
-
-
-def _processes(processes: tuple[GpuProcess, ...] | None) -> tuple[GpuProcess, ...] | None:
-    return None if processes is None else tuple(map(_process, processes[:MAX_PROCESSES]))
+    return {
+        "index": max(0, min(gpu.index, MAX_PID)),
+        "name": clip_optional(gpu.name),
+        "uuid": clip_optional(gpu.uuid),
+        "mem_used": used if used is None or total is None else min(used, total),
+        "mem_total": total,
+        "processes": None if gpu.processes is None else tuple(map(_process, gpu.processes[:MAX_PROCESSES])),
+    }
 
 
 def _process(process: GpuProcess) -> GpuProcess:

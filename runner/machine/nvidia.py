@@ -31,6 +31,9 @@ _LOSSES: Final = {
     "NVMLError_ResetRequired": "the GPU needs a reset: `nvidia-smi --gpu-reset`",
 }
 
+MAX_EXTRAPOLATION_S: Final = 10.0
+"""Seconds since the reading before, e.g. as nothing used the samples, after which power times time is no estimate."""
+
 _THROTTLING: Final = {
     0x4: "power limit",
     0x8: "hardware slowdown",
@@ -110,7 +113,7 @@ class NvidiaReader:
     def _energy_j(self, index: int, handle: object, power_w: float | None) -> float | None:
         now = self._now()
         last_s, energy_j = self._energy.get(index, (now, None))
-        if index == self._turn or energy_j is None:
+        if index == self._turn or energy_j is None or now - last_s > MAX_EXTRAPOLATION_S:
             millijoules = self._get(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
             energy_j = None if millijoules is None else millijoules / 1000
         else:

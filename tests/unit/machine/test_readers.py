@@ -90,6 +90,8 @@ def test_each_reading_reads_one_energy_counter_and_adds_power_times_time_for_the
     assert [gpu.energy_j for gpu in reader.read()] == [1000.0 + 2 * 200, 1500.0]
     clock.now += 2
     assert [gpu.energy_j for gpu in reader.read()] == [1500.0, 1500.0 + 2 * 200]
+    clock.now += 3600  # nothing was sampled, so the power of that time is not known
+    assert [gpu.energy_j for gpu in reader.read()] == [1500.0, 1500.0]
 
 
 def test_a_driver_that_was_updated_is_named() -> None:
