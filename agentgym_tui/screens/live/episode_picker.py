@@ -55,11 +55,14 @@ class EpisodePicker:
 
 
 def _next_episode(store: RunStore, shown: Episode | None) -> Episode | None:
-    """Return the newest active episode, preferably of the batch of ``shown``; else the last episode of that batch."""
+    """Return the newest active episode, preferably of the batch of ``shown``.
+
+    Without an active episode, ``shown`` remains if it has no outcome; else this is the newest episode, as whole batches
+    can start and end between two selections.
+    """
     active = [episode for episode in store.running_episodes() if episode.is_active]
     same = [episode for episode in active if shown is not None and episode.batch_id == shown.batch_id]
     for choice in (same, active):
         if choice:
             return choice[-1]
-    ended = reversed(store.episodes.values())
-    return next((episode for episode in ended if shown is None or episode.batch_id == shown.batch_id), shown)
+    return shown if shown is not None and shown.running else next(reversed(store.episodes.values()), None)

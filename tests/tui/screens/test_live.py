@@ -196,6 +196,16 @@ def test_the_last_episode_of_an_ended_batch_is_watched() -> None:
     assert picker.select_episode(store, following=True) is store.episodes[episode_id(2)]
 
 
+def test_the_newest_episode_is_watched_after_a_battery_whose_last_batches_were_short() -> None:
+    store, picker = empty_store(), EpisodePicker()
+    first = episode_items(0, battery_id="battery")
+    store.apply_events([live(*first)])
+    picker.select_episode(store, following=True)
+    last = episode_items(1, batch_id=batch_id(2), battery_id="battery")
+    store.apply_events([live(*last)])  # it started and ended between two selections
+    assert picker.select_episode(store, following=True) is store.episodes[episode_id(1)]
+
+
 # The panes.
 
 
