@@ -143,14 +143,14 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
 
     def _schedule_draw(self) -> None:
         """Draw once the throttle allows it; the first node is drawn at once, whatever the start-up has cost."""
-        wait_s = self._throttle.wait_s
-        if self._expects_node and self.session.store.nodes:
-            self._expects_node, wait_s = False, 0.0
-            if self._draw_timer is not None:
-                self._draw_timer.stop()
-                self._draw_timer = None
-        if self._draw_timer is None:
-            self._draw_timer = self.set_timer(max(wait_s, 0.001), self._draw)
+        is_first_node = self._expects_node and bool(self.session.store.nodes)
+        if self._draw_timer is not None:
+            if not is_first_node:
+                return
+            self._draw_timer.stop()
+        self._expects_node = self._expects_node and not is_first_node
+        wait_s = 0.0 if is_first_node else self._throttle.wait_s
+        self._draw_timer = self.set_timer(max(wait_s, 0.001), self._draw)
 
     def _draw(self) -> None:
         self._draw_timer = None

@@ -112,8 +112,9 @@ def sparkline(values: Sequence[float | None], width: int, full: float | None = N
 
 def is_sustained(values: Sequence[float | None], now: float | None, limit: float) -> bool:
     """Return whether a value is at or above a limit, now and in the known values before it."""
-    recent = [value for value in values[-_N_SUSTAINED:] if value is not None]
-    return now is not None and now >= limit and all(value >= limit for value in recent)
+    if now is None or now < limit:
+        return False
+    return all(value >= limit for value in values[-_N_SUSTAINED:] if value is not None)
 
 
 def problem_from_cause(

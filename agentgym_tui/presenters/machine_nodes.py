@@ -11,6 +11,7 @@ from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Se
 from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import NodeInfo
+from runner.types.machine import Machine
 
 MAX_NODES: Final = 10
 """Number of nodes that have a section; those with a problem come first."""
@@ -25,7 +26,9 @@ _FREE_SPACE: Final = "free space on its disk: `agentgym-runner prune` removes ol
 
 def node_sections(view: MachineView) -> list[Section]:
     """Return a section for each node; beyond ``MAX_NODES``, the last one counts the other nodes."""
-    nodes = view.store.nodes.values()
+    nodes = list(view.store.nodes.values())
+    if view.problems_only:  # a fleet has many nodes, and Live asks with each redraw
+        nodes = list(filter(_can_have_problem, nodes))
     if not nodes:
         return [Section("nodes", trusted("Machine"), [], trusted("no node has been seen yet"))]
     sections = [_node_section(view, node) for node in nodes]
@@ -34,6 +37,20 @@ def node_sections(view: MachineView) -> list[Section]:
         more = trusted(f"… and {len(sections) - MAX_NODES:,} more nodes")
         sections[MAX_NODES:] = [Section("more nodes", more, [])]
     return sections
+
+
+def _can_have_problem(node: NodeInfo) -> bool:
+    """Whether a line of the node may have a problem; False for most nodes of a fleet, at little cost."""
+    if node.lost or node.storage:
+        return True
+    if node.machine is None:
+        loads: Sequence[tuple[float | None, float]] = ((node.cpu, CPU_LIMIT), (node.ram, RAM_LIMIT))
+    else:
+        latest = node.machine.latest
+        if latest.gpu or latest.gpu_cause is not None:
+            return True
+        loads = ((latest.cpu, CPU_LIMIT), (latest.ram, RAM_LIMIT), (_disk_load(latest), DISK_LIMIT))
+    return any(load is not None and load >= limit for load, limit in loads)
 
 
 def _node_section(view: MachineView, node: NodeInfo) -> Section:
@@ -104,13 +121,18 @@ def _disk_item(node: NodeInfo) -> Item:
     if node.storage:
         what = trusted("episodes cannot be stored")
         problems = [problem_from_cause(what, node.storage, trusted(_FREE_SPACE), is_on_live=True)]
-    elif free is not None and total and 100 * (1 - free / total) >= DISK_LIMIT:
+    elif free is not None and node.machine is not None and (_disk_load(node.machine.latest) or 0.0) >= DISK_LIMIT:
         text = fill_in("its disk is nearly full: {} are free", format_size(free))
         problems = [Problem(text, trusted(_FREE_SPACE))]
     space = [fill_in("{} free of {}", format_size(free), format_size(total))] if free is not None and total else []
     folder = [masked_line(node.data_dir, 120)] if node.data_dir else []
     now = _marked(join([*space, *folder], " · ") or UNKNOWN, problems)
     return Item(f"disk {node.name}", trusted("disk"), now, trend, total, problems)
+
+
+def _disk_load(machine: Machine) -> float | None:
+    free, total = machine.disk_free, machine.disk_total
+    return 100 * (1 - free / total) if free is not None and total else None
 
 
 def _network_items(node: NodeInfo) -> Iterator[Item]:

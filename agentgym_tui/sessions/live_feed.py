@@ -32,7 +32,7 @@ MAX_MESSAGES: Final = 2_000
 MAX_READ_BYTES: Final = 3 << 20
 """Size in bytes after which no further message is added to a read; the last message may exceed it."""
 
-SLICE_S: Final = 0.005
+SLICE_S: Final = 0.003
 """CPU time in seconds after which decoding pauses; the message in progress is decoded to its end."""
 
 GATHER_FACTOR: Final = 3

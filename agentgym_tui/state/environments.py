@@ -36,6 +36,7 @@ class EnvironmentRegistry:
         self.version = 0
         self.rewards = RewardHistory(MAX_ENVS)
         self._stale: set[str] = set()
+        self._counted_version = -1
 
     def get(self, env: str) -> EnvironmentState | None:
         """Return the environment named ``env``, created where needed; None for "" and where ``MAX_ENVS`` are known."""
@@ -92,19 +93,29 @@ class EnvironmentRegistry:
                 self.rewards.merge(env, points)
                 self._stale.add(env)
 
-    def refresh(self, running: Iterable[Episode]) -> None:
-        """Recount the running episodes of each environment, and the successes of each environment with new rewards."""
+    def refresh(self, running: Iterable[Episode], version: int) -> None:
+        """Recount the running episodes of each environment, and the successes of each environment with new rewards.
+
+        Args:
+            running: the running episodes.
+            version: their version; the episodes are counted if it is not that of the last call.
+        """
+        if version != self._counted_version:
+            self._counted_version = version
+            self._count(running)
+        self.version += bool(self._stale)
+        for stale in self._stale & self.envs.keys():
+            if points := self.rewards.by_env.get(stale):
+                count_successes(self.envs[stale], points)
+        self._stale.clear()
+
+    def _count(self, running: Iterable[Episode]) -> None:
         n_running = Counter([episode.env for episode in running if not episode.node_lost])
         for name in sorted(n_running.keys() - self.envs.keys()):
             self.get(name)
         for env in self.envs.values():
             self.version += env.n_running != n_running[env.name]
             env.n_running = n_running[env.name]
-        self.version += bool(self._stale)
-        for stale in self._stale & self.envs.keys():
-            if points := self.rewards.by_env.get(stale):
-                count_successes(self.envs[stale], points)
-        self._stale.clear()
 
 
 def _reward_point(episode: Episode | EpisodeRow) -> RewardPoint:

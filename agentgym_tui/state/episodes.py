@@ -77,6 +77,7 @@ class EpisodeRegistry:
         running: kept episodes without an outcome, by id.
         ended: episodes that have ended since the caller last cleared this list.
         first_currency: currency of the first episode that names one; "" until then.
+        running_version: counter that grows with each change of which episodes run, in which environment, or are lost.
     """
 
     def __init__(self, *, max_episodes: int, max_bytes: int, currency: Callable[[], str] = str) -> None:
@@ -88,7 +89,7 @@ class EpisodeRegistry:
         self._checked_boots: dict[str, str] = {}
         self.first_currency, self._lost = "", set[str]()
         self._max_episodes, self._max_bytes, self._currency = max_episodes, max_bytes, currency
-        self._bytes = self._n_missing_evicted = self._n_awaited = 0
+        self._bytes = self._n_missing_evicted = self._n_awaited = self.running_version = 0
         self._in_order = True
         self._by_batch: tuple[int, dict[str, list[Episode]]] = -1, {}
 
@@ -138,7 +139,8 @@ class EpisodeRegistry:
             tracker.boot, episode.node = boot, clip_name(node)
             if self._checked_boots.get(node) != boot:
                 self._checked_boots.pop(node, None)
-        size, n_awaited, started_at, outcome = tracker.size, len(tracker.awaited), episode.started_at, episode.outcome
+        size, n_awaited = tracker.size, len(tracker.awaited)
+        started_at, outcome, env = episode.started_at, episode.outcome, episode.env
         tracker.max_awaited = min(MAX_AWAITED_PER_EPISODE, n_awaited + MAX_AWAITED - self._n_awaited)
         apply_items(episode, tracker, items, endpoints)
         self.first_currency = self.first_currency or episode.currency
@@ -147,6 +149,7 @@ class EpisodeRegistry:
         self._bytes += tracker.size - size
         if episode.started_at is not started_at:
             self._in_order = self._in_order and episode.started_at == started_at
+        self.running_version += episode.env is not env
         if episode.outcome != outcome:
             self._on_ended(episode)
         if len(self.episodes) > self._max_episodes + EPISODE_SLACK:
@@ -220,6 +223,7 @@ class EpisodeRegistry:
         self._checked_boots.pop(known.node, None)
         known.currency = clip_name(episode.currency) or known.currency
         known.started_at, self._in_order = as_aware(episode.started_at), False
+        self.running_version += 1
         known.reset_observation = episode.reset_observation or known.reset_observation
         known.reset_world = episode.reset_world or known.reset_world
         known.spans = Spans(episode.spans.all) if episode.spans else known.spans
@@ -245,6 +249,7 @@ class EpisodeRegistry:
             for episode in self.running.values():
                 if episode.node_lost != (is_lost := episode.node in lost):
                     episode.node_lost, episode.version = is_lost, episode.version + 1
+                    self.running_version += 1
         self._lost = lost
 
     def mark_interrupted(self, node: str, boot: str) -> bool:
@@ -298,6 +303,7 @@ class EpisodeRegistry:
         self._evicted.pop(episode_id, None)
         self._trackers[episode_id] = SequenceTracker()
         self._bytes += BASE_BYTES
+        self.running_version += 1
         return episode
 
     def _record_result(self, episode: Episode, result: EpisodeResult) -> None:
@@ -306,6 +312,7 @@ class EpisodeRegistry:
 
     def _on_ended(self, episode: Episode) -> None:
         episode.version += 1
+        self.running_version += 1
         self.running.pop(episode.episode_id, None)
         self.ended.append(episode)
 
@@ -362,6 +369,7 @@ class EpisodeRegistry:
         self.running.pop(episode_id, None)
         tracker = self._trackers.pop(episode_id)
         self._bytes -= tracker.size
+        self.running_version += 1
         self._n_awaited -= len(tracker.awaited)
         self._n_missing_evicted += 0 if tracker.has_file else tracker.n_missing
         self._evicted[episode_id] = episode.running

@@ -18,7 +18,7 @@ from runner.events.codec import LiveRow
 from runner.events.live import LazyItem, LazySpan, LazyTimestep, TokenText
 from runner.subscribe.messages import BusMessage, SubscriptionItem
 
-PORTION_ITEMS: Final = 1_000
+PORTION_ITEMS: Final = 500
 """Number of live items after which a portion ends; any other message counts as one item."""
 
 Received: TypeAlias = SubscriptionItem | LiveRow

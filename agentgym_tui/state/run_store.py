@@ -374,7 +374,7 @@ class RunStore:
         self.n_ended += len(ended)
         ended.clear()
         self._episodes.enforce_limits()
-        self._envs.refresh(self._episodes.running.values())
+        self._envs.refresh(self._episodes.running.values(), self._episodes.running_version)
         self.version += 1
         if self.on_change is not None:
             self.on_change()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from agentgym_tui.state.data_model import BatchRun, Episode, StepState
 from agentgym_tui.state.endpoint_use import LIMIT_REACHED, endpoint_use
@@ -31,7 +33,7 @@ WAIT_S: Final = 5.0
 _MAX_NUMBER: Final = 1e9
 
 
-class RecentStep(NamedTuple):
+class RecentStep(msgspec.Struct, frozen=True, gc=False):
     """What counts of a step: when it was received, by the console's clock, its times, and who answered."""
 
     seen_s: float
