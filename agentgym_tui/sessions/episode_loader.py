@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.sessions.episode_library import StateDirLibrary, episode_from_bytes
-from agentgym_tui.sessions.protocols import ControlRequestError, Library, Session
+from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
@@ -69,12 +69,9 @@ async def load_episode(session: Session, entry: ListEntry | None, episode_id: st
     return loaded
 
 
-def currency_of(library: Library, rows: Sequence[EpisodeRow]) -> str:
-    """Return the currency that the newest of the episodes with a cost names; "" if it names none."""
-    newest = next((row for row in rows if row.cost is not None), None)
-    with contextlib.suppress(StoreError):
-        return "" if newest is None else library.load(newest.episode_id)[0].currency
-    return ""
+def currency_of(rows: Sequence[EpisodeRow]) -> str:
+    """Return the currency of the newest of the episodes with a cost; "" if none has one, or it is not known."""
+    return next((row.currency for row in rows if row.cost is not None), None) or ""
 
 
 async def load_notes(session: Session, episode_id: str) -> Sequence[Note]:

@@ -107,6 +107,6 @@ class SummaryReader:
 _COMMON: Final = tuple(name for name in EpisodeRow.__struct_fields__ if name in _EpisodeSummary.__struct_fields__)
 _SHARED: Final = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
-    *("error_type", "fallback", "flags", "failure"),
+    *("error_type", "fallback", "flags", "failure", "currency"),
 )
 _DECODER: Final = msgspec.json.Decoder(_EpisodeSummary)

@@ -46,7 +46,7 @@ class FileSession(Session):
         while (rows := await asyncio.to_thread(next, parts, None)) is not None:
             self._add_found_logs()
             self.store.read_progress = self._files.progress
-            self.store.currency = self.store.currency or await asyncio.to_thread(currency_of, self._files, rows)
+            self.store.currency = self.store.currency or currency_of(rows)
             self.store.apply_stored(rows)
         self.store.read_progress = None
         self.store.set_link(BusLink("none", "files"))

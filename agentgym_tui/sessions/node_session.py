@@ -212,7 +212,7 @@ class NodeSession(Session):
         try:
             rows = await asyncio.to_thread(self._library.rows)
             if self._location is not None and not self._location.profile.agent.price:
-                self.store.currency = await asyncio.to_thread(currency_of, self._library, rows) or self.store.currency
+                self.store.currency = currency_of(rows) or self.store.currency
             self.store.apply_stored(rows)
         except RunnerError as exc:
             self.store.set_link(BusLink("failed", str(exc)))

@@ -175,6 +175,8 @@ class EpisodeRegistry:
             setattr(episode, field, clip_name(getattr(event, field)))
         episode.model, episode.task_index = clip_optional(event.model), event.task_index
         episode.tokens, episode.cost = event.tokens, event.cost
+        episode.currency = clip_name(event.currency or "") or episode.currency
+        self.first_currency = self.first_currency or episode.currency
         episode.reported_fallback = clip_optional(event.fallback)
         self._record_result(episode, event)
         return True

@@ -84,6 +84,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
         success_interval: 95% Wilson score interval of ``success_rate``.
         tokens: token counts, summed over all episodes, and over those that were lost or interrupted and played again.
         cost: cost of the same, or None if no cost is known.
+        currency: currency of ``cost``, or None if it is not known.
         latency_s: mean seconds per model answer, or None without answers.
         answers: number of model answers by ``endpoint: model``; several keys show that a fallback was used.
         problems: messages of the errors that occurred while episodes were stored.
@@ -116,6 +117,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     tokens: Tokens
     cost: float | None = None
+    currency: str | None = None
     latency_s: float | None = None
     answers: dict[str, int] = {}
     episodes: list[EpisodeSummary]
@@ -146,6 +148,7 @@ class BatchStats:
         self._rounds = 0
         self._tokens = Tokens()
         self._cost: float | None = None
+        self._currency: str | None = None
         self._model_s = 0.0
         self._answers: Counter[str] = Counter()
         self._outcomes: Counter[Outcome] = Counter()
@@ -179,6 +182,7 @@ class BatchStats:
         self._tokens += record.tokens
         if record.cost is not None:
             self._cost = record.cost + (self._cost or 0.0)
+            self._currency = self._currency or record.currency
         self._model_s += record.model_s or 0.0
         self._answers.update(f"{step.endpoint}: {step.model}" for step in record.timesteps if step.endpoint)
 
@@ -279,6 +283,7 @@ class BatchStats:
             duration_s=duration_s,
             tokens=self._tokens,
             cost=self._cost,
+            currency=self._currency,
             latency_s=self._model_s / self._answers.total() if self._answers else None,
             answers=dict(self._answers.most_common()),
             episodes=self.episodes,

@@ -60,7 +60,7 @@ def main_episodes(argv: Sequence[str]) -> int:
             found = islice(_hits(store, _rows(index, condition, options.sort), patterns), options.limit)
             return write_result(0, lambda: _print_hits(found, as_json=options.json))
         rows = islice(_rows(index, condition, options.sort), options.limit)
-        currency = cost_currency(profile.agent, store, index)
+        currency = cost_currency(profile.agent, index)
         return write_result(0, lambda: _print(rows, currency, as_json=options.json))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import msgspec
 
@@ -25,7 +24,7 @@ from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, write_result
 from runner.config import AgentSettings
 from runner.envs.names import server_only_names, server_only_problem, unknown_environment
-from runner.errors import ConfigError, StoreError
+from runner.errors import ConfigError
 from runner.results.comparison import Comparison, compare
 from runner.results.summary import ResultRow, Selection, summarize_results
 from runner.results.task_matrix import task_matrices
@@ -33,16 +32,14 @@ from runner.store import EpisodeIndex, EpisodeStore, open_index_to_read
 from runner.util.data_dir import require_named_folder
 
 
-def cost_currency(settings: AgentSettings, store: EpisodeStore, index: EpisodeIndex) -> str:
+def cost_currency(settings: AgentSettings, index: EpisodeIndex) -> str:
     """Return the currency of the costs of stored episodes.
 
-    It is that of the profile if that has prices, else that of the newest episode with a cost, if its file names one.
+    It is that of the profile if that has prices, else that of the newest episode with a cost, if it is known.
     """
-    newest = "SELECT episode_id FROM episodes WHERE cost IS NOT NULL ORDER BY episode_id DESC LIMIT 1"
-    for (episode_id,) in () if settings.price else index.select(newest):
-        with suppress(StoreError):
-            return store.load(episode_id).currency or settings.currency
-    return settings.currency
+    newest = "SELECT currency FROM episodes WHERE cost IS NOT NULL ORDER BY episode_id DESC LIMIT 1"
+    rows = [] if settings.price else index.select(newest)
+    return rows[0][0] or settings.currency if rows else settings.currency
 
 
 def show_results(session: RunSession) -> int:
@@ -67,7 +64,7 @@ def show_results(session: RunSession) -> int:
         rows = summarize_results(index, selection)
         matrices = task_matrices(index, selection) if options.matrix else None
         comparison = _comparison(options.baseline, index, selection)
-        currency = cost_currency(session.profile.agent, store, index)
+        currency = cost_currency(session.profile.agent, index)
     finally:
         index.close()
     gate = check_gates(rows, options.fail_below, comparison)

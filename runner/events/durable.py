@@ -18,6 +18,7 @@ from runner.types.fields import (
     BatchId,
     BatteryId,
     Boot,
+    CostCurrency,
     EnvName,
     EpisodeId,
     EpisodeOutcome,
@@ -60,6 +61,7 @@ class EpisodeCompleted(msgspec.Struct, kw_only=True):
     cost: Annotated[float | None, Meta(description="cost of all timesteps; null when no price is known")] = None
     unscored: Unscored = False
     fallback: Fallback = None
+    currency: CostCurrency = None
 
 
 class BatchCompleted(msgspec.Struct, kw_only=True):
@@ -89,6 +91,7 @@ class BatchCompleted(msgspec.Struct, kw_only=True):
         int | None, Meta(description="episodes that ended with an error, which are not scored; null in older events")
     ] = None
     n_planned: Annotated[int | None, Meta(description="episodes of the complete batch; null in older events")] = None
+    currency: CostCurrency = None
 
 
 class FieldStatus(msgspec.Struct, kw_only=True):

@@ -27,6 +27,7 @@ from runner.types.fields import (
     BatteryId,
     Boot,
     Cause,
+    CostCurrency,
     EnvName,
     EpisodeOutcome,
     HealthStatus,
@@ -68,7 +69,7 @@ class EpisodeStarted(EpisodeItemBase, kw_only=True, tag="episode.started"):
     model: ModelName
     profile: ProfileId
     worker: Annotated[WorkerInfo | None, Meta(description="worker that plays the episode; null when unknown")] = None
-    currency: Annotated[str | None, Meta(description="currency of the costs; null when no price is known")] = None
+    currency: CostCurrency = None
 
 
 class EpisodeEnded(EpisodeItemBase, kw_only=True, tag="episode.ended"):

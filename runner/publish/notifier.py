@@ -107,10 +107,8 @@ class Notifier:
         """Queue the notification about an ended batch; never waits for its delivery."""
         if not self._settings.command and self._settings.url is None:
             return
-        shared = shared_fields(result, BatchNotification)
-        notification = BatchNotification(
-            at=self._clock.now(), node=self._node, profile=self._profile, currency=self._currency, **shared
-        )
+        shared = shared_fields(result, BatchNotification) | {"currency": result.currency or self._currency}
+        notification = BatchNotification(at=self._clock.now(), node=self._node, profile=self._profile, **shared)
         try:
             self._queue.put_nowait(msgspec.json.encode(notification))
         except queue.Full:

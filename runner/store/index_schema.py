@@ -43,6 +43,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         flags: names of the flags, joined by commas; None if they are not known yet, as in rows of earlier versions.
         failure: ``Failure.line`` of a failed episode; None for others.
         failed_step: index of the step that failed; None without one.
+        currency: currency of ``cost``; None if no price was known, and in rows of earlier versions.
     """
 
     episode_id: str
@@ -89,6 +90,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     flags: str | None = None
     failure: str | None = None
     failed_step: int | None = None
+    currency: str | None = None
 
 
 COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
@@ -99,7 +101,7 @@ LOCAL = "local"
 # From version 5 on, the tables from "events" to "streams" record what was delivered, which no file can restore. They
 # are kept; only the tables derived from the episode files are replaced.
 _FIRST_DURABLE_VERSION = 5
-_VERSION = 7
+_VERSION = 8
 
 TIME_COLUMNS: Final[Mapping[Cause, str]] = {
     "queue": "queue_s",
@@ -145,19 +147,25 @@ _DERIVED = f"""
     {_END}
 """
 
-_KNOWN_TO_6 = ", ".join(
-    name for name in (*EpisodeRow.__struct_fields__, "size", "mtime_ns") if name not in FOUND_COLUMNS
-)
-_FROM_6 = f"""
+
+def _keep_rows_without(*missing: str) -> str:
+    """Return the migration of an earlier version whose rows have all columns but the ``missing`` ones."""
+    known = ", ".join(name for name in (*EpisodeRow.__struct_fields__, "size", "mtime_ns") if name not in missing)
+    return f"""
     BEGIN IMMEDIATE;
     DROP TRIGGER announced;
     ALTER TABLE episodes RENAME TO old_episodes;
     {_EPISODES};
-    INSERT INTO episodes ({_KNOWN_TO_6}) SELECT {_KNOWN_TO_6} FROM old_episodes;
+    INSERT INTO episodes ({known}) SELECT {known} FROM old_episodes;
     DROP TABLE old_episodes;
     {_END}
 """
-"""Keeps the rows of version 6, in which flags and failures are not known; ``fill_findings`` adds them."""
+
+
+_MIGRATIONS: Final[Mapping[int, str]] = {
+    6: _keep_rows_without(*FOUND_COLUMNS, "currency"),  # ``fill_findings`` adds flags and failures
+    7: _keep_rows_without("currency"),
+}
 
 # Compared columns have the same type, as SQLite does not use an index otherwise.
 # The event of an episode has only an id: the rest follows from the row of the episode. Each event has one mark per sink
@@ -184,7 +192,7 @@ SCHEMA = SqliteSchema(
     ),
     upgrade=f"BEGIN IMMEDIATE; DROP TABLE IF EXISTS episodes; DROP TABLE IF EXISTS damaged; {_DERIVED}",
     upgrade_from=_FIRST_DURABLE_VERSION,
-    migrations={6: _FROM_6},
+    migrations=_MIGRATIONS,
     indexes=(_RESULT_INDEX, _UNKNOWN_INDEX),
     kept_probes=(
         "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
@@ -230,7 +238,7 @@ NEWEST_FIRST = f"""SELECT {COLUMNS} FROM episodes
 """Selects rows before the ids of episode and batch, the newest ones first."""
 _SHARED_COLUMNS = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
-    *("error_type", "fallback", "flags", "failure"),
+    *("error_type", "fallback", "flags", "failure", "currency"),
 )
 """Columns in which many rows have the same text."""
 

@@ -31,6 +31,9 @@ Fallback: TypeAlias = Annotated[
     str | None,
     Meta(description="model endpoints that answered in place of a failed one, joined by commas; null if none did"),
 ]
+CostCurrency: TypeAlias = Annotated[
+    str | None, Meta(description="currency of the cost; null when no price is known, and in older events")
+]
 Rounds: TypeAlias = Annotated[int, Meta(description="number of timesteps")]
 Seconds: TypeAlias = Annotated[float, Meta(description="seconds from start to end, pauses included")]
 EpisodeOutcome: TypeAlias = Annotated[Outcome, Meta(description="how the episode ended")]

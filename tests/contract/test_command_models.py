@@ -109,7 +109,7 @@ def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp
     assert {(step["endpoint"], step["model"]) for step in steps} == {("lab", "small")}
     assert batch["tokens"]["completion"] == sum(step["tokens"]["completion"] for step in steps) > 0
     priced = sum(step["tokens"]["prompt"] + 2 * step["tokens"]["completion"] for step in steps) / 1e6
-    assert batch["cost"] == pytest.approx(priced)
+    assert (batch["cost"], batch["currency"]) == (pytest.approx(priced), "USD")
     assert batch["cost"] == pytest.approx(sum(episode["cost"] for episode in episodes))
     other = run_agentgym(tmp_path, *options, "--model", "other", environ={"LAB_KEY": KEY})
     assert "Results of react other" in other.stdout

@@ -355,6 +355,13 @@ def test_where_no_profile_is_known_costs_have_the_currency_that_their_episodes_n
     assert store.episodes[episode_id(0)].currency == "CHF"
 
 
+def test_an_episode_has_the_currency_of_its_completion_event() -> None:
+    store = RunStore()
+    event = completed(0, currency="EUR")
+    store.apply_events([durable(event)])
+    assert (store.episodes[episode_id(0)].currency, store.currency) == ("EUR", "EUR")
+
+
 def test_an_episode_has_the_currency_of_the_profile() -> None:
     store = RunStore()
     store.currency = "EUR"

@@ -41,8 +41,10 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
         yield workspace
 
 
-def _new_episode(index: EpisodeIndex) -> RecordedEpisode:
-    return RecordedEpisode(index._store, index, node="node1", profile="lab", model="small", task_index=7)
+def _new_episode(index: EpisodeIndex, currency: str | None = None) -> RecordedEpisode:
+    return RecordedEpisode(
+        index._store, index, node="node1", profile="lab", model="small", task_index=7, currency=currency
+    )
 
 
 def _event_of(index: EpisodeIndex, names: DurableNames = NAMES) -> OutboxEvent:
@@ -80,7 +82,7 @@ def _batch_result(**fields: object) -> BatchResult:
 
 
 def test_an_episode_event_contains_the_record(index: EpisodeIndex) -> None:
-    record = _new_episode(index).record_episode()
+    record = _new_episode(index, currency="EUR").record_episode()
     event = _event_of(index)
     assert (event.id, event.source, event.time) == (f"episode:{record.episode_id}", "node1", END)
     assert event.subject == event.type == "agentgym.episode.completed.v1"
@@ -104,6 +106,7 @@ def test_an_episode_event_contains_the_record(index: EpisodeIndex) -> None:
         "cost": record.cost,
         "unscored": False,
         "fallback": None,
+        "currency": "EUR",
     }
 
 
@@ -132,7 +135,7 @@ def test_a_file_and_its_recorded_row_produce_the_same_event(index: EpisodeIndex)
 
 
 def test_a_batch_event_contains_the_result() -> None:
-    result = _batch_result(tokens=Tokens(30, 6, 2, 1), cost=0.5, latency_s=1.25)
+    result = _batch_result(tokens=Tokens(30, 6, 2, 1), cost=0.5, currency="EUR", latency_s=1.25)
     now = datetime(2026, 1, 2, tzinfo=timezone(timedelta(hours=2)))
     event = batch_event(result, NAMES, node="node1", time=now)
     assert (event.id, event.source, event.time) == (f"batch:{result.batch_id}", "node1", now)
@@ -151,6 +154,7 @@ def test_a_batch_event_contains_the_result() -> None:
         battery_id=None,
         tokens=Tokens(30, 6, 2, 1),
         cost=0.5,
+        currency="EUR",
         latency_s=1.25,
         n_rated=2,
         n_errors=1,
@@ -288,7 +292,7 @@ def test_a_deleted_file_keeps_the_acknowledgements_of_its_event(index: EpisodeIn
         "ALTER TABLE episodes ADD COLUMN later",
         "DROP INDEX results; ALTER TABLE episodes DROP COLUMN unscored",
         "DROP TABLE damaged",
-        f"PRAGMA user_version = {SCHEMA.version - 2}",
+        "PRAGMA user_version = 5",
         f"PRAGMA user_version = {SCHEMA.version + 1}",
     ],
 )

@@ -174,6 +174,18 @@ def test_rows_of_the_version_before_are_kept_and_get_their_flags_afterwards(
     upgraded.close()
 
 
+def test_rows_of_version_7_are_kept_without_a_currency(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    RecordedEpisode(episode_store, index, model="small", currency="EUR").record_episode()
+    ((before,), events) = index.recent(), index.select("SELECT * FROM events")
+    index.close()
+    execute(database_path(episode_store), "ALTER TABLE episodes DROP COLUMN currency")
+    execute(database_path(episode_store), "PRAGMA user_version = 7")
+    with closing(open_index(episode_store)) as upgraded:
+        (row,) = upgraded.recent()
+        assert (row.currency, msgspec.structs.replace(row, currency="EUR")) == (None, before)
+        assert upgraded.select("SELECT * FROM events") == events
+
+
 def test_an_index_that_only_claims_the_version_before_is_rebuilt(
     episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
@@ -188,7 +200,7 @@ def test_an_index_that_only_claims_the_version_before_is_rebuilt(
 
 def as_version_6(path: Path) -> None:
     execute(path, "DROP INDEX unknown")
-    for column in ("flags", "failure", "failed_step"):
+    for column in ("flags", "failure", "failed_step", "currency"):
         execute(path, f"ALTER TABLE episodes DROP COLUMN {column}")
     execute(path, "PRAGMA user_version = 6")
 
