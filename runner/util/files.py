@@ -145,7 +145,7 @@ def read_regular(path: Path, max_bytes: int, *, links: bool = True) -> tuple[byt
         if status.st_size > max_bytes:
             raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(max_bytes), status
+            return file.read(status.st_size or max_bytes), status  # reading reserves memory of the given size
     finally:
         os.close(descriptor)
 

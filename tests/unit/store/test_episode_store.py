@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,18 @@ def test_special_and_oversized_files_are_not_read(episode_store: EpisodeStore) -
     path.symlink_to("/dev/zero")
     with pytest.raises(StoreError, match="cannot be read"):
         episode_store.load(path)
+
+
+def test_reading_takes_the_memory_of_the_file_and_not_of_the_largest_one(episode_store: EpisodeStore) -> None:
+    path, _ = save_episode(episode_store)
+    tracemalloc.start()
+    try:
+        content = episode_store.read(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert content == path.read_bytes()
+    assert peak < 1 << 20
 
 
 @settings(deadline=None, max_examples=80)
