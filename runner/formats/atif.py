@@ -7,10 +7,11 @@ reward: rewards, outcomes and what else it lacks are in ``extra.agentgym`` of th
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from runner.formats.atif_reader import EXTRA, READER, TITLE
 from runner.formats.conversation import Turn, parsed_arguments, read_conversation, tool_calls_of
@@ -19,7 +20,7 @@ from runner.formats.training import step_tokens, unfinished_tokens, usable_logpr
 from runner.formats.writers import FolderWriter
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
-from runner.types import Message, Tokens
+from runner.types import Action, Message, Tokens
 from runner.types.sequences import TokenSequence
 from runner.util.json_accessors import as_dict, as_list
 
@@ -28,11 +29,46 @@ VALUE: Final = "value"
 """Key of a value that replaces another one."""
 SET, REMOVED, CHANGED, ITEMS = "set", "removed", "changed", "items"
 """Keys of the difference between two objects, and of that between two lists of one length."""
+_T = TypeVar("_T")
 
 _EPISODE_EXTRA = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "mode", "task_index", "seed"),
     *("attempt", "outcome", "success", "reward", "duration_s", "paused_s", "evaluation", "n_planned"),
 )
+
+
+class _StepExtra(msgspec.Struct, kw_only=True):
+    """Our own fields of a step, see ``StepExtra``; those that are unset are not written."""
+
+    reward: float
+    done: bool
+    valid: bool
+    actor: str | UnsetType = UNSET
+    action: Action
+    endpoint: str | UnsetType = UNSET
+    model_s: float
+    env_s: float
+    ttft_s: float | UnsetType = UNSET
+    warnings: tuple[str, ...] | UnsetType = UNSET
+    cost: float | UnsetType = UNSET
+    unparsed_arguments: dict[str, str] | UnsetType = UNSET
+    sequences: list[dict[str, Any]] | UnsetType = UNSET
+
+
+class _Step(msgspec.Struct, kw_only=True):
+    """A step of a trajectory; the fields that are unset are not written."""
+
+    step_id: int
+    timestamp: datetime | UnsetType = UNSET
+    source: str
+    model_name: str | UnsetType = UNSET
+    message: str
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[dict[str, Any]] | UnsetType = UNSET
+    observation: dict[str, Any] | UnsetType = UNSET
+    metrics: dict[str, Any] | UnsetType = UNSET
+    llm_call_count: int | UnsetType = UNSET
+    extra: dict[str, _StepExtra] | UnsetType = UNSET
 
 
 def encode_atif(episode: EpisodeRecord) -> dict[str, Any]:
@@ -60,15 +96,16 @@ def _plain(trajectory: dict[str, Any]) -> Any:  # noqa: ANN401
 
 def _trajectory(episode: EpisodeRecord) -> dict[str, Any]:
     conversation = read_conversation(episode)
-    steps: list[dict[str, Any]] = []
+    steps: list[_Step] = []
     if conversation.system is not None:
-        steps.append({"source": "system", "message": conversation.system})
-    steps += [{"source": _source(message), "message": message["content"] or ""} for message in conversation.opening]
-    elapsed_s = 0.0
+        steps.append(_Step(step_id=1, source="system", message=conversation.system))
+    for message in conversation.opening:
+        steps.append(_Step(step_id=len(steps) + 1, source=_source(message), message=message["content"] or ""))
+    elapsed_s, n_before = 0.0, len(steps)
     for number, turn in enumerate(conversation.turns):
         elapsed_s += turn.step.model_s + turn.step.env_s
         at = episode.started_at + timedelta(seconds=min(elapsed_s, episode.duration_s))
-        steps.append({"timestamp": at.isoformat(), **_agent_step(turn, episode, number)})
+        steps.append(_agent_step(turn, episode, number, n_before + number + 1, at))
     if not steps:
         raise LeftOut("it has no message, and ATIF needs one step")
     extra = {name: getattr(episode, name) for name in _EPISODE_EXTRA}
@@ -79,7 +116,7 @@ def _trajectory(episode: EpisodeRecord) -> dict[str, Any]:
         "session_id": episode.batch_id,
         "trajectory_id": episode.episode_id,
         "agent": _agent(episode),
-        "steps": [{"step_id": number, **step} for number, step in enumerate(steps, 1)],
+        "steps": steps,
         "final_metrics": _final_metrics(episode, len(steps)),
         "extra": {EXTRA: _without_none(extra) | ({"error": episode.error} if episode.error else {})},
     }
@@ -100,38 +137,42 @@ def _agent(episode: EpisodeRecord) -> dict[str, Any]:
     return _without_none(agent)
 
 
-def _agent_step(turn: Turn, episode: EpisodeRecord, number: int) -> dict[str, Any]:
+def _agent_step(turn: Turn, episode: EpisodeRecord, number: int, step_id: int, at: datetime) -> _Step:
     step, reply = turn.step, turn.reply
     calls, unparsed = _tool_calls(reply)
     tokens = step_tokens(episode, number)
-    extra = {
-        "reward": step.reward,
-        "done": step.done,
-        "valid": step.valid,
-        "actor": step.actor if step.actor != "agent" else None,
-        "action": step.action,
-        "endpoint": step.endpoint,
-        "model_s": step.model_s,
-        "env_s": step.env_s,
-        "ttft_s": step.ttft_s,
-        "warnings": step.warnings or None,
-        "cost": step.cost,
-        "unparsed_arguments": unparsed or None,
-        "sequences": tokens.others or None,
-    }
-    answered = turn.prompted and step.endpoint is not None
-    fields = {
-        "source": "agent",
-        "model_name": step.model if step.model != episode.model else None,
-        "message": reply["content"] or "",
-        "reasoning_content": reply.get("reasoning_content") or None,
-        "tool_calls": calls or None,
-        "observation": _observation(turn, {call["tool_call_id"] for call in calls}),
-        "metrics": _metrics(step.tokens, tokens.trained) if turn.prompted else None,
-        "llm_call_count": 1 if answered else None,
-        "extra": {EXTRA: _without_none(extra)},
-    }
-    return _without_none(fields)
+    extra = _StepExtra(
+        reward=step.reward,
+        done=step.done,
+        valid=step.valid,
+        actor=step.actor if step.actor != "agent" else UNSET,
+        action=step.action,
+        endpoint=_known(step.endpoint),
+        model_s=step.model_s,
+        env_s=step.env_s,
+        ttft_s=_known(step.ttft_s),
+        warnings=step.warnings or UNSET,
+        cost=_known(step.cost),
+        unparsed_arguments=unparsed or UNSET,
+        sequences=tokens.others or UNSET,
+    )
+    return _Step(
+        step_id=step_id,
+        timestamp=at,
+        source="agent",
+        model_name=_known(step.model) if step.model != episode.model else UNSET,
+        message=reply["content"] or "",
+        reasoning_content=reply.get("reasoning_content") or UNSET,
+        tool_calls=calls or UNSET,
+        observation=_observation(turn, calls),
+        metrics=(_metrics(step.tokens, tokens.trained) or UNSET) if turn.prompted else UNSET,
+        llm_call_count=1 if turn.prompted and step.endpoint is not None else UNSET,
+        extra={EXTRA: extra},
+    )
+
+
+def _known(value: _T | None) -> _T | UnsetType:
+    return UNSET if value is None else value
 
 
 def _tool_calls(reply: Message) -> tuple[list[dict[str, Any]], dict[str, str]]:
@@ -145,41 +186,31 @@ def _tool_calls(reply: Message) -> tuple[list[dict[str, Any]], dict[str, str]]:
     return calls, unparsed
 
 
-def _observation(turn: Turn, calls: set[str]) -> dict[str, Any] | None:
+def _observation(turn: Turn, calls: list[dict[str, Any]]) -> dict[str, Any] | UnsetType:
+    ids = [call["tool_call_id"] for call in calls]
     results = [
-        _without_none({"source_call_id": call if call in calls else None, "content": message["content"] or ""})
+        {"source_call_id": call, "content": content} if call in ids else {"content": content}
         for message in turn.observation
-        for call in [message.get("tool_call_id")]
+        for call, content in [(message.get("tool_call_id"), message["content"] or "")]
     ]
-    return {"results": results} if results else None
+    return {"results": results} if results else UNSET
 
 
-def _metrics(tokens: Tokens | None, trained: TokenSequence | None) -> dict[str, Any] | None:
-    return {**_counts(tokens), **_ids(trained)} or None
-
-
-def _ids(trained: TokenSequence | None) -> dict[str, Any]:
-    if trained is None:
-        return {}
-    fields = {
-        "prompt_token_ids": trained.prompt_ids,
-        "completion_token_ids": trained.completion_ids,
-        "logprobs": usable_logprobs(trained) or None,
-    }
-    return _without_none(fields)
-
-
-def _counts(tokens: Tokens | None) -> dict[str, Any]:
-    if tokens is None:
-        return {}
-    extra = {EXTRA: {"reasoning_tokens": tokens.reasoning}} if tokens.reasoning else None
-    counts = {
-        "prompt_tokens": tokens.prompt,
-        "completion_tokens": tokens.completion,
-        "cached_tokens": tokens.cached,
-        "extra": extra,
-    }
-    return _without_none(counts)
+def _metrics(tokens: Tokens | None, trained: TokenSequence | None) -> dict[str, Any]:
+    metrics: dict[str, Any] = {}
+    if tokens is not None:
+        metrics = {
+            "prompt_tokens": tokens.prompt,
+            "completion_tokens": tokens.completion,
+            "cached_tokens": tokens.cached,
+        }
+        if tokens.reasoning:
+            metrics["extra"] = {EXTRA: {"reasoning_tokens": tokens.reasoning}}
+    if trained is not None:
+        metrics |= {"prompt_token_ids": trained.prompt_ids, "completion_token_ids": trained.completion_ids}
+        if logprobs := usable_logprobs(trained):
+            metrics["logprobs"] = logprobs
+    return metrics
 
 
 def _final_metrics(episode: EpisodeRecord, n_steps: int) -> dict[str, Any]:

@@ -6,7 +6,6 @@ built from the replies and the observations themselves, so it is complete.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, TypeAlias
@@ -14,9 +13,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from runner.formats.format import LeftOut
+from runner.inference.tool_calls import parse_tool_calls
 from runner.store.episode_file import EpisodeRecord
 from runner.types import Message, TimeStep, ToolCall
-from runner.util.json_accessors import as_dict, as_text, content_text
+from runner.util.json_accessors import as_dict, as_text, content_text, decode_json
 
 RenderCall: TypeAlias = Callable[[ToolCall], str]
 """Returns a tool call as the text command of its environment."""
@@ -89,8 +89,6 @@ def _turn(step: TimeStep) -> Turn:
 
 
 def _reply(message: dict[str, Any]) -> Message:
-    from runner.inference.chat_format import parse_tool_calls  # slow to import
-
     calls = parse_tool_calls(message.get("tool_calls"))
     reply: Message = {"role": "assistant", "content": content_text(message.get("content"))}
     if reasoning := as_text(message.get("reasoning_content")):
@@ -161,15 +159,12 @@ def command_renderer(env: str) -> RenderCall:
 
 def parsed_arguments(arguments: object) -> dict[str, Any] | None:
     """Return the arguments of a tool call as an object; None if they are no JSON object."""
-    try:
-        value = json.loads(as_text(arguments) or "{}")
-    except (ValueError, RecursionError):
-        return None
+    value = decode_json(as_text(arguments).encode() or b"{}")
     return value if isinstance(value, dict) else None
 
 
 def tool_calls_of(reply: Message) -> Iterator[tuple[str, str, str]]:
-    """Yield id, name and arguments of each tool call of a reply."""
-    for call in reply.get("tool_calls", []):
-        function = as_dict(call.get("function"))
-        yield as_text(call.get("id")), as_text(function.get("name")), as_text(function.get("arguments"))
+    """Yield id, name and arguments of each tool call of a reply of a ``Conversation``."""
+    for call in reply.get("tool_calls", ()):
+        function = call["function"]
+        yield call["id"], function["name"], function["arguments"]

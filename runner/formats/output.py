@@ -131,7 +131,8 @@ class Output:
 
     def _below(self, relative: str) -> Path:
         path = self._temporary / relative
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.parent != self._temporary:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
 
     def _create(self, path: Path) -> IO[bytes]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable
-from itertools import chain, count
 from typing import Any
 
 import msgspec
@@ -13,12 +10,21 @@ import msgspec
 from runner.inference.errors import EndpointFailure
 from runner.inference.providers import Target
 from runner.inference.token_capture import GATEWAY_FIELDS, REQUEST_FIELDS, TokenCapture
+from runner.inference.tool_calls import parse_tool_calls
 from runner.types import Chat, Message, Tokens, ToolSchema
-from runner.util.json_accessors import as_count, as_dict, as_list, as_seconds, as_text, content_text, decode_json
+from runner.util.json_accessors import (
+    as_count,
+    as_dict,
+    as_list,
+    as_seconds,
+    as_text,
+    content_text,
+    decode_json,
+    encode_json,
+)
 
 MAX_TEXT = 2 << 20
 """Maximum total characters of a reply's content, reasoning and tool calls."""
-MAX_TOOL_CALLS = 64
 
 _SENT_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 _OPEN, _CLOSE = re.compile(r"<think(?:ing)?>", re.IGNORECASE), re.compile(r"</think(?:ing)?>", re.IGNORECASE)
@@ -93,7 +99,7 @@ def request_body(
         body |= GATEWAY_FIELDS if target.kind == "tensorzero" else REQUEST_FIELDS
     if episode_id is not None:
         body["tensorzero::episode_id"] = episode_id
-    return _encode(body)
+    return encode_json(body)
 
 
 def flatten_tool_calls(chat: Chat) -> Chat:
@@ -189,45 +195,6 @@ def read_server_times(reply: ModelReply, value: dict[str, Any]) -> None:
         reply.prefill_s, reply.decode_s = times
 
 
-def parse_tool_calls(value: object) -> list[dict[str, Any]]:
-    """Return the tool calls of a message in the OpenAI shape; omit calls without a function name."""
-    calls = [as_dict(call) for call in as_list(value)[:MAX_TOOL_CALLS]]
-    functions = [(as_text(call.get("id")), as_dict(call.get("function"))) for call in calls]
-    return with_unique_ids(
-        tool_call(number, id, as_text(function.get("name")), arguments_text(function.get("arguments")))
-        for number, (id, function) in enumerate(functions)
-        if as_text(function.get("name"))
-    )
-
-
-def with_unique_ids(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tool calls with unique ids, because a tool result refers to its call by id."""
-    calls = list(calls)
-    if len({call["id"] for call in calls}) == len(calls):
-        return calls
-    used: set[str] = set()
-    unique = []
-    for call in calls:
-        id = next(id for id in chain([call["id"]], map("call_{}".format, count())) if id not in used)
-        used.add(id)
-        unique.append({**call, "id": id})
-    return unique
-
-
-def tool_call(number: int, id: str, name: str, arguments: str) -> dict[str, Any]:
-    """Return a tool call in the OpenAI shape; an empty id is replaced by ``call_<number>``."""
-    return {
-        "id": id[:200] or f"call_{number}",
-        "type": "function",
-        "function": {"name": name[:200], "arguments": arguments or "{}"},
-    }
-
-
-def arguments_text(value: object) -> str:
-    """Return the arguments of a tool call as JSON text; some servers send a JSON object instead of a text."""
-    return as_text(value) if value is None or isinstance(value, str) else _encode(value).decode()
-
-
 def _flatten_message(message: Message) -> Message:
     calls = [as_dict(as_dict(call).get("function")) for call in as_list(message.get("tool_calls"))]
     if calls:
@@ -236,13 +203,6 @@ def _flatten_message(message: Message) -> Message:
     if message["role"] == "tool":
         return {"role": "user", "content": message.get("content") or ""}
     return message
-
-
-def _encode(value: object) -> bytes:
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:  # lone surrogates in an environment's text
-        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def split_thinking(text: str) -> tuple[str, str]:

@@ -9,19 +9,16 @@ import msgspec
 
 from runner.inference.chat_format import (
     MAX_TEXT,
-    MAX_TOOL_CALLS,
     ModelReply,
-    arguments_text,
     raise_on_error,
     read_metadata,
     reasoning_of,
     reply_too_long,
-    tool_call,
     validate_reply,
-    with_unique_ids,
 )
 from runner.inference.errors import EndpointFailure
 from runner.inference.token_capture import TokenCapture
+from runner.inference.tool_calls import MAX_TOOL_CALLS, arguments_text, tool_call, with_unique_ids
 from runner.types import DeltaPart, StreamDelta
 from runner.util.json_accessors import as_dict, as_list, as_text, content_text, decode_json
 

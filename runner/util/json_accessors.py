@@ -25,6 +25,14 @@ def decode_json(data: bytes) -> object:
         return None
 
 
+def encode_json(value: object) -> bytes:
+    """Return the value as JSON; lone surrogates become question marks."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # lone surrogates in an environment's text
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+
+
 def as_dict(value: object) -> dict[str, Any]:
     """Return the value if it is a dict, else an empty dict."""
     return value if isinstance(value, dict) else {}

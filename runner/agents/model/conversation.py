@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from runner.config.profile import AgentSettings
-from runner.inference.chat_format import flatten_tool_calls, split_thinking, tool_call
+from runner.inference.chat_format import flatten_tool_calls, split_thinking
+from runner.inference.tool_calls import tool_call
 from runner.types import Action, Chat, InvalidAction, Message, ToolSchema
 from runner.util.json_accessors import as_dict, as_text, content_text
 

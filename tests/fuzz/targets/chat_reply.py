@@ -13,6 +13,7 @@ from runner.inference import chat_format
 from runner.inference.chat_format import InferenceQuestion, ModelReply, flatten_tool_calls, request_body
 from runner.inference.errors import EndpointFailure
 from runner.inference.providers import Target
+from runner.inference.tool_calls import MAX_TOOL_CALLS
 from runner.types import Action, InvalidAction, ToolSchema
 from runner.util.json_accessors import decode_json
 from tests.fuzz.oracles import outcome
@@ -46,7 +47,7 @@ def check_reply(reply: ModelReply) -> None:
     message = reply.message()
     assert msgspec.json.decode(msgspec.json.encode(reply), type=ModelReply) == reply
     ids = [call["id"] for call in reply.tool_calls]
-    assert len(set(ids)) == len(ids) <= chat_format.MAX_TOOL_CALLS and all(ids)
+    assert len(set(ids)) == len(ids) <= MAX_TOOL_CALLS and all(ids)
     thought_through = strip_thinking(message)
     for style in STYLES:
         _check_action(parse_action(thought_through, style, TOOLS, as_calls=style == "last"))

@@ -11,13 +11,14 @@ import pytest
 
 from runner.config.profile import AgentSettings, EndpointConfig, Price
 from runner.inference.api_keys import DeltaFilter, KeyFilter, endpoint_variables, read_api_key, redact_key
-from runner.inference.chat_format import ModelReply, split_thinking, tool_call
+from runner.inference.chat_format import ModelReply, split_thinking
 from runner.inference.endpoints import EndpointSpec, Kind, ollama_url, resolve_endpoints, safe_url
 from runner.inference.entrance import CircuitBreaker, pause_s, retry_after_s
 from runner.inference.errors import EndpointFailure, Reason
 from runner.inference.http import translate_errors
 from runner.inference.inference_session import token_cost
 from runner.inference.providers import GATEWAY_PATH, resolve_target
+from runner.inference.tool_calls import tool_call
 from runner.types import StreamDelta, Tokens
 from tests.support.manual_clock import ManualClock
 

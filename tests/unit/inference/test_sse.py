@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.inference.chat_format import MAX_TEXT, MAX_TOOL_CALLS
+from runner.inference.chat_format import MAX_TEXT
 from runner.inference.errors import EndpointFailure
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
+from runner.inference.tool_calls import MAX_TOOL_CALLS
 from runner.types import StreamDelta
 from tests.support.json_values import JSON_VALUES
 from tests.support.rude_model import FINISH_CHUNK, USAGE, delta_chunk
