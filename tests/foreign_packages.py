@@ -27,7 +27,7 @@ from runner.store.safe_json import encode
 from runner.store.token_file import TokenizedEpisode
 from runner.types import Tokens
 from tests.unit.formats.conftest import FILES, model_episode
-from tests.unit.formats.test_training import contiguous, forked, values
+from tests.unit.formats.test_training import contiguous, forked, thoughtless, values
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / ".venv-formats"
@@ -53,6 +53,7 @@ BRANCHES: Final[tuple[list[list[list[int]]], ...]] = (
     [[[], []]],
     [[[1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 0, 1]]],
     [[[1, 2, 3, 4], [0, 0, 1, 1]], [[1, 9, 5, 6, 7, 8], [0, 0, 0, 1, 0, 1]]],
+    [[[0, 1, 90, 99], [0, 0, 1, 1]], [[0, 1, 2, 91, 99], [0, 0, 0, 1, 1]], [[0, 1, 2, 3, 92, 99], [0, 0, 0, 0, 1, 1]]],
 )
 """Ids and masks of each branch of each trace, as verifiers concatenates them."""
 WRITE_LOG: Final = """
@@ -208,7 +209,7 @@ def check_harbor(python: str, folder: Path) -> None:
 
 def check_verifiers(python: str, folder: Path) -> None:
     """``WireTrace`` reads our traces and finds the tokens of each branch; what it writes is the same episode."""
-    episodes = (model_episode(), counted(contiguous()), counted(forked()))
+    episodes = (model_episode(), counted(contiguous()), counted(forked()), counted(thoughtless()))
     path = folder / "traces.jsonl"
     path.write_bytes(b"".join(encode(encode_trace(episode)) + b"\n" for episode in episodes))
     written = _run([python, "-c", READ_TRACES, str(path), json.dumps(BRANCHES)])

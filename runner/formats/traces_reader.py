@@ -61,7 +61,7 @@ def decode_trace(value: object, place: Place) -> Iterator[Draft]:
     leaves = sorted(set(range(len(nodes))) - {node.get("parent") for node in nodes if _is_index(node)}, reverse=True)
     info = _own_info(trace)
     if info is not None and info.forks:
-        yield _draft(trace, info, _parts(nodes), nodes, calls, is_main=True, n_branches=1)
+        yield _draft(trace, info, _parts(nodes, frozenset(info.forks)), nodes, calls, is_main=True, n_branches=1)
         return
     for leaf in leaves:
         path = [_path(nodes, leaf)]
@@ -80,13 +80,17 @@ def _path(nodes: list[dict[str, Any]], leaf: int) -> list[int]:
     return path[::-1]
 
 
-def _parts(nodes: list[dict[str, Any]]) -> list[list[int]]:
-    """Return the branches of our own trace: each begins with a root, and none shares a node with another."""
-    parts: list[list[int]] = []
+def _parts(nodes: list[dict[str, Any]], forks: frozenset[int]) -> list[list[int]]:
+    """Return the parts of our own trace: the first branch, then each later one from the reply with which it goes on.
+
+    What the model received again is in no part.
+    """
+    parts = [[0]]
     for index, node in enumerate(nodes):
-        if not parts or not _is_index(node):
-            parts.append([])
-        parts[-1].append(index)
+        if index in forks:
+            parts.append([index])
+        elif _is_index(node) and node["parent"] == parts[-1][-1]:
+            parts[-1].append(index)
     return parts
 
 
@@ -145,15 +149,11 @@ def _transcript(
 ) -> Transcript:
     transcript = Transcript()
     budget = MAX_BRANCH_IDS
-    forks = frozenset() if info is None else frozenset(info.forks)
     for path in paths:
         ids: list[Any] = []
-        start = path[0] if path is paths[0] else next((index for index in path if index in forks), path[0])
         for index in path:
             node = nodes[index]
             ids += as_list(node.get("token_ids"))
-            if index < start:  # a message of an earlier branch, as the model received it again
-                continue
             message = message_of(node.get("message"))
             if message["role"] != "assistant":
                 transcript.add(message)

@@ -4,6 +4,7 @@ Source: ``verifiers.v1.trace.Trace`` and ``verifiers.v1.graph.MessageNode`` of v
 lines without the run's own packages. An episode is a message graph with a single branch, unless the prompt of a step
 does not begin with all ids of the steps before, as where thoughts are removed: it starts a new branch from the messages
 that the model received, as verifiers itself does. So the nodes of each branch concatenate to what the model saw last.
+Branches share the messages with which they begin, as long as these are no replies, whose nodes have ids.
 """
 
 from __future__ import annotations
@@ -86,37 +87,58 @@ def _graph(
     """Return the nodes of the conversation, the model calls of the replies, and the replies that start a new branch."""
     conversation = read_conversation(episode)
     at = episode.started_at.timestamp()
-    nodes: list[dict[str, Any]] = []
-    calls: list[dict[str, Any]] = []
-    forks: list[int] = []
-
-    def add(message: dict[str, Any], *, sampled: bool = False, is_root: bool = False) -> None:
-        parent = None if is_root or not nodes else len(nodes) - 1
-        nodes.append({"parent": parent, "message": message, "sampled": sampled, "timestamp": at})
-
+    graph = _Graph(is_shared=any(each.is_fork for each in added.values()))
+    calls, forks = list[dict[str, Any]](), list[int]()
     if conversation.system is not None:
-        add({"role": "system", "content": conversation.system})
+        graph.add_message({"role": "system", "content": conversation.system}, at)
     for message in conversation.opening:
-        add(_message(message))
+        graph.add_message(_message(message), at)
     for number, turn in enumerate(conversation.turns):
         requested_at, at = at, at + turn.step.model_s
         tokens = added.get(number)
-        received: list[Message] = []
         if tokens is not None and tokens.is_fork:
-            received = received_messages(turn.step)
-            for position, message in enumerate(received):
-                add(_message(message), is_root=position == 0)
-            forks.append(len(nodes))
-        is_root = tokens is not None and tokens.is_fork and not received
-        add(_message(turn.reply), sampled=turn.prompted and turn.step.actor == "agent", is_root=is_root)
-        if tokens is not None:
-            nodes[-1] |= _token_fields(tokens)
+            graph.leaf = None
+            for message in received_messages(turn.step):
+                graph.add_message(_message(message), at)
+            forks.append(len(graph.nodes))
+        is_sampled = turn.prompted and turn.step.actor == "agent"
+        graph.add_reply(_message(turn.reply), at, is_sampled, {} if tokens is None else _token_fields(tokens))
         if turn.step.endpoint is not None:
-            calls.append(_call(turn.step, len(nodes) - 1, requested_at, at))
+            calls.append(_call(turn.step, len(graph.nodes) - 1, requested_at, at))
         at += turn.step.env_s
         for message in turn.observation:
-            add(_message(message))
-    return nodes, calls, forks
+            graph.add_message(_message(message), at)
+    return graph.nodes, calls, forks
+
+
+class _Graph:
+    """The nodes of a trace; ``leaf`` is the node after which the next one comes, None at a root.
+
+    ``is_shared``: it has several branches, so each message is looked up in the others.
+    """
+
+    def __init__(self, *, is_shared: bool) -> None:
+        self._is_shared = is_shared
+        self.nodes: list[dict[str, Any]] = []
+        self.leaf: int | None = None
+        self._messages: dict[tuple[int | None, bytes], int] = {}
+
+    def add_message(self, message: dict[str, Any], at: float) -> None:
+        """Go on to a message that no agent replied in this branch; another branch may have it."""
+        added = known = len(self.nodes)
+        if self._is_shared:
+            known = self._messages.setdefault((self.leaf, encode(message)), added)
+        if known == added:
+            self._add(message, at, is_sampled=False)
+        self.leaf = known
+
+    def add_reply(self, message: dict[str, Any], at: float, is_sampled: bool, tokens: dict[str, Any]) -> None:
+        """Go on to a reply, which no other branch has."""
+        self._add(message, at, is_sampled=is_sampled, **tokens)
+        self.leaf = len(self.nodes) - 1
+
+    def _add(self, message: dict[str, Any], at: float, *, is_sampled: bool, **tokens: object) -> None:
+        self.nodes.append({"parent": self.leaf, "message": message, "sampled": is_sampled, "timestamp": at, **tokens})
 
 
 def _token_fields(added: _Added) -> dict[str, Any]:

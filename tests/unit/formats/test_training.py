@@ -129,6 +129,52 @@ def test_a_prompt_that_does_not_continue_starts_a_branch_of_what_the_model_recei
     assert [each["label"] for each in trace["info"]["agentgym"]["sequences"]["0"]] == ["discarded"]
 
 
+def test_branches_share_the_messages_with_which_they_begin() -> None:
+    episode = thoughtless()
+    trace = plain(encode_trace(episode))
+    contents = [[node["message"]["content"] for node in branch] for branch in branches(trace)]
+    assert contents == [
+        ["prompt", "see 0", "think, go 0", "see 1"],
+        ["prompt", "see 0", "go 0", "see 1", "think, go 1", "see 2"],
+        ["prompt", "see 0", "go 0", "see 1", "go 1", "see 2", "think, go 2", "see 3"],
+    ]
+    assert len(trace["nodes"]) == 12  # not 18, the sum of the branches
+    assert [[node["token_ids"] for node in branch if "token_ids" in node] for branch in branches(trace)] == [
+        [[0, 1, 90, 99]],
+        [[0, 1, 2, 91, 99]],
+        [[0, 1, 2, 3, 92, 99]],
+    ]
+
+
+def test_shared_branches_are_one_episode_again(tmp_path: Path) -> None:
+    path, episode = tmp_path / "traces.jsonl", thoughtless()
+    path.write_bytes(encode(encode_trace(episode)) + b"\n")
+    (found,), _ = read_all(path)
+    assert values(found.record) == values(episode)
+    texts = [(step.action.text, step.observation[0]["content"]) for step in found.record.timesteps]
+    assert texts == [(f"think, go {number}", f"see {number + 1}") for number in range(3)]
+
+
+def thoughtless() -> TokenizedEpisode:
+    """Return three steps of which each receives the replies before without their thoughts."""
+    header, steps, sequences, chat = episode_header(), [], [], [{"role": "system", "content": "prompt"}]
+    for number in range(3):
+        chat = [*chat, {"role": "user", "content": f"see {number}"}]
+        reply = {"role": "assistant", "content": f"think, go {number}"}
+        seen = [{"role": "user", "content": f"see {number + 1}"}]
+        steps.append(
+            make_step(
+                number, chats=[[*chat, reply]], action=Action(reply["content"]), observation=seen, endpoint="local"
+            )
+        )
+        sequences.append([sequence([0, 1, 2, 3][: number + 2], [90 + number, 99])])
+        chat = [*chat, {"role": "assistant", "content": f"go {number}"}]
+    record = finished_record(
+        header, make_trajectory(header, steps, reset_observation=[{"role": "user", "content": "see 0"}])
+    )
+    return tokenized(record, *sequences)
+
+
 def test_a_step_without_log_probabilities_is_in_the_info_and_in_the_next_prompt() -> None:
     unknown = sequence([1, 2], [3], "agent", "no_logprobs")
     trace = plain(encode_trace(tokenized(model_episode(), [unknown], [sequence([1, 2, 3, 4], [6])])))
