@@ -1,16 +1,20 @@
-"""Reads rollouts of NeMo-Gym 0.4: lines with the request, the response of OpenAI's Responses API, and the reward."""
+"""Reads rollouts of NeMo-Gym 0.4: lines with the request, the response of OpenAI's Responses API, and the reward.
+
+The last item of a reply has its token ids, where the model server of NeMo-Gym gives them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from runner.formats.drafts import Draft, Transcript
+from runner.formats.drafts import Draft, Transcript, sequence_of
 from runner.formats.foreign_values import UnreadableItem, content_of, message_of, name_of, number_of, tool_calls_from
 from runner.formats.format import Format, Reader
 from runner.formats.reading import Place
 from runner.formats.recognition import Head
 from runner.types import Message, Tokens, ToolSchema
+from runner.types.sequences import TokenSequence
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text
 
 
@@ -20,6 +24,7 @@ class _Replies:
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
         self._reply: Message | None = None
+        self._sequence: TokenSequence | None = None
 
     def add(self, item: dict[str, Any]) -> None:
         kind = as_text(item.get("type")) or "message"
@@ -36,11 +41,14 @@ class _Replies:
             self._transcript.add({"role": "tool", "content": as_text(text), "tool_call_id": call})
         elif kind == "message":
             self._add_message(message_of(item))
+        if self._reply is not None and (sequence := _sequence(item)) is not None:
+            self._sequence = sequence
 
     def finish(self) -> None:
         if self._reply is not None:
-            self._transcript.add_reply(self._reply)
-        self._reply = None
+            step = self._transcript.add_reply(self._reply)
+            self._transcript.add_sequences(step.index, [self._sequence] if self._sequence else [])
+        self._reply = self._sequence = None
 
     def _add_message(self, message: Message) -> None:
         if message["role"] != "assistant":
@@ -55,11 +63,20 @@ class _Replies:
             reply["tool_calls"] = message["tool_calls"]
 
     def _open(self, *, is_new: bool = False) -> Message:
-        if is_new:
+        if is_new or self._sequence is not None:  # an item with token ids is the last one of its reply
             self.finish()
         if self._reply is None:
             self._reply = {"role": "assistant", "content": ""}
         return self._reply
+
+
+def _sequence(item: dict[str, Any]) -> TokenSequence | None:
+    fields = {
+        "prompt_token_ids": item.get("prompt_token_ids"),
+        "completion_token_ids": item.get("generation_token_ids"),
+        "logprobs": item.get("generation_log_probs"),
+    }
+    return sequence_of(fields, None)
 
 
 def _reasoning(item: dict[str, Any]) -> str:

@@ -18,7 +18,12 @@ TOKENS = (
         b'{"type":"function_call_output","call_id":"c1","output":"',
         b'{"role":"assistant","content":[{"type":"output_text"',
     ),
-    *(b'"usage":{"input_tokens":', b'"tools":[{"type":"function","name":"', b'"_ng_task_index":'),
+    *(
+        b'"prompt_token_ids":[1],"generation_token_ids":[2],"generation_log_probs":[-1]',
+        b'"usage":{"input_tokens":',
+        b'"tools":[{"type":"function","name":"',
+        b'"_ng_task_index":',
+    ),
 )
 PATH = scratch_folder("foreign_rollout") / "rollouts.jsonl"
 

@@ -16,9 +16,11 @@ from runner.formats.parquet_reader import episode_items, read_rows
 from runner.formats.preferences import encode_pair
 from runner.formats.reading import LIMITS, Item, Limits
 from runner.formats.recognition import recognise
+from runner.formats.training import trained_sequence
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeRecord
 from runner.store.safe_json import encode
+from runner.store.token_file import TokenizedEpisode
 from runner.types import Outcome, Tokens
 from tests.unit.formats.conftest import FILES, model_episode, read_all
 
@@ -124,6 +126,31 @@ def test_a_pair_is_two_attempts_that_are_not_rated(tmp_path: Path) -> None:
     assert rejected.record.timesteps[1].action.text == "I give up."
     assert chosen.record.unscored
     assert rejected.record.unscored
+
+
+def test_the_token_ids_of_a_nemo_gym_rollout_belong_to_its_replies(tmp_path: Path) -> None:
+    def ids(prompt: list[int], *generated: int) -> dict[str, object]:
+        logprobs = [-0.5] * len(generated)
+        return {"prompt_token_ids": prompt, "generation_token_ids": generated, "generation_log_probs": logprobs}
+
+    output = [
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I need the tool."}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}", **ids([1, 2], 3, 4)},
+        {"type": "function_call_output", "call_id": "c1", "output": "sunny"},
+        {"type": "message", "role": "assistant", "content": "It is", **ids([1, 2, 3, 4, 5], 6)},
+        {"type": "function_call", "call_id": "c2", "name": "weather", "arguments": "{}"},
+    ]
+    line = {"responses_create_params": {"input": "Weather?"}, "response": {"output": output}, "reward": 1.0}
+    (found,), _ = read_all(written(tmp_path / "rollouts.jsonl", line))
+    record = found.record
+    assert isinstance(record, TokenizedEpisode)
+    assert [[(each.prompt_ids, each.completion_ids, each.logprobs) for each in step] for step in record.sequences] == [
+        [([1, 2], [3, 4], [-0.5, -0.5])],
+        [([1, 2, 3, 4, 5], [6], [-0.5])],
+        [],
+    ]
+    assert [step.chats[0][-1]["content"] for step in record.timesteps] == ["", "It is", ""]
+    assert trained_sequence(record, 0) is not None
 
 
 def test_a_rollout_of_nemo_gym_is_read(tmp_path: Path) -> None:
