@@ -18,8 +18,8 @@ import sys
 import threading
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from itertools import count
-from textwrap import dedent
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, TextIO, cast
 
@@ -75,8 +75,23 @@ def names_in(node: ast.AST) -> set[str]:
     return used | {each.name for each in ast.walk(node) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(inspect.getsource(sys.modules[module]))
+
+
+@cache
+def classes_of(module: str) -> dict[str, ast.ClassDef]:
+    found = dict[str, ast.ClassDef]()
+    for node in ast.walk(tree_of(module)):  # outer nodes before inner ones
+        if isinstance(node, ast.ClassDef):
+            found.setdefault(node.name, node)
+    return found
+
+
 def private_names(cls: type) -> set[str]:
-    return {name for name in names_in(ast.parse(dedent(inspect.getsource(cls)))) if PRIVATE.fullmatch(name)}
+    node = classes_of(cls.__module__)[cls.__name__]
+    return {name for name in names_in(node) if PRIVATE.fullmatch(name)}
 
 
 def test_no_other_class_uses_or_overrides_a_private_attribute_of_its_framework_bases() -> None:
@@ -97,7 +112,7 @@ def test_no_other_class_uses_or_overrides_a_private_attribute_of_its_framework_b
 def test_no_other_module_reads_a_private_attribute_of_another_object() -> None:
     found = []
     for module in console_modules():
-        tree = ast.parse(inspect.getsource(module))
+        tree = tree_of(module.__name__)
         own = names_in(tree) | {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         for node in ast.walk(tree):
             if not isinstance(node, ast.Attribute):
