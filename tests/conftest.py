@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,13 +8,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from runner import plugins
+from tests.support.examples import examples
 from tests.support.nats_server import NatsAccount, NatsServer, SharedNatsServer
 
-EXAMPLES = 100 if os.environ.get("AGENTGYM_EXAMPLES") == "full" else 40
-"""Examples of a property test that names no number; `make test-long` runs all property tests in full again."""
-
 # The time of an example depends on the load of the machine.
-settings.register_profile("untimed", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+UNTIMED = settings(max_examples=examples(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("untimed", UNTIMED)
 settings.load_profile("untimed")
 
 Install = Callable[..., None]

@@ -30,6 +30,7 @@ from agentgym_tui.screens.dialogs.quit import QuitDialog
 from agentgym_tui.screens.dialogs.run_form import RunForm
 from agentgym_tui.screens.dialogs.tags import TagDialog
 from tests.support.console.samples import HOSTILE
+from tests.support.examples import examples
 
 DIALOGS = (
     *(BatteryPicker, CancelAllDialog, CancelDialog, QuitDialog, RestartNodeDialog, RunForm),
@@ -149,7 +150,7 @@ def test_characters_are_stored_by_key_name_and_shown_as_characters() -> None:
 @given(
     st.dictionaries(st.sampled_from(sorted(KEYS)), st.sampled_from([*"abjqsx?", "enter", "escape", "tab", "ctrl+p"]))
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_no_requested_keymap_gives_a_key_two_commands_in_a_scope(requested: dict[str, str]) -> None:
     keys, problems = resolve_keymap(requested)
     assert len(keys.overrides) + len(problems) == len(requested)
@@ -162,7 +163,7 @@ def test_no_requested_keymap_gives_a_key_two_commands_in_a_scope(requested: dict
 @given(
     st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_bytes_are_parsed_or_reported(data: bytes) -> None:
     parsed = parse_settings(data)
     assert parsed.theme == DEFAULT_THEME or parsed.problems == ()

@@ -23,6 +23,7 @@ from agentgym_tui.config.ui_state import (
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.sorting import Sorting
 from tests.support.console.samples import HOSTILE
+from tests.support.examples import examples
 
 UI_STATE = UiState("episodes", {"episodes": "wordle"}, {"environments": Sorting("last", True)}, {"live.wide.left": 40})
 
@@ -135,7 +136,7 @@ JSON = st.recursive(
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(("screen", "filters", "sorting", "sizes"), JSON)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_state_of_any_document_can_be_written_and_read_again(
     tmp_path_factory: pytest.TempPathFactory,
     document: Any,  # noqa: ANN401

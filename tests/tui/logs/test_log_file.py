@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentgym_tui.logs.log_file import LineIndex, LogFile, newline_offsets
+from tests.support.examples import examples
 
 BYTES = st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"bc", b"\0", b"\xff\xfe", b"{}", b"\x1b[2J"])).map(b"".join)
 
@@ -52,7 +53,7 @@ def test_an_index_locates_every_line_for_any_block_size(pieces: list[bytes], blo
         assert data[:start].count(b"\n") == number and data[start - 1 : start] == b"\n"
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(BYTES, st.integers(1, 7), st.integers(1, 9))
 def test_lines_of_a_file_equal_its_bytes_split_at_newlines(
     tmp_path: Path, data: bytes, read_bytes: int, block: int
@@ -65,7 +66,7 @@ def test_lines_of_a_file_equal_its_bytes_split_at_newlines(
     log.close()
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(BYTES, max_size=5), st.integers(1, 7), st.integers(1, 9))
 def test_a_growing_file_reads_like_a_complete_one(
     tmp_path: Path, pieces: list[bytes], read_bytes: int, block: int

@@ -15,6 +15,7 @@ from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.log_rows import LogRows
 from agentgym_tui.safe_text import has_unsafe_chars
+from tests.support.examples import examples
 from tests.tui.logs.test_log_file import expected_lines, open_log, read_to_end
 
 START = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -31,7 +32,7 @@ def matching_lines(data: bytes, *words: bytes) -> list[int]:
     return [n for n, line in enumerate(expected_lines(data)) if all(word in line.lower() for word in words)]
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEXT, st.sampled_from(["a", "AB", "a b", "ä b a"]), st.integers(40, 60))
 def test_a_search_finds_the_lines_that_contain_all_words(tmp_path: Path, data: bytes, text: str, piece: int) -> None:
     search = LogSearch(
@@ -51,7 +52,7 @@ def test_letters_beyond_ascii_are_found_as_entered_and_in_lower_case(
     assert find_matches(LogSearch(log, line_query(text))) == found
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(TEXT, max_size=4))
 def test_a_search_continues_as_the_file_grows(tmp_path: Path, pieces: list[bytes]) -> None:
     log = open_log(tmp_path / "log", block=5)
@@ -203,7 +204,7 @@ def timed_log(path: Path, *seconds: float | None) -> LogFile:
 
 
 @given(st.lists(st.none() | st.integers(0, 50), max_size=30), st.integers(-1, 51))
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_time_is_found_among_lines_without_times(tmp_path: Path, seconds: list[int | None], target: int) -> None:
     ordered_seconds = iter(sorted(second for second in seconds if second is not None))
     ordered = [None if second is None else next(ordered_seconds) for second in seconds]

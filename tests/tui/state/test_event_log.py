@@ -11,6 +11,7 @@ from agentgym_tui.state.log_entries import MAX_HEADER_BYTES, EventMessage, LogEn
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
 from tests.support.console.samples import HOSTILE, START
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.usefixtures("utc")
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
@@ -132,7 +133,7 @@ ITEMS = st.one_of(
 
 
 @given(st.lists(st.lists(ITEMS, max_size=12), max_size=12), st.sampled_from(["", "needle", "a.b y", "\ud800"]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_log_stays_within_bounds_and_shows_matching_entries(
     chunks: list[list[RawMessage | Notice]], words: str
 ) -> None:

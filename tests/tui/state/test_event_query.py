@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_tui.state.event_query import ALL_SUBJECTS, parse_patterns, parse_start, resolve_start
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.usefixtures("utc")
 NOW = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
@@ -39,7 +40,7 @@ def test_a_start_of_the_history_is_parsed(text: str, start: object) -> None:
 
 
 @given(st.text(max_size=30) | st.from_regex(r"[0-9:smhd#. -]{0,20}", fullmatch=True))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_text_parses_to_a_usable_start_or_none(text: str) -> None:
     start = parse_start(text, NOW)
     if start is not None:

@@ -18,6 +18,7 @@ from runner.envs.alfworld import environment as alfworld
 from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import FreeTextRules
 from runner.types import Action, Chat, ToolSchema
+from tests.support.examples import examples
 from tests.support.fakes import user
 
 OPENING: Chat = [user("the task")]
@@ -84,7 +85,7 @@ def test_the_instructions_are_never_cut() -> None:
     assert len(chat[1]["content"] or "") <= 400
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(st.integers(0, 3000), max_size=8),
     st.integers(0, 5000),

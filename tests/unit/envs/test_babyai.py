@@ -16,6 +16,7 @@ from runner.envs.babyai.path_search import DROP, FORWARD, LEFT, RIGHT, Cell
 from runner.errors import EnvironmentFault
 from runner.types import Action, InvalidAction, Mode, ToolCall
 from tests.support.episodes import rewarded_trajectory
+from tests.support.examples import examples
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 UNKNOWN = "The action is not recognized. Please check valid actions."
@@ -377,7 +378,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=8), task_index=st.integers(0, 120), mode=st.sampled_from(MODES))
 def test_no_text_breaks_a_step(texts: list[str], task_index: int, mode: Mode) -> None:
     env = start_env(task_index, mode)
@@ -389,7 +390,7 @@ def test_no_text_breaks_a_step(texts: list[str], task_index: int, mode: Mode) ->
             break
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=8), task_index=st.integers(0, 120))
 def test_a_parsed_call_has_the_same_effect_as_the_text(texts: list[str], task_index: int) -> None:
     by_text, by_call = start_env(task_index), start_env(task_index)

@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from runner.envs.babyai.path_search import FORWARD, LEFT, RIGHT, Cell, PathSearch
+from tests.support.examples import examples
 
 DIRECTIONS = ((1, 0), (0, 1), (-1, 0), (0, -1))
 VIEW = [(ahead, right) for ahead in range(7) for right in range(-3, 4)]
@@ -74,7 +75,7 @@ def test_the_search_area_depends_on_the_heading(heading: int, n_rows: int, n_col
     assert {cell for cell in around if search.can_enter(cell)} == area
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     obstacles=st.sets(st.sampled_from([cell for cell in VIEW if cell != (0, 0)]), min_size=22, max_size=40),
     heading=st.integers(0, 3),

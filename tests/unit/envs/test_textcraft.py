@@ -13,6 +13,7 @@ from runner.errors import EnvironmentFault
 from runner.testing import HOSTILE_TEXTS, check_env
 from runner.types import Action, InvalidAction, Mode, ToolCall
 from runner.util.package_data import package_resource
+from tests.support.examples import examples
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 
@@ -200,7 +201,7 @@ def test_any_text_is_safe_and_equals_its_parsed_call(text: str) -> None:
     assert other.inventory == env.inventory
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(task_index=st.integers(0, 543), data=st.data())
 def test_items_come_only_from_gets_and_recipes(task_index: int, data: st.DataObject) -> None:
     env = TextCraft()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from runner.envs.textcraft import TextCraft, TextCraftOracle
 from runner.envs.textcraft.recipes import shipped_table
 from runner.types import Action
+from tests.support.examples import examples
 
 N_TASKS = 544
 
@@ -97,7 +98,7 @@ def test_the_oracle_crafts_more_when_no_member_of_a_tag_suffices() -> None:
     assert [action for action in finish(env) if "planks using" in action]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(task_index=st.integers(0, N_TASKS - 1), data=st.data())
 def test_the_oracle_continues_from_any_inventory(task_index: int, data: st.DataObject) -> None:
     env = TextCraft()

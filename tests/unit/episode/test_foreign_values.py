@@ -17,6 +17,7 @@ from runner.tracing import SpanList, Tracer
 from runner.types import Action, Agent, Chat, Environment, Limits, SpanLevel, ToolCall
 from runner.worker.episode_reporter import EpisodeReporter
 from tests.support.episodes import episode_header
+from tests.support.examples import examples
 from tests.support.fakes import Counter, UpAgent, user
 
 TEXTS = st.text(st.sampled_from("ab\ud800\x00\x1b"), max_size=4)
@@ -113,7 +114,7 @@ def play_and_load(folder: Path, values: dict[str, Any]) -> EpisodeRecord:
     return store.load(header.episode_id)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.fixed_dictionaries(
         {},

@@ -29,6 +29,7 @@ from runner.events.limits import MAX_BYTES, MAX_DEPTH
 from runner.events.live import Heartbeat, Host, LiveBatch
 from runner.events.subjects import DurableNames
 from runner.types import Outcome, Tokens
+from tests.support.examples import examples
 from tests.support.schemas import validate
 
 NAMES = DurableNames()
@@ -287,7 +288,7 @@ def test_arbitrary_bytes_do_not_crash_the_decoder(subject: str, headers: dict[st
     assert decode_payload(payload, subject, headers) is not None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     subject=SUBJECT, headers=HEADERS, changes=st.dictionaries(st.sampled_from(list(FIELDS)), JSON), cut=st.integers()
 )
@@ -299,7 +300,7 @@ def test_arbitrary_json_does_not_crash_the_decoder(
         decode_payload(part, subject, headers)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text(alphabet='[]{}"\\a,:1'))
 def test_brackets_inside_strings_do_not_count_as_nesting(text: str) -> None:
     payload = json.dumps({**FIELDS, "more": text * 30}).encode()

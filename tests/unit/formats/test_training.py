@@ -27,6 +27,7 @@ from runner.store.token_file import TokenizedEpisode
 from runner.types import Action, Outcome, Tokens
 from runner.types.sequences import Label, Problem, TokenSequence
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
+from tests.support.examples import examples
 from tests.unit.formats.conftest import chat_of, imported, model_episode, read_all, stored
 
 
@@ -277,7 +278,7 @@ def audited(attempts: list[tuple[int, float, bool, Outcome, list[list[TokenSeque
     return auditor.finish(Counter())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(attempts=ATTEMPTS)
 def test_the_counts_of_an_audit_are_exact(
     attempts: list[tuple[int, float, bool, Outcome, list[list[TokenSequence]]]],

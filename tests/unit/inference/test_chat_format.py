@@ -14,6 +14,7 @@ from runner.inference.errors import EndpointFailure, Reason, response_failure
 from runner.inference.providers import Target
 from runner.inference.sse import StreamAccumulator
 from runner.types import Chat, Tokens, ToolSchema
+from tests.support.examples import examples
 from tests.support.json_values import JSON_VALUES
 from tests.support.rude_model import USAGE, chat_completion
 
@@ -139,7 +140,7 @@ def test_bodies_without_an_answer_are_failures(data: bytes) -> None:
         parse_reply(data)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(JSON_VALUES.map(lambda value: json.dumps({"choices": [value]}).encode()) | st.binary(max_size=50))
 def test_any_body_gives_a_message_or_a_failure(data: bytes) -> None:
     try:

@@ -16,6 +16,7 @@ from runner.inference.errors import EndpointFailure
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
 from runner.inference.tool_calls import MAX_TOOL_CALLS
 from runner.types import StreamDelta
+from tests.support.examples import examples
 from tests.support.json_values import JSON_VALUES
 from tests.support.rude_model import FINISH_CHUNK, USAGE, delta_chunk
 
@@ -27,7 +28,7 @@ def split_at(data: bytes, places: Sequence[int]) -> list[bytes]:
     return [data[start:end] for start, end in itertools.pairwise(edges)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     lines=st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"])), max_size=12),
     places=st.lists(st.integers(0, 200), max_size=8),
@@ -142,7 +143,7 @@ def test_incomplete_and_invalid_streams_are_failures(data: list[object], cause: 
         accumulate(*data).result()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(JSON_VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20), max_size=5))
 def test_any_chunk_gives_a_message_or_a_failure(data: list[bytes]) -> None:
     accumulator = StreamAccumulator(lambda: 0.0)

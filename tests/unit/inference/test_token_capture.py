@@ -16,6 +16,7 @@ from runner.inference.token_capture import TokenCapture
 from runner.serve.mock_llm.chat_format import token_id, token_logprob
 from runner.serve.mock_llm.scripted_reply import Fault, ScriptedCall, ScriptedReply, ScriptResponder
 from runner.types.sequences import MAX_SEQUENCE_IDS, MAX_TOKEN_ID, Label, TokenSequence
+from tests.support.examples import examples
 from tests.support.inference import CHAT, TOOLS, VirtualTime, agent_settings, episode_header
 from tests.support.json_values import JSON_VALUES
 from tests.support.model_server import ModelServer
@@ -211,7 +212,7 @@ async def test_a_million_ids_are_kept_and_the_next_is_too_long(stream: bool) -> 
 NUMBERS = st.one_of(st.integers(-(2**70), 2**70), st.floats(), st.booleans(), st.none(), JSON_VALUES)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     parts=st.lists(
         st.fixed_dictionaries(

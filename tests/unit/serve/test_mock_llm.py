@@ -21,6 +21,7 @@ from runner.serve.mock_llm.scripted_reply import (
     ScriptResponder,
     read_script,
 )
+from tests.support.examples import examples
 from tests.support.model_server import ModelServer
 
 CHAT = "/v1/chat/completions"
@@ -182,7 +183,7 @@ REQUESTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(REQUESTS | JSON)
 def test_no_request_causes_a_server_error(scripted: httpx.Client, request: Any) -> None:  # noqa: ANN401
     reply = scripted.post(CHAT, json=request)

@@ -20,6 +20,7 @@ from runner.store import archive as archives
 from runner.store.archive import Source, read_directory, read_member, write_archive
 from runner.store.pruning import BatchInUse, Pruned, archive_episodes, delete_episodes
 from tests.support.episodes import RecordedEpisode, new_id
+from tests.support.examples import examples
 
 
 def record_batch(store: EpisodeStore, index: EpisodeIndex, n: int = 3) -> tuple[str, list[str]]:
@@ -252,7 +253,7 @@ def test_bounds_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             read_directory(tmp_path / name)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_are_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     path = write_zip(tmp_path / "a.zip", ("runs/x/y.json", b'{"a": 1}' * 50), ("b", b""))

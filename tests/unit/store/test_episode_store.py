@@ -39,6 +39,7 @@ from tests.support.episodes import (
     new_id,
     tool_schemas,
 )
+from tests.support.examples import examples
 
 EPISODE = (
     "schema episode_id env_episode_id batch_id battery_id node boot profile env transport data_label mode task_index"
@@ -288,7 +289,7 @@ def test_reading_takes_the_memory_of_the_file_and_not_of_the_largest_one(episode
     assert peak < 1 << 20
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(st.data())
 def test_no_bytes_in_an_episode_file_crash_the_reader(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

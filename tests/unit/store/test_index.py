@@ -31,6 +31,7 @@ from tests.support.episodes import (
     make_step,
     make_trajectory,
 )
+from tests.support.examples import examples
 
 
 def read_rows(episode_store: EpisodeStore) -> list[EpisodeRow]:
@@ -393,7 +394,7 @@ def two_episodes(tmp_path_factory: pytest.TempPathFactory) -> EpisodeStore:
     return episode_store
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.data())
 def test_no_bytes_in_the_database_crash_the_index(two_episodes: EpisodeStore, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -19,6 +19,7 @@ from runner.store.safe_json import encode
 from runner.types import Outcome, Tokens
 from runner.util.clock import Clock
 from tests.support.episodes import RecordedEpisode, damaged_bytes, episode_header, make_step, new_id, tool_schemas
+from tests.support.examples import examples
 
 
 def append_step(writer: JournalWriter, number: int) -> None:
@@ -211,7 +212,7 @@ def test_a_full_disk_loses_the_journal_but_not_the_episode(episode_store: Episod
     assert episode_store.load(recording.file).rounds == 3
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(st.data())
 def test_no_bytes_in_a_journal_crash_the_recovery(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -23,6 +23,7 @@ from runner.store.text_index import FILE_NAME, STAMPS, TextIndex, find_texts, is
 from runner.types import Action, ErrorInfo, Outcome, TimeStep, ToolCall
 from runner.util.files import file_lock
 from tests.support.episodes import RecordedEpisode, damaged_bytes, make_step
+from tests.support.examples import examples
 from tests.support.node_events import wait_until
 
 
@@ -240,7 +241,7 @@ async def test_a_node_indexes_new_episodes(episode_store: EpisodeStore, index: E
     assert indexing.cancelled()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.text(st.sampled_from('ab C1_-*^:"(){}[]+.,\n\t\x00\x1b'), max_size=12), min_size=1, max_size=4),
     st.sampled_from(

@@ -29,6 +29,7 @@ from runner.types.sequences import (
     unpack_sequences,
 )
 from tests.support.episodes import RecordedEpisode, damaged_bytes, make_step
+from tests.support.examples import examples
 
 
 def sequence(number: int, **fields: object) -> TokenSequence:
@@ -193,7 +194,7 @@ def test_a_record_that_unpacks_to_too_much_is_refused() -> None:
 SEQUENCES = st.lists(st.lists(st.builds(sequence, st.integers(0, MAX_TOKEN_ID)), max_size=3), max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(records=SEQUENCES, data=st.data())
 def test_any_bytes_are_read_or_refused(records: list[list[TokenSequence]], data: st.DataObject) -> None:
     content = encode_token_file(map(pack_sequences, records))
