@@ -5,9 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from runner.store.index_schema import COLUMNS, EpisodeRow, from_columns
+from runner.store.index_schema import EpisodeRow
 
 if TYPE_CHECKING:
     from runner.store import EpisodeIndex
@@ -17,11 +15,10 @@ PAGE: Final = 2_000
 N_SPARE_PAGES: Final = 10
 """Number of pages by which the rows may exceed the limit before the oldest ones are dropped."""
 
-_PAGE: Final = "FROM episodes WHERE (episode_id, batch_id) > (?, ?) ORDER BY episode_id, batch_id LIMIT ?"
-_ROWS: Final = f"SELECT {COLUMNS} {_PAGE}"
+_PAGE: Final = "WHERE (episode_id, batch_id) > (?, ?) ORDER BY episode_id, batch_id LIMIT ?"
 _STATE: Final = f"""
     SELECT count(*), max(episode_id), max(mtime_ns), sum(mtime_ns % 1000000007), sum(size), sum(flags IS NULL)
-    FROM (SELECT episode_id, mtime_ns, size, flags {_PAGE})
+    FROM (SELECT episode_id, mtime_ns, size, flags FROM episodes {_PAGE})
 """
 """Changes with the files of the rows of a page, and with flags that were not known before."""
 _LAST_DROPPED: Final = """
@@ -58,17 +55,11 @@ class RowPages:
         after, page = self._after, list[EpisodeRow]()
         while not pages or len(page) == PAGE:
             (state,) = self._index.select(_STATE, (*after, PAGE))
-            if (known := self._pages.get(key := (*after, *state))) is None:
-                known = _read_page(self._index, after)
-            if not (page := known):
+            key = (*after, *state)
+            page = self._pages.get(key) or list(self._index.rows(_PAGE, (*after, PAGE)))
+            if not page:
                 break
-            pages[key], after = page, (page[-1].episode_id, page[-1].batch_id)
+            pages[key] = page
+            after = page[-1].episode_id, page[-1].batch_id
         self._pages = pages
         return sum(map(len, pages.values()))
-
-
-def _read_page(index: EpisodeIndex, after: tuple[str, str]) -> list[EpisodeRow]:
-    try:
-        return [from_columns(values) for values in index.select(_ROWS, (*after, PAGE))]
-    except msgspec.ValidationError as exc:
-        raise index.unusable(exc) from exc

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-
-import msgspec
 
 from runner.cli.arguments import add_state_options, at_least
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
-from runner.query.episodes import Condition
 from runner.results.clusters import Cluster, find_clusters
-from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore
+from runner.store import EpisodeStore
 from runner.store.flags import FLAGS
 from runner.store.index_opening import open_filled_index
-from runner.store.index_schema import COLUMNS, from_columns
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import one_line, pluralize
@@ -40,7 +36,8 @@ def main_clusters(argv: Sequence[str]) -> int:
         print_stderr(f"No episodes in {data_dir} yet")
         return 0
     with closing(open_filled_index(EpisodeStore(data_dir))) as index:
-        clusters = find_clusters(_failed_episodes(index, condition))
+        clause = f"WHERE ({condition.sql}) AND failure IS NOT NULL ORDER BY episode_id"
+        clusters = find_clusters(index.rows(clause, condition.parameters))
     if options.json:
         print_json({"clusters": clusters[: options.limit], "n_clusters": len(clusters)})
     else:
@@ -70,14 +67,6 @@ def build_parser() -> argparse.ArgumentParser:
     add_state_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     return parser
-
-
-def _failed_episodes(index: EpisodeIndex, condition: Condition) -> Iterator[EpisodeRow]:
-    query = f"SELECT {COLUMNS} FROM episodes WHERE ({condition.sql}) AND failure IS NOT NULL ORDER BY episode_id"
-    try:
-        yield from map(from_columns, index.select(query, condition.parameters))
-    except msgspec.ValidationError as exc:
-        raise index.unusable(exc) from exc
 
 
 def _print(clusters: Sequence[Cluster], limit: int) -> None:

@@ -22,7 +22,7 @@ from runner.query.syntax import parse
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.failures import flag_names, parse_line
 from runner.store.index_opening import open_filled_index
-from runner.store.index_schema import COLUMNS, EpisodeRow, from_columns
+from runner.store.index_schema import EpisodeRow
 from runner.store.passages import PassageKind, TextPattern, find_hits
 from runner.util.amounts import format_amount
 from runner.util.argument_parser import SafeArgumentParser
@@ -94,14 +94,11 @@ def _rows(index: EpisodeIndex, condition: Condition, order: str | None) -> Itera
         f"SELECT episode_id, batch_id FROM episodes WHERE {condition.sql} ORDER BY {order or order_by('id')}",
         condition.parameters,
     )
-    query = f"SELECT {COLUMNS} FROM episodes WHERE episode_id IN (SELECT value FROM json_each(?))"
+    clause = "WHERE episode_id IN (SELECT value FROM json_each(?))"
     for start in range(0, len(ids), PAGE):
         page = ids[start : start + PAGE]
-        found = index.select(query, (msgspec.json.encode([episode_id for episode_id, _ in page]).decode(),))
-        try:
-            rows = {(row.episode_id, row.batch_id): row for row in map(from_columns, found)}
-        except msgspec.ValidationError as exc:
-            raise index.unusable(exc) from exc
+        found = index.rows(clause, (msgspec.json.encode([episode_id for episode_id, _ in page]).decode(),))
+        rows = {(row.episode_id, row.batch_id): row for row in found}
         yield from (rows[key] for key in page if key in rows)
 
 

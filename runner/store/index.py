@@ -18,7 +18,7 @@ from runner.errors import StoreError
 from runner.store.archived_episodes import Key, Stamp, add_settled_events, keep_archived, read_archive
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import ArchiveFile, EpisodeFile, EpisodeStore
-from runner.store.index_schema import NEWEST_FIRST, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
+from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
 from runner.store.old_outbox import add_deleted_index
 from runner.util.files import DamagedFile, file_lock
 from runner.util.resources import file_advice
@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "index.sqlite"
 """Name of the index in the state directory."""
 
-PAGE = 5_000
-"""Number of rows that are read at a time; the values of all would take as much memory again as the rows."""
 FILES_PER_TRANSACTION = 200
 """Maximum number of files added in one transaction; other writers can get the lock between two transactions."""
 
@@ -178,22 +176,19 @@ class EpisodeIndex:
         if on_write is not None:
             on_write()
 
-    def recent(self, limit: int = 100) -> list[EpisodeRow]:
-        """Return at most ``limit`` episodes, newest first; raises ``StoreError`` if the database cannot be read."""
-        rows: list[EpisodeRow] = []
-        before = ("\U0010ffff", "")  # after every id
+    def rows(self, clause: str, parameters: tuple[object, ...] | Mapping[str, object] = ()) -> Iterator[EpisodeRow]:
+        """Yield the episodes that an SQL clause after ``FROM episodes`` selects.
+
+        Raises:
+            StoreError: the database cannot be read, or a row has impossible values.
+        """
         try:
-            while n := min(limit - len(rows), PAGE):
-                rows += map(from_columns, page := self.select(NEWEST_FIRST, (*before, n)))
-                if len(page) < n:
-                    break
-                before = rows[-1].episode_id, rows[-1].batch_id
-            return rows
+            yield from map(from_columns, self.select(f"SELECT {COLUMNS} FROM episodes {clause}", parameters))
         except msgspec.ValidationError as exc:
             raise self.unusable(exc) from exc
 
     def select(self, query: str, parameters: tuple[object, ...] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query, after what was not written yet; raises like ``recent``."""
+        """Return all rows of a query, after what was not written yet; raises ``StoreError``."""
         self.write_waiting()
         with self._session() as connection:
             self._set_timeout(connection, self._busy_timeout_s)

@@ -233,9 +233,6 @@ def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:
     return [*map(_to_sqlite, msgspec.structs.astuple(row)), file.size, file.mtime_ns]
 
 
-NEWEST_FIRST = f"""SELECT {COLUMNS} FROM episodes
-    WHERE (episode_id, batch_id) < (?, ?) ORDER BY episode_id DESC, batch_id DESC LIMIT ?"""
-"""Selects rows before the ids of episode and batch, the newest ones first."""
 _SHARED_COLUMNS = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
     *("error_type", "fallback", "flags", "failure", "currency"),

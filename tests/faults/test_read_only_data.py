@@ -22,6 +22,7 @@ from runner.config import load_profile
 from runner.errors import StoreError
 from runner.store import EpisodeStore, open_index_to_read
 from tests.support.command import COMMAND, run_agentgym
+from tests.support.episodes import newest_rows
 from tests.support.full_disk import mount_small_disk
 from tests.support.node_process import clean_environ
 
@@ -165,5 +166,5 @@ def test_an_index_in_memory_follows_the_files(tmp_path: Path) -> None:
     with read_only_disk(tmp_path) as (data_dir, _):
         index = open_index_to_read(EpisodeStore(data_dir))
         index.reconcile()
-        assert len(index.recent()) == N_EPISODES
+        assert len(newest_rows(index)) == N_EPISODES
         index.close()

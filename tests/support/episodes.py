@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import strategies as st
 from ulid import ULID
 
-from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeStore, open_index
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeRow, EpisodeStore, open_index
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
 from runner.store.encoded_log import EncodedLog
 from runner.store.journal import TraceDelta
@@ -235,3 +235,7 @@ class FixedMeter:
     def stop(self, episode_id: str) -> GpuUse:
         self.running.remove(episode_id)
         return self._use
+
+
+def newest_rows(index: EpisodeIndex, limit: int = -1) -> list[EpisodeRow]:
+    return list(index.rows("ORDER BY episode_id DESC, batch_id DESC LIMIT ?", (limit,)))

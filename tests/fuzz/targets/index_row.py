@@ -25,6 +25,7 @@ from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore
 from runner.store.index_schema import SCHEMA
 from tests.fuzz.oracles import check_displayable, outcome
 from tests.support.console.store_lines import all_lines
+from tests.support.episodes import newest_rows
 
 TOKENS = (b'"Maze"', b'"success"', b'"2026-03-04T05:06:07+00:00"', b'["bytes"]', b"null", b"1e308")
 N_COLUMNS = len(EpisodeRow.__struct_fields__) + 2
@@ -42,7 +43,7 @@ def check(data: bytes) -> None:
             except (sqlite3.Error, OverflowError, UnicodeEncodeError):  # not what a file can hold
                 return
         index = EpisodeIndex(EpisodeStore(Path("/nonexistent")), connection)
-        episodes = outcome(index.recent, StoreError)
+        episodes = outcome(lambda: newest_rows(index), StoreError)
         if isinstance(episodes, list):
             _check_list(episodes)
         _check_results(index)

@@ -11,7 +11,7 @@ from agentgym_tui.sessions.row_pages import RowPages
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.types import Outcome
-from tests.support.episodes import record_episodes
+from tests.support.episodes import newest_rows, record_episodes
 
 N_EPISODES, LIMIT = 7, 100
 
@@ -28,10 +28,10 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EpisodeIn
 def test_unchanged_rows_stay_the_same_objects(index: EpisodeIndex) -> None:
     pages = RowPages(index)
     first = pages.rows(LIMIT)
-    assert first == index.recent(LIMIT) and len(first) == N_EPISODES
+    assert first == newest_rows(index, LIMIT) and len(first) == N_EPISODES
     record_episodes(index.data_dir)
     second = pages.rows(LIMIT)
-    assert second == index.recent(LIMIT) and len(second) == N_EPISODES + 1
+    assert second == newest_rows(index, LIMIT) and len(second) == N_EPISODES + 1
     assert all(before is after for before, after in zip(first[1:], second[2:], strict=True))
     assert all(before is after for before, after in zip(second, pages.rows(LIMIT), strict=True))
 
@@ -43,7 +43,7 @@ def test_deleted_and_changed_rows_are_read_again(index: EpisodeIndex) -> None:
         connection.execute("DELETE FROM episodes WHERE episode_id = ?", (first[3].episode_id,))
         connection.execute("UPDATE episodes SET flags = NULL WHERE episode_id = ?", (first[0].episode_id,))
     second = pages.rows(LIMIT)
-    assert second == index.recent(LIMIT) and len(second) == N_EPISODES - 1 and second[0].flags is None
+    assert second == newest_rows(index, LIMIT) and len(second) == N_EPISODES - 1 and second[0].flags is None
     with index.transaction() as connection:
         connection.execute("UPDATE episodes SET flags = 'loop', mtime_ns = mtime_ns + 1")
     assert {row.flags for row in pages.rows(LIMIT)} == {"loop"}
@@ -52,12 +52,12 @@ def test_deleted_and_changed_rows_are_read_again(index: EpisodeIndex) -> None:
 def test_only_the_newest_rows_are_kept(index: EpisodeIndex) -> None:
     pages = RowPages(index)
     for _ in range(5):
-        assert pages.rows(4) == index.recent(4)
+        assert pages.rows(4) == newest_rows(index, 4)
         record_episodes(index.data_dir)
     assert sum(map(len, pages._pages.values())) <= 4 + row_pages.PAGE
     with index.transaction() as connection:
-        connection.execute("DELETE FROM episodes WHERE episode_id > ?", (index.recent(10)[-1].episode_id,))
-    assert pages.rows(4) == index.recent(4)
+        connection.execute("DELETE FROM episodes WHERE episode_id > ?", (newest_rows(index, 10)[-1].episode_id,))
+    assert pages.rows(4) == newest_rows(index, 4)
 
 
 def test_an_empty_index_has_no_rows(index: EpisodeIndex) -> None:

@@ -14,7 +14,7 @@ from runner.formats.reading import LIMITS, Limits, Malformed
 from runner.formats.recognition import Source, recognise
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.types import Action, Chat, Message, Tokens, ToolCall
-from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
+from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory, newest_rows
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "move", "arguments": '{"direction":"left"}'}}
 SYSTEM: Message = {"role": "system", "content": "You walk through a maze."}
@@ -78,7 +78,7 @@ def imported(store: EpisodeStore, index: EpisodeIndex, path: Path, limits: Limit
 
 
 def stored(store: EpisodeStore, index: EpisodeIndex) -> list[EpisodeRecord]:
-    paths = [store.path(row.batch_id, row.episode_id) for row in index.recent()]
+    paths = [store.path(row.batch_id, row.episode_id) for row in newest_rows(index)]
     return [store.load_with_tokens(path) for path in paths][::-1]
 
 

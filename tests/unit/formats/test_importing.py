@@ -24,6 +24,7 @@ from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.store.safe_json import encode
 from runner.util.clock import is_ulid
 from tests.fuzz.targets import foreign_file
+from tests.support.episodes import newest_rows
 from tests.support.json_values import JSON_VALUES
 from tests.unit.formats.conftest import FILES, NOW, imported, read_all, stored
 
@@ -79,7 +80,7 @@ def test_no_event_of_an_imported_episode_waits(chats: Path, store: EpisodeStore,
     index.close()
     (store.data_dir / "index.sqlite").unlink()
     rebuilt = open_index(store)
-    assert len(rebuilt.recent()) == 2
+    assert len(newest_rows(rebuilt)) == 2
     assert rebuilt.select("SELECT count(*) FROM marks") == [(0,)]
     rebuilt.close()
 

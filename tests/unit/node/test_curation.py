@@ -15,7 +15,7 @@ from runner.node.curation import CurationAction, Curator
 from runner.store import EpisodeStore, open_index
 from runner.store.trash import remove_abandoned_trash
 from runner.util.files import file_lock
-from tests.support.episodes import RecordedEpisode
+from tests.support.episodes import RecordedEpisode, newest_rows
 from tests.unit.node.test_retention import StateDir
 
 
@@ -34,7 +34,7 @@ def curator(state: StateDir) -> Iterator[Curator]:
 
 def content(state: StateDir) -> dict[str, bytes]:
     """Return the content of each listed episode's file, wherever it is."""
-    return {row.episode_id: state.store.read_bytes(row.episode_id) for row in state.index.recent()}
+    return {row.episode_id: state.store.read_bytes(row.episode_id) for row in newest_rows(state.index)}
 
 
 @pytest.mark.parametrize("action", ["archive", "delete"])
@@ -43,7 +43,7 @@ def test_chosen_episodes_of_several_batches_go_and_come_back(
 ) -> None:
     first, second, kept = state.add(1), state.add(1, 3), state.add(1)
     (state.store.data_dir / "traces").mkdir()
-    trace = state.store.data_dir / "traces" / f"{state.index.recent()[-1].batch_id}.pftrace"
+    trace = state.store.data_dir / "traces" / f"{newest_rows(state.index)[-1].batch_id}.pftrace"
     trace.write_bytes(b"trace")
     before, events = content(state), state.index.select("SELECT * FROM events")
     plan = curator.plan(action, [*first, second[0], "unknown", first[0]])
@@ -81,7 +81,7 @@ def test_episodes_that_are_still_needed_stay(state: StateDir, curator: Curator) 
     waiting, running, done = state.add(1, delivered=False), state.add(1, 1), state.add(1, 1)
     unfinished = state.add(1, 1)
     queue = BatchQueue(state.store.data_dir / "queue.sqlite")
-    batches = {row.episode_id: row.batch_id for row in state.index.recent()}
+    batches = {row.episode_id: row.batch_id for row in newest_rows(state.index)}
     spec = BatchSpec(env="Maze", agent="oracle")
     queue.add(QueuedBatch(batch_id=batches[unfinished[0]], battery_id=None, spec=spec))
     queue.close()

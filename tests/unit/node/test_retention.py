@@ -21,7 +21,7 @@ from runner.store.notes import Notes
 from runner.types.notes import NoteChange
 from runner.util.clock import Clock
 from runner.util.files import file_lock
-from tests.support.episodes import END, RecordedEpisode, new_id
+from tests.support.episodes import END, RecordedEpisode, new_id, newest_rows
 
 DAY_S = 86400.0
 
@@ -84,10 +84,10 @@ def test_old_episodes_are_archived_and_young_ones_stay(state: StateDir) -> None:
     assert (report.n_archived, report.n_deleted, report.kept, report.problems) == (2, 0, {}, [])
     assert report.n_bytes == before - report.n_freed == disk_usage(state.store)
     assert state.files() == {*young}
-    assert {row.episode_id for row in state.index.recent()} == {*old, *young}
+    assert {row.episode_id for row in newest_rows(state.index)} == {*old, *young}
     assert state.pruner.prune(policy).n_archived == 0
     deleted = state.pruner.prune(Policy(older_s=30 * DAY_S, archive=False))
-    assert (deleted.n_deleted, {row.episode_id for row in state.index.recent()}) == (2, {*young})
+    assert (deleted.n_deleted, {row.episode_id for row in newest_rows(state.index)}) == (2, {*young})
 
 
 @pytest.mark.parametrize("status", ["queued", "running", "interrupted"])
@@ -117,7 +117,7 @@ def test_tagged_episodes_and_those_with_undelivered_events_stay(state: StateDir)
     assert state.pruner.prune(Policy(older_s=DAY_S, undelivered=True)).n_archived == 2
     # an archived episode keeps its row, so its event can still be sent
     assert [event.id for event in state.outbox.pending("local", 10)] == [f"episode:{each}" for each in undelivered]
-    assert {row.episode_id for row in state.index.recent()} == {tagged, other, *undelivered}
+    assert {row.episode_id for row in newest_rows(state.index)} == {tagged, other, *undelivered}
 
 
 def test_an_episode_that_is_tagged_while_others_are_pruned_stays(state: StateDir) -> None:
@@ -146,7 +146,7 @@ def test_a_quota_prunes_the_oldest_batches_until_it_is_met(state: StateDir) -> N
     report = state.pruner.prune(Policy(max_bytes=3 * size, archive=False))
     assert (report.n_deleted, state.files()) == (4, {*newest})
     assert report.n_bytes <= 3 * size
-    assert not {*oldest, *older} & {row.episode_id for row in state.index.recent()}
+    assert not {*oldest, *older} & {row.episode_id for row in newest_rows(state.index)}
     assert state.pruner.prune(Policy(max_bytes=3 * size)).n_archived == 0
     assert state.pruner.prune(Policy(max_bytes=1)).n_archived == 2
 

@@ -21,7 +21,7 @@ from runner.publish.outbox import KEEP_ACKED_S, LOCAL, Ack, Outbox, OutboxEvent,
 from runner.store import EpisodeIndex
 from runner.store.index_schema import SCHEMA
 from runner.types import Outcome, Tokens
-from tests.support.episodes import END, RecordedEpisode, as_json, make_step, new_id
+from tests.support.episodes import END, RecordedEpisode, as_json, make_step, new_id, newest_rows
 from tests.support.publishing import open_outbox
 from tests.support.schemas import validate
 from tests.unit.publish.conftest import ManualWallClock
@@ -236,7 +236,7 @@ def test_a_changed_file_is_not_announced_again(index: EpisodeIndex, outbox: Outb
     outbox.ack(LOCAL, [Ack(_event_of(index).id, "S", 1)])
     os.utime(recording.file, ns=(1, 1))
     index.reconcile()
-    assert len(index.recent()) == 1
+    assert len(newest_rows(index)) == 1
     assert outbox.pending(LOCAL, 9) == []
 
 
@@ -265,7 +265,7 @@ def test_a_file_that_is_restored_after_its_delivery_is_not_announced_again(
     index.reconcile()
     recording.file.write_bytes(content)
     index.reconcile()
-    assert len(index.recent()) == 1
+    assert len(newest_rows(index)) == 1
     assert outbox.n_pending([LOCAL]) == 0
 
 
@@ -303,19 +303,19 @@ def test_an_index_with_other_episode_columns_keeps_its_acknowledgements(
         _new_episode(index).record_episode()
     acked, waiting = (event.id for event in outbox.pending(LOCAL, 9))
     outbox.ack(LOCAL, [Ack(acked, "S", 1)])
-    rows = index.recent()
+    rows = newest_rows(index)
     index.close()
     with closing(sqlite3.connect(outbox.data_dir / "index.sqlite")) as other:
         other.executescript(change)
     for _ in range(2):
         with open_outbox(outbox.data_dir) as reopened:
-            assert reopened.index.recent() == rows
+            assert newest_rows(reopened.index) == rows
             assert [event.id for event in reopened.pending(LOCAL, 9)] == [waiting]
             assert reopened.counts() == {LOCAL: SinkCounts(pending=1, acked=1)}
             assert reopened.index.select("PRAGMA user_version") == [(SCHEMA.version,)]
     with open_outbox(outbox.data_dir) as reopened:
         _new_episode(reopened.index).record_episode()
-        assert (len(reopened.index.recent()), reopened.index.n_unwritten) == (3, 0)
+        assert (len(newest_rows(reopened.index)), reopened.index.n_unwritten) == (3, 0)
 
 
 def test_an_episode_with_an_impossible_row_blocks_no_other(index: EpisodeIndex, outbox: Outbox) -> None:

@@ -18,7 +18,7 @@ from runner.errors import StoreError
 from runner.publish.outbox import ABANDON_AFTER_S, KEEP_ACKED_S, LOCAL, Ack, DeadLetter, Outbox, OutboxEvent, SinkCounts
 from runner.publish.publisher import Publisher
 from runner.store import EpisodeIndex
-from tests.support.episodes import record_episodes
+from tests.support.episodes import newest_rows, record_episodes
 from tests.support.publishing import open_outbox, pending_ids
 from tests.unit.publish.conftest import ManualWallClock
 
@@ -272,14 +272,14 @@ def test_an_index_that_is_deleted_while_it_is_open_loses_no_event(outbox: Outbox
     outbox.mark_dead(LOCAL, "episode:2", "too large")
     for path in outbox.data_dir.glob(files):
         path.unlink()
-    rows = [row.episode_id for row in outbox.index.recent()] if not replaced else []
+    rows = [row.episode_id for row in newest_rows(outbox.index)] if not replaced else []
     with open_outbox(outbox.data_dir) as other:
         other.add(event(4))
         assert set(pending_ids(outbox)) == {"episode:0", "episode:3", "episode:4"} == set(pending_ids(other))
         assert other.counts() == {LOCAL: SinkCounts(pending=3, acked=3, dead=1)}
         outbox.ack(LOCAL, [Ack("episode:4")])
         assert set(pending_ids(other)) == {"episode:0", "episode:3"}
-        assert len(outbox.index.recent()) == len(recorded)
+        assert len(newest_rows(outbox.index)) == len(recorded)
     assert replaced or len(rows) == len(recorded)
 
 
@@ -292,7 +292,7 @@ def test_a_sink_of_a_deleted_index_waits_for_the_events_that_only_the_new_index_
     with open_outbox(outbox.data_dir) as other:
         other.add(event(3))
         other.ack(LOCAL, [Ack("episode:3", "S", 1)])
-        assert outbox.index.recent() == []  # continues in the new file
+        assert newest_rows(outbox.index) == []  # continues in the new file
         assert pending_ids(other, "egress") == ["episode:3", "episode:2"]
         other.register_sinks("egress")
         assert pending_ids(other, "egress") == ["episode:3", "episode:2"]

@@ -16,7 +16,7 @@ from runner.store import EpisodeIndex, open_index
 from runner.store.index_schema import TIME_COLUMNS
 from runner.types import UNRATED, Outcome, Phases, Tokens
 from tests.support.are_episodes import DETAILS, IDLE, JUDGE_FAILED, MISSED, are_record, store_records
-from tests.support.episodes import FixedMeter, RecordedEpisode, make_step
+from tests.support.episodes import FixedMeter, RecordedEpisode, make_step, newest_rows
 
 
 def record_episode(
@@ -153,7 +153,7 @@ def test_validation_success_counts_and_unscored_episodes_and_judge_errors_do_not
     assert (row.n, row.n_rated, row.n_success, row.n_errors, row.n_unscored) == (6, 3, 2, 1, 2)
     assert row.success_rate == pytest.approx(2 / 3)
     assert row.outcomes == {"success": 4, "failure": 1, "error": 1}
-    assert [found.unscored for found in index.recent()].count(True) == 2
+    assert [found.unscored for found in newest_rows(index)].count(True) == 2
 
 
 def test_an_environment_with_only_unscored_episodes_has_no_rate(index: EpisodeIndex) -> None:

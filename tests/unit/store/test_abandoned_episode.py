@@ -8,7 +8,7 @@ from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.index_schema import episode_row
 from runner.types import ErrorInfo, Outcome
-from tests.support.episodes import RecordedEpisode, decoded, make_step
+from tests.support.episodes import RecordedEpisode, decoded, make_step, newest_rows
 
 
 def test_an_abandoned_episode_is_stored_from_its_journal(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -27,7 +27,7 @@ def test_an_abandoned_episode_is_stored_from_its_journal(episode_store: EpisodeS
     assert (record.outcome, record.success, record.rounds) == (Outcome.TIMEOUT, False, 1)
     assert record.error == ErrorInfo("late", "too late", "")
     assert [span.name for span in record.spans] == ["agent.act", "episode"]
-    assert [row.outcome for row in index.recent()] == [Outcome.TIMEOUT]
+    assert [row.outcome for row in newest_rows(index)] == [Outcome.TIMEOUT]
 
 
 def test_an_ended_episode_cannot_be_abandoned(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -93,7 +93,7 @@ def test_abandoning_at_any_moment_stores_one_complete_episode(episode_store: Epi
         assert [step.index for step in stored.timesteps] == list(range(stored.rounds))
         assert n_before < stored.rounds <= 12
         assert not recording.journal.exists()
-    assert len(index.recent()) == 8
+    assert len(newest_rows(index)) == 8
 
 
 class Blocking:

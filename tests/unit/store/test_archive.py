@@ -19,7 +19,7 @@ from runner.store import EpisodeIndex, EpisodeStore, open_index, pruning
 from runner.store import archive as archives
 from runner.store.archive import Source, read_directory, read_member, write_archive
 from runner.store.pruning import BatchInUse, Pruned, archive_episodes, delete_episodes
-from tests.support.episodes import RecordedEpisode, new_id
+from tests.support.episodes import RecordedEpisode, new_id, newest_rows
 from tests.support.examples import examples
 
 
@@ -31,7 +31,7 @@ def record_batch(store: EpisodeStore, index: EpisodeIndex, n: int = 3) -> tuple[
     traces = store.data_dir / "traces"
     traces.mkdir(exist_ok=True)
     (traces / f"{batch_id}.pftrace").write_bytes(b"trace" * 100)
-    return batch_id, [row.episode_id for row in index.recent() if row.batch_id == batch_id]
+    return batch_id, [row.episode_id for row in newest_rows(index) if row.batch_id == batch_id]
 
 
 def folder(store: EpisodeStore, batch_id: str) -> list[str]:
@@ -45,7 +45,7 @@ def zips(store: EpisodeStore, batch_id: str) -> list[Path]:
 def test_archived_episodes_are_read_as_before(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     batch_id, ids = record_batch(episode_store, index)
     before = {each: episode_store.read_bytes(each) for each in ids}
-    rows = index.recent()
+    rows = newest_rows(index)
     pruned = archive_episodes(episode_store, index, batch_id, ids)
     (archive,) = zips(episode_store, batch_id)
     assert folder(episode_store, batch_id) == [archive.name]
@@ -54,9 +54,9 @@ def test_archived_episodes_are_read_as_before(episode_store: EpisodeStore, index
     assert archive.stat().st_mode & 0o777 == 0o600
     assert {each: episode_store.read_bytes(each) for each in ids} == before
     assert episode_store.load(episode_store.path(batch_id, ids[0])).episode_id == ids[0]
-    assert index.recent() == rows
+    assert newest_rows(index) == rows
     index.reconcile()
-    assert (index.recent(), index.damaged) == (rows, [])
+    assert (newest_rows(index), index.damaged) == (rows, [])
 
 
 def test_a_new_index_has_the_rows_of_archives_and_sends_no_event_again(
@@ -64,11 +64,11 @@ def test_a_new_index_has_the_rows_of_archives_and_sends_no_event_again(
 ) -> None:
     batch_id, ids = record_batch(episode_store, index)
     archive_episodes(episode_store, index, batch_id, ids[1:])
-    rows = index.recent()
+    rows = newest_rows(index)
     index.close()
     (episode_store.data_dir / "index.sqlite").unlink()
     with closing(open_index(episode_store)) as rebuilt:
-        assert rebuilt.recent() == rows
+        assert newest_rows(rebuilt) == rows
         assert [event.id for event in Outbox(rebuilt).pending("local", 10)] == [f"episode:{ids[0]}"]
         assert Outbox(rebuilt).known_ids("episode") == {f"episode:{each}" for each in ids}
 
@@ -81,17 +81,17 @@ def test_unzip_restores_the_files_and_their_rows(episode_store: EpisodeStore, in
         opened.extractall(episode_store.data_dir)
     assert (episode_store.data_dir / "traces" / f"{batch_id}.pftrace").read_bytes() == b"trace" * 100
     index.reconcile()
-    assert len(index.recent()) == 3
+    assert len(newest_rows(index)) == 3
     archive.unlink()
     index.reconcile()
-    assert len(index.recent()) == 3
+    assert len(newest_rows(index)) == 3
     archive_episodes(episode_store, index, batch_id, ids)
     episode_store.path(batch_id, ids[0]).write_bytes(b"{}")  # a damaged file precedes the archive until it is gone
     index.reconcile()
-    assert {row.episode_id for row in index.recent()} == {*ids[1:]}
+    assert {row.episode_id for row in newest_rows(index)} == {*ids[1:]}
     episode_store.path(batch_id, ids[0]).unlink()
     index.reconcile()
-    assert {row.episode_id for row in index.recent()} == {*ids}
+    assert {row.episode_id for row in newest_rows(index)} == {*ids}
 
 
 @pytest.mark.parametrize("killed_in", ["transaction", "_unlink"])
@@ -99,7 +99,7 @@ def test_a_kill_before_the_files_are_deleted_loses_and_doubles_nothing(
     episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch, killed_in: str
 ) -> None:
     batch_id, ids = record_batch(episode_store, index)
-    rows = index.recent()
+    rows = newest_rows(index)
 
     def kill(*_: object) -> None:
         raise KeyboardInterrupt
@@ -112,12 +112,12 @@ def test_a_kill_before_the_files_are_deleted_loses_and_doubles_nothing(
         with pytest.raises(KeyboardInterrupt):
             archive_episodes(episode_store, index, batch_id, ids)
     index.reconcile()
-    assert index.recent() == rows
+    assert newest_rows(index) == rows
     assert archive_episodes(episode_store, index, batch_id, ids).n_episodes == 3
     assert len(zips(episode_store, batch_id)) == 1
     assert [name for name in folder(episode_store, batch_id) if name.endswith(".json")] == []
     index.reconcile()
-    assert index.recent() == rows
+    assert newest_rows(index) == rows
 
 
 def test_a_full_disk_leaves_the_files(
@@ -149,7 +149,7 @@ def test_links_and_foreign_files_stay(episode_store: EpisodeStore, index: Episod
     assert (secret.read_text(), foreign.read_text(), link.is_symlink()) == ("secret", "mine", True)
     (episode_store.runs / new_id()).symlink_to(tmp_path)  # a batch folder elsewhere is none
     index.reconcile()
-    assert len(index.recent()) == 3
+    assert len(newest_rows(index)) == 3
 
 
 def test_a_batch_that_is_played_stays(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -170,7 +170,7 @@ def test_large_batches_get_several_archives(
     archive_episodes(episode_store, index, batch_id, ids)
     assert [len(read_directory(each)) for each in zips(episode_store, batch_id)] == [2, 2, 2]
     index.reconcile()
-    assert len(index.recent()) == 5
+    assert len(newest_rows(index)) == 5
 
 
 def test_deleted_episodes_are_gone_with_their_archives(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -180,9 +180,9 @@ def test_deleted_episodes_are_gone_with_their_archives(episode_store: EpisodeSto
     assert delete_episodes(episode_store, index, batch_id, ids).n_episodes == 3
     assert not (episode_store.runs / batch_id).exists()
     assert not (episode_store.data_dir / "traces" / f"{batch_id}.pftrace").exists()
-    assert index.recent() == []
+    assert newest_rows(index) == []
     index.reconcile()
-    assert index.recent() == []
+    assert newest_rows(index) == []
 
 
 def test_an_archive_with_foreign_files_is_not_deleted(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -208,12 +208,12 @@ def test_a_damaged_archive_is_reported_each_time_and_hides_no_other(
     archive.write_bytes(content)
     for _ in range(2):
         index.reconcile()
-        assert len(index.recent()) == 2
+        assert len(newest_rows(index)) == 2
         assert len(index.damaged) == 1
     archive.write_bytes(content[:-30])
     for _ in range(2):
         index.reconcile()
-        assert index.recent() == []
+        assert newest_rows(index) == []
         assert [damage.path for damage in index.damaged] == [archive]
 
 

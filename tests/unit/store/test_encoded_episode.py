@@ -32,7 +32,7 @@ from runner.types import (
 )
 from runner.util.clock import Clock
 from runner.worker.episode_reporter import MAX_PACKETS_BYTES, EpisodeParts, EpisodeReporter
-from tests.support.episodes import END, episode_header, make_step, make_trajectory, tool_schemas
+from tests.support.episodes import END, episode_header, make_step, make_trajectory, newest_rows, tool_schemas
 from tests.support.fake_worker import encoded_step
 
 OBSERVATION: Chat = [{"role": "user", "content": "observation 0 \u2028 \\u0000 ✓"}]
@@ -165,7 +165,7 @@ def test_journal_and_file_have_the_bytes_of_an_episode_in_this_process(two: TwoR
     first, second = two.files("*.json")
     assert first == second
     assert two.files("*.journal.jsonl") == []
-    (rows, others) = [index.recent() for index in two.indexes]
+    (rows, others) = [newest_rows(index) for index in two.indexes]
     assert rows == others
 
 

@@ -37,6 +37,7 @@ from tests.support.episodes import (
     make_step,
     make_trajectory,
     new_id,
+    newest_rows,
     tool_schemas,
 )
 from tests.support.examples import examples
@@ -166,7 +167,7 @@ def test_lone_surrogates_are_allowed_in_any_text(episode_store: EpisodeStore, in
     record = episode_store.load(recording.file)
     assert record.timesteps[0].action.tool_calls == [ToolCall(shown, shown, shown)]
     assert (record.env_episode_id, record.model) == (shown, shown)
-    assert index.recent()[0].error_type == shown
+    assert newest_rows(index)[0].error_type == shown
 
 
 def test_the_reward_is_finite_for_any_step_rewards(episode_store: EpisodeStore, index: EpisodeIndex) -> None:

@@ -30,6 +30,7 @@ from tests.support.episodes import (
     finished_record,
     make_step,
     make_trajectory,
+    newest_rows,
 )
 from tests.support.examples import examples
 
@@ -37,7 +38,7 @@ from tests.support.examples import examples
 def read_rows(episode_store: EpisodeStore) -> list[EpisodeRow]:
     index = open_index(episode_store)
     try:
-        return index.recent()
+        return newest_rows(index)
     finally:
         index.close()
 
@@ -56,7 +57,7 @@ def database_path(episode_store: EpisodeStore) -> Path:
 def test_a_saved_episode_is_listed(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = RecordedEpisode(episode_store, index, battery_id=None, seed=5, attempt=2, model="small", task_index=7)
     recording.record_episode(outcome=Outcome.ERROR, success=False, error_info=ErrorInfo("Boom", "", ""))
-    (row,) = index.recent()
+    (row,) = newest_rows(index)
     assert (row.episode_id, row.batch_id) == (recording.header.episode_id, recording.header.batch_id)
     assert (row.env, row.agent, row.model, row.task_index, row.seed, row.attempt) == (
         "Maze",
@@ -83,20 +84,8 @@ def test_fallback_endpoints_are_listed(episode_store: EpisodeStore, index: Episo
         for number in range(2):
             recording.play(make_step(number, endpoint="ollama", model="m", warnings=warnings))
         recording.end()
-    rows = sorted(index.recent(), key=lambda row: row.task_index)
+    rows = sorted(newest_rows(index), key=lambda row: row.task_index)
     assert [row.fallback for row in rows] == list(fallback_by_warnings.values())
-
-
-def test_the_newest_episodes_come_first(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = sorted((recording.header.episode_id for recording in record_episodes(episode_store, index, 4)), reverse=True)
-    assert [row.episode_id for row in index.recent()] == ids
-    for page in (1, 2, 3, 4):
-        monkeypatch.setattr("runner.store.index.PAGE", page)
-        assert [row.episode_id for row in index.recent()] == ids
-        assert [row.episode_id for row in index.recent(3)] == ids[:3]
-    assert index.recent(0) == []
 
 
 def test_the_database_is_private(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -108,7 +97,7 @@ def test_the_database_is_private(episode_store: EpisodeStore, index: EpisodeInde
 @pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "empty", "old", "newer", "foreign", "folder"])
 def test_an_unusable_index_is_rebuilt(damage: str, episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     record_episodes(episode_store, index)
-    before = index.recent()
+    before = newest_rows(index)
     index.close()
     path = database_path(episode_store)
     match damage:
@@ -135,7 +124,7 @@ def test_an_index_without_its_log_is_rebuilt_while_another_process_has_it_open(
     episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
     record_episodes(episode_store, index)
-    before = index.recent()
+    before = newest_rows(index)
     database_path(episode_store).with_name("index.sqlite-wal").unlink()
     assert read_rows(episode_store) == before
 
@@ -146,7 +135,7 @@ def test_the_row_of_a_played_episode_has_what_its_file_shows(episode_store: Epis
     for number in range(4):
         recording.play(make_step(number, observation=[{"role": "user", "content": "Nothing happens."}]))
     recording.end(outcome=Outcome.FAILURE, success=False)
-    (row,) = index.recent()
+    (row,) = newest_rows(index)
     assert (row.flags, row.failure, row.failed_step) == ("loop,unearned", "loop: move … -> Nothing happens", 0)
     assert row == episode_row(episode_store.load(recording.file))
 
@@ -155,21 +144,21 @@ def test_rows_of_the_version_before_are_kept_and_get_their_flags_afterwards(
     episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
     recordings = record_episodes(episode_store, index)
-    before, events = index.recent(), index.select("SELECT * FROM events")
+    before, events = newest_rows(index), index.select("SELECT * FROM events")
     index.close()
     as_version_6(database_path(episode_store))
     recordings[1].file.unlink()
     recordings[2].file.write_bytes(recordings[2].file.read_bytes() + b" ")
     os.utime(recordings[2].file, ns=(0, 0))
     upgraded = open_index(episode_store)
-    rows = {row.episode_id: row for row in upgraded.recent()}
+    rows = {row.episode_id: row for row in newest_rows(upgraded)}
     assert [rows[each.header.episode_id].flags for each in (recordings[0], recordings[2])] == [None, ""]
     assert len(rows) == 2
     assert upgraded.select("SELECT * FROM events") == events
     assert fill_findings(episode_store, upgraded, lambda: True) == 0
     assert fill_findings(episode_store, upgraded) == 1
     assert fill_findings(episode_store, upgraded) == 0
-    assert {row.episode_id for row in before if row in upgraded.recent()} == rows.keys()
+    assert {row.episode_id for row in before if row in newest_rows(upgraded)} == rows.keys()
     record_episodes(episode_store, upgraded, 1)
     assert len(upgraded.select("SELECT * FROM events")) == len(events) + 1
     upgraded.close()
@@ -177,12 +166,12 @@ def test_rows_of_the_version_before_are_kept_and_get_their_flags_afterwards(
 
 def test_rows_of_version_7_are_kept_without_a_currency(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     RecordedEpisode(episode_store, index, model="small", currency="EUR").record_episode()
-    ((before,), events) = index.recent(), index.select("SELECT * FROM events")
+    ((before,), events) = newest_rows(index), index.select("SELECT * FROM events")
     index.close()
     execute(database_path(episode_store), "ALTER TABLE episodes DROP COLUMN currency")
     execute(database_path(episode_store), "PRAGMA user_version = 7")
     with closing(open_index(episode_store)) as upgraded:
-        (row,) = upgraded.recent()
+        (row,) = newest_rows(upgraded)
         assert (row.currency, msgspec.structs.replace(row, currency="EUR")) == (None, before)
         assert upgraded.select("SELECT * FROM events") == events
 
@@ -191,7 +180,7 @@ def test_an_index_that_only_claims_the_version_before_is_rebuilt(
     episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
     record_episodes(episode_store, index)
-    before = index.recent()
+    before = newest_rows(index)
     index.close()
     path = database_path(episode_store)
     as_version_6(path)
@@ -229,7 +218,7 @@ def test_a_busy_database_is_not_deleted(episode_store: EpisodeStore, index: Epis
         open_index(episode_store, busy_timeout_s=0.05)
     other.execute("ROLLBACK")
     other.close()
-    assert len(index.recent()) == 1
+    assert len(newest_rows(index)) == 1
 
 
 def listed_elsewhere(episode_store: EpisodeStore) -> tuple[int, int]:
@@ -262,7 +251,7 @@ def test_rows_that_wait_for_others_are_never_lost(
     record_episodes(episode_store, index, 3)
     match use:
         case "read":
-            assert len(index.recent()) == 3
+            assert len(newest_rows(index)) == 3
         case "close":
             index.close()
         case "killed":
@@ -281,7 +270,7 @@ def test_reconciling_matches_the_files(episode_store: EpisodeStore, index: Episo
     changed = msgspec.structs.replace(episode_store.load(second.file), outcome=Outcome.FAILURE, reward=12345.0)
     episode_store.save(changed)
     index.reconcile()
-    assert {row.episode_id: row.reward for row in index.recent()} == {
+    assert {row.episode_id: row.reward for row in newest_rows(index)} == {
         second.header.episode_id: 12345.0,
         third.header.episode_id: 0.75,
         header.episode_id: 0.25,
@@ -294,7 +283,7 @@ def test_a_damaged_file_is_reported_each_time_but_read_once(episode_store: Episo
     bad.file.write_bytes(content[:-1] + b"?")
     os.utime(bad.file, ns=(1, 1))
     index.reconcile()
-    assert [row.episode_id for row in index.recent()] == [good.header.episode_id]
+    assert [row.episode_id for row in newest_rows(index)] == [good.header.episode_id]
     (report,) = index.damaged
     assert report.path == bad.file
     assert "damaged" in report.reason
@@ -307,7 +296,7 @@ def test_a_damaged_file_is_reported_each_time_but_read_once(episode_store: Episo
     os.utime(bad.file, ns=(1, status.st_mtime_ns))
     index.reconcile()
     assert index.damaged == []
-    assert len(index.recent()) == 2
+    assert len(newest_rows(index)) == 2
 
 
 def test_a_deleted_damaged_file_is_removed_from_the_index(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -316,7 +305,7 @@ def test_a_deleted_damaged_file_is_removed_from_the_index(episode_store: Episode
     index.reconcile()
     bad.file.unlink()
     index.reconcile()
-    assert (index.damaged, index.recent()) == ([], [])
+    assert (index.damaged, newest_rows(index)) == ([], [])
 
 
 def test_files_that_are_not_episodes_are_reported(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -332,13 +321,13 @@ def test_files_that_are_not_episodes_are_reported(episode_store: EpisodeStore, i
         os.fsdecode(b"\xff.json"),
         "01ARZ3NDEKTSV4RRFFQ69G5FAV.json",
     }
-    assert len(index.recent()) == 1
+    assert len(newest_rows(index)) == 1
 
 
 def test_numbers_beyond_64_bits_are_listed_as_the_limit(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = RecordedEpisode(episode_store, index, seed=2**70)
     recording.record_episode()
-    assert index.recent()[0].seed == 2**63 - 1
+    assert newest_rows(index)[0].seed == 2**63 - 1
 
 
 def test_a_closed_index_raises_a_store_error_and_loses_nothing(episode_store: EpisodeStore) -> None:
@@ -346,7 +335,7 @@ def test_a_closed_index_raises_a_store_error_and_loses_nothing(episode_store: Ep
     index.close()
     (recording,) = record_episodes(episode_store, index, 1)
     with pytest.raises(StoreError, match="rebuilt"):
-        index.recent()
+        newest_rows(index)
     assert [row.episode_id for row in read_rows(episode_store)] == [recording.header.episode_id]
 
 
@@ -375,13 +364,13 @@ def test_two_processes_insert_at_the_same_time(episode_store: EpisodeStore, inde
         for writer in writers:
             writer.kill()
     assert errors == [b"", b""]
-    live = index.recent(1000)
+    live = newest_rows(index, 1000)
     assert len(live) == 160
     database_path(episode_store).unlink()
     for suffix in ("-wal", "-shm"):
         database_path(episode_store).with_name(f"index.sqlite{suffix}").unlink(missing_ok=True)
     rebuilt = open_index(episode_store)
-    assert rebuilt.recent(1000) == live
+    assert newest_rows(rebuilt, 1000) == live
     rebuilt.close()
 
 
@@ -407,7 +396,7 @@ def test_no_bytes_in_the_database_crash_the_index(two_episodes: EpisodeStore, da
             assert str(path) in str(exc)
             return
         try:
-            rows = index.recent()
+            rows = newest_rows(index)
         except StoreError as exc:
             assert str(path) in str(exc)
         else:
