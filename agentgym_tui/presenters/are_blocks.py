@@ -60,7 +60,7 @@ def label_blocks(blocks: Iterable[Block], answered: StepState | None) -> list[Bl
     return [
         _label(part, call)
         for block in blocks
-        for part in (last_message_blocks(messages)[0] if block.raw == joined else [block])
+        for part in (last_message_blocks(messages) if block.raw == joined else [block])
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -27,6 +28,9 @@ MAX_NAME: Final = 80
 
 MAX_INLINE_ARGUMENTS: Final = 60
 """Maximum number of characters of tool arguments on one line; longer arguments are indented."""
+
+_OVERLAP: Final = 1_000
+"""Number of characters before a hidden end of a text in which words that go on in it may start."""
 
 _OVERHEAD: Final = 40
 """Number of characters by which each block and each line counts more than its text."""
@@ -76,10 +80,12 @@ class Block(NamedTuple):
     raw: str = ""
     n_hidden: int = 0
 
-    @property
-    def hidden(self) -> str:
-        """The untrusted end of the text that is not shown."""
-        return self.raw[-self.n_hidden :] if self.n_hidden else ""
+    def matches_hidden(self, expression: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        """Yield the matches that end in the part of the text that is not shown; they may start shortly before it."""
+        if self.n_hidden:
+            start = len(self.raw) - self.n_hidden
+            matches = expression.finditer(self.raw, max(start - _OVERLAP, 0))
+            yield from (match for match in matches if match.end() > start)
 
 
 def text_block(
@@ -125,8 +131,8 @@ def note_block(text: str, kind: Literal["note", "earlier"] = "note") -> Block:
     return Block(kind, trusted(text), [])
 
 
-def last_message_blocks(messages: Sequence[object]) -> tuple[list[Block], int]:
-    """Return blocks of the last messages that fit into ``MAX_CHAT`` characters, and the number of messages left out."""
+def last_message_blocks(messages: Sequence[object]) -> list[Block]:
+    """Return blocks of the last messages that fit into ``MAX_CHAT`` characters, after a note about those left out."""
     room, blocks_by_message = MAX_CHAT, list[list[Block]]()
     for message in reversed(messages):
         if room <= 0:
@@ -135,7 +141,20 @@ def last_message_blocks(messages: Sequence[object]) -> tuple[list[Block], int]:
         room -= sum(
             min(len(block.raw), MAX_TEXT) + _OVERHEAD * (1 + len(block.lines)) for block in blocks_by_message[-1]
         )
-    return [block for blocks in reversed(blocks_by_message) for block in blocks], len(messages) - len(blocks_by_message)
+    left_out = messages[: len(messages) - len(blocks_by_message)]
+    notes = [_left_out_note(left_out)] if left_out else []
+    return [*notes, *(block for blocks in reversed(blocks_by_message) for block in blocks)]
+
+
+def _left_out_note(messages: Sequence[object]) -> Block:
+    raw = "\n".join(map(message_content, messages))
+    title = trusted(f"… {earlier_messages(len(messages))}, too long to show; see the JSON")
+    return Block("note", title, [], has_unsafe_chars(raw[:MAX_TEXT]), raw, len(raw))
+
+
+def earlier_messages(n: int) -> str:
+    """Return a number of earlier messages in words."""
+    return "1 earlier message" if n == 1 else f"{n} earlier messages"
 
 
 def message_blocks(message: object) -> Iterator[Block]:

@@ -16,6 +16,7 @@ from agentgym_tui.presenters.are_blocks import is_are, label_blocks
 from agentgym_tui.presenters.chat_blocks import (
     MAX_NAME,
     Block,
+    earlier_messages,
     last_message_blocks,
     message_content,
     message_fields,
@@ -72,7 +73,7 @@ def _pending_step_blocks(episode: Episode, step_index: int, before: StepState | 
     next_index = episode.steps[-1].index + 1 if episode.steps else 0
     if step_index != next_index or (episode.streaming is None and step_index > 0):
         return [note_block(f"step {step_index} not received")]
-    return last_message_blocks(before.observation if before else episode.reset_observation)[0]
+    return last_message_blocks(before.observation if before else episode.reset_observation)
 
 
 def _input_blocks(step: StepState, before: StepState | None, episode: Episode, full: bool) -> Iterator[Block]:
@@ -81,7 +82,7 @@ def _input_blocks(step: StepState, before: StepState | None, episode: Episode, f
         yield note_block(f"… {step.left_out} messages not sent live; see the episode file")
     if not (chats := step.chats):
         observed = before.observation if before else [] if step.index else episode.reset_observation
-        yield from last_message_blocks(observed)[0]
+        yield from last_message_blocks(observed)
     for number, chat in enumerate(chats, 1):
         if len(chats) > 1:
             yield note_block(f"chat {number} of {len(chats)}")
@@ -93,11 +94,9 @@ def _chat_blocks(messages: Sequence[object], full: bool) -> Iterator[Block]:
     """Yield the messages of a chat since the agent's previous answer; if ``full``, all messages that fit."""
     answers = [number for number, message in enumerate(messages[:-1]) if _role(message) == "assistant"]
     n_earlier = answers[-1] + 1 if answers and not full else 0
-    shown, n_omitted = last_message_blocks(messages[n_earlier:])
-    if n_hidden := n_earlier + n_omitted:
-        count = "1 earlier message" if n_hidden == 1 else f"{n_hidden} earlier messages"
-        yield note_block(f"… {count}" + ", too long to show; see the JSON" * full, "earlier")
-    yield from shown
+    if n_earlier:
+        yield note_block(f"… {earlier_messages(n_earlier)}", "earlier")
+    yield from last_message_blocks(messages[n_earlier:])
 
 
 def _action_blocks(step: StepState, currency: str) -> Iterator[Block]:
@@ -155,9 +154,10 @@ def _action_title(step: StepState) -> str:
 
 def _reply_blocks(step: StepState) -> list[Block]:
     title = trusted(f"reply · reward {step.reward:g}" + " · done" * step.done)
-    blocks = [shown._replace(kind="reply") for shown in last_message_blocks(step.observation)[0]]
-    if not blocks:
-        return [Block("reply", title, [])]
+    blocks = last_message_blocks(step.observation)
+    if not blocks or blocks[0].kind == "note":  # about messages that are left out
+        blocks.insert(0, Block("reply", title, []))
+    blocks = [block if block.kind == "note" else block._replace(kind="reply") for block in blocks]
     return [blocks[0]._replace(title=title), *blocks[1:]]
 
 

@@ -118,7 +118,7 @@ class BlockRows(FoldedText):
                 if line >= 0 and any(start <= first < stop for first, _ in self._found_in_line(block.lines[line])[:1]):
                     found.append(at)
                     exact += [at] * (text in block.lines[line])
-            if any(expression.search(block.hidden) for expression in self.expressions):
+            if any(any(block.matches_hidden(expression)) for expression in self.expressions):
                 hidden.append(self._starts[number + 1] - 2)
         best = exact or found or hidden
         return best[-1 if from_end else 0] if best else None
@@ -136,7 +136,7 @@ class BlockRows(FoldedText):
                 ends = list(accumulate(map(len, block.lines), lambda end, size: end + 1 + size))
                 starts = [start + (ends[line - 1] + 1 if line else 0) for line, start, _ in rows[1:-1]]
                 found += [first + bisect_right(starts, place[0]) for place in places]
-            found += [self._starts[number + 1] - 2 for _ in expression.finditer(block.hidden)]
+            found += [self._starts[number + 1] - 2 for _ in block.matches_hidden(expression)]
         return found
 
     def found_in(self, index: int, expression: re.Pattern[str]) -> list[tuple[int, int]]:
@@ -147,7 +147,7 @@ class BlockRows(FoldedText):
             return [(left + len(_MARK), right + len(_MARK)) for left, right in spans]
         if line == _SPACE[0]:
             return []
-        if block.hidden and line == len(block.lines) - 1 and expression.search(block.hidden):
+        if line == len(block.lines) - 1 and any(block.matches_hidden(expression)):
             return [(_INDENT, _INDENT + stop - start)]
         before = sum(len(each) + 1 for each in block.lines[:line]) + start
         places = self._places(self.block(index), expression)

@@ -164,7 +164,7 @@ class EpisodeTranscript(EpisodeContent):
         found = {
             block.kind
             for block in blocks
-            if expression.search("\n".join(block.lines)) or expression.search(block.hidden)
+            if expression.search("\n".join(block.lines)) or any(block.matches_hidden(expression))
         }
         for names in (self._folded, self._hidden):
             names -= {name for name in names if found.intersection(FOLDS[name])}

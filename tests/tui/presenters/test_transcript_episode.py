@@ -289,8 +289,22 @@ def test_long_chats_keep_their_last_messages_within_the_limit() -> None:
     blocks = step_blocks(episode(steps=[step(0, chats=[long])]), 0)
     observations = [block for block in blocks if block.kind == "observation"]
     assert sum(len(line) for block in observations for line in block.lines) < MAX_CHAT + MAX_TEXT
-    assert blocks[0].title == "… 95 earlier messages"
+    assert blocks[0].title == "… 95 earlier messages, too long to show; see the JSON"
     assert observations[-1].lines[0].startswith("99x")
+
+
+def test_messages_that_are_left_out_of_a_reply_or_an_observation_are_named_and_searched() -> None:
+    long = [user(f"word{number} " + "x" * MAX_TEXT * 2) for number in range(100)]
+    played = episode(steps=[step(0, chats=[], observation=long), step(1, chats=[])], reset_observation=long)
+    note = "… 95 earlier messages, too long to show; see the JSON"
+    first, second = step_blocks(played, 0), step_blocks(played, 1)
+    for blocks in (first, second):
+        assert blocks[0].title == note
+        assert len([*blocks[0].matches_hidden(re.compile("word94 "))]) == 1
+        assert [*blocks[0].matches_hidden(re.compile("word95 "))] == []
+    reply = next(number for number, block in enumerate(first) if block.title.startswith("reply"))
+    assert [block.title for block in first[reply + 1 : reply + 2]] == [note]
+    assert first[-1].lines[0].startswith("word99 x")
 
 
 def test_json_is_indented_and_other_text_is_unchanged() -> None:

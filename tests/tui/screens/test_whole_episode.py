@@ -373,6 +373,12 @@ def test_words_in_the_part_that_is_not_shown_lead_to_the_line_that_says_so(text:
     assert rows.row_of_line("key", from_end=False) == len(rows) - 2
 
 
+def test_words_across_the_place_where_a_text_is_cut_are_found() -> None:
+    text = "x" * (MAX_TEXT - len(" the red")) + " the red key " + "x" * 10
+    rows = BlockRows([text_block("observation", OBSERVATION_TITLE, text)], 80)
+    assert rows.find_rows(words_expression("red key")) == [len(rows) - 2]
+
+
 def test_a_text_that_is_cut_says_where_the_rest_is() -> None:
     for text in ("x" * (MAX_TEXT + 1), "\n" * (MAX_TEXT_LINES + 1)):
         assert "see the JSON" in text_block("observation", OBSERVATION_TITLE, text).lines[-1]
