@@ -165,7 +165,10 @@ class BatchRegistry:
             batch.n_done, batch.n_planned = clamp_count(state.n_done), clamp_count(state.n_planned)
             batch.waiting_for, batch.waiting_s = clip_optional(state.waiting_for), state.waiting_s
             batch.interruption = clip_optional(state.interruption, MAX_CAUSE_CHARS)
-            batch.position = n_waiting if state.status == "queued" and not is_new else None
+            if state.status != "queued":
+                batch.position = None
+            elif not is_new:  # else an item of the queue may have set it before this reply
+                batch.position = n_waiting
             batch.is_held, batch.node_paused = state.paused, state.status == "paused"
             n_waiting += state.status == "queued"
 

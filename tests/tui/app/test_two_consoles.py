@@ -55,7 +55,7 @@ async def wait_until_equal(one: Pilot[None], other: Pilot[None], *texts: str) ->
         shown = "\n".join(" ".join(row) for row in rows(one))
         return rows(one) == rows(other) and all(text in shown for text in texts)
 
-    await wait_until(other, are_equal, f"the same rows with {texts}:\n{rows(one)}\n{rows(other)}")
+    await wait_until(other, are_equal, f"the same rows with {texts}")
 
 
 async def start(pilot: Pilot[None], *envs: str, repeat: int) -> str:

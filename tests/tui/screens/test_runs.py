@@ -292,6 +292,14 @@ def test_started_batches_stand_at_the_end_of_the_queue_until_the_node_lists_them
     assert waiting_runs(store) == [batch_id(1), batch_id(2), "b"]
 
 
+def test_a_started_batch_keeps_the_position_that_the_queue_reported_before_the_reply() -> None:
+    store = busy_store()
+    store.apply_list(node_list(batch_state(1, "queued"), batch_state(0)))
+    store.apply_events([live(queue_item(1, 2))])
+    store.apply_batches([batch_state(2, "queued")])
+    assert [store.batches[batch_id(n)].position for n in (0, 1, 2)] == [None, 0, 1]
+
+
 @pytest.mark.parametrize(("status", "paused", "shown"), [("running", True, "paused"), ("paused", False, "running")])
 def test_the_node_reports_that_a_batch_is_paused_before_its_episodes_are(status: str, paused: bool, shown: str) -> None:
     store = busy_store()
