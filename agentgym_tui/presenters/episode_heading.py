@@ -17,6 +17,7 @@ from agentgym_tui.presenters.cells import (
 from agentgym_tui.presenters.episode_rows import (
     env_text,
     format_exact,
+    reward_text,
     reward_tone,
     unsafe_fields,
 )
@@ -26,7 +27,6 @@ from agentgym_tui.presenters.number_format import (
     format_count,
     format_duration,
     format_energy,
-    format_reward,
     format_time,
     pluralize,
 )
@@ -40,7 +40,7 @@ from agentgym_tui.state.episode_list import (
     UnreadableFile,
 )
 from agentgym_tui.state.normalize import as_aware
-from runner.types import GpuUse, WorkerInfo
+from runner.types import IMPORTED, GpuUse, WorkerInfo
 
 
 def episode_heading(
@@ -99,7 +99,7 @@ def _task_cells(episode: ListedEpisode, room: int) -> Line:
 
 
 def _result_parts(episode: ListedEpisode) -> Iterator[Line]:
-    yield [Cell(trusted(f"reward {format_reward(episode.reward)}"), reward_tone(episode))]
+    yield [Cell(trusted(f"reward {reward_text(episode)}"), reward_tone(episode))]
     yield [Cell(pluralize(episode.rounds, "round"))]
     if episode.duration_s is not None:
         yield [Cell(format_duration(episode.duration_s))]
@@ -132,7 +132,7 @@ def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
     if isinstance(episode, Episode) and episode.imported:
         yield [Cell(trusted("from "), "dim"), Cell(sanitize_line(episode.imported, 200))]
     if episode.unscored:
-        is_imported = episode.transport == "import"
+        is_imported = episode.transport == IMPORTED
         yield [
             Cell(trusted(f"unscored: {'its result is unknown' if is_imported else 'idle play can succeed'}"), "warn")
         ]

@@ -42,6 +42,7 @@ from agentgym_tui.state.episode_list import (
     searchable_fields,
 )
 from agentgym_tui.state.normalize import as_aware
+from runner.types import is_result_unknown
 
 ENV_WIDTH: Final = 11
 OUTCOME_WIDTH: Final = 24
@@ -173,7 +174,7 @@ def _row(episode: ListedEpisode, tags: Sequence[str], *, is_selected: bool = Fal
         Cell(flag_unsafe(env_text(episode, ENV_WIDTH), unsafe_fields(episode))),
         Cell(format_exact(episode.task_index), "dim"),
         _flagged_outcome(episode),
-        Cell(format_reward(episode.reward), reward_tone(episode)),
+        Cell(reward_text(episode), reward_tone(episode)),
         Cell(format_count(episode.rounds)),
         Cell(format_duration(episode.duration_s)),
         Cell(join([tag_text(tags), trusted(" " * bool(tags)), _agent_text(episode)])),
@@ -214,6 +215,12 @@ def _agent_text(episode: ListedEpisode) -> SafeText:
     if not episode.fallback:
         return agent_and_model
     return fill_in("{} {}, {}", FALLBACK_MARK, masked_line(episode.fallback, 40), agent_and_model)
+
+
+def reward_text(episode: ListedEpisode) -> SafeText:
+    """Return the reward of an episode; a dash where the format of an imported episode has none."""
+    is_unknown = is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored)
+    return UNKNOWN if is_unknown else format_reward(episode.reward)
 
 
 def reward_tone(episode: ListedEpisode) -> Tone:

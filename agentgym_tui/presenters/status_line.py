@@ -22,7 +22,7 @@ from agentgym_tui.presenters.text_width import cut, cut_start, display_width, sh
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, Episode, NodeInfo
 from agentgym_tui.state.nodes import ProfileDifference
-from runner.types import Tokens
+from runner.types import Tokens, is_result_unknown
 
 if TYPE_CHECKING:
     from agentgym_tui.state.run_store import RunStore
@@ -323,7 +323,7 @@ def _outcome_reasons(episode: Episode | EpisodeRow) -> Iterator[SafeText]:
     elif episode.outcome == "failure" and last and not last[0].done and not last[0].valid:
         yield trusted("✗ failure: too many invalid actions")
     elif episode.outcome == "interrupted":
-        is_unknown = episode.transport == "import" and episode.unscored
+        is_unknown = is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored)
         yield trusted("? unknown" if is_unknown else "‖ interrupted: its batch was stopped, or its process ended")
 
 

@@ -21,6 +21,7 @@ from runner.inference.token_capture import TokenCapture
 from runner.store.episode_file import EpisodeRecord, Origin, episode_record, stored_step
 from runner.store.token_file import tokenized
 from runner.types import (
+    IMPORTED,
     Action,
     EpisodeHeader,
     ErrorInfo,
@@ -36,8 +37,6 @@ from runner.types.sequences import Label, Problem, TokenSequence
 from runner.util.clock import digest_ulid
 from runner.util.json_accessors import as_dict, as_list, as_text
 
-IMPORTED: Final = "import"
-"""Transport of an imported episode."""
 _TASK_NUMBER = re.compile(r"(?:.*[_\-/])?([0-9]{1,9})", re.ASCII | re.DOTALL)
 _NO_BATCH: Final = "0" * 26
 _FULL_REWARD: Final = 1.0

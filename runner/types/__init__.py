@@ -40,6 +40,7 @@ from runner.types.data import (
     skipped_endpoints,
 )
 from runner.types.episode_events import (
+    IMPORTED,
     BatchProgress,
     EpisodeEnded,
     EpisodeEvent,
@@ -52,6 +53,7 @@ from runner.types.episode_events import (
     TimestepPlayed,
     TokensStreamed,
     WorkerState,
+    is_result_unknown,
 )
 from runner.types.fields import Budget
 from runner.types.machine import GpuUse
@@ -76,6 +78,7 @@ from runner.types.protocols import (
 )
 
 __all__ = [
+    "IMPORTED",
     "MAX_DURATION_S",
     "MAX_ROUNDS",
     "MAX_WORKERS",
@@ -146,6 +149,7 @@ __all__ = [
     "WorkerStatus",
     "Workers",
     "fallback_endpoints",
+    "is_result_unknown",
     "is_unscored",
     "merge_runs",
     "skipped_endpoints",

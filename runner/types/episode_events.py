@@ -6,7 +6,7 @@ Events that are live items as they are have descriptions, from which ``docs/even
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -15,6 +15,7 @@ from runner.types.cells import PackedCells
 from runner.types.data import (
     Chat,
     Mode,
+    Outcome,
     Span,
     StreamDelta,
     TimeStep,
@@ -162,3 +163,12 @@ EpisodeEvent: TypeAlias = (
     EpisodeStarted | EpisodePaused | EpisodeResumed | TokensStreamed | TimestepPlayed | SpansClosed | EpisodeEnded
 )
 Item: TypeAlias = EpisodeEvent | BatchProgress | WorkerState
+
+
+IMPORTED: Final = "import"
+"""Transport of an imported episode."""
+
+
+def is_result_unknown(transport: str, outcome: str | None, *, unscored: bool) -> bool:
+    """Return whether an imported episode lacks reward and outcome, in whose place it has neutral values."""
+    return transport == IMPORTED and outcome == Outcome.INTERRUPTED and unscored

@@ -10,6 +10,8 @@ import pytest
 
 from agentgym_tui.cli import _foreign_rows
 from agentgym_tui.logs.path_kind import is_log
+from agentgym_tui.presenters.episode_rows import reward_text
+from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.sessions import foreign_files
 from agentgym_tui.sessions.file_library import FileLibrary
@@ -46,6 +48,7 @@ def test_a_file_of_another_tool_is_shown_as_episodes(chats: Path) -> None:
         assert library.path(row.episode_id) == chats
         assert episode.imported.startswith("OpenAI messages, which lacks: times")
     assert sorted(str(outcome_cell(row).text) for row in rows) == ["? unknown, unscored", "✓ success"]
+    assert {str(outcome_cell(row).text)[0]: str(reward_text(row)) for row in rows} == {"?": UNKNOWN, "✓": "1"}
     assert [problem.reason.split(":")[0] for problem in library.unreadable] == ["line 2"]
     assert sum(row.n for row in summarize_results(library.result_source())) == 2
 

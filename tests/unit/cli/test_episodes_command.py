@@ -78,6 +78,18 @@ def test_a_line_has_what_identifies_an_episode(
     assert captured.err == "1 episode\n"
 
 
+def test_the_reward_of_a_format_without_one_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chat, state = tmp_path / "chat.jsonl", str(tmp_path / "state")
+    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "left"}]
+    chat.write_text(json.dumps({"messages": messages}) + "\n")
+    assert run(["import", str(chat), "--data-dir", state]) == 0
+    capsys.readouterr()
+    (row,) = lines(capsys, "--data-dir", state)
+    assert (row["reward"], row["unscored"]) == (None, True)
+    assert run(["episodes", "--data-dir", state]) == 0
+    assert capsys.readouterr().out.split("interrupted")[1].split()[0] == "-"
+
+
 def test_an_invalid_query_ends_with_its_place(
     tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
