@@ -8,9 +8,11 @@ from pathlib import Path
 from agentgym_tui.presenters.annotations import FLAG_MARK, annotation_count, episode_flags, flag_text, tag_text
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import (
+    SEPARATOR,
     UNSAFE_BADGE,
     Cell,
     Line,
+    cut_line,
     join_parts,
     line_width,
 )
@@ -53,7 +55,7 @@ def episode_heading(
     shares: Line = (),
     currency: str = "",
 ) -> list[Line]:
-    """Return four lines that describe an episode and its outcome, the last with its error or where its time went.
+    """Return four lines that describe an episode and its outcome, the last with its error, and its times or gaps.
 
     Args:
         entry: the episode; None if it is unknown.
@@ -78,8 +80,18 @@ def episode_heading(
         join_parts([_task_cells(entry, room), [shown], *badge, status, where, *_result_parts(entry)], width),
         join_parts([*([[Cell(tag_text(tags), "accent")]] if tags else []), *_agent_parts(entry, currency)], width),
         join_parts(_id_parts(entry, path, width), width),
-        join_parts([[Cell(error, "bad")] if (error := error_text(entry)) else [], shares], width),
+        _last_line(entry, shares, width),
     ]
+
+
+def _last_line(entry: ListedEpisode, shares: Line, width: int) -> Line:
+    """Return the error and the shares, or, of an imported episode, the error and what its file lacks."""
+    text = error_text(entry)
+    error: Line = [Cell(text, "bad")] if text else []
+    if not (isinstance(entry, Episode) and entry.imported):
+        return join_parts([error, shares], width)
+    origin = [Cell(trusted("from "), "dim"), Cell(sanitize_line(entry.imported, 200))]
+    return cut_line([*error, *([SEPARATOR] if error else []), *origin], width)
 
 
 def error_text(entry: ListEntry | None) -> SafeText:
@@ -129,8 +141,6 @@ def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
         yield from gpu_parts(episode.gpu)
     if episode.mode == "compat":
         yield [Cell(trusted("unscored: compat"), "warn")]
-    if isinstance(episode, Episode) and episode.imported:
-        yield [Cell(trusted("from "), "dim"), Cell(sanitize_line(episode.imported, 200))]
     if episode.unscored:
         is_imported = episode.transport == IMPORTED
         yield [

@@ -42,7 +42,7 @@ from agentgym_tui.state.episode_list import (
     searchable_fields,
 )
 from agentgym_tui.state.normalize import as_aware
-from runner.types import is_result_unknown
+from runner.types import is_reward_unknown
 
 ENV_WIDTH: Final = 11
 OUTCOME_WIDTH: Final = 24
@@ -218,8 +218,8 @@ def _agent_text(episode: ListedEpisode) -> SafeText:
 
 
 def reward_text(episode: ListedEpisode) -> SafeText:
-    """Return the reward of an episode; a dash where the format of an imported episode has none."""
-    is_unknown = is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored)
+    """Return the reward of an episode; unknown where an imported episode has none."""
+    is_unknown = is_reward_unknown(episode.transport, episode.reward, unscored=episode.unscored)
     return UNKNOWN if is_unknown else format_reward(episode.reward)
 
 

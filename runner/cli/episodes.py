@@ -24,7 +24,7 @@ from runner.store.failures import flag_names, parse_line
 from runner.store.index_opening import open_filled_index
 from runner.store.index_schema import EpisodeRow
 from runner.store.passages import PassageKind, TextPattern, find_hits
-from runner.types import is_result_unknown
+from runner.types import is_reward_unknown
 from runner.util.amounts import format_amount
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
@@ -161,8 +161,8 @@ def _as_json(row: EpisodeRow) -> dict[str, object]:
 
 
 def _reward(row: EpisodeRow) -> float | None:
-    """Return the reward of an episode; None where the format of an imported episode has none."""
-    return None if is_result_unknown(row.transport, row.outcome, unscored=row.unscored) else row.reward
+    """Return the reward of an episode; None where an imported episode has none."""
+    return None if is_reward_unknown(row.transport, row.reward, unscored=row.unscored) else row.reward
 
 
 def _line(row: EpisodeRow, currency: str) -> str:

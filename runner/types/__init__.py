@@ -54,6 +54,7 @@ from runner.types.episode_events import (
     TokensStreamed,
     WorkerState,
     is_result_unknown,
+    is_reward_unknown,
 )
 from runner.types.fields import Budget
 from runner.types.machine import GpuUse
@@ -150,6 +151,7 @@ __all__ = [
     "Workers",
     "fallback_endpoints",
     "is_result_unknown",
+    "is_reward_unknown",
     "is_unscored",
     "merge_runs",
     "skipped_endpoints",

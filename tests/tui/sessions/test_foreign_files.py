@@ -10,9 +10,12 @@ import pytest
 
 from agentgym_tui.cli import _foreign_rows
 from agentgym_tui.logs.path_kind import is_log
+from agentgym_tui.presenters.cells import Cell
+from agentgym_tui.presenters.episode_heading import episode_heading
 from agentgym_tui.presenters.episode_rows import reward_text
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.status_line import outcome_cell
+from agentgym_tui.safe_text import trusted
 from agentgym_tui.sessions import foreign_files
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.file_session import FileSession
@@ -91,3 +94,16 @@ async def test_the_rows_of_a_session_arrive_while_the_file_is_read(
     assert not session.logs
     await session.run()
     assert session.store.n_stored == 2
+
+
+def test_what_a_file_lacks_is_said_in_a_narrow_terminal_and_no_reward_is_invented(chats: Path) -> None:
+    library = FileLibrary([chats])
+    rows = {row.env: row for part in library.scan() for row in part}
+    assert [str(reward_text(rows[env])) for env in ("Maze", "chats")] == ["1", str(UNKNOWN)]
+    episode, _ = library.load(rows["chats"].episode_id)
+    first, *_, last = [
+        "".join(str(cell.text) for cell in line)
+        for line in episode_heading(episode, trusted(""), trusted(""), 60, shares=[Cell(trusted("model 100%"))])
+    ]
+    assert f"reward {UNKNOWN}" in first
+    assert last.startswith("from OpenAI messages, which lacks: times") and len(last) == 60

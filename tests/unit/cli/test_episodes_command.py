@@ -277,3 +277,18 @@ def test_flags_and_failures_are_fields_and_columns(
     assert {each["episode_id"] for each in lines(capsys, "flag:none", *folder)} == {ids[0], ids[2]}
     assert run(["episodes", "flag:l*", *folder]) == 0
     assert capsys.readouterr().out.rstrip().endswith("loop truncated unearned")
+
+
+def test_an_unknown_reward_of_another_tool_is_not_shown_as_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chats, folder = tmp_path / "chats.jsonl", ("--data-dir", str(tmp_path / "state"))
+    messages = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "left"}]
+    known = {"messages": messages, "success": False, "reward": 0.0}
+    chats.write_text(f"{json.dumps({'messages': messages})}\n{json.dumps(known)}\n")
+    assert run(["import", str(chats), *folder]) == 0
+    capsys.readouterr()
+    assert run(["episodes", "--sort", "outcome", *folder]) == 0
+    listed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rewards = {line[line.index("round") - 3]: line[line.index("round") - 2] for line in listed}
+    assert rewards == {"interrupted": "-", "failure": "0"}
