@@ -17,6 +17,8 @@ from runner.formats.parquet_reader import NEEDS_PYARROW, READER
 from runner.formats.training import step_tokens, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord
 from runner.store.safe_json import encode
+from runner.store.token_file import TokenizedEpisode
+from runner.types import TimeStep, Tokens
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,14 +42,19 @@ class ParquetWriter:
         self._arrow = pa
         self._schema = table_schema(pa)
         self._writer = parquet.ParquetWriter(output.main, self._schema, compression="zstd")
-        self._rows: list[dict[str, Any]] = []
+        self._columns: dict[str, list[Any]] = {name: [] for name in self._schema.names}
+        self._n_rows = 0
         self._batches: list[pa.RecordBatch] = []
         self._n_bytes = 0
 
     def write(self, episode: EpisodeRecord) -> None:
         """Add the rows of an episode; one without a step has one row without the columns of a step."""
-        self._rows += rows_of(episode)
-        if len(self._rows) >= ROWS_AT_ONCE:
+        columns = columns_of(episode)
+        unknown = [None] * len(columns["prompt"])
+        for name, values in self._columns.items():
+            values += columns.get(name, unknown)
+        self._n_rows += len(unknown)
+        if self._n_rows >= ROWS_AT_ONCE:
             self._collect()
         if self._n_bytes >= GROUP_BYTES:
             self._flush()
@@ -60,11 +67,11 @@ class ParquetWriter:
         return NOTHING_LEFT_OUT
 
     def _collect(self) -> None:
-        if self._rows:
-            batch = self._arrow.RecordBatch.from_pylist(self._rows, schema=self._schema)
+        if self._n_rows:
+            batch = self._arrow.RecordBatch.from_pydict(self._columns, schema=self._schema)
             self._batches.append(batch)
             self._n_bytes += batch.nbytes
-            self._rows = []
+            self._columns, self._n_rows = {name: [] for name in self._columns}, 0
 
     def _flush(self) -> None:
         """Write a row group, and give the memory of its columns back, which pyarrow would keep."""
@@ -99,66 +106,67 @@ def table_schema(pa: Any) -> pa.Schema:  # noqa: ANN401 - the module pyarrow
     )
 
 
-def rows_of(episode: EpisodeRecord) -> list[dict[str, Any]]:
-    """Return one row per step; ``prompt`` is what the agent saw last before its reply."""
-    names = (
-        *("episode_id", "batch_id", "battery_id", "node", "env", "data_label", "mode", "agent", "model", "task_index"),
-        *("seed", "attempt", "rounds", "started_at", "ended_at", "duration_s", "success"),
-    )
-    shared = {name: getattr(episode, name) for name in names}
+_SHARED = (
+    *("episode_id", "batch_id", "battery_id", "node", "env", "data_label", "mode", "agent", "model", "task_index"),
+    *("seed", "attempt", "rounds", "started_at", "ended_at", "duration_s", "success"),
+)
+"""Columns with the value of the episode of the same name in each row; ``_SAME`` with that of the step."""
+_SAME = ("actor", "endpoint", "reward", "valid", "model_s", "env_s", "ttft_s", "cost", "done")
+
+
+def columns_of(episode: EpisodeRecord) -> dict[str, list[Any]]:
+    """Return the columns that an episode has, with a value per step; ``prompt`` is what the agent saw last."""
+    conversation, unfinished = read_conversation(episode), unfinished_tokens(episode)
+    turns, opening = conversation.turns, text_of(conversation.opening)
+    shared = {name: getattr(episode, name) for name in _SHARED}
     shared |= {"outcome": str(episode.outcome), "episode_reward": episode.reward, "episode_cost": episode.cost}
-    conversation = read_conversation(episode)
-    prompt = text_of(conversation.opening)
-    unfinished = unfinished_tokens(episode)
-    if not conversation.turns:
-        return [{**shared, "prompt": prompt, **_others(unfinished)}]
-    rows = []
-    for number, turn in enumerate(conversation.turns):
-        step, tokens, observation = turn.step, turn.step.tokens, text_of(turn.observation)
-        counts = (
-            {} if tokens is None else {f"tokens_{name}": getattr(tokens, name) for name in tokens.__struct_fields__}
-        )
-        row = {
-            "step": step.index,
-            "prompt": prompt,
-            "reasoning": turn.reply.get("reasoning_content"),
-            "reply": turn.reply["content"],
-            "action": step.action.text,
-            "tool_calls": encode(step.action.tool_calls).decode() if step.action.tool_calls else None,
-            "observation": observation,
-            "step_model": step.model,
-            "valid": step.valid,
-        }
-        same = ("actor", "endpoint", "reward", "model_s", "env_s", "ttft_s", "cost", "done")
-        rows.append(
-            {
-                **shared,
-                **row,
-                **counts,
-                **{name: getattr(step, name) for name in same},
-                **_ids(episode, number, unfinished),
-            }
-        )
-        prompt = observation
-    return rows
+    columns = {name: [value] * max(len(turns), 1) for name, value in shared.items()}
+    if not turns:
+        return {**columns, "prompt": [opening], "other_sequences": [_others(unfinished)]}
+    observations = [text_of(turn.observation) for turn in turns]
+    columns |= {
+        "prompt": [opening, *observations[:-1]],
+        "observation": observations,
+        "reasoning": [turn.reply.get("reasoning_content") for turn in turns],
+        "reply": [turn.reply["content"] for turn in turns],
+    }
+    return {**columns, **_step_columns(episode.timesteps), **_token_columns(episode, unfinished)}
 
 
-def _ids(episode: EpisodeRecord, number: int, unfinished: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the tokens of a step; the last one has the calls whose step did not end, too."""
-    trained, others = step_tokens(episode, number)
-    fields = _others([*others, *(unfinished if number == len(episode.timesteps) - 1 else ())])
-    if trained is not None:
-        fields |= {
-            "prompt_token_ids": trained.prompt_ids,
-            "completion_token_ids": trained.completion_ids,
-            "logprobs": usable_logprobs(trained) or None,
-            "loss_mask": trained.loss_mask,
-        }
-    return fields
+def _step_columns(steps: list[TimeStep]) -> dict[str, list[Any]]:
+    actions = [step.action for step in steps]
+    counts = [step.tokens for step in steps]
+    return {
+        "step": [step.index for step in steps],
+        "step_model": [step.model for step in steps],
+        "action": [action.text for action in actions],
+        "tool_calls": [encode(action.tool_calls).decode() if action.tool_calls else None for action in actions],
+        **{name: [getattr(step, name) for step in steps] for name in _SAME},
+        **{
+            f"tokens_{name}": [None if each is None else getattr(each, name) for each in counts]
+            for name in Tokens.__struct_fields__
+        },
+    }
 
 
-def _others(sequences: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"other_sequences": encode(sequences).decode()} if sequences else {}
+def _token_columns(episode: EpisodeRecord, unfinished: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the tokens of the steps; the last one has the calls whose step did not end, too."""
+    if not isinstance(episode, TokenizedEpisode):
+        return {}
+    found = [step_tokens(episode, number) for number in range(len(episode.timesteps))]
+    trained, others = [each.trained for each in found], [each.others for each in found]
+    others[-1] = [*others[-1], *unfinished]
+    return {
+        "prompt_token_ids": [None if each is None else each.prompt_ids for each in trained],
+        "completion_token_ids": [None if each is None else each.completion_ids for each in trained],
+        "logprobs": [None if each is None else usable_logprobs(each) or None for each in trained],
+        "loss_mask": [None if each is None else each.loss_mask for each in trained],
+        "other_sequences": list(map(_others, others)),
+    }
+
+
+def _others(sequences: list[dict[str, Any]]) -> str | None:
+    return encode(sequences).decode() if sequences else None
 
 
 FORMAT = Format(name="parquet", title="Parquet", suffix=".parquet", open_writer=ParquetWriter, reader=READER)
