@@ -45,21 +45,21 @@ def main_export(argv: Sequence[str]) -> int:
         candidates, left_out = select_candidates(
             index, condition.sql, condition.parameters, filters, by_task=target is not None and target.by_task
         )
-        if not candidates:
-            raise ConfigError(_nothing_selected(data_dir, left_out))
-        if target is None:
-            return _report_audit(audit_episodes(store, candidates, left_out), as_json=options.json)
-        path = Path(options.output)
-        manifest = export_episodes(
-            store,
-            candidates,
-            left_out,
-            target,
-            path,
-            query=query,
-            filters=[name for name, is_on in msgspec.structs.asdict(filters).items() if is_on],
-            now=now,
-        )
+    if not candidates:
+        raise ConfigError(_nothing_selected(data_dir, left_out))
+    if target is None:
+        return _report_audit(audit_episodes(store, candidates, left_out), as_json=options.json)
+    path = Path(options.output)
+    manifest = export_episodes(
+        store,
+        candidates,
+        left_out,
+        target,
+        path,
+        query=query,
+        filters=[name for name, is_on in msgspec.structs.asdict(filters).items() if is_on],
+        now=now,
+    )
     return _report(manifest, path, as_json=options.json)
 
 

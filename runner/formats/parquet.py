@@ -6,6 +6,7 @@ since Parquet stores them once per page.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +35,7 @@ class ParquetWriter:
 
     def __init__(self, output: Output) -> None:
         """Open the table in the main file; raises a ``ConfigError`` if pyarrow is not installed."""
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's others keep more of what was freed
         try:
             import pyarrow as pa
             from pyarrow import parquet
