@@ -94,6 +94,12 @@ def _last_line(entry: ListedEpisode, shares: Line, width: int) -> Line:
     return cut_line([*error, *([SEPARATOR] if error else []), *origin], width)
 
 
+def has_last_line(entry: ListEntry | None, shares: Line) -> bool:
+    """Return whether the fourth line of a heading has something to show."""
+    is_imported = isinstance(entry, Episode) and bool(entry.imported)
+    return is_imported or bool(error_text(entry) or shares)
+
+
 def error_text(entry: ListEntry | None) -> SafeText:
     """Return type and first line of the error that ended an episode; an empty text if there is no error."""
     if entry is None or isinstance(entry, UnreadableFile):

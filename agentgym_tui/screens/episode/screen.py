@@ -18,7 +18,7 @@ from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.answering_endpoint import shares_line
 from agentgym_tui.presenters.cells import FixedLines, Line
-from agentgym_tui.presenters.episode_heading import episode_heading, error_text
+from agentgym_tui.presenters.episode_heading import episode_heading, has_last_line
 from agentgym_tui.presenters.episode_rows import unsafe_fields
 from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.safe_text import SafeText, trusted
@@ -350,4 +350,4 @@ class EpisodeScreen(ReadingScreen):
             return episode_heading(entry, state, position, width, path, tags, shares, self._session.store.currency)
 
         self.query_one("#heading", StaticLines).show(make_lines)
-        self.set_class(bool(error_text(entry) or shares), "-four-lines")
+        self.set_class(has_last_line(entry, shares), "-four-lines")

@@ -8,6 +8,7 @@ import pytest
 from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
+from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import EpisodeScreen
@@ -266,6 +267,18 @@ async def test_a_folder_without_episodes_is_shown_as_empty_once_read(tmp_path: P
     assert links[-1] != READING_FILES
     async with Console(FileSession([tmp_path])).run_test(size=(120, 40)) as pilot:
         await wait_for_widget_text(pilot, "#nothing", "No episodes yet", "files only")
+
+
+async def test_an_episode_of_another_tool_says_what_its_file_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
+    async with Console(FileSession([path])).run_test(size=(80, 24)) as pilot:
+        await wait_for_widget_text(pilot, SUMMARY, "1 episode")
+        await pilot.press("enter")
+        await wait_for_widget_text(pilot, "#heading", "which lacks: times", "unknown, unscored")
+        heading = pilot.app.screen.query_one("#heading")
+        assert heading.size.height == 4
+        assert f"reward {UNKNOWN}" in widget_text(pilot, "#heading")
 
 
 async def test_a_watched_bus_without_episodes_shows_an_empty_list() -> None:
