@@ -9,12 +9,13 @@ import os
 import selectors
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final, TextIO, cast
+from typing import Any, ClassVar, Final, NamedTuple, TextIO, TypeAlias, cast
 
 from textual._xterm_parser import XTermParser
 from textual.app import App, ReturnType
 from textual.binding import Binding, BindingsMap
 from textual.css.model import RuleSet
+from textual.css.styles import RulesMap, Styles
 from textual.css.stylesheet import Stylesheet
 from textual.dom import DOMNode
 from textual.driver import Driver
@@ -24,6 +25,7 @@ from textual.screen import Screen, ScreenResultType
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
 from textual.timer import Timer
+from textual.widget import Widget
 
 KEY_CHECK_S: Final = 0.1
 """Seconds between two checks whether the key sequence that was begun is complete."""
@@ -31,17 +33,33 @@ KEY_CHECK_S: Final = 0.1
 
 MAX_PARSED: Final = 1_000
 """Largest number of parsed style sources that are kept; the console has about 90 per theme."""
+MAX_COMPUTED: Final = 10_000
+"""Largest number of nodes whose styles are kept."""
+
+_RulesByKey: TypeAlias = dict[tuple[Any, ...], RulesMap]
+
+
+class _ComputedRules(NamedTuple):
+    """The rules of a node as they were parsed and as its ``Styles`` hold them."""
+
+    parsed: RulesMap
+    held: RulesMap
+    has_hover: bool
 
 
 class ParsedOnceStylesheet(Stylesheet):
-    """A stylesheet that parses each source once per theme.
+    """A stylesheet that parses each source once per theme, and finds the rules of equal nodes once.
 
     Textual parses all sources again when it opens a screen with styles of its own, and at each start of an app; that
-    takes a third of the time until the screen is painted.
+    takes a third of the time until the screen is painted. It finds the rules of all nodes again when a dialog opens
+    once more or a class changes; that takes a seventh.
     """
 
     _parsed: ClassVar[dict[tuple[object, ...], list[RuleSet]]] = {}
+    _computed: ClassVar[dict[tuple[object, ...], _ComputedRules]] = {}
+    _versions: ClassVar[dict[tuple[object, ...], int]] = {}
     _theme: tuple[tuple[str, str], ...] = ()
+    _version = -1
 
     def set_variables(self, variables: dict[str, str]) -> None:
         """Set the variables of a theme."""
@@ -61,6 +79,54 @@ class ParsedOnceStylesheet(Stylesheet):
                 self._parsed.clear()
             self._parsed[key] = rules
         return rules
+
+    def parse(self) -> None:
+        """Parse the sources; equal sources in the same order give the same rules."""
+        super().parse()
+        valid = (source for source in self.source.items() if source[1].content not in self._invalid_css)
+        key = (self._theme or tuple(self._variables.items()), *valid)
+        self._version = self._versions.setdefault(key, len(self._versions))
+
+    def apply(self, node: DOMNode, *, animate: bool = False, cache: _RulesByKey | None = None) -> None:
+        """Apply the rules to a node; they depend only on the nodes from the app to it."""
+        if self._require_parse:
+            self.parse()
+        key = (self._version, *map(_style_state, node.css_path_nodes))
+        if (computed := self._computed.get(key)) is None:
+            self._apply_new(key, node, animate)
+            return
+        node._has_hover_style = computed.has_hover
+        node._has_focus_within = node._has_order_style = node._has_odd_or_even = False
+        base = node.styles.base
+        if base._rules == computed.held:
+            node.notify_style_update()
+        elif base._rules or animate or node._is_mounted:
+            self.replace_rules(node, computed.parsed, animate=animate)
+        else:  # no setter has an effect besides the value
+            base.merge_rules(computed.held)
+            node.notify_style_update()
+        self._process_component_classes(node)
+
+    def _apply_new(self, key: tuple[object, ...], node: DOMNode, animate: bool) -> None:
+        found: _RulesByKey = {}  # stays empty if the rules depend on the siblings or children of the node
+        super().apply(node, animate=animate, cache=found)
+        if len(self._computed) >= MAX_COMPUTED:
+            self._computed.clear()
+        for rules in found.values():
+            held = Styles()
+            for name, value in rules.items():
+                setattr(held, name, value)
+            self._computed[key] = _ComputedRules(rules, held.get_rules(), node._has_hover_style)
+
+
+def _style_state(node: DOMNode) -> tuple[object, ...]:
+    """Return what selectors can match on a node, except its siblings and children."""
+    kind = type(node), node._id, node.classes
+    if isinstance(node, Widget):
+        return *kind, *node._pseudo_classes_cache_key, node.allow_focus()
+    if isinstance(node, App):
+        return *kind, node.app_focus, node.current_theme.dark, node.is_inline, node.native_ansi_color, node.no_color
+    return kind
 
 
 class OrderedKeysApp(App[ReturnType], inherit_bindings=False):
