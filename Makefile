@@ -6,9 +6,10 @@ STAMP := $(VENV)/.installed
 ENV ?= Maze
 AGENT ?= react
 REPEAT ?= 1
-WORKERS ?= 2
 # Half of the time of the fast tests is waiting, so two cores finish sooner with four processes.
 TEST_WORKERS ?= 4
+# Two fifths of the time of the tests of real processes is waiting, too.
+LONG_WORKERS ?= 3
 SOAK_S ?= 600
 FUZZ_S ?= 600
 FUZZ_JOBS ?= 2
@@ -51,13 +52,13 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(WORKERS)
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 test: $(STAMP)
 	$(PYTEST) --numprocesses=$(TEST_WORKERS) --dist=loadfile -m "not long" -p no:schemathesis
 
 test-long: $(STAMP)
-	AGENTGYM_EXAMPLES=full $(PYTEST) --dist=worksteal -m "long or hypothesis"
+	AGENTGYM_EXAMPLES=full $(PYTEST) --numprocesses=$(LONG_WORKERS) --dist=worksteal -m "long or hypothesis"
 
 test-failed: $(STAMP)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none
