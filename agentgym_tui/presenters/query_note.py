@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from runner.query.fields import Field, Kind
     from runner.query.syntax import QueryError
 
-N_ROWS: Final = 2
+N_ROWS: Final = 3
 """Rows of the note."""
 
 _MAX_ERROR: Final = 400
@@ -43,7 +43,7 @@ def query_note(error: QueryError | None, completion: Completion | None, width: i
         return offered
     reason = fill_in("✗ at {}: {}", trusted(str(error.start + 1)), masked_line(error, _MAX_ERROR))
     rows = wrap_text(reason, width, N_ROWS - 1 if offered else N_ROWS)
-    return [*([Cell(row, "bad")] for row in rows), *offered[:1]]
+    return [*([Cell(row, "bad")] for row in rows), *offered[: N_ROWS - len(rows)]]
 
 
 def describe_field(field: Field) -> str:
@@ -67,5 +67,6 @@ def _offer(completion: Completion, width: int) -> list[Line]:
         about = [[Cell(trusted(f"{field.name}: "), "accent"), Cell(meaning, "dim")]]
     if field is not None and not completion.best:
         return about
-    options = sanitize_line("  ".join(completion.options), _MAX_OPTIONS)
+    between = " " if field is None else "  "  # all fields of episodes fit 80 columns
+    options = sanitize_line(between.join(completion.options), _MAX_OPTIONS)
     return [*([Cell(row, "dim")] for row in wrap_text(options, width, N_ROWS - len(about)) if row), *about]

@@ -145,5 +145,5 @@ class FilterNote(StaticLines):
     """The note below a filter, which is hidden at first."""
 
     DEFAULT_CSS = """
-    FilterNote { display: none; height: 2; padding: 0 1; }
+    FilterNote { display: none; height: 3; padding: 0 1; }
     """

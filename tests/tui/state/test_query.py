@@ -1,15 +1,20 @@
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentgym_tui.logs.log_search import LOG_FIELDS
 from agentgym_tui.presenters.query_note import N_ROWS, query_note
 from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.state.episode_query import EPISODE_FIELDS
+from agentgym_tui.state.event_fields import EVENT_FIELDS
 from agentgym_tui.state.query import FieldSet, Query, quoted, word_test
 from agentgym_tui.state.query_completion import complete
+from agentgym_tui.state.result_list import RESULT_FIELDS
+from agentgym_tui.state.run_tree import RUN_FIELDS
 from tests.support.console.line_views import line_text
 from tests.support.console.samples import HOSTILE
 
@@ -89,7 +94,7 @@ def test_unsafe_and_long_values_are_not_offered() -> None:
 
 
 @given(st.text(max_size=40) | st.text(alphabet='color:width>,()"\\- *?\x1b\u202e', max_size=40), st.text(max_size=30))
-def test_any_typed_text_has_a_safe_note_of_two_rows(text: str, value: str) -> None:
+def test_any_typed_text_has_a_safe_note_of_few_rows(text: str, value: str) -> None:
     query = Query(FIELDS, text, word_test=word_test(lambda door: door.color.casefold()))
     assert isinstance(query.matches(DOORS[0]), bool)
     completion = complete(text, FIELDS.fields, lambda name: [value])
@@ -98,6 +103,17 @@ def test_any_typed_text_has_a_safe_note_of_two_rows(text: str, value: str) -> No
         lines = query_note(query.error, completion, width)
         assert len(lines) <= N_ROWS
         assert not any(has_unsafe_chars(line_text(line)) or "\n" in line_text(line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [EPISODE_FIELDS, RUN_FIELDS, RESULT_FIELDS, EVENT_FIELDS, LOG_FIELDS],
+    ids=lambda fields: min(fields.fields),
+)
+def test_all_fields_of_a_list_are_named_in_80_columns(fields: FieldSet[Any]) -> None:
+    lines = query_note(None, complete("", fields.fields, lambda name: []), 78)
+    named = " ".join(map(line_text, lines)).split()
+    assert [name.rstrip(":>") for name in named] == [*fields.fields]
 
 
 @given(st.text(max_size=20))
