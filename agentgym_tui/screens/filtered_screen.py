@@ -120,10 +120,14 @@ class FilteredScreen(SessionScreen):
             self.search(event.value)
 
     def on_filter_input_closed(self, event: FilterInput.Closed) -> None:
-        """Hide a filter without a query; remember a valid query."""
+        """Hide a filter without a query; remember a valid query. After Enter, one with an error is corrected first."""
         self.set_class(not event.cleared, "-filtering")
-        if self._error is None and not event.cleared:
+        if event.cleared:
+            return
+        if self._error is None:
             self.ui_state.remember_query(self.list_key, self._filter.value.strip())
+        elif event.taken:
+            self._filter.correct(self._error)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         """Show what the query may become while the filter has the focus."""

@@ -72,9 +72,10 @@ class FilterInput(SearchInput):
 
     @dataclass
     class Closed(Message):
-        """The user has left the filter; ``cleared`` is True if it has no query."""
+        """The user has left the filter; ``cleared`` is True if it has no query, ``taken`` if Enter ended it."""
 
         cleared: bool
+        taken: bool = False
 
     def __init__(
         self, text: str, placeholder: str, complete: Callable[[str], Completion], recall: Callable[[], Sequence[str]]
@@ -103,7 +104,7 @@ class FilterInput(SearchInput):
 
     def action_leave(self) -> None:
         """Return to the list and keep the filter; close the filter if it has no query."""
-        self._close(cleared=not self.value.strip())
+        self._close(cleared=not self.value.strip(), taken=True)
 
     def action_complete(self) -> None:
         """Complete the field or value at the end; return to the list if nothing can be completed."""
@@ -111,7 +112,7 @@ class FilterInput(SearchInput):
         if best:
             self._replace(best)
         else:
-            self.action_leave()
+            self._close(cleared=not self.value.strip())
 
     def action_older(self) -> None:
         """Put the query before this one into the filter."""
@@ -122,7 +123,7 @@ class FilterInput(SearchInput):
     def action_newer(self) -> None:
         """Put the query after this one into the filter, and at last what was typed; from there, go to the list."""
         if self._place == _TYPED:
-            self.action_leave()
+            self._close(cleared=not self.value.strip())
         else:
             self._recall_at(self._place - 1)
 
@@ -136,9 +137,15 @@ class FilterInput(SearchInput):
         self.value = text
         self.cursor_position = len(text)
 
-    def _close(self, *, cleared: bool) -> None:
-        self._place = _TYPED
-        self.leave(self.Closed(cleared))
+    def correct(self, error: QueryError) -> None:
+        """Take the focus again, with the cursor behind an error and without a selection."""
+        self.select_on_focus = False
+        self.screen.set_focus(self)
+        self.cursor_position = error.end
+
+    def _close(self, *, cleared: bool, taken: bool = False) -> None:
+        self._place, self.select_on_focus = _TYPED, True
+        self.leave(self.Closed(cleared, taken))
 
 
 class FilterNote(StaticLines):
