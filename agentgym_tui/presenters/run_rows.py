@@ -32,6 +32,7 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.status_line import outcome_cell, time_left
 from agentgym_tui.presenters.text_width import display_width, shorten_environment
 from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+from agentgym_tui.state.batches import batch_currency
 from runner.types import WorkerCounts
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class RunRows:
             Cell(_agent(row)),
             _rate_cell(batches),
             count_cell(tokens),
-            cost_cell(cost, self._store.currency),
+            cost_cell(cost, batch_currency(batches, self._store.currency)),
             _workers(row),
             Cell(sanitize_line(row.run_id, 40), "dim"),
         ]
@@ -169,7 +170,8 @@ def _details(row: RunRow, store: RunStore) -> Iterator[Line]:
         yield [Cell(trusted(f"mean reward {format_reward(reward)}"))]
     yield [Cell(trusted(f"{rate.text} episodes/min"))] if rate.text != UNKNOWN else []
     yield [Cell(trusted(f"{format_count(tokens)} tokens"))] if tokens else []
-    yield [Cell(trusted(f"cost {format_cost(cost, store.currency)}"))] if cost is not None else []
+    currency = batch_currency(row.batches, store.currency)
+    yield [Cell(trusted(f"cost {format_cost(cost, currency)}"))] if cost is not None else []
     yield [workers] if workers.text != UNKNOWN else []
     yield [Cell(sanitize_line(row.run_id, 40), "dim")]
 

@@ -30,6 +30,7 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.run_rows import STATES
 from agentgym_tui.presenters.text_width import shorten_environment
 from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
+from agentgym_tui.state.batches import batch_currency
 from agentgym_tui.state.normalize import as_aware
 from runner.results.statistics import wilson_interval
 from runner.types import Tokens
@@ -99,7 +100,7 @@ class SummaryRows(TextSource):
             *score_cells(rate, success_interval(batch.n_success, batch.n_rated), batch.n_errors, batch.mean_reward),
             Cell(sanitize_line(batch.model, 40)) if batch.model else NO_VALUE,
             Cell(format_duration(batch.duration_s)),
-            cost_cell(cost, self._store.currency),
+            cost_cell(cost, batch_currency([batch], self._store.currency)),
             count_cell(tokens.total),
             Cell(state, tone),
         ]
@@ -155,7 +156,7 @@ def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]
     if n_tokens := sum((tokens for tokens, _ in usages), Tokens()).total:
         yield [Cell(trusted(f"{format_count(n_tokens)} tokens"))]
     if costs:
-        yield [Cell(trusted(f"cost {format_cost(sum(costs), store.currency)}"))]
+        yield [Cell(trusted(f"cost {format_cost(sum(costs), batch_currency(batches, store.currency))}"))]
 
 
 def _title(batches: Sequence[BatchRun]) -> SafeText:

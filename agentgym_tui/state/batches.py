@@ -138,6 +138,7 @@ class BatchRegistry:
         batch.n_done, batch.mean_reward, batch.eta_s = clamp_count(event.n_episodes), event.mean_reward, None
         batch.n_planned = max(batch.n_planned, batch.n_done, clamp_count(event.n_planned or 0))
         batch.tokens, batch.cost = event.tokens, event.cost
+        batch.currency = clip_optional(event.currency) or ""
         batch.waiting_for = batch.waiting_s = batch.interruption = None
 
     def set_n_waiting(self, node: str, n_waiting: int | None) -> None:
@@ -254,6 +255,11 @@ class BatchRegistry:
             evicted = next(finished, None) or next(queued, None) or next(iter(self.batches))
             del self.batches[evicted]
             self._latest_progress.pop(evicted, None)
+
+
+def batch_currency(batches: Iterable[BatchRun], default: str) -> str:
+    """Return the currency of the costs of batches: the first that one of them names, else ``default``."""
+    return next((batch.currency for batch in batches if batch.currency), default)
 
 
 def usage_with(batch: BatchRun, episodes: Sequence[Episode]) -> tuple[Tokens, float | None]:

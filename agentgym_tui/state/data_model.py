@@ -305,6 +305,7 @@ class BatchRun(msgspec.Struct):
     eta_at_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
+    currency: str = ""
     waiting_for: str | None = None
     waiting_s: float | None = None
     interruption: str | None = None

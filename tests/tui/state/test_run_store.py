@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import msgspec
 
+from agentgym_tui.state.batches import batch_currency
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.normalize import MAX_NAME_CHARS, ulid_prefix, ulid_time
 from agentgym_tui.state.run_store import RunStore
@@ -355,11 +356,15 @@ def test_where_no_profile_is_known_costs_have_the_currency_that_their_episodes_n
     assert store.episodes[episode_id(0)].currency == "CHF"
 
 
-def test_an_episode_has_the_currency_of_its_completion_event() -> None:
+def test_durable_events_name_the_currency_of_an_episode_and_of_a_batch() -> None:
     store = RunStore()
-    event = completed(0, currency="EUR")
-    store.apply_events([durable(event)])
-    assert (store.episodes[episode_id(0)].currency, store.currency) == ("EUR", "EUR")
+    store.apply_events([durable(completed(0, cost=1.0, currency="EUR")), durable(completed(1, cost=1.0))])
+    assert [each.currency for each in store.episodes.values()] == ["EUR", ""]
+    assert store.currency == "EUR"
+    store.apply_events([durable(batch_completed(0, cost=1.0, currency="CHF")), durable(batch_completed(1, cost=1.0))])
+    first, second = store.batches.values()
+    runs = ([first], [second], [second, first])
+    assert [batch_currency(each, store.currency) for each in runs] == ["CHF", "EUR", "CHF"]
 
 
 def test_an_episode_has_the_currency_of_the_profile() -> None:
