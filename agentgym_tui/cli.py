@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if args.command == "config":
         return _config(write=args.write)
+    if args.command == "completion":
+        return _completion(args.shell, parser)
     from agentgym_tui.terminal.run import unsupported_reason
 
     reason = _location_error(args) or unsupported_reason(os.environ) or _folder_error(args) or _limit_error()
@@ -168,6 +170,15 @@ def _config(*, write: bool) -> int:
     return 2 if problems else 0
 
 
+def _completion(shell: str, parser: argparse.ArgumentParser) -> int:
+    """Print the completion script of a shell; return 0."""
+    from runner.cli.completion import completion_script, options_of
+
+    (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    sys.stdout.write(completion_script(shell, parser.prog, options_of({"": parser, **commands.choices})))
+    return 0
+
+
 def _limit_error() -> str | None:
     """Raise the limit of open files; return why the console cannot run if it is too low."""
     from runner.errors import ConfigError
@@ -267,6 +278,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_watch(commands)
     _add_open(commands)
     _add_config(commands)
+    _add_completion(commands)
     return parser
 
 
@@ -324,6 +336,16 @@ def _add_config(commands: argparse._SubParsersAction[SafeArgumentParser]) -> Non
         allow_abbrev=False,
     )
     config.add_argument("--write", action="store_true", help="create the file unless it exists")
+
+
+def _add_completion(commands: argparse._SubParsersAction[SafeArgumentParser]) -> None:
+    completion = commands.add_parser(
+        "completion",
+        help="print the completion script of a shell",
+        description="Print the completion script of a shell; put it where the shell looks for such scripts.",
+        allow_abbrev=False,
+    )
+    completion.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell of the script")
 
 
 def _add_location_options(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from runner import plugins
 from runner.cli.dispatch import SUBCOMMANDS, subcommand_module
@@ -14,7 +14,7 @@ from runner.cli.terminal import output_stream
 from runner.util.argument_parser import SafeArgumentParser
 
 PROGRAM = "agentgym-runner"
-_FILES = frozenset({"FILE", "DIR", "NAME|PATH", "NAME|@FILE", "A", "B"})
+_PATHS = frozenset({"FILE", "DIR", "PATH", "NAME|PATH", "NAME|@FILE", "A", "B"})
 """Placeholders of values that may be paths."""
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 """Words that no shell interprets: installed packages choose the names of environments and agents."""
@@ -37,10 +37,14 @@ class Option(NamedTuple):
     is_path: bool
 
 
+Options: TypeAlias = Mapping[str, Sequence[Option]]
+"""Options of each subcommand; those of an empty name need none."""
+
+
 def main_completion(argv: Sequence[str]) -> int:
     """Print the completion script; return 0."""
     shell = build_parser().parse_args(argv).shell
-    output_stream().write({"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](options_by_command()))
+    output_stream().write(completion_script(shell, PROGRAM, options_by_command()))
     return 0
 
 
@@ -63,7 +67,29 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
 def options_by_command() -> dict[str, list[Option]]:
     """Return the options of each of ``parsers``."""
     known = {"ENV": plugins.registered_names(plugins.ENVS), "--agent": plugins.registered_names(plugins.AGENTS)}
-    return {name: [_option(action, known) for action in parser._actions] for name, parser in parsers().items()}
+    return options_of(parsers(), known)
+
+
+def completion_script(shell: str, program: str, options: Options) -> str:
+    """Return the script that completes the command ``program`` in a shell."""
+    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](program, options)
+
+
+def options_of(
+    parsers: Mapping[str, argparse.ArgumentParser], known: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, list[Option]]:
+    """Return the options of each parser.
+
+    Args:
+        parsers: the parser of each subcommand, and under an empty name that of the options without one.
+        known: values of arguments without choices, by the argument's placeholder or name.
+    """
+    return {
+        name: [
+            _option(each, known or {}) for each in parser._actions if not isinstance(each, argparse._SubParsersAction)
+        ]
+        for name, parser in parsers.items()
+    }
 
 
 def _option(action: argparse.Action, known: Mapping[str, Sequence[str]]) -> Option:
@@ -76,19 +102,24 @@ def _option(action: argparse.Action, known: Mapping[str, Sequence[str]]) -> Opti
         placeholder=placeholder,
         values=tuple(word for word in map(str, values) if _SAFE.fullmatch(word)),
         takes_value=action.nargs != 0,
-        is_path=placeholder in _FILES,
+        is_path=placeholder in _PATHS,
     )
 
 
-def _bash(options: Mapping[str, Sequence[Option]]) -> str:
+def _bash(program: str, options: Options) -> str:
     return _BASH.format(
-        subcommands="|".join(SUBCOMMANDS),
+        function=f"_{program.replace('-', '_')}",
+        subcommands="|".join(_subcommands(options)),
         cases="\n".join(_bash_cases(options)),
-        program=PROGRAM,
+        program=program,
     )
 
 
-def _bash_cases(options: Mapping[str, Sequence[Option]]) -> Iterator[str]:
+def _subcommands(options: Options) -> list[str]:
+    return [name for name in options if name]
+
+
+def _bash_cases(options: Options) -> Iterator[str]:
     for command, its_options in options.items():
         for option in its_options:
             pattern = "|".join(f'"{command}:{name}"' for name in option.names)
@@ -96,12 +127,12 @@ def _bash_cases(options: Mapping[str, Sequence[Option]]) -> Iterator[str]:
                 yield f'        {pattern}) values="{" ".join(option.values)}"; files={int(option.is_path)} ;;'
     for command, its_options in options.items():
         words = [name for option in its_options for name in option.names or option.values]
-        own = [*SUBCOMMANDS, *words] if not command else words
+        own = [*_subcommands(options), *words] if not command else words
         files = int(any(option.is_path for option in its_options if not option.names))
         yield f'        "{command}:"*) values="{" ".join(own)}"; files={files} ;;'
 
 
-_BASH = """_agentgym_runner() {{
+_BASH = """{function}() {{
     local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
     local command="" prefix="" values="" files=0
     if [ "$previous" = "=" ]; then previous="${{COMP_WORDS[COMP_CWORD-2]}}"; fi  # bash splits --run=Maze
@@ -123,18 +154,19 @@ _BASH = """_agentgym_runner() {{
         COMPREPLY+=($(compgen -P "$prefix" -f -- "$current"))
     fi
 }}
-complete -o filenames -F _agentgym_runner {program}
+complete -o filenames -F {function} {program}
 """
 
 
-def _zsh(options: Mapping[str, Sequence[Option]]) -> str:
-    return "autoload -U +X compinit && compinit -u\nautoload -U +X bashcompinit && bashcompinit\n" + _bash(options)
+def _zsh(program: str, options: Options) -> str:
+    set_up = "autoload -U +X compinit && compinit -u\nautoload -U +X bashcompinit && bashcompinit\n"
+    return set_up + _bash(program, options)
 
 
-def _fish(options: Mapping[str, Sequence[Option]]) -> str:
-    everything = " ".join(SUBCOMMANDS)
-    lines = [f"complete -c {PROGRAM} -f"]
-    lines += [f"complete -c {PROGRAM} -n __fish_is_first_token -a {name}" for name in SUBCOMMANDS]
+def _fish(program: str, options: Options) -> str:
+    everything = " ".join(_subcommands(options))
+    lines = [f"complete -c {program} -f"]
+    lines += [f"complete -c {program} -n __fish_is_first_token -a {name}" for name in _subcommands(options)]
     for command, its_options in options.items():
         condition = (
             f"'__fish_seen_subcommand_from {command}'" if command else f"'not __fish_seen_subcommand_from {everything}'"
@@ -143,13 +175,13 @@ def _fish(options: Mapping[str, Sequence[Option]]) -> str:
             values = f" -a '{' '.join(option.values)}'" if option.values else ""
             if not option.names:
                 argument = " -F" if option.is_path else values
-                lines += [f"complete -c {PROGRAM} -n {condition}{argument}"] if argument else []
+                lines += [f"complete -c {program} -n {condition}{argument}"] if argument else []
                 continue
             switches = " ".join(
                 f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names
             )
             value = f" {'-r -F' if option.is_path else '-x'}{values}" if option.takes_value else ""
-            lines.append(f"complete -c {PROGRAM} -n {condition} {switches}{value} -d {_fish_text(option.help)}")
+            lines.append(f"complete -c {program} -n {condition} {switches}{value} -d {_fish_text(option.help)}")
     return "\n".join(lines) + "\n"
 
 

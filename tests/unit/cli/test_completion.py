@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agentgym_tui.cli import main as console_main
 from runner.cli.arguments import EPILOG
 from runner.cli.completion import options_by_command
 from runner.cli.dispatch import SUBCOMMANDS
@@ -20,7 +21,7 @@ QUERY = """
 source {script}
 COMP_WORDS=({words})
 COMP_CWORD=$(({n} - 1))
-_agentgym_runner
+{function}
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
@@ -35,9 +36,10 @@ def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return script
 
 
-def complete_in_bash(script: Path, cwd: Path, *words: str) -> list[str]:
-    quoted = " ".join(f"'{word}'" for word in (COMMAND, *words))
-    query = QUERY.format(script=script, words=quoted, n=1 + len(words))
+def complete_in_bash(script: Path, cwd: Path, *words: str, command: str = COMMAND) -> list[str]:
+    quoted = " ".join(f"'{word}'" for word in (command, *words))
+    function = f"_{Path(command).name.replace('-', '_')}"
+    query = QUERY.format(script=script, words=quoted, n=1 + len(words), function=function)
     completed = subprocess.run(
         ["bash", "--norc", "-c", query], cwd=cwd, capture_output=True, text=True, timeout=30, check=True
     )
@@ -73,6 +75,38 @@ def test_bash_completes_subcommands_options_values_and_paths(
     for name in ("my profile.yaml", "my-other.yaml"):
         (tmp_path / name).touch()
     assert sorted(complete_in_bash(bash_script, tmp_path, *words)) == sorted(completions)
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        (["la"], ["launch"]),
+        (["completion", "z"], ["zsh"]),
+        (["launch", "--no"], ["--node"]),
+        (["watch", "--since", ""], []),
+        (["open", "my"], ["my runs", "my.log"]),
+        (["launch", "--config=my"], ["--config=my runs", "--config=my.log"]),
+    ],
+)
+def test_bash_completes_the_command_of_the_console(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], completions: list[str]
+) -> None:
+    assert console_main(["completion", "bash"]) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    for name in ("my runs", "my.log"):
+        (tmp_path / name).touch()
+    assert sorted(complete_in_bash(script, tmp_path, *words, command="agentgym-tui")) == sorted(completions)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_of_the_console_is_valid_for_its_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert console_main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert [word for word in ("launch", "watch", "open", "config", "data-dir", "since") if word not in script] == []
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([shell, "-n"], input=script, text=True, timeout=30, check=True)
 
 
 @pytest.mark.long
