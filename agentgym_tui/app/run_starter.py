@@ -11,6 +11,7 @@ from agentgym_tui.app.refresh import RefreshingApp
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.commands.registry import NODE
 from agentgym_tui.config.settings import Settings
+from agentgym_tui.presenters.environment_rows import no_environments
 from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.safe_text import join, sanitize_line, sanitize_message, trusted
 from agentgym_tui.screens.base import ConsoleScreen
@@ -42,7 +43,7 @@ class RunStartingApp(RefreshingApp, inherit_bindings=False):
         if not self._may_start():
             return
         if not self.session.store.envs:
-            toast(self, trusted("environments not loaded yet"), failed=True)
+            toast(self, no_environments(self.session.store), failed=True)
         elif env := self._selected_env():
             self._run_once([env])
         else:

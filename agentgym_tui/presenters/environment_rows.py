@@ -107,6 +107,12 @@ def _memory_rank(memory: str) -> Rank | None:
     return number_rank(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")) if size else None
 
 
+def no_environments(store: RunStore) -> SafeText:
+    """Return why there is no environment to run."""
+    is_loaded = bool(store.agents)  # a node that has answered lists at least the agents of the package
+    return trusted("the node's profile has no environments; add them" if is_loaded else "environments not loaded yet")
+
+
 def health_label(status: str | None) -> tuple[SafeText, Tone]:
     """Return the label and the tone of the health of an environment."""
     return _HEALTH.get(status or "", _HEALTH["unknown"])

@@ -6,6 +6,7 @@ from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
+from agentgym_tui.presenters.environment_rows import no_environments
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import join, masked_rows, sanitize_line, trusted
@@ -28,7 +29,7 @@ class BatteryPicker(DialogScreen[list[str]]):
 
     def __init__(self, store: RunStore, agent: AgentChoice) -> None:
         super().__init__()
-        self._tiers = list_batteries(store)
+        self._tiers, self._no_tiers = list_batteries(store), no_environments(store)
         self._agent = agent
 
     def compose(self) -> ComposeResult:
@@ -49,7 +50,7 @@ class BatteryPicker(DialogScreen[list[str]]):
 
     def _about(self, width: int) -> list[Line]:
         if not self._tiers:
-            return [[Cell(trusted("Environments not loaded yet."), "warn")]]
+            return [[Cell(self._no_tiers, "warn")]]
         if self._agent.problem:
             rows = wrap_text(masked_rows(self._agent.problem), width, 2)
             return [[Cell(trusted("Choose a tier, then an agent."))], *([Cell(row, "warn")] for row in rows)]

@@ -12,6 +12,7 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.sessions.run_commands import list_batteries
 from agentgym_tui.state.run_store import RunStore
+from runner.events.control import NodeList
 from tests.support.console.fake_session import (
     FakeSession,
     bus_session,
@@ -93,6 +94,17 @@ async def test_r_without_environments_says_so() -> None:
         await wait_for_text(pilot, "Welcome")
         await pilot.press("r")
         await wait_for_text(pilot, "environments not loaded yet")
+
+
+async def test_r_and_b_say_that_the_profile_has_no_environments() -> None:
+    session = FakeSession(RunStore())
+    session.store.apply_list(NodeList(batches=[], envs=[], agents=["oracle"], models=[]))
+    async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
+        await wait_for_text(pilot, "Welcome")
+        await pilot.press("r")
+        await wait_for_text(pilot, "the node's profile has no environments")
+        await pilot.press("b")
+        await wait_for_text(pilot, "Battery", "│  the node's profile has no environments")
 
 
 async def test_full_stop_repeats_the_last_run_with_a_new_batch_id() -> None:
