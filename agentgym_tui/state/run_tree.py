@@ -177,8 +177,15 @@ def _search_text(batch: BatchRun) -> str:
     return "\n".join(text[:MAX_SEARCHED_CHARS] for text in texts if text).casefold()
 
 
-def _rank(number: int, batches: Sequence[BatchRun]) -> tuple[int, int, int]:
+def _rank(number: int, batches: Sequence[BatchRun]) -> tuple[int, float, int]:
+    """Return where a run stands; consoles hear of batches in different orders, so ended ones stand by their end."""
     order = min(_ORDER.get(batch.status, _ENDED) for batch in batches)
+    if order == _ENDED:
+        return (
+            order,
+            -max((as_aware(each.ended_at).timestamp() for each in batches if each.ended_at), default=0.0),
+            number,
+        )
     positions = [batch.position for batch in batches if batch.status == "queued" and batch.position is not None]
     return order, min(positions, default=_LAST) if order == _ORDER["queued"] else 0, number
 

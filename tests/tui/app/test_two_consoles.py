@@ -55,7 +55,11 @@ async def wait_until_equal(one: Pilot[None], other: Pilot[None], *texts: str) ->
         shown = "\n".join(" ".join(row) for row in rows(one))
         return rows(one) == rows(other) and all(text in shown for text in texts)
 
-    await wait_until(other, are_equal, f"the same rows with {texts}")
+    try:
+        await wait_until(other, are_equal, f"the same rows with {texts}")
+    except AssertionError as exc:
+        exc.add_note(screen_text(one.app))
+        raise
 
 
 async def start(pilot: Pilot[None], *envs: str, repeat: int) -> str:

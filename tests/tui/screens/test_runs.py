@@ -292,6 +292,17 @@ def test_started_batches_stand_at_the_end_of_the_queue_until_the_node_lists_them
     assert waiting_runs(store) == [batch_id(1), batch_id(2), "b"]
 
 
+def test_ended_runs_stand_by_their_end_in_whatever_order_a_console_hears_of_them() -> None:
+    orders = []
+    for heard in ([0, 1, 2], [2, 0, 1]):
+        store, tree = RunStore(), RunTree()
+        ends = {n: START + timedelta(seconds=[20, 30, 10][n]) for n in heard}
+        store.apply_events([msgspec.structs.replace(durable(batch_completed(n)), time=at) for n, at in ends.items()])
+        tree.update(store)
+        orders.append([row.run_id for row in tree.rows])
+    assert orders == [[batch_id(1), batch_id(0), batch_id(2)]] * 2
+
+
 def test_a_started_batch_keeps_the_position_that_the_queue_reported_before_the_reply() -> None:
     store = busy_store()
     store.apply_list(node_list(batch_state(1, "queued"), batch_state(0)))
