@@ -294,8 +294,10 @@ async def prune_when_idle(
 def _unmet(policy: Policy, report: PruneReport) -> list[str]:
     if report.problems or not exceeds_quota(policy, report):
         return []
+    reasons = ", ".join(reason for reason in report.kept if reason != ARCHIVED)
     advice = "set archive: false to delete old ones" if policy.archive else "the other episodes are kept"
-    return [f"the episodes exceed retention.max_bytes ({policy.max_bytes}) and no more can be pruned; {advice}"]
+    why = f"episodes are kept: {reasons}" if reasons else advice
+    return [f"the episodes exceed retention.max_bytes ({policy.max_bytes}) and no more can be pruned now; {why}"]
 
 
 def exceeds_quota(policy: Policy, report: PruneReport) -> bool:

@@ -203,6 +203,28 @@ def test_an_idle_node_prunes_and_a_busy_one_does_not(state: StateDir, caplog: py
     assert any("2 episodes archived, 0 deleted" in each for each in caplog.messages)
 
 
+@pytest.mark.parametrize(
+    ("kept", "why"),
+    [({}, "set archive: false to delete old ones"), ({"event not delivered": 2}, "are kept: event not delivered")],
+)
+def test_a_missed_quota_is_reported_with_what_would_help(
+    state: StateDir, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, kept: dict[str, int], why: str
+) -> None:
+    report = PruneReport(n_bytes=2, kept={"archived": 1, **kept})
+    monkeypatch.setattr(state.pruner, "prune", lambda *_, **__: report)
+    answers = iter([True])
+
+    async def is_idle() -> bool:
+        if next(answers, False):
+            return True
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(prune_when_idle(state.pruner, Policy(max_bytes=1), is_idle, lambda: False, interval_s=0.0))
+    (message,) = [each for each in caplog.messages if "exceed retention.max_bytes" in each]
+    assert message.endswith(why)
+
+
 def test_a_profile_without_retention_prunes_nothing(state: StateDir) -> None:
     policy = Policy.from_profile(RetentionSettings())
     assert not policy.prunes
