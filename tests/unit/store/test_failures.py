@@ -24,8 +24,14 @@ from runner.util.display_text import is_unsafe
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
 
 Cause = Literal["invalid", "loop", "error"]
-ENVIRONMENTS = ("Maze", "TextCraft", "BabyAI")
-LOOPS = {"Maze": "move up", "TextCraft": "inventory", "BabyAI": "turn left"}
+LOOPS = {
+    "Maze": "move up",
+    "TextCraft": "inventory",
+    "BabyAI": "turn left",
+    "Wordle": "crane",
+    "ALFWorld": "inventory",
+    "WebShop": "search[shoes]",
+}
 
 
 class CorruptedOracle(OracleAgent):
@@ -47,16 +53,16 @@ class CorruptedOracle(OracleAgent):
 
 def test_planted_causes_come_out_as_clusters() -> None:
     found: list[tuple[tuple[str, str], Failure]] = []
-    for env in ENVIRONMENTS:
+    for env in LOOPS:
         for cause in get_args(Cause):
             for task in range(8):
                 failure = play(env, task, "tests.unit.store.test_failures.CorruptedOracle", cause=cause)
                 found += [((env, cause), failure)] if failure else []
-    for env in ("Maze", "Wordle", "SQLGym"):
+    for env in ("Maze", "Wordle", "ALFWorld", "SQLGym"):
         for task in range(8):
             failure = play(env, task, "runner.agents.random.RandomAgent")
             found += [((env, "random"), failure)] if failure else []
-    assert len(found) > 50
+    assert len(found) > 140
     clusters = Counter((planted, (planted[0], *key(failure))) for planted, failure in found)
     assert best_share(clusters, by=1) >= 0.95, "purity"
     assert best_share(clusters, by=0) >= 0.95, "completeness"
