@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from runner.results.summary import ResultRow
     from runner.results.task_matrix import Attempt, Estimate
 
-ATTEMPTS: Final = 4
-"""Index of the column of attempts, which takes what the others leave."""
-
 MATRIX_COLUMNS: Final = (
     Column("task", 6, right=True),
     Column("success", 7, right=True),
