@@ -20,11 +20,12 @@ from agentgym_tui.presenters.alignment_rows import (
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.safe_text import SafeText, fill_in, masked_line, sanitize_line, trusted
 from agentgym_tui.screens.base import ConsoleScreen, ResultScreen
-from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episode.opening import open_among
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_library import record_from_bytes
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_file
 from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.state.episode_query import exact_terms
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split
@@ -84,7 +85,7 @@ class CompareScreen(ResultScreen[None]):
 
     def action_open_side(self, side: int) -> None:
         """Open episode A (0) or B (1)."""
-        self.app.push_screen(EpisodeScreen(self._session, self._keys[side], ui_state=self._ui_state))
+        open_among(self, self._session, self._keys[side], exact_terms(id=self._keys), self._ui_state)
 
     def action_difference(self, by: int) -> None:
         """Go to the next (1) or previous (-1) step that differs."""

@@ -10,7 +10,7 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.cluster_rows import CLUSTER_COLUMNS, ClusterRows, cluster_heading, cluster_lines
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episode.opening import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
 from agentgym_tui.sessions.protocols import Library
 from agentgym_tui.state.episode_list import select_rows
@@ -49,14 +49,13 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
     def action_open(self) -> None:
         """List the episodes of the selected cluster."""
         if (cluster := self._selected) is not None:
-            terms = exact_terms(env=cluster.env, failure=cluster.failure)
-            whole = f"({self._query}) {terms}" if self._query else terms
-            self.post_message(self.EpisodesRequested(whole if len(whole) <= MAX_CHARS else terms))
+            whole = f"({self._query}) {_terms(cluster)}" if self._query else _terms(cluster)
+            self.post_message(self.EpisodesRequested(whole if len(whole) <= MAX_CHARS else _terms(cluster)))
 
     def action_shortest(self) -> None:
         """Open the shortest episode of the selected cluster."""
         if (cluster := self._selected) is not None:
-            self.app.push_screen(EpisodeScreen(self.session, cluster.representative, ui_state=self.ui_state))
+            open_among(self, self.session, cluster.representative, _terms(cluster), self.ui_state)
 
     async def read(self, library: Library) -> None:
         """Group the failed episodes that the query selects."""
@@ -84,6 +83,10 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
     @property
     def _n_failed(self) -> int:
         return sum(cluster.n for cluster in self.tasks.all_rows)
+
+
+def _terms(cluster: Cluster) -> str:
+    return exact_terms(env=cluster.env, failure=cluster.failure)
 
 
 def _clusters(library: Library, query: str, tags: Mapping[str, Sequence[str]]) -> list[Cluster]:

@@ -21,7 +21,7 @@ from agentgym_tui.presenters.matrix_rows import (
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episode.opening import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
 from agentgym_tui.sessions.protocols import Library
 from agentgym_tui.state.filtered_list import FilteredList
@@ -117,7 +117,8 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
         """Open the episode of the selected attempt."""
         if (task := self._selected_task) is not None and task.attempts:
             attempt = task.attempts[min(self._table.attempt, len(task.attempts) - 1)]
-            self.app.push_screen(EpisodeScreen(self.session, attempt.episode_id, ui_state=self.ui_state))
+            attempts = episodes_filter([self._row], task=task.task_index)
+            open_among(self, self.session, attempt.episode_id, attempts, self.ui_state)
 
     def action_compare(self) -> None:
         """Compare the best attempt of the selected task, step by step, with the worst one."""

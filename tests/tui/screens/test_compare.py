@@ -41,6 +41,7 @@ def record(data_dir: Path, *played: tuple[str, str], success: bool = False) -> E
 @pytest.fixture
 def episodes(tmp_path: Path) -> tuple[EpisodeRecord, EpisodeRecord]:
     shared = ("go up", "a wall above you")
+    record(tmp_path, shared)  # in neither side
     return (
         record(tmp_path, shared, ("go left", "a red door"), ("open", "done"), success=True),
         record(tmp_path, shared, ("go left", f"a blue door {HOSTILE}")),
@@ -54,7 +55,7 @@ async def test_two_marked_episodes_are_compared(
     session = FileSession([tmp_path])
     async with Console(session).run_test(size=size) as pilot:
         await pilot.press("2")
-        await wait_for_widget_text(pilot, "#summary", "2 episodes")
+        await wait_for_widget_text(pilot, "#summary", "3 episodes")
         await pilot.press("c")
         assert session.store.marked_episode == episodes[1].episode_id
         await pilot.press("j", "c")
@@ -67,16 +68,18 @@ async def test_two_marked_episodes_are_compared(
         await wait_for_widget_text(pilot, TEXTS, "(no such step)", "done")
         assert "only B: open" in widget_text(pilot, STEPS)
         await pilot.press("B")
-        await wait_for_widget_text(pilot, HEADING, "success", "Maze task 4")
+        await wait_for_widget_text(pilot, HEADING, "success", "Maze task 4", "2 of 2")
+        await pilot.press("p")  # the other side
+        await wait_for_widget_text(pilot, HEADING, "failure", "1 of 2")
         await pilot.press("escape", "escape")
-        await wait_for_widget_text(pilot, "#summary", "2 episodes")
+        await wait_for_widget_text(pilot, "#summary", "3 episodes")
 
 
 async def test_a_mark_is_removed_by_the_same_key(tmp_path: Path, episodes: tuple[EpisodeRecord, EpisodeRecord]) -> None:
     session = FileSession([tmp_path])
     async with Console(session).run_test(size=(80, 24)) as pilot:
         await pilot.press("2")
-        await wait_for_widget_text(pilot, "#summary", "2 episodes")
+        await wait_for_widget_text(pilot, "#summary", "3 episodes")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, HEADING, "Maze task 4")
         await pilot.press("c")
@@ -89,7 +92,7 @@ async def test_a_file_that_is_gone_is_said(tmp_path: Path, episodes: tuple[Episo
     session = FileSession([tmp_path])
     async with Console(session).run_test(size=(120, 40)) as pilot:
         await pilot.press("2")
-        await wait_for_widget_text(pilot, "#summary", "2 episodes")
+        await wait_for_widget_text(pilot, "#summary", "3 episodes")
         EpisodeStore(tmp_path).path(episodes[0].batch_id, episodes[0].episode_id).unlink()
         await pilot.press("c", "j", "c")
         await wait_for_widget_text(pilot, HEADING, "cannot be compared")

@@ -95,7 +95,7 @@ async def test_failures_are_opened_from_results(session: FakeSession) -> None:
         await wait_for_widget_text(pilot, SUMMARY, "3 failed episodes · 1 cluster")
         await wait_for_widget_text(pilot, "#detail", "the environment ended it without success: go …", "shortest: ")
         await pilot.press("v")
-        await wait_for_widget_text(pilot, HEADING, "Maze task")
+        await wait_for_widget_text(pilot, HEADING, "Maze task", "of 3")
         await pilot.press("escape", "enter")
         await wait_for_widget_text(pilot, SUMMARY, "20 episodes · 3 match")
 

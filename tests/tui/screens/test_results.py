@@ -46,7 +46,9 @@ async def test_rates_matrix_episode_and_comparison_by_keyboard() -> None:
         await pilot.press("j", "right", "right")
         await wait_for_widget_text(pilot, DETAIL, "task 1 · attempt 3 of 8 · - failure")
         await pilot.press("enter")
-        await wait_for_widget_text(pilot, "#heading", "Wordle task 1")
+        await wait_for_widget_text(pilot, "#heading", "Wordle task 1", "6 of 8")
+        await pilot.press("n")  # only the attempts of the task follow
+        await wait_for_widget_text(pilot, "#heading", "Wordle task 1", "7 of 8")
         await pilot.press("escape", "escape")
         await wait_for_widget_text(pilot, SUMMARY, "Results · 240 episodes")
         await pilot.press("v")
