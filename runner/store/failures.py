@@ -52,6 +52,7 @@ _SENTENCE_END = re.compile(r"[\r\n]|\[SEP\]|[.!?](?=\s|$)")
 _QUOTED = re.compile(r""""[^"]*"|(?<!\w)'[^']*'|`[^`]*`""")
 _EXPLAINED = re.compile(r"error|exception|fail|invalid|warning|cannot|could not", re.IGNORECASE)
 """Words before a colon that is followed by an explanation."""
+_NUMBERED = re.compile(r"\b(the|an?) [^\W\d_]+ \d+\b", re.IGNORECASE)
 _TOKEN = re.compile(r"\S+")
 _WORD = re.compile(r"[^\W\d_]{2,}(?:['\N{RIGHT SINGLE QUOTATION MARK}-][^\W\d_]+)*")
 _PUNCTUATION = "\"'`.,;:!?()[]{}<>|"
@@ -156,13 +157,16 @@ def action_template(action: Action) -> str:
 
 
 def text_template(text: str, literals: Iterable[str] = ()) -> str:
-    """Return the words of the first sentence of a text; numbers, names, quotations and ``literals`` become a gap."""
+    """Return the words of the first sentence of a text; numbers, names, quotations and ``literals`` become a gap.
+
+    A name is also what has a number, such as ``the sidetable 1``.
+    """
     masked = frozenset(literals)
     sentence = next(filter(str.strip, _SENTENCE_END.split(_QUOTED.sub(" 0 ", text[:MAX_TEXT]))), "")
     head, _, _ = sentence.partition(": ")
     sentence = sentence if _EXPLAINED.search(head) else head  # other colons introduce things of the task
     parts: list[str] = []
-    for part in _template_parts(sentence, masked):
+    for part in _template_parts(_NUMBERED.sub(r"\1 0", sentence), masked):
         if part != GAP or parts[-1:] != [GAP]:
             parts.append(part)
         if len(parts) == MAX_WORDS:

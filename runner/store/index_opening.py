@@ -18,6 +18,7 @@ from runner.store.index import FILE_NAME, EpisodeIndex, file_id
 from runner.store.index_schema import SCHEMA
 from runner.store.old_outbox import take_over
 from runner.util.files import file_lock
+from runner.util.safe_values import escape_surrogates
 from runner.util.sqlite import BUSY_TIMEOUT_S, open_database
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ FILES_AT_A_TIME: Final = 100
 """Number of files that are read for one transaction."""
 
 _UNKNOWN = "SELECT batch_id, episode_id FROM episodes WHERE flags IS NULL LIMIT ?"
-_SET = "UPDATE episodes SET flags = ?, failure = ?, failed_step = ? WHERE batch_id = ? AND episode_id = ?"
+_SET = "UPDATE episodes SET flags = ?, failure = ?, failed_step = ?, currency = ? WHERE batch_id = ? AND episode_id = ?"
 
 
 def open_index(store: EpisodeStore, *, is_owner: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S) -> EpisodeIndex:
@@ -82,7 +83,7 @@ def open_filled_index(store: EpisodeStore) -> EpisodeIndex:
 
 
 def fill_findings(store: EpisodeStore, index: EpisodeIndex, should_stop: Callable[[], bool] = lambda: False) -> int:
-    """Add the findings to rows of earlier versions, which lack them; return the number of these rows.
+    """Add the findings and the currency to rows of earlier versions, which lack them; return the number of these rows.
 
     Args:
         store: the episode files, which are read.
@@ -103,11 +104,12 @@ def fill_findings(store: EpisodeStore, index: EpisodeIndex, should_stop: Callabl
 
 def _changes(store: EpisodeStore, keys: Iterable[tuple[str, str]]) -> Iterable[tuple[object, ...]]:
     for batch_id, episode_id in keys:
-        flags, failure, step = None, None, None
+        flags, failure, step, currency = None, None, None, None
         with suppress(StoreError):  # the next comparison with the files removes or replaces the row
             record = store.load(store.path(batch_id, episode_id))
             flags, failure, step = row_findings(record, record.timesteps).values()
-        yield flags or "", failure, step, batch_id, episode_id
+            currency = record.currency and escape_surrogates(record.currency)
+        yield flags or "", failure, step, currency, batch_id, episode_id
 
 
 def _reconciled(index: EpisodeIndex) -> EpisodeIndex:

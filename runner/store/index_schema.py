@@ -43,7 +43,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         flags: names of the flags, joined by commas; None if they are not known yet, as in rows of earlier versions.
         failure: ``Failure.line`` of a failed episode; None for others.
         failed_step: index of the step that failed; None without one.
-        currency: currency of ``cost``; None if no price was known, and in rows of earlier versions.
+        currency: currency of ``cost``; None if no price was known, or while ``flags`` are not known.
     """
 
     episode_id: str
@@ -147,25 +147,19 @@ _DERIVED = f"""
     {_END}
 """
 
-
-def _keep_rows_without(*missing: str) -> str:
-    """Return the migration of an earlier version whose rows have all columns but the ``missing`` ones."""
-    known = ", ".join(name for name in (*EpisodeRow.__struct_fields__, "size", "mtime_ns") if name not in missing)
-    return f"""
+_KEPT = ", ".join(
+    name for name in (*EpisodeRow.__struct_fields__, "size", "mtime_ns") if name not in (*FOUND_COLUMNS, "currency")
+)
+_MIGRATION = f"""
     BEGIN IMMEDIATE;
     DROP TRIGGER announced;
     ALTER TABLE episodes RENAME TO old_episodes;
     {_EPISODES};
-    INSERT INTO episodes ({known}) SELECT {known} FROM old_episodes;
+    INSERT INTO episodes ({_KEPT}) SELECT {_KEPT} FROM old_episodes;
     DROP TABLE old_episodes;
     {_END}
 """
-
-
-_MIGRATIONS: Final[Mapping[int, str]] = {
-    6: _keep_rows_without(*FOUND_COLUMNS, "currency"),  # ``fill_findings`` adds flags and failures
-    7: _keep_rows_without("currency"),
-}
+"""Keeps the rows of versions 6 and 7 without flags, failures and currency; ``fill_findings`` adds those of today."""
 
 # Compared columns have the same type, as SQLite does not use an index otherwise.
 # The event of an episode has only an id: the rest follows from the row of the episode. Each event has one mark per sink
@@ -192,7 +186,7 @@ SCHEMA = SqliteSchema(
     ),
     upgrade=f"BEGIN IMMEDIATE; DROP TABLE IF EXISTS episodes; DROP TABLE IF EXISTS damaged; {_DERIVED}",
     upgrade_from=_FIRST_DURABLE_VERSION,
-    migrations=_MIGRATIONS,
+    migrations={6: _MIGRATION, 7: _MIGRATION},
     indexes=(_RESULT_INDEX, _UNKNOWN_INDEX),
     kept_probes=(
         "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",

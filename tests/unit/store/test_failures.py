@@ -123,6 +123,7 @@ def test_the_cause_is_what_happened_at_the_end(episode: EpisodeRecord, failure: 
         ('Error: no such column "x y" here', [], "Error no such column … here"),
         ("[('Smith', 'poetry'), (1,)]", [], "…"),
         ("\n\n  You can't do that!\nReally", [], "You can't do that"),
+        ("You pick up the mug 2 from a SideTable 1", [], "You pick up the … from …"),
         ("Inventory: birch log x 2", [], "Inventory"),
         ("Instruction: [SEP] find me", [], "Instruction"),
         ("", [], ""),

@@ -164,7 +164,9 @@ def test_rows_of_the_version_before_are_kept_and_get_their_flags_afterwards(
     upgraded.close()
 
 
-def test_rows_of_version_7_are_kept_without_a_currency(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_rows_of_version_7_are_kept_and_get_their_currency_afterwards(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
     RecordedEpisode(episode_store, index, model="small", currency="EUR").record_episode()
     ((before,), events) = newest_rows(index), index.select("SELECT * FROM events")
     index.close()
@@ -172,7 +174,9 @@ def test_rows_of_version_7_are_kept_without_a_currency(episode_store: EpisodeSto
     execute(database_path(episode_store), "PRAGMA user_version = 7")
     with closing(open_index(episode_store)) as upgraded:
         (row,) = newest_rows(upgraded)
-        assert (row.currency, msgspec.structs.replace(row, currency="EUR")) == (None, before)
+        assert (row.currency, row.flags, row.reward) == (None, None, before.reward)
+        assert fill_findings(episode_store, upgraded) == 1
+        assert newest_rows(upgraded) == [before]
         assert upgraded.select("SELECT * FROM events") == events
 
 
