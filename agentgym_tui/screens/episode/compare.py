@@ -20,7 +20,7 @@ from agentgym_tui.presenters.alignment_rows import (
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.safe_text import SafeText, fill_in, masked_line, sanitize_line, trusted
 from agentgym_tui.screens.base import ConsoleScreen, ResultScreen
-from agentgym_tui.screens.episode.opening import open_among
+from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_library import record_from_bytes
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_file

@@ -10,7 +10,7 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.cluster_rows import CLUSTER_COLUMNS, ClusterRows, cluster_heading, cluster_lines
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.episode.opening import open_among
+from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
 from agentgym_tui.sessions.protocols import Library
 from agentgym_tui.state.episode_list import select_rows

@@ -21,7 +21,7 @@ from agentgym_tui.presenters.matrix_rows import (
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.episode.opening import open_among
+from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
 from agentgym_tui.sessions.protocols import Library
 from agentgym_tui.state.filtered_list import FilteredList
