@@ -110,9 +110,10 @@ def environment_cell(env: str, mode: str, data_label: str) -> str:
 
 
 def outcomes_cell(outcomes: Mapping[str, int], n_unscored: int = 0) -> str:
-    """Return the number of episodes per outcome as text, and how many are unscored because idle play can succeed."""
+    """Return the number of episodes per outcome as text, and how many are unscored, with the possible reasons."""
     counts = [f"{count} {outcome}" for outcome, count in outcomes.items()]
-    return ", ".join([*counts, f"{n_unscored} unscored: idle play can succeed"] if n_unscored else counts)
+    reasons = "idle play can succeed, or an import has no result"
+    return ", ".join([*counts, f"{n_unscored} unscored: {reasons}"] if n_unscored else counts)
 
 
 def usage_cells(

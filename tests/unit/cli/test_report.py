@@ -99,7 +99,7 @@ def test_unscored_episodes_are_marked_and_count_in_no_rate(
     print_summary([result], [], tmp_path, as_json=False)
     summary = cells_by_column(capsys.readouterr().out)
     assert stored["success_rate"] == summary["success"] == "100.0% of 1"
-    assert "2 success, 1 unscored: idle play can succeed" in stored["outcomes"]
+    assert "2 success, 1 unscored: idle play can succeed, or an import has no result" in stored["outcomes"]
     assert "1 unscored: idle play can succeed" in summary["outcomes"]
     assert (result.n_rated, result.n_unscored) == (1, 1)
 
