@@ -172,10 +172,9 @@ def _config(*, write: bool) -> int:
 
 def _completion(shell: str, parser: argparse.ArgumentParser) -> int:
     """Print the completion script of a shell; return 0."""
-    from runner.cli.completion import completion_script, options_of
+    from runner.cli.completion import completion_script, options_of, parsers_of
 
-    (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
-    sys.stdout.write(completion_script(shell, parser.prog, options_of({"": parser, **commands.choices})))
+    sys.stdout.write(completion_script(shell, parser.prog, options_of(parsers_of(parser))))
     return 0
 
 

@@ -64,6 +64,12 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     return {name: importlib.import_module(module).build_parser() for name, module in modules.items()}
 
 
+def parsers_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each subcommand of a parser, and the parser itself under an empty name."""
+    (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    return {"": parser, **commands.choices}
+
+
 def options_by_command() -> dict[str, list[Option]]:
     """Return the options of each of ``parsers``."""
     known = {"ENV": plugins.registered_names(plugins.ENVS), "--agent": plugins.registered_names(plugins.AGENTS)}
