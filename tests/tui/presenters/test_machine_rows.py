@@ -318,6 +318,7 @@ def test_a_model_server_has_the_load_that_it_reports_while_it_does() -> None:
         (2, 4, "rate limit ! at most 2 requests/min and 4 in flight: reached"),
         (60, 1, "rate limit ! at most 60 requests/min and 1 in flight: reached"),
         (10**18, 2, "rate limit at most "),
+        pytest.param(10**400, 10**400, "rate limit at most ", id="huge"),
     ],
 )
 def test_the_rate_limits_of_the_profile_are_shown_and_whether_they_are_reached(
