@@ -15,7 +15,7 @@ from agentgym_tui.textual_compat import never_skip
 MIN_INTERVAL_S: Final = 0.1
 """Minimum time between two repaints, in seconds."""
 
-MAX_INTERVAL_S: Final = 0.4
+MAX_INTERVAL_S: Final = 0.5
 """Maximum time between two repaints, in seconds."""
 
 CPU_TIME_FACTOR: Final = 5

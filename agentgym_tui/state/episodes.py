@@ -374,6 +374,7 @@ class EpisodeRegistry:
         self.running_version += 1
         self._n_awaited -= len(tracker.awaited)
         self._n_missing_evicted += 0 if tracker.has_file else tracker.n_missing
+        self._by_batch = -1, {}  # else it would keep the episode in memory
         self._evicted[episode_id] = episode.running
         if len(self._evicted) > MAX_EVICTED_IDS:
             del self._evicted[next(iter(self._evicted))]

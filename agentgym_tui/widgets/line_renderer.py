@@ -216,9 +216,11 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
             if self.is_on_screen:  # else it is painted when it is shown
                 self.refresh(self._inner_size.region)
             return
-        changed = [row for row, strip in self._screen_strips.items() if self.render_line(row) is not strip]
-        if changed:
+        rows = ((row, strip, self.render_line(row)) for row, strip in self._screen_strips.items())
+        if changed := {row: drawn for row, strip, drawn in rows if drawn is not strip}:
             self.refresh(*(Region(0, row, self._inner_size.width, 1) for row in changed))
+            if self.is_on_screen:
+                self._screen_strips |= changed  # the repaint need not draw them again
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Return the visible rows; if the widget has neither border nor padding, unchanged rows come from the cache."""

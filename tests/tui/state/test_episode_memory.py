@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,3 +83,12 @@ def test_items_of_a_running_episode_that_is_not_kept_count_as_missing() -> None:
     store.apply_events([live(ended(1, seq=1)), live(started(3)), live(timestep(1, 0, seq=2))])
     assert list(store.episodes) == [episode_id(2), episode_id(3)]
     assert store.n_missing == 3
+
+
+def test_an_episode_that_is_not_kept_is_freed_although_its_batch_was_looked_at() -> None:
+    store = RunStore(max_episodes=1)
+    store.apply_events([live(started(0))])
+    (played,) = store.episodes_of(store.episodes[episode_id(0)].batch_id)
+    store.apply_events([live(started(1))])
+    assert list(store.episodes) == [episode_id(1)]
+    assert gc.get_referrers(played) == []

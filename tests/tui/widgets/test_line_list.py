@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Self
 
 import pytest
@@ -8,6 +9,7 @@ from textual import events
 from textual.geometry import Region
 from textual.scrollbar import ScrollBar
 
+from agentgym_tui.presenters.cells import Tone
 from agentgym_tui.widgets.line_list import CursorType, LineList
 from tests.support.console.line_views import SIZE, NamedRows, list_pilot, numbered_rows, scroll_top, visible_rows
 from tests.support.console.pilot import wait_until
@@ -190,6 +192,24 @@ async def test_only_a_changed_line_is_redrawn() -> None:
             view.refresh_changed()
             assert visible_rows(view)[1:3] == ["line 1second 1", f"line 2, {n}second 2"]
         assert refreshed == {Region(0, 2, SIZE[0], 1)}
+
+
+async def test_a_changed_line_is_asked_for_once_until_it_is_painted() -> None:
+    source, asked = numbered_rows(5), list[int]()
+
+    class RecordingList(LineList):
+        def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
+            asked.append(index)
+            return super().row_cells(index, width)
+
+    view = RecordingList(source)
+    async with list_pilot(view) as (_, pilot):
+        asked.clear()
+        source.names[2] = "another line"
+        view.refresh_changed()
+        await pilot.pause()
+        assert visible_rows(view)[2] == "another linesecond 2"
+        assert asked == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
