@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 EPISODE_SLACK: Final = 100
 """Number of episodes by which one message may exceed the limit before the oldest episodes are evicted."""
 
-MAX_AWAITED: Final = 200_000
+MAX_AWAITED: Final = 100_000
 """Largest number of missing sequence numbers listed for all episodes together."""
 
 FREED_SHARE: Final = 1 / 64
