@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from runner.inference.api_keys import read_api_key
 from runner.inference.endpoints import EndpointSpec, url_origin
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import fetch, model_client
+from runner.util.background_queue import BackgroundQueue
 from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class _FeedbackItem(NamedTuple):
 
 
 class FeedbackSender:
-    """Sends feedback on its own thread, which the first item starts; thread-safe.
+    """Sends feedback in the background; thread-safe.
 
     Args:
         metrics: TensorZero's metric names for reward and success; None disables feedback.
@@ -54,15 +54,14 @@ class FeedbackSender:
         environ: Mapping[str, str],
         mask: Mask,
     ) -> None:
-        """Start with an empty queue and without a thread."""
+        """Start with an empty queue."""
         self._metrics = metrics
         self._specs = {spec.name: spec for spec in specs}
         self._environ = environ
         self._mask = mask
         self._lock = threading.Lock()
         self._links: OrderedDict[str, list[_Link]] = OrderedDict()
-        self._queue: queue.Queue[_FeedbackItem | None] = queue.Queue(MAX_QUEUED)
-        self._thread: threading.Thread | None = None
+        self._queue = BackgroundQueue("feedback", self._deliver, MAX_QUEUED)
         self._warned = False
 
     def remember(self, episode_id: str, endpoint: str, gateway_id: str) -> None:
@@ -81,17 +80,12 @@ class FeedbackSender:
             links = self._links.pop(episode_id, [])
         for link in links:
             for metric, value in self._values(reward, success):
-                self._enqueue(_FeedbackItem(link, metric, value))
+                if not self._queue.put(_FeedbackItem(link, metric, value)):
+                    self._warn(f"{MAX_QUEUED} items are queued already")
 
     def close(self, timeout_s: float) -> None:
-        """Send the queued feedback for at most ``timeout_s`` seconds, then end the thread and drop the rest."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        self._enqueue(None)
-        thread.join(timeout_s)
-        if thread.is_alive():
+        """Send the queued feedback for at most ``timeout_s`` seconds, then drop the rest."""
+        if not self._queue.close(timeout_s):
             self._warn("the gateway is too slow; the unsent feedback is dropped")
 
     def _values(self, reward: float, success: bool) -> list[tuple[str, float | bool]]:
@@ -99,24 +93,11 @@ class FeedbackSender:
         values = [] if metrics is None else [(metrics.reward, float(reward)), (metrics.success, bool(success))]
         return [(name, value) for name, value in values if name is not None]
 
-    def _enqueue(self, item: _FeedbackItem | None) -> None:
+    async def _deliver(self, item: _FeedbackItem) -> None:
         try:
-            self._queue.put_nowait(item)
-        except queue.Full:
-            self._warn(f"{MAX_QUEUED} items are queued already")
-            return
-        with self._lock:
-            if self._thread is None and item is not None:
-                self._thread = threading.Thread(target=self._run, name="feedback", daemon=True)
-                self._thread.start()
-
-    def _run(self) -> None:
-        with asyncio.Runner() as runner:
-            while (item := self._queue.get()) is not None:
-                try:
-                    runner.run(self._post(item))
-                except EndpointFailure as failure:
-                    self._warn(f"{item.metric}: {failure}")
+            await self._post(item)
+        except EndpointFailure as failure:
+            self._warn(f"{item.metric}: {failure}")
 
     async def _post(self, item: _FeedbackItem) -> None:
         spec = item.link.spec

@@ -6,12 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import queue
 import signal
 import subprocess
 import tempfile
-import threading
-import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +22,7 @@ from runner.inference.errors import EndpointFailure
 from runner.inference.http import SmallResponse, fetch, model_client
 from runner.store.episode_file import shared_fields
 from runner.types import Tokens
+from runner.util.background_queue import BackgroundQueue
 from runner.util.clock import Clock
 from runner.util.display_text import mask, one_line, public_variables
 
@@ -73,7 +71,7 @@ class BatchNotification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notifier:
-    """Delivers notifications one after another on its own thread, which the first one starts; failures are logged.
+    """Delivers notifications one after another in the background; failures are logged.
 
     Args:
         profile: has the command and the webhook; without both, nothing is delivered.
@@ -99,9 +97,7 @@ class Notifier:
         self._environ = environ
         self._retry_delays_s = retry_delays_s
         self._clock = clock or Clock()
-        self._queue: queue.Queue[bytes | None] = queue.Queue(MAX_QUEUED)
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._queue = BackgroundQueue("notifier", self._deliver, MAX_QUEUED)
 
     def notify(self, result: BatchResult) -> None:
         """Queue the notification about an ended batch; never waits for its delivery."""
@@ -109,35 +105,19 @@ class Notifier:
             return
         shared = shared_fields(result, BatchNotification) | {"currency": result.currency or self._currency}
         notification = BatchNotification(at=self._clock.now(), node=self._node, profile=self._profile, **shared)
-        try:
-            self._queue.put_nowait(msgspec.json.encode(notification))
-        except queue.Full:
+        if not self._queue.put(msgspec.json.encode(notification)):
             logger.warning("batch %s: no notification, because %d others wait", result.batch_id, MAX_QUEUED)
-            return
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="notifier", daemon=True)
-                self._thread.start()
 
     def close(self) -> None:
         """Deliver what is queued, for at most the time limit of one command or request, then drop the rest."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(None)
-        thread.join(self._settings.timeout_sec)
-        if thread.is_alive():
+        if not self._queue.close(self._settings.timeout_sec):
             logger.warning("the last notifications were not delivered within %g s", self._settings.timeout_sec)
 
-    def _run(self) -> None:
-        with asyncio.Runner() as runner:
-            while (content := self._queue.get()) is not None:
-                if self._settings.command:
-                    self._run_command(content)
-                if self._settings.url is not None:
-                    self._post(runner, self._settings.url, content)
+    async def _deliver(self, content: bytes) -> None:
+        if self._settings.command:
+            self._run_command(content)
+        if self._settings.url is not None:
+            await self._post(self._settings.url, content)
 
     def _run_command(self, content: bytes) -> None:
         settings = self._settings
@@ -172,12 +152,12 @@ class Notifier:
         if code > 0:
             logger.warning("notify.command %s ended with code %d", name, code)
 
-    def _post(self, runner: asyncio.Runner, url: str, content: bytes) -> None:
+    async def _post(self, url: str, content: bytes) -> None:
         problem = ""
         for delay_s in (0.0, *self._retry_delays_s):
-            time.sleep(delay_s)
+            await asyncio.sleep(delay_s)
             try:
-                response = runner.run(self._send(url, content))
+                response = await self._send(url, content)
             except EndpointFailure as failure:
                 problem = str(failure)
                 if failure.reason in ("configuration", "request"):

@@ -122,11 +122,7 @@ def test_a_command_that_hangs_is_ended_with_its_children_and_one_that_is_missing
     notifier = Notifier(profile, "n", ENVIRON)
     notifier.notify(make_result())
     assert time.monotonic() - started < 1.0
-    thread = notifier._thread
-    assert thread is not None
-    notifier._queue.put(None)
-    thread.join(20)
-    assert not thread.is_alive()
+    assert notifier._queue.close(20)
     assert "was ended after 1.5 s" in caplog.text
     assert "started" in caplog.text
     assert "cannot be started: No such file or directory" in deliver(caplog, command=(str(tmp_path / "no-hook"),))
