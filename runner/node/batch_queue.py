@@ -6,7 +6,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ from runner.errors import RunnerError, StoreError
 from runner.node.batch_journal import ENDED, BatchJournal, QueuedBatch, Status
 from runner.node.queue_entries import COLUMNS, delete_damaged_rows, encode_row, select_batches
 from runner.util.resources import file_advice
-from runner.util.sqlite import SqliteSchema, open_database, transaction
+from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, open_database, read_rows, transaction
 
 logger = logging.getLogger(__name__)
 
@@ -323,10 +323,10 @@ def queued_ids(path: Path, *, unfinished: bool = False) -> set[str]:
         return set()
     condition = "WHERE status NOT IN ('completed', 'cancelled')" if unfinished else ""
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
-            return {batch_id for (batch_id,) in connection.execute(f"SELECT batch_id FROM batches {condition}")}
-    except sqlite3.Error as exc:
+        rows = read_rows(path, f"SELECT batch_id FROM batches {condition}", busy_timeout_s=BUSY_TIMEOUT_S)
+    except DATABASE_ERRORS as exc:
         raise StoreError(f"{path} cannot be read: {exc}; the next node restores it (no episode is lost)") from exc
+    return {batch_id for (batch_id,) in rows}
 
 
 def _check_room(connection: sqlite3.Connection) -> None:

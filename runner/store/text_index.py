@@ -22,7 +22,7 @@ from runner.store.passages import PASSAGE_KINDS, Passage, TextPattern, find_hits
 from runner.util.files import file_lock
 from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
-from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, is_damage, open_database, transaction
+from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, is_damage, open_database, read_rows, transaction
 
 if TYPE_CHECKING:
     from runner.store.episode_store import EpisodeStore
@@ -299,8 +299,7 @@ def is_current(data_dir: Path) -> bool:
 
 def _read(path: Path, query: str) -> list[Any]:
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            return connection.execute(query).fetchall()
+        return read_rows(path, query, busy_timeout_s=BUSY_TIMEOUT_S)
     except DATABASE_ERRORS as exc:
         raise StoreError(f"{path} cannot be read: {exc}; a node or a list of the episodes makes it again") from exc
 

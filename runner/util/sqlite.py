@@ -7,10 +7,10 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from runner.errors import StoreError
 from runner.util.files import set_aside, sync_folder
@@ -118,6 +118,18 @@ def open_database(
         raise StoreError(f"{path} cannot be opened: {exc}; {advice}") from exc
     except StoreError as exc:
         raise StoreError(f"{path} cannot be opened: {exc}") from exc
+
+
+def read_rows(path: Path, query: str, *, busy_timeout_s: float) -> list[Any]:
+    """Return the rows of a query without changing the file, which another process may have open.
+
+    Raises:
+        sqlite3.Error: the file is missing, damaged, of another kind, or locked for ``busy_timeout_s`` seconds.
+        UnicodeDecodeError: the file is damaged.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, timeout=busy_timeout_s)) as connection:
+        return connection.execute(query).fetchall()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from ulid import ULID
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError
-from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
+from runner.node.batch_queue import BatchQueue, QueuedBatch, Status, queued_ids
 from runner.node.queue_recovery import recover_queue
 from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import RecordedEpisode
@@ -378,3 +378,11 @@ def test_batches_that_neither_the_queue_nor_the_end_of_its_journal_has_are_resto
         interrupted.batch_id: ("interrupted", 1, 3),
     }
     assert "batches.jsonl still had: 3; batches that are listed again" in (queue.notice or "")
+
+
+def test_the_ids_of_a_file_whose_damage_is_no_text_are_a_store_error(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE batches (batch_id TEXT)")
+    path.write_bytes(path.read_bytes().replace(b"tablebatchesbatches", b"table\xff\xfftchesbatches"))
+    with pytest.raises(StoreError, match=r"queue\.sqlite cannot be read: .* \(no episode is lost\)"):
+        queued_ids(path)
