@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections import OrderedDict
@@ -13,7 +12,7 @@ from runner.config.profile import FeedbackMetrics
 from runner.inference.api_keys import read_api_key
 from runner.inference.endpoints import EndpointSpec, url_origin
 from runner.inference.errors import EndpointFailure, Mask, response_failure
-from runner.inference.http import fetch, model_client
+from runner.inference.http import fetch_within
 from runner.util.background_queue import BackgroundQueue
 from runner.util.display_text import one_line
 
@@ -104,11 +103,7 @@ class FeedbackSender:
         key = read_api_key(spec, "tensorzero", self._environ)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         body = {"metric_name": item.metric, "value": item.value, "episode_id": item.link.gateway_id}
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                response = await fetch(await model_client(), "POST", url_origin(spec.url) + PATH, body, headers)
-        except TimeoutError:
-            raise EndpointFailure("timeout", f"no complete answer within {REQUEST_TIMEOUT_S:g} s") from None
+        response = await fetch_within(REQUEST_TIMEOUT_S, "POST", url_origin(spec.url) + PATH, body, headers)
         if response.status != 200:
             raise response_failure(response.status, response.body, self._mask)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
@@ -105,6 +106,19 @@ async def fetch(
     async with send_request(client, method, url, content, headers or {}) as response:
         body = await read_body(response, MAX_SMALL_BODY)
         return SmallResponse(response.status, body, response.headers.get("retry-after"))
+
+
+async def fetch_within(timeout_s: float, method: str, url: str, body: object, headers: dict[str, str]) -> SmallResponse:
+    """Send a request with the client of the running event loop and return its complete response.
+
+    Raises:
+        EndpointFailure: as ``fetch``, or if the response is not complete within ``timeout_s`` seconds.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await fetch(await model_client(), method, url, body, headers)
+    except TimeoutError:
+        raise EndpointFailure("timeout", f"no complete answer within {timeout_s:g} s") from None
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ import msgspec
 from runner.batch.result import BatchResult, BatchStatus
 from runner.config import Profile
 from runner.inference.errors import EndpointFailure
-from runner.inference.http import SmallResponse, fetch, model_client
+from runner.inference.http import SmallResponse, fetch_within
 from runner.store.episode_file import shared_fields
 from runner.types import Tokens
 from runner.util.background_queue import BackgroundQueue
@@ -177,8 +177,4 @@ class Notifier:
             if not (token := self._environ.get(settings.token_env, "").strip()):
                 raise EndpointFailure("configuration", f"the variable {settings.token_env} for its token is not set")
             headers["Authorization"] = f"Bearer {token}"
-        try:
-            async with asyncio.timeout(settings.timeout_sec):
-                return await fetch(await model_client(), "POST", url, msgspec.Raw(content), headers)
-        except TimeoutError:
-            raise EndpointFailure("timeout", f"no complete answer within {settings.timeout_sec:g} s") from None
+        return await fetch_within(settings.timeout_sec, "POST", url, msgspec.Raw(content), headers)
