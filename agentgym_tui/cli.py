@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from runner import __version__
-from runner.util.argument_parser import SafeArgumentParser
+from runner.util.argument_parser import SafeArgumentParser, describe_completion
 from runner.util.data_dir import default_data_dir, resolve_path, unwritable_reason
 from runner.util.display_text import sanitize
 
@@ -277,7 +277,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_watch(commands)
     _add_open(commands)
     _add_config(commands)
-    _add_completion(commands)
+    describe_completion(
+        commands.add_parser("completion", help="print the completion script of a shell", allow_abbrev=False)
+    )
     return parser
 
 
@@ -335,16 +337,6 @@ def _add_config(commands: argparse._SubParsersAction[SafeArgumentParser]) -> Non
         allow_abbrev=False,
     )
     config.add_argument("--write", action="store_true", help="create the file unless it exists")
-
-
-def _add_completion(commands: argparse._SubParsersAction[SafeArgumentParser]) -> None:
-    completion = commands.add_parser(
-        "completion",
-        help="print the completion script of a shell",
-        description="Print the completion script of a shell; put it where the shell looks for such scripts.",
-        allow_abbrev=False,
-    )
-    completion.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell of the script")
 
 
 def _add_location_options(parser: argparse.ArgumentParser) -> None:

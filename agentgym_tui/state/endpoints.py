@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from agentgym_tui.state.data_model import Episode, StepState
-from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clamp_count, clip_name, clip_names, clip_optional
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clamp_optional, clip_name, clip_names, clip_optional
 from agentgym_tui.state.slowness import RecentSteps, server_state
 from agentgym_tui.state.streaming_answer import MAX_FAILURES
 from runner.events.live import ModelHealth, ModelMetrics, TokenText
@@ -111,8 +111,8 @@ class EndpointRegistry:
             endpoint.model, endpoint.rest_s = clip_optional(item.model), item.rest_s
             endpoint.reporters |= {node}
             endpoint.hint = clip_optional(item.hint, MAX_CAUSE_CHARS)
-            endpoint.requests_per_minute = _clamp_limit(item.requests_per_minute)
-            endpoint.concurrent_requests = _clamp_limit(item.concurrent_requests)
+            endpoint.requests_per_minute = clamp_optional(item.requests_per_minute)
+            endpoint.concurrent_requests = clamp_optional(item.concurrent_requests)
             if item.rest_s is None:
                 endpoint.failure = None
         return endpoint != before
@@ -197,7 +197,3 @@ class EndpointRegistry:
         if known not in self.endpoints and known and len(self.endpoints) < MAX_ENDPOINTS:
             self.endpoints[known] = EndpointState()
         return self.endpoints.get(known)
-
-
-def _clamp_limit(limit: int | None) -> int | None:
-    return None if limit is None else clamp_count(limit)

@@ -15,7 +15,7 @@ from agentgym_tui.state.environment_rewards import (
     RewardPoint,
     count_successes,
 )
-from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clamp_finite, clip_name, clip_optional
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_finite, clamp_optional, clip_name, clip_optional
 from runner.events.live import EnvHealth
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class EnvironmentRegistry:
         if (env := self.get(item.env)) is not None:
             env.status, env.cause, env.latency_s = item.status, clip_optional(item.cause), item.latency_s
             env.note = clip_optional(item.note, MAX_CAUSE_CHARS)
-            env.transport, env.open = clip_name(item.transport), None if item.open is None else clamp_count(item.open)
+            env.transport, env.open = clip_name(item.transport), clamp_optional(item.open)
         self.version += (changed := env != before)
         return changed
 

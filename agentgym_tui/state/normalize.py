@@ -55,6 +55,11 @@ def clamp_count(number: int) -> int:
     return max(0, min(number, MAX_COUNT))
 
 
+def clamp_optional(number: int | None) -> int | None:
+    """Return the number, limited as by ``clamp_count``; None if it is None."""
+    return None if number is None else clamp_count(number)
+
+
 def clamp_finite(number: float) -> float:
     """Return the number; for an infinite sum, return the largest finite float with the same sign."""
     return number if math.isfinite(number) else math.copysign(sys.float_info.max, number or 0.0)

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from runner import plugins
 from runner.cli.dispatch import SUBCOMMANDS, subcommand_module
 from runner.cli.terminal import output_stream
-from runner.util.argument_parser import SafeArgumentParser
+from runner.util.argument_parser import SafeArgumentParser, describe_completion
 
 PROGRAM = "agentgym-runner"
 _PATHS = frozenset({"FILE", "DIR", "PATH", "NAME|PATH", "NAME|@FILE", "A", "B"})
@@ -50,11 +50,8 @@ def main_completion(argv: Sequence[str]) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the subcommand."""
-    parser = SafeArgumentParser(
-        prog=f"{PROGRAM} completion",
-        description="Print the completion script of a shell; put it where the shell looks for such scripts.",
-    )
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell of the script")
+    parser = SafeArgumentParser(prog=f"{PROGRAM} completion")
+    describe_completion(parser)
     return parser
 
 

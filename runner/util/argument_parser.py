@@ -28,6 +28,12 @@ class SafeArgumentParser(argparse.ArgumentParser):
         super().error(sanitize(message))
 
 
+def describe_completion(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the argument of a subcommand that prints the completion script of a shell."""
+    parser.description = "Print the completion script of a shell; put it where the shell looks for such scripts."
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell of the script")
+
+
 def suggestion(name: str, choices: Iterable[str]) -> str:
     """Return a question for the choice that is nearest to a wrong name; empty if none is near."""
     import difflib  # needed only after an error
