@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from agentgym_tui.sessions.episode_library import StateDirLibrary, episode_from_bytes
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.state.data_model import Episode
-from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
+from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
+from agentgym_tui.state.episode_query import exact_terms
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import RunnerError, StoreError
 
@@ -80,6 +81,27 @@ async def load_notes(session: Session, episode_id: str) -> Sequence[Note]:
         if session.library is not None:
             return await asyncio.to_thread(session.library.notes, episode_id)
     return ()
+
+
+async def select_episodes(session: Session, query: str, episode_id: str) -> EpisodeList:
+    """Return the list of the stored and live episodes that a query selects.
+
+    Only the episode ``episode_id`` is selected if the query has an error or the stored episodes cannot be read.
+    """
+    episodes = EpisodeList()
+    episodes.search(exact_terms(id=episode_id))
+    with contextlib.suppress(StoreError):
+        await asyncio.to_thread(_select, episodes, query, session)
+    return episodes
+
+
+def _select(episodes: EpisodeList, query: str, session: Session) -> None:
+    library = session.library
+    episodes.set_tags(session.store.tags)
+    episodes.add_lookups({} if library is None else library.lookups())
+    rows = () if library is None else library.rows(check_files=False)
+    if episodes.search(query) is None:
+        episodes.set_stored(filter(episodes.query.matches, rows))
 
 
 async def _load(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:

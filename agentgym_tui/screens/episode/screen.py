@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,17 +29,22 @@ from agentgym_tui.screens.episode.reading import ReadingScreen
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.services.outside_program import Program
 from agentgym_tui.services.timers import start_worker
-from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_episode, load_notes
+from agentgym_tui.sessions.episode_loader import (
+    EpisodeLoadError,
+    LoadedEpisode,
+    load_episode,
+    load_notes,
+    select_episodes,
+)
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.text_hits import FoundLine, TextHits
-from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile, select_rows
+from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.static_lines import StaticLines
-from runner.errors import StoreError
 
 if TYPE_CHECKING:
     from runner.types.notes import Note
@@ -356,18 +360,13 @@ class EpisodeScreen(ReadingScreen):
 
 
 def open_among(screen: ConsoleScreen[Any], session: Session, episode_id: str, query: str, ui_state: UiState) -> None:
-    """Open an episode from ``screen``; the next and the previous ones are among the stored ones that a query selects.
+    """Open an episode from ``screen``; the next and the previous ones are among those that a query selects.
 
-    The query must be valid. The episode is opened even if the others cannot be read.
+    The episode is opened even if the query has an error or the others cannot be read.
     """
 
     async def read_and_open() -> None:
-        episodes = EpisodeList()
-        episodes.search(query)
-        if (library := session.library) is not None:
-            with contextlib.suppress(StoreError):
-                rows = await asyncio.to_thread(library.rows, check_files=False)
-                episodes.set_stored(await asyncio.to_thread(lambda: list(select_rows(rows, query, {}, {}))))
+        episodes = await select_episodes(session, query, episode_id)
         screen.app.push_screen(EpisodeScreen(session, episode_id, episodes, ui_state=ui_state))
 
     start_worker(screen, read_and_open, group="open", exclusive=True)

@@ -49,13 +49,13 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
     def action_open(self) -> None:
         """List the episodes of the selected cluster."""
         if (cluster := self._selected) is not None:
-            whole = f"({self._query}) {_terms(cluster)}" if self._query else _terms(cluster)
-            self.post_message(self.EpisodesRequested(whole if len(whole) <= MAX_CHARS else _terms(cluster)))
+            query = self._query_of(cluster)
+            self.post_message(self.EpisodesRequested(query if len(query) <= MAX_CHARS else _terms(cluster)))
 
     def action_shortest(self) -> None:
         """Open the shortest episode of the selected cluster."""
         if (cluster := self._selected) is not None:
-            open_among(self, self.session, cluster.representative, _terms(cluster), self.ui_state)
+            open_among(self, self.session, cluster.representative, self._query_of(cluster), self.ui_state)
 
     async def read(self, library: Library) -> None:
         """Group the failed episodes that the query selects."""
@@ -75,6 +75,10 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
         """Return the line that replaces an empty table."""
         text = "No cluster matches the filter." if self.tasks.query else "No failed episode."
         return [[Cell(trusted(text), "head")]]
+
+    def _query_of(self, cluster: Cluster) -> str:
+        """Return the query that selects the episodes of a cluster."""
+        return f"({self._query}) {_terms(cluster)}" if self._query else _terms(cluster)
 
     @property
     def _selected(self) -> Cluster | None:

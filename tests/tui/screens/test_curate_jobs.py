@@ -100,6 +100,19 @@ async def test_failures_are_opened_from_results(session: FakeSession) -> None:
         await wait_for_widget_text(pilot, SUMMARY, "20 episodes · 3 match")
 
 
+async def test_the_shortest_failure_goes_on_among_those_of_the_filtered_list(session: FakeSession) -> None:
+    assert session.library is not None
+    session.store.apply_tags({row.episode_id: ["hard"] for row in session.library.rows() if row.task_index < 2})
+    async with console_pilot(session) as pilot:
+        await show(pilot, 'text:"door is locked" (task:2..3 OR tag:hard)', "4 match")
+        await pilot.press("f")
+        await wait_for_widget_text(pilot, SUMMARY, "4 failed episodes · 1 cluster")
+        await pilot.press("v")
+        await wait_for_widget_text(pilot, HEADING, "BabyAI task 0", "4 of 4")
+        await pilot.press("p")
+        await wait_for_widget_text(pilot, HEADING, "BabyAI task 1", "3 of 4")
+
+
 async def test_the_highest_reward(session: FakeSession) -> None:
     async with console_pilot(session) as pilot:
         await show(pilot, "reward>0.5", "4 match")

@@ -7,7 +7,7 @@ import pytest
 
 from agentgym_tui.presenters.span_rows import spans_text
 from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, transcript_text
-from agentgym_tui.sessions.episode_loader import EpisodeLoadError, load_episode
+from agentgym_tui.sessions.episode_loader import EpisodeLoadError, load_episode, select_episodes
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.state.episode_list import UnreadableFile
 from runner.types import Outcome
@@ -55,6 +55,13 @@ async def test_an_unreadable_episode_is_an_error_with_its_cause() -> None:
         await load_episode(session, row(0), episode_id(0))
     with pytest.raises(EpisodeLoadError, match=r"/x\nno JSON"):
         await load_episode(session, UnreadableFile(Path("/x"), "no JSON"), "/x")
+
+
+@pytest.mark.parametrize(("query", "n_shown"), [("task:1", 1), ("task:", 0), ("note:key", 2)])
+async def test_the_episodes_of_a_query_are_selected_or_only_the_named_one(query: str, n_shown: int) -> None:
+    session = files_session()
+    session.fake_library.noted = {episode_id(0): "a key", episode_id(2): "a key"}
+    assert len((await select_episodes(session, query, episode_id(1))).shown) == n_shown
 
 
 async def test_a_watched_episode_is_fetched_from_its_node() -> None:
