@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import selectors
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from typing import Any, ClassVar, Final, NamedTuple, TextIO, TypeAlias, cast
 
 from textual._xterm_parser import XTermParser
@@ -35,6 +36,8 @@ MAX_PARSED: Final = 1_000
 """Largest number of parsed style sources that are kept; the console has about 90 per theme."""
 MAX_COMPUTED: Final = 10_000
 """Largest number of nodes whose styles are kept."""
+MAX_VERSIONS: Final = 1_000
+"""Largest number of sets of style sources whose numbers are kept."""
 
 _RulesByKey: TypeAlias = dict[tuple[Any, ...], RulesMap]
 
@@ -58,6 +61,7 @@ class ParsedOnceStylesheet(Stylesheet):
     _parsed: ClassVar[dict[tuple[object, ...], list[RuleSet]]] = {}
     _computed: ClassVar[dict[tuple[object, ...], _ComputedRules]] = {}
     _versions: ClassVar[dict[tuple[object, ...], int]] = {}
+    _new_versions: ClassVar[Iterator[int]] = count()
     _theme: tuple[tuple[str, str], ...] = ()
     _version = -1
 
@@ -75,8 +79,7 @@ class ParsedOnceStylesheet(Stylesheet):
         key = (css, self._theme or tuple(self._variables.items()), args, tuple(kwargs.items()))
         if (rules := self._parsed.get(key)) is None:
             rules = super()._parse_rules(css, *args, **kwargs)
-            if len(self._parsed) >= MAX_PARSED:
-                self._parsed.clear()
+            _make_room(self._parsed, MAX_PARSED)
             self._parsed[key] = rules
         return rules
 
@@ -85,7 +88,10 @@ class ParsedOnceStylesheet(Stylesheet):
         super().parse()
         valid = (source for source in self.source.items() if source[1].content not in self._invalid_css)
         key = (self._theme or tuple(self._variables.items()), *valid)
-        self._version = self._versions.setdefault(key, len(self._versions))
+        if key not in self._versions:
+            _make_room(self._versions, MAX_VERSIONS)
+            self._versions[key] = next(self._new_versions)
+        self._version = self._versions[key]
 
     def apply(self, node: DOMNode, *, animate: bool = False, cache: _RulesByKey | None = None) -> None:
         """Apply the rules to a node; they depend only on the nodes from the app to it."""
@@ -110,13 +116,17 @@ class ParsedOnceStylesheet(Stylesheet):
     def _apply_new(self, key: tuple[object, ...], node: DOMNode, animate: bool) -> None:
         found: _RulesByKey = {}  # stays empty if the rules depend on the siblings or children of the node
         super().apply(node, animate=animate, cache=found)
-        if len(self._computed) >= MAX_COMPUTED:
-            self._computed.clear()
+        _make_room(self._computed, MAX_COMPUTED)
         for rules in found.values():
             held = Styles()
             for name, value in rules.items():
                 setattr(held, name, value)
             self._computed[key] = _ComputedRules(rules, held.get_rules(), node._has_hover_style)
+
+
+def _make_room(cache: dict[Any, Any], limit: int) -> None:
+    if len(cache) >= limit:
+        cache.clear()
 
 
 def _style_state(node: DOMNode) -> tuple[object, ...]:

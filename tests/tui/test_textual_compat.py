@@ -197,6 +197,20 @@ def test_an_invalid_style_leaves_the_rules_as_they_are() -> None:
     assert len(stylesheet._rules) == n_rules
 
 
+def test_numbers_of_sets_of_sources_are_forgotten_at_a_limit_and_never_given_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agentgym_tui.textual_compat.MAX_VERSIONS", 3)
+    monkeypatch.setattr(ParsedOnceStylesheet, "_versions", {})
+    stylesheet, numbers = ParsedOnceStylesheet(), []
+    for number in range(10):
+        stylesheet.add_source(f"Screen {{ padding: {number}; }}", ("a", ""))
+        stylesheet.parse()
+        numbers.append(stylesheet._version)
+        assert len(stylesheet._versions) <= 3
+    assert len(set(numbers)) == 10
+
+
 class Recording(OrderedKeysApp[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("a", "count", id="test.count")]
 
