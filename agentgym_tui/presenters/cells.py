@@ -24,7 +24,8 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.text_width import cut, display_width, fit, wrap_text
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
-from agentgym_tui.state.filtered_list import FilteredList, Row
+from agentgym_tui.state.filtered_list import FilteredList
+from agentgym_tui.state.query import Row
 from agentgym_tui.state.sorting import Sorting
 
 # fmt: off

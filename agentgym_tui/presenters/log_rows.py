@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from agentgym_tui.logs.log_file import LineIndex, LogFile, ReloadReason
 from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, LogRecord, parse_record
@@ -26,10 +26,7 @@ from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.presenters.text_width import cut_start
 from agentgym_tui.safe_text import has_unsafe_chars, masked_line, sanitize_line, trusted
 from agentgym_tui.state.log_entries import EventMessage, LogEntry
-
-if TYPE_CHECKING:
-    from runner.query.fields import Field
-    from runner.query.syntax import QueryError
+from agentgym_tui.state.query import Query, Searchable
 
 LOG_COLUMNS: Final = (
     Column("line", 11, right=True),
@@ -148,46 +145,35 @@ class LogRows:
         return cells
 
 
-class OpenedLog:
+class OpenedLog(Searchable[bytes]):
     """An opened log, with the view state to restore when the log is shown again.
 
     Attributes:
         log: the log file.
         rows: the shown lines.
-        text: the query of the shown lines.
         line: number of the line under the cursor.
         follow: whether the list follows the end of the log.
     """
 
     def __init__(self, log: LogFile) -> None:
+        super().__init__(LOG_FIELDS)
         self.log = log
         self.rows = LogRows(log)
-        self.text = ""
         self.line = 0
         self.follow = False
 
-    @property
-    def query_text(self) -> str:
-        """The query that the shown lines match."""
-        return self.text
-
-    @property
-    def query_fields(self) -> Mapping[str, Field]:
-        """The fields that a query can name, by name."""
-        return LOG_FIELDS.fields
-
-    def values_of(self, field: str) -> list[str]:
-        """Return the values that a field has in the newest lines, the most frequent first."""
+    def sample_rows(self) -> Iterator[bytes]:
+        """Return the beginnings of the newest lines."""
         newest = range(len(self.log.index))[-MAX_OFFERED:]
-        return LOG_FIELDS.values_of(field, (self.log.line(number, MAX_PARSED_BYTES).head for number in newest))
+        return (self.log.line(number, MAX_PARSED_BYTES).head for number in newest)
 
-    def search(self, text: str) -> QueryError | None:
-        """Search the log from its first line for a query; return its error, with which the shown lines stay."""
-        query = line_query(text)
-        if query.error is None:
-            self.text = query.text
-            self.rows = LogRows(self.log, LogSearch(self.log, query) if query else None)
-        return query.error
+    def parse(self, text: str) -> Query[bytes]:
+        """Return the query of lines for a text."""
+        return line_query(text)
+
+    def show_matches(self) -> None:
+        """Search the log from its first line."""
+        self.rows = LogRows(self.log, LogSearch(self.log, self.query) if self.query else None)
 
     def advance(self) -> bool:
         """Read and search for a short time; return whether lines are left to read or search."""

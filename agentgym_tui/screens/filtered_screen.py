@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 
@@ -46,7 +46,7 @@ class FilteredScreen(SessionScreen):
         add_bindings(self, bindings("queries"))
 
     @property
-    def searchable(self) -> Searchable:
+    def searchable(self) -> Searchable[Any]:
         """The list that the filter searches."""
         raise NotImplementedError
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from agentgym_tui.state.episode_query import EPISODE_FIELDS, RUNNING
 from agentgym_tui.state.normalize import as_aware
-from agentgym_tui.state.query import Query, word_test
+from agentgym_tui.state.query import Query, Searchable, word_test
 from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
 
 if TYPE_CHECKING:
     from agentgym_tui.state.data_model import Episode
     from runner.query.fields import Field, Lookup
-    from runner.query.syntax import QueryError
     from runner.store.index_schema import EpisodeRow
 
 LIST_KEY: Final = "episodes"
@@ -89,7 +88,7 @@ RANK_BY_COLUMN: Final[Mapping[str, Callable[[ListedEpisode], Rank | None]]] = {
 """Function that returns the sort key of an episode, by column title."""
 
 
-class EpisodeList:
+class EpisodeList(Searchable[ListEntry]):
     """Stored episodes, live episodes that are not stored yet, and unreadable files.
 
     Attributes:
@@ -102,8 +101,8 @@ class EpisodeList:
     """
 
     def __init__(self) -> None:
+        super().__init__(EPISODE_FIELDS)
         self.shown: list[ListEntry] = []
-        self.query: Query[ListEntry] = Query(EPISODE_FIELDS)
         self.lookups: dict[str, Lookup] = {"tag": lambda tag, quoted: tagged(self.tags, tag, quoted)}
         self.sorting: Sorting | None = None
         self.selected: dict[str, None] = {}
@@ -156,7 +155,7 @@ class EpisodeList:
     def search_again(self) -> None:
         """Show what the query finds now, after more texts are known."""
         self._refresh_query()
-        self._filter()
+        self.show_matches()
 
     def set_tags(self, tags: Mapping[str, Sequence[str]]) -> bool:
         """Replace the tags of the episodes; return whether they have changed."""
@@ -165,7 +164,7 @@ class EpisodeList:
         self.tags = tags
         self._search_texts.clear()
         self._refresh_query()
-        self._filter()
+        self.show_matches()
         return True
 
     def update_live(self, episodes: Iterable[Episode]) -> bool:
@@ -178,29 +177,20 @@ class EpisodeList:
         return changed
 
     @property
-    def query_text(self) -> str:
-        """The query that the shown entries match."""
-        return self.query.text
-
-    @property
     def query_fields(self) -> Mapping[str, Field]:
         """The fields that a query can name, by name."""
-        fields = EPISODE_FIELDS.fields
-        return {name: field for name, field in fields.items() if field.kind != "lookup" or name in self.lookups}
-
-    def search(self, text: str) -> QueryError | None:
-        """Show only the entries that match a query; return its error, with which the shown entries stay."""
-        query = self._parsed(text)
-        if query.error is None:
-            self.query = query
-            self._filter()
-        return query.error
+        fields = super().query_fields.items()
+        return {name: field for name, field in fields if field.kind != "lookup" or name in self.lookups}
 
     def values_of(self, field: str) -> list[str]:
         """Return the values that a field has in the newest episodes, the most frequent first."""
         if field == "tag":
             return sorted({tag for tags in self.tags.values() for tag in tags})
-        return EPISODE_FIELDS.values_of(field, islice(self._episodes(), MAX_OFFERED_ROWS))
+        return super().values_of(field)
+
+    def sample_rows(self) -> Iterator[ListedEpisode]:
+        """Return the newest episodes."""
+        return islice(self._episodes(), MAX_OFFERED_ROWS)
 
     def _episodes(self) -> Iterator[ListedEpisode]:
         yield from self._stored.values()
@@ -212,12 +202,13 @@ class EpisodeList:
             if known not in self._stored and known not in self._gone:
                 yield episode
 
-    def _parsed(self, text: str) -> Query[ListEntry]:
+    def parse(self, text: str) -> Query[ListEntry]:
+        """Return the query of entries for a text."""
         return Query(EPISODE_FIELDS, text, word_test=word_test(self._cached_text), lookups=self.lookups)
 
     def _refresh_query(self) -> None:
         """Look up the ids of tags and notes, and the times that ages mean, again."""
-        if self.query.has_terms and (query := self._parsed(self.query.text)).error is None:
+        if self.query.has_terms and (query := self.parse(self.query.text)).error is None:
             self.query = query
 
     def sort(self, sorting: Sorting | None) -> None:
@@ -296,9 +287,10 @@ class EpisodeList:
         if self.sorting is not None:
             episodes = sort_by_rank(episodes, RANK_BY_COLUMN[self.sorting.column], descending=self.sorting.descending)
         self._entries = [*episodes, *self._unreadable]
-        self._filter()
+        self.show_matches()
 
-    def _filter(self) -> None:
+    def show_matches(self) -> None:
+        """Show the entries that match the filter."""
         self.shown = self._entries
         if self.query:
             self.shown = [entry for entry in self._entries if self._matches(entry)]

@@ -7,24 +7,20 @@ characters; ``presenters`` sanitize texts when they build lines.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from agentgym_tui.state.clock_skew import ClockSkewEstimator
 from agentgym_tui.state.event_fields import EVENT_FIELDS, searched_parts, subject_and_headers
 from agentgym_tui.state.log_entries import ENTRY_BYTES, MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count
 from agentgym_tui.state.payload_search import Words
-from agentgym_tui.state.query import Query
+from agentgym_tui.state.query import Query, Searchable
 from agentgym_tui.state.subject_tree import SubjectTree
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
-
-if TYPE_CHECKING:
-    from runner.query.fields import Field
-    from runner.query.syntax import QueryError
 
 MAX_ENTRIES: Final = 20_000
 MAX_BYTES: Final = 16 << 20
@@ -41,7 +37,7 @@ MAX_LIVE_AGE: Final = timedelta(seconds=2)
 _NO_HEADERS: Final[dict[str, str]] = {}
 
 
-class EventLog:
+class EventLog(Searchable[LogEntry]):
     """The newest messages and notices, with a search.
 
     Args:
@@ -63,8 +59,8 @@ class EventLog:
     """
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
+        super().__init__(EVENT_FIELDS)
         self.shown: deque[LogEntry] = deque()
-        self.query: Query[LogEntry] = Query(EVENT_FIELDS)
         self._words = Words()
         self.subjects = SubjectTree()
         self.clock_skew = ClockSkewEstimator()
@@ -115,28 +111,19 @@ class EventLog:
         while len(self._entries) > 1 and (len(self._entries) > self._max_entries or self.n_bytes > self._max_bytes):
             self._evict_oldest()
 
-    @property
-    def query_text(self) -> str:
-        """The query that the shown entries match."""
-        return self.query.text
+    def sample_rows(self) -> Iterator[LogEntry]:
+        """Return the newest entries."""
+        return islice(reversed(self._entries), MAX_OFFERED)
 
-    @property
-    def query_fields(self) -> Mapping[str, Field]:
-        """The fields that a query can name, by name."""
-        return EVENT_FIELDS.fields
+    def parse(self, text: str) -> Query[LogEntry]:
+        """Return the query of entries for a text."""
+        return Query(EVENT_FIELDS, text, word_test=_word_test, splits=True)
 
-    def values_of(self, field: str) -> list[str]:
-        """Return the values that a field has in the newest entries, the most frequent first."""
-        return EVENT_FIELDS.values_of(field, islice(reversed(self._entries), MAX_OFFERED))
-
-    def search(self, text: str) -> QueryError | None:
-        """Show only entries that match a query; return its error, with which the shown entries stay."""
-        query = Query(EVENT_FIELDS, text, word_test=_word_test, splits=True)
-        if query.error is None:
-            self.query, self._words = query, Words(query.words)
-            self.shown = deque(entry for entry in self._entries if self._matches(entry))
-            self.n_matched = len(self.shown)
-        return query.error
+    def show_matches(self) -> None:
+        """Show the entries that match the filter."""
+        self._words = Words(self.query.words)
+        self.shown = deque(entry for entry in self._entries if self._matches(entry))
+        self.n_matched = len(self.shown)
 
     def _append_notice(self, notice: Notice, at: datetime) -> None:
         match notice.kind:

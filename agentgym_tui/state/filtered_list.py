@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic
 
-from agentgym_tui.state.query import FieldSet, Query, word_test
+from agentgym_tui.state.query import FieldSet, Query, Row, Searchable, word_test
 from agentgym_tui.state.sorting import Rank, Sorting, sort_by_rank
 
-if TYPE_CHECKING:
-    from runner.query.fields import Field
-    from runner.query.syntax import QueryError
 
-Row = TypeVar("Row")
-
-
-class FilteredList(Generic[Row]):
+class FilteredList(Searchable[Row], Generic[Row]):
     """Rows that are shown: those that match the filter, in the chosen order.
 
     Args:
@@ -37,9 +31,9 @@ class FilteredList(Generic[Row]):
         fields: FieldSet[Row],
     ) -> None:
         self.shown: Sequence[Row] = ()
-        self.query: Query[Row] = Query(fields)
+        super().__init__(fields)
         self.sorting: Sorting | None = None
-        self._key_of, self._text_of, self._ranks, self._fields = key_of, text_of, ranks, fields
+        self._key_of, self._text_of, self._ranks = key_of, text_of, ranks
         self._rows: Sequence[Row] = ()
         self._places: dict[str, int] = {}
 
@@ -56,34 +50,20 @@ class FilteredList(Generic[Row]):
     def set_rows(self, rows: Sequence[Row]) -> None:
         """Replace all rows."""
         self._rows = rows
-        self._arrange()
+        self.show_matches()
 
-    def search(self, text: str) -> QueryError | None:
-        """Show only the rows that match a query; return its error, with which the shown rows stay."""
-        query = Query(self._fields, text, word_test=word_test(lambda row: self._text_of(row).casefold()))
-        if query.error is None:
-            self.query = query
-            self._arrange()
-        return query.error
+    def parse(self, text: str) -> Query[Row]:
+        """Return the query for a text; its words are found in upper and lower case."""
+        return Query(self._fields, text, word_test=word_test(lambda row: self._text_of(row).casefold()))
 
-    @property
-    def query_text(self) -> str:
-        """The query that the shown rows match."""
-        return self.query.text
-
-    @property
-    def query_fields(self) -> Mapping[str, Field]:
-        """The fields that a query can name, by name."""
-        return self._fields.fields
-
-    def values_of(self, field: str) -> list[str]:
-        """Return the values that a field has in all rows, the most frequent first."""
-        return self._fields.values_of(field, self._rows)
+    def sample_rows(self) -> Sequence[Row]:
+        """Return all rows."""
+        return self._rows
 
     def sort(self, sorting: Sorting | None) -> None:
         """Sort the rows; None restores the default order."""
         self.sorting = sorting if sorting is not None and sorting.column in self._ranks else None
-        self._arrange()
+        self.show_matches()
 
     def key(self, place: int) -> str:
         """Return the key of a shown row."""
@@ -98,7 +78,8 @@ class FilteredList(Generic[Row]):
         place = self._places.get(key)
         return None if place is None else self.shown[place]
 
-    def _arrange(self) -> None:
+    def show_matches(self) -> None:
+        """Show the rows that match the filter, in their order."""
         rows = [row for row in self._rows if self.query.matches(row)]
         if self.sorting is not None:
             rows = sort_by_rank(rows, self._ranks[self.sorting.column], descending=self.sorting.descending)

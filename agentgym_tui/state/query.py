@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from runner.query.fields import Field, GetValue, Kind, Lookup, Value
@@ -134,26 +134,53 @@ class Query(Generic[Row]):
         return self._matches is None or self._matches(row)
 
 
-class Searchable(Protocol):
-    """A list with a filter."""
+class Searchable(Generic[Row]):
+    """A list with a filter.
+
+    Args:
+        fields: the fields that a query can name.
+
+    Attributes:
+        query: the filter of the shown rows.
+    """
+
+    def __init__(self, fields: FieldSet[Row]) -> None:
+        self.query: Query[Row] = Query(fields)
+        self._fields = fields
 
     @property
     def query_text(self) -> str:
         """The query that the shown rows match."""
-        ...
+        return self.query.text
 
     @property
     def query_fields(self) -> Mapping[str, Field]:
         """The fields that a query can name here, by name."""
-        ...
+        return self._fields.fields
 
     def values_of(self, field: str) -> list[str]:
         """Return the values that a field has, the most frequent first, as untrusted text."""
-        ...
+        return self._fields.values_of(field, self.sample_rows())
+
+    def sample_rows(self) -> Iterable[Row]:
+        """Return the rows whose values are offered for completion."""
+        raise NotImplementedError
+
+    def parse(self, text: str) -> Query[Row]:
+        """Return the query of these rows for a text."""
+        raise NotImplementedError
+
+    def show_matches(self) -> None:
+        """Show the rows that match ``query``."""
+        raise NotImplementedError
 
     def search(self, text: str) -> QueryError | None:
         """Show only the rows that match a query; return its error, with which the shown rows stay."""
-        ...
+        query = self.parse(text)
+        if query.error is None:
+            self.query = query
+            self.show_matches()
+        return query.error
 
 
 def word_test(text_of: Callable[[Row], str]) -> WordTest[Row]:

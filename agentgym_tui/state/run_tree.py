@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.state.data_model import BatchRun, Episode
 from agentgym_tui.state.normalize import as_aware
-from agentgym_tui.state.query import FieldSet, Query, word_test
+from agentgym_tui.state.query import FieldSet, Query, Searchable, word_test
 
 if TYPE_CHECKING:
     from agentgym_tui.state.run_store import RunStore
-    from runner.query.fields import Field, Value
-    from runner.query.syntax import QueryError
+    from runner.query.fields import Value
 
 _ORDER: Final = {"running": 0, "paused": 0, "queued": 1, "interrupted": 2}
 _ENDED: Final = 3
@@ -81,20 +80,20 @@ class RunRow(NamedTuple):
         return min(statuses, key=lambda status: (_ORDER.get(status, _ENDED), status == "completed"))
 
 
-class RunTree:
+class RunTree(Searchable[BatchRun]):
     """The lines of the tree: what runs, then what waits, what was interrupted, and what ended, the newest first.
 
     A filter selects batches; a battery is shown while one of its batches is, and its line still describes all of them.
 
     Attributes:
         rows: the shown lines.
-        query: the filter of the batches.
+        query: the filter of the batches, which ``update`` applies.
         n_matching: number of batches that match it.
     """
 
     def __init__(self) -> None:
+        super().__init__(RUN_FIELDS)
         self.rows: list[RunRow] = []
-        self.query: Query[BatchRun] = Query(RUN_FIELDS)
         self.n_matching = 0
         self._batches: Sequence[BatchRun] = ()
         self._opened: set[str] = set()
@@ -116,26 +115,16 @@ class RunTree:
         ]
         self._places = {row.key: place for place, row in enumerate(self.rows)}
 
-    @property
-    def query_text(self) -> str:
-        """The query that the shown batches match."""
-        return self.query.text
+    def sample_rows(self) -> Sequence[BatchRun]:
+        """Return all batches."""
+        return self._batches
 
-    @property
-    def query_fields(self) -> Mapping[str, Field]:
-        """The fields that a query can name, by name."""
-        return RUN_FIELDS.fields
+    def parse(self, text: str) -> Query[BatchRun]:
+        """Return the query of batches for a text."""
+        return Query(RUN_FIELDS, text, word_test=word_test(_search_text))
 
-    def values_of(self, field: str) -> list[str]:
-        """Return the values that a field has in all batches, the most frequent first."""
-        return RUN_FIELDS.values_of(field, self._batches)
-
-    def search(self, text: str) -> QueryError | None:
-        """Select the batches that match a query, which ``update`` applies; return its error, with which none change."""
-        query = Query(RUN_FIELDS, text, word_test=word_test(_search_text))
-        if query.error is None:
-            self.query = query
-        return query.error
+    def show_matches(self) -> None:
+        """Do nothing: ``update`` is called next."""
 
     def toggle(self, key: str) -> None:
         """Open or close a line; ``update`` applies it."""

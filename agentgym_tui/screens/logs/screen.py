@@ -151,7 +151,7 @@ class LogScreen(LineBrowser):
         """Show the lines that have been read."""
         opened = self.opened
         if opened.rows.search is not None and opened.rows.search.is_stale:
-            opened.search(opened.text)
+            opened.search(opened.query_text)
         opened.rows.refresh()
         self.set_class(not len(opened.rows), "-empty")
         self.table.show(opened.rows)
@@ -299,7 +299,7 @@ class LogScreen(LineBrowser):
         previous = self.opened
         previous.line, previous.follow = previous.rows.number(self.table.cursor), self.table.follow
         self.opened = opened
-        self.set_filter(self.opened.text)
+        self.set_filter(self.opened.query_text)
         self.table.follow = self.opened.follow
         self.refresh_view()
         if not self.opened.follow:

@@ -14,7 +14,8 @@ from agentgym_tui.presenters.episode_rows import reading_progress
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.library_screen import LibraryScreen
-from agentgym_tui.state.filtered_list import FilteredList, Row
+from agentgym_tui.state.filtered_list import FilteredList
+from agentgym_tui.state.query import Row
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.key_bar import KeyBar
