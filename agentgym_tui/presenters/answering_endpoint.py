@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from agentgym_tui.presenters.cells import Cell, Line, Tone
+from agentgym_tui.presenters.cells import Cell, Line, Tone, cost_part
 from agentgym_tui.presenters.number_format import (
-    format_cost,
     format_count,
     format_duration,
     format_rate,
@@ -74,7 +73,7 @@ def step_parts(step: StepState, currency: str) -> list[Line]:
         [*mark, Cell(_endpoint_names([step.endpoint]))] if step.endpoint else [],
         [Cell(trusted(f"{format_rate(step.tokens_per_s)} tokens/s"))] if step.tokens_per_s is not None else [],
         _first_token(step.ttft_s),
-        [Cell(trusted(f"cost {format_cost(step.cost, currency)}"))] if step.cost is not None else [],
+        cost_part(step.cost, currency),
     ]
 
 

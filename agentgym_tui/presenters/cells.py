@@ -228,6 +228,16 @@ def cost_cell(cost: float | None, currency: str) -> Cell:
     return NO_VALUE if cost is None else Cell(format_cost(cost, currency))
 
 
+def cost_part(cost: float | None, currency: str) -> Line:
+    """Return a cost as a part of a line; no cell if it is not known."""
+    return [] if cost is None else [Cell(join([trusted("cost "), format_cost(cost, currency)]))]
+
+
+def tokens_part(n_tokens: int) -> Line:
+    """Return a number of tokens as a part of a line; no cell for 0."""
+    return [Cell(trusted(f"{format_count(n_tokens)} tokens"))] if n_tokens else []
+
+
 def score_cells(
     rate: float | None, interval: tuple[float, float] | None, n_errors: int, reward: float | None
 ) -> list[Cell]:
@@ -266,9 +276,9 @@ def sorting_cells(sorting: Sorting | None) -> Line:
     return [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else []
 
 
-def unsafe_texts(texts: Sequence[str]) -> str | None:
+def unsafe_texts(texts: Iterable[str | None]) -> str | None:
     """Return the texts that contain unsafe characters, joined by newlines; None if no text contains any."""
-    return "\n".join(text for text in texts if has_unsafe_chars(text)) or None
+    return "\n".join(text for text in texts if text and has_unsafe_chars(text)) or None
 
 
 def join_parts(parts: Sequence[Line], width: int) -> Line:

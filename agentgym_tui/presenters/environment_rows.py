@@ -97,9 +97,7 @@ class EnvironmentRows:
 
 def unsafe_environment_text(env: EnvironmentState) -> str | None:
     """Return the texts of an environment that contain unsafe characters; None if no text contains any."""
-    return unsafe_texts(
-        [env.name, env.cause or "", env.note or "", env.transport, env.ram, env.tier, env.baseline or ""]
-    )
+    return unsafe_texts((env.name, env.cause, env.note, env.transport, env.ram, env.tier, env.baseline))
 
 
 def _memory_rank(memory: str) -> Rank | None:

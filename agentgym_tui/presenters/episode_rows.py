@@ -232,9 +232,7 @@ def reward_tone(episode: ListedEpisode) -> Tone:
 
 def unsafe_fields(entry: ListEntry | None) -> str | None:
     """Return the searchable texts of an entry that contain unsafe characters; None if no text contains any."""
-    if entry is None:
-        return None
-    return unsafe_texts([field for field in searchable_fields(entry) if field])
+    return None if entry is None else unsafe_texts(searchable_fields(entry))
 
 
 def format_exact(number: int | None) -> SafeText:

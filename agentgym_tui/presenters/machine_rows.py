@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from agentgym_tui.presenters.cells import SEPARATOR, Cell, Column, Line, Tone, flag_unsafe, join_parts, unsafe_texts
+from agentgym_tui.presenters.cells import SEPARATOR, Cell, Column, Line, Tone, flag_unsafe, join_parts
 from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, sparkline
 from agentgym_tui.presenters.machine_models import model_section
 from agentgym_tui.presenters.machine_nodes import node_sections
 from agentgym_tui.presenters.machine_sections import (
     broker_section,
     environment_section,
-    unsafe_machine_texts,
+    unsafe_machine_text,
     worker_section,
 )
 from agentgym_tui.presenters.number_format import pluralize
@@ -83,10 +83,7 @@ class MachineRows:
     def unsafe_text(self, index: int) -> str | None:
         """Return the texts of the item in a row that contain unsafe characters; None if no text contains any."""
         item = self.item(index)
-        return None if item is None else self._unsafe_text(item)
-
-    def _unsafe_text(self, item: Item) -> str | None:
-        return unsafe_texts(unsafe_machine_texts(self._view, item))
+        return None if item is None else unsafe_machine_text(self._view, item)
 
     def next_problem(self, index: int, by: int) -> int | None:
         """Return the index of the problem ``by`` problems after (or before) a row, around the end; None without one."""
@@ -106,7 +103,7 @@ class MachineRows:
                 yield from _problem_rows(item, problem, number, width)
 
     def _item_cells(self, item: Item) -> Line:
-        name = flag_unsafe(item.name, self._unsafe_text(item))
+        name = flag_unsafe(item.name, unsafe_machine_text(self._view, item))
         trend = sparkline(item.trend, TREND_WIDTH, item.full)
         return [Cell(join([trusted("  "), name])), item.now, Cell(trend, "accent")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agentgym_tui.presenters.cells import Cell, Tone
+from agentgym_tui.presenters.cells import Cell, Tone, unsafe_texts
 from agentgym_tui.presenters.environment_rows import health_label
 from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, problem_from_cause
 from agentgym_tui.presenters.number_format import (
@@ -180,8 +180,8 @@ def _loss(number: int, one: str, many: str, step: str, tone: Tone = "warn") -> S
     return [Problem(pluralize(number, one, many), trusted(step), tone, is_on_live=True)] if number else []
 
 
-def unsafe_machine_texts(view: MachineView, item: Item) -> Sequence[str]:
-    """Return the texts of an item as they were received."""
+def unsafe_machine_text(view: MachineView, item: Item) -> str | None:
+    """Return the texts of an item that contain unsafe characters; None if no text contains any."""
     kind, _, name = item.key.partition(" ")
     endpoint = view.store.endpoints.get(name) if kind in ("model", "memory", "failures") else None
     env = view.store.envs.get(item.env) if item.env else None
@@ -190,4 +190,4 @@ def unsafe_machine_texts(view: MachineView, item: Item) -> Sequence[str]:
     known += endpoint.in_memory or () if endpoint is not None else ()
     known += [reason for reason, _ in endpoint_use(view.store, name).failures] if kind == "failures" else []
     known += [env.cause, env.transport] if env is not None else []
-    return [text for text in known if text]
+    return unsafe_texts(known)

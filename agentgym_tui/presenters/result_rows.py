@@ -11,6 +11,7 @@ from agentgym_tui.presenters.cells import (
     FilteredRows,
     Line,
     cost_cell,
+    cost_part,
     count_cell,
     filter_cells,
     flag_unsafe,
@@ -23,7 +24,6 @@ from agentgym_tui.presenters.cells import (
 from agentgym_tui.presenters.episode_heading import gpu_parts
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
-    format_cost,
     format_count,
     format_duration,
     format_percent,
@@ -173,7 +173,7 @@ def unsafe_result_text(row: ResultRow | None) -> str | None:
     """Return the texts of a row that contain unsafe characters; None if no text contains any."""
     if row is None:
         return None
-    return unsafe_texts([text for text in (row.env, row.agent, row.model, row.data_label, row.batch_id) if text])
+    return unsafe_texts((row.env, row.agent, row.model, row.data_label, row.batch_id))
 
 
 def _short_name(row: ResultRow) -> SafeText:
@@ -200,7 +200,7 @@ def _outcomes_line(row: ResultRow, width: int) -> Line:
 
 
 def _usage_line(row: ResultRow, currency: str, width: int) -> Line:
-    tokens, cost = row.tokens, row.cost
+    tokens = row.tokens
     gpu = GpuUse(energy_j=row.energy_j, gpu_s=row.gpu_s, energy_shared=row.energy_shared)
     usage = f"{format_count(tokens.prompt)} + {format_count(tokens.completion)} tokens"
     return join_parts(
@@ -208,7 +208,7 @@ def _usage_line(row: ResultRow, currency: str, width: int) -> Line:
             [Cell(join([_rounds(row), trusted(" round" if row.avg_rounds == 1 else " rounds")]))],
             [Cell(join([format_duration(row.completion_time_sec), trusted(" per episode")]))],
             [Cell(trusted(usage))] if tokens.total else [],
-            [] if cost is None else [Cell(join([trusted("cost "), format_cost(cost, currency)]))],
+            cost_part(row.cost, currency),
             [Cell(trusted(f"answer {format_duration(row.latency_s)}"))] if row.latency_s is not None else [],
             *gpu_parts(gpu, " per episode"),
             [Cell(trusted("last runs "), "dim"), Cell(sparkline(row.last_rates), "good")] if row.last_rates else [],

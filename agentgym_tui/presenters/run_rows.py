@@ -13,15 +13,16 @@ from agentgym_tui.presenters.cells import (
     Line,
     Tone,
     cost_cell,
+    cost_part,
     count_cell,
     flag_unsafe,
     join_parts,
     match_cells,
+    tokens_part,
     unsafe_texts,
 )
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
-    format_cost,
     format_count,
     format_rate,
     format_reward,
@@ -169,9 +170,8 @@ def _details(row: RunRow, store: RunStore) -> Iterator[Line]:
     if len(row.batches) == 1 and (reward := row.batches[0].mean_reward) is not None:
         yield [Cell(trusted(f"mean reward {format_reward(reward)}"))]
     yield [Cell(trusted(f"{rate.text} episodes/min"))] if rate.text != UNKNOWN else []
-    yield [Cell(trusted(f"{format_count(tokens)} tokens"))] if tokens else []
-    currency = batch_currency(row.batches, store.currency)
-    yield [Cell(trusted(f"cost {format_cost(cost, currency)}"))] if cost is not None else []
+    yield tokens_part(tokens)
+    yield cost_part(cost, batch_currency(row.batches, store.currency))
     yield [workers] if workers.text != UNKNOWN else []
     yield [Cell(sanitize_line(row.run_id, 40), "dim")]
 
@@ -193,7 +193,7 @@ def unsafe_run_text(row: RunRow | None) -> str | None:
         return None
     first = row.batches[0]
     texts = (first.env, first.agent, first.model, row.battery_id, first.batch_id, first.interruption, first.node)
-    return unsafe_texts([text for text in texts if text])
+    return unsafe_texts(texts)
 
 
 def _time_left(row: RunRow, now: float) -> SafeText:

@@ -12,16 +12,16 @@ from agentgym_tui.presenters.cells import (
     Line,
     TextSource,
     cost_cell,
+    cost_part,
     count_cell,
     flag_unsafe,
     join_parts,
     score_cells,
+    tokens_part,
     unsafe_texts,
 )
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
-    format_cost,
-    format_count,
     format_duration,
     format_interval,
     format_share,
@@ -108,7 +108,7 @@ class SummaryRows(TextSource):
 
 def unsafe_summary_text(batch: BatchRun | None) -> str | None:
     """Return the texts of a row that contain unsafe characters; None if no text contains any."""
-    return None if batch is None else unsafe_texts([text for text in (batch.env, batch.agent, batch.model) if text])
+    return None if batch is None else unsafe_texts((batch.env, batch.agent, batch.model))
 
 
 def success_interval(n_success: int, n_rated: int) -> tuple[float, float] | None:
@@ -153,10 +153,8 @@ def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]
         yield [Cell(format_duration(seconds))]
     usages = [store.usage_of(batch) for batch in batches]
     costs = [cost for _, cost in usages if cost is not None]
-    if n_tokens := sum((tokens for tokens, _ in usages), Tokens()).total:
-        yield [Cell(trusted(f"{format_count(n_tokens)} tokens"))]
-    if costs:
-        yield [Cell(trusted(f"cost {format_cost(sum(costs), batch_currency(batches, store.currency))}"))]
+    yield tokens_part(sum((tokens for tokens, _ in usages), Tokens()).total)
+    yield cost_part(sum(costs) if costs else None, batch_currency(batches, store.currency))
 
 
 def _title(batches: Sequence[BatchRun]) -> SafeText:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, endpoint_state, fallback_note
-from agentgym_tui.presenters.cells import SEPARATOR, Cell, Line, Tone, join_parts, line_width
+from agentgym_tui.presenters.cells import SEPARATOR, Cell, Line, Tone, cost_part, join_parts, line_width, tokens_part
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
-    format_cost,
     format_count,
     format_duration,
     format_percent,
@@ -122,7 +121,7 @@ def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
             [Cell(trusted(f"{format_count(episode.n_missing)} items missing"), "warn")] if episode.n_missing else [],
             _running_count(store),
             [Cell(_elapsed(episode), "dim")] if episode.steps or episode.duration_s is not None else [],
-            [Cell(trusted(f"cost {format_cost(episode.cost, store.currency)}"))] if episode.cost is not None else [],
+            cost_part(episode.cost, store.currency),
             [Cell(trusted("compat rules"), "warn")] if episode.mode == "compat" else [],
             [Cell(sanitize_line(episode.data_label, 40), "dim")] if episode.data_label else [],
         ],
@@ -174,8 +173,8 @@ def progress_line(
             [Cell(pluralize(batch.n_errors, "error"), "bad")] if batch.n_errors else [],
             [Cell(trusted(f"mean reward {format_reward(batch.mean_reward)}"))] if batch.mean_reward is not None else [],
             [] if incomplete else _worker_cells(batch),
-            [Cell(trusted(f"{format_count(spent[0].total)} tokens"))] if spent and spent[0].total else [],
-            [Cell(trusted(f"cost {format_cost(spent[1], currency)}"))] if spent and spent[1] is not None else [],
+            tokens_part(spent[0].total if spent else 0),
+            cost_part(spent[1] if spent else None, currency),
             [Cell(sanitize_line(_agent_text(batch.agent, batch.model), 80))] if batch.agent else [],
             [Cell(masked_line(batch.waiting_for, 200), "warn")] if batch.waiting_for and not lost else [],
         ],
