@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual.screen import Screen
 
@@ -103,44 +103,36 @@ class Console(NodeControlApp, inherit_bindings=False):
         if not BUS.is_met(self.session):
             toast(self, BUS.reason(self.session))
             return
-        await self.switch_mode("events")
-        if isinstance(self.screen, EventsScreen):
-            self.screen.show_episode(event.episode_id)
+        if isinstance(screen := await self._switch_to("events"), EventsScreen):
+            screen.show_episode(event.episode_id)
 
     async def on_episodes_screen_log_requested(self, event: EpisodesScreen.LogRequested) -> None:
         """Show a log of an opened folder."""
         from agentgym_tui.screens.logs.screen import LogScreen
 
-        await self.switch_mode("logs")
-        if isinstance(self.screen, LogScreen):
-            self.screen.show_path(event.path)
+        if isinstance(screen := await self._switch_to("logs"), LogScreen):
+            screen.show_path(event.path)
 
     async def on_run_summary_screen_results_requested(self, event: RunSummaryScreen.ResultsRequested) -> None:
         """Show the results of one run."""
         from agentgym_tui.screens.results.screen import ResultsScreen
 
-        await self.switch_mode("results")
-        while len(self.screen_stack) > 1:
-            await self.pop_screen()
-        if isinstance(self.screen, ResultsScreen):
-            self.screen.show_run(event.run_id)
+        if isinstance(screen := await self._switch_to("results"), ResultsScreen):
+            screen.show_run(event.run_id)
 
     async def on_console_screen_episodes_requested(self, event: ConsoleScreen.EpisodesRequested) -> None:
         """Show the list of episodes with a filter."""
         from agentgym_tui.screens.episodes.screen import EpisodesScreen
 
-        await self.switch_mode("episodes")
-        while len(self.screen_stack) > 1:
-            await self.pop_screen()
-        if isinstance(self.screen, EpisodesScreen):
-            self.screen.set_filter(event.words)
+        if isinstance(screen := await self._switch_to("episodes"), EpisodesScreen):
+            screen.set_filter(event.words)
 
     def action_leave(self) -> None:
         """Quit; first show the quit dialog if quitting affects running episodes."""
-        from agentgym_tui.screens.dialogs.quit import QuitDialog
+        from agentgym_tui.screens.dialogs.node import QuitDialog
 
         if has_unfinished(self.session):
-            self.push_screen(QuitDialog(self.session), self._quit_answered)
+            self.push_screen(QuitDialog(self.session.store), self._quit_answered)
         else:
             self.exit()
 
@@ -197,6 +189,13 @@ class Console(NodeControlApp, inherit_bindings=False):
     def _available_commands(self) -> list[AvailableCommand]:
         return available_commands(self, self.session)
 
+    async def _switch_to(self, mode: str) -> Screen[Any]:
+        """Show the screen of a mode without those that were opened from it, and return it."""
+        await self.switch_mode(mode)
+        while len(self.screen_stack) > 1:
+            await self.pop_screen()
+        return self.screen
+
     def _show_mode(self, mode: str) -> None:
         if self.current_mode == mode:
             while len(self.screen_stack) > 1:
@@ -209,7 +208,7 @@ class Console(NodeControlApp, inherit_bindings=False):
             await self.run_action(chosen.command.action, chosen.node)
 
     async def _quit_answered(self, answer: str | None) -> None:
-        from agentgym_tui.screens.dialogs.quit import stop_all
+        from agentgym_tui.screens.dialogs.node import stop_all
 
         if answer == "leave" or (answer == "stop" and not await self.report_failure(stop_all(self.session))):
             self.exit()

@@ -48,6 +48,11 @@ class ControlRequestError(Exception):
         self.hint = hint
         self.code = code
 
+    @property
+    def text(self) -> str:
+        """Message and hint as one sentence; untrusted text."""
+        return "; ".join(filter(None, (str(self), self.hint)))
+
 
 class Library(Protocol):
     """Library of stored episodes. The methods block, so they are called in a thread.

@@ -1,4 +1,4 @@
-"""Dialogs before the node or one of its environment servers is stopped while it is in use."""
+"""Dialogs before the console, the node or one of its environment servers is left or stopped while it is in use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.text_width import cut_start
 from agentgym_tui.safe_text import join, masked_line, sanitize_line, trusted
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
-from agentgym_tui.screens.dialogs.quit import unfinished_lines
-from agentgym_tui.sessions.run_commands import reachable_batches
+from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.sessions.run_commands import RunCommands, command_targets, reachable_batches
 from agentgym_tui.state.nodes import ProfileDifference
 from agentgym_tui.state.run_store import RunStore
 
 _PATH_WIDTH: Final = 68
 """Columns for a path; the width of the dialog without its frame and an indent."""
+_MAX_BATCHES: Final = 4
 
 
 class _NodeDialog(ConfirmDialog):
@@ -34,6 +35,15 @@ class _NodeDialog(ConfirmDialog):
         """Redraw after the store changed."""
         if self.query("#question"):
             self.ask()
+
+
+class QuitDialog(_NodeDialog):
+    """A dialog for quitting while episodes run; its result is ``stop``, ``leave`` or ``stay``."""
+
+    SCOPE = "quit"
+
+    def __init__(self, store: RunStore) -> None:
+        super().__init__(store, "Leave the console?", default="leave")
 
 
 class StopNodeDialog(_NodeDialog):
@@ -99,6 +109,31 @@ class StopServerDialog(_NodeDialog):
             [env, Cell(trusted(f": {pluralize(n_running, 'episode')} running"))],
             [Cell(trusted("A batch waits for its server a while, then it is interrupted."), "dim")],
         ]
+
+
+def unfinished_lines(store: RunStore) -> list[Line]:
+    """Return lines that describe the running and the waiting batches."""
+    batches = reachable_batches(store)
+    if not batches:
+        return [[Cell(trusted("Nothing is running."))]]
+    n_running = sum(episode.is_active for episode in store.running_episodes())
+    n_left = sum(max(batch.n_planned - batch.n_done, 0) for batch in batches)
+    lines: list[Line] = [[Cell(trusted(f"{pluralize(n_running, 'episode')} running, {n_left} remaining"))]]
+    for batch in batches[:_MAX_BATCHES]:
+        done = Cell(trusted(f"  {batch.n_done}/{batch.n_planned} "), "accent")
+        lines.append([done, Cell(sanitize_line(batch.env, 40)), Cell(sanitize_line(f" {batch.status}", 20), "dim")])
+    if len(batches) > _MAX_BATCHES:
+        lines.append([Cell(trusted(f"  and {len(batches) - _MAX_BATCHES} more"), "dim")])
+    return lines
+
+
+async def stop_all(session: Session) -> None:
+    """Cancel all running and waiting batches.
+
+    Raises:
+        ControlRequestError: the node rejected the request or did not reply.
+    """
+    await RunCommands(session).cancel(command_targets(reachable_batches(session.store)))
 
 
 def running_in(store: RunStore, env: str) -> list[str]:

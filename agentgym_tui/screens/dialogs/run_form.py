@@ -138,7 +138,7 @@ class RunForm(DialogScreen[None]):
         try:
             await self._start(args)
         except ControlRequestError as exc:
-            self._refusal = "; ".join(filter(None, (str(exc), exc.hint)))
+            self._refusal = exc.text
             self.show_lines("note")
         else:
             self.leave()

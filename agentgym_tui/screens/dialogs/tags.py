@@ -127,7 +127,7 @@ class TagDialog(DialogScreen[None]):
         try:
             self._on_change(await annotate(self._session, change))
         except ControlRequestError as exc:
-            self._refusal = "; ".join(filter(None, (str(exc), exc.hint)))
+            self._refusal = exc.text
             self.show_lines("note")
         else:
             on_stored()

@@ -9,7 +9,6 @@ from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.machine_items import MachineView
 from agentgym_tui.presenters.machine_rows import MACHINE_COLUMNS, MachineRows, machine_heading
-from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
@@ -38,7 +37,7 @@ class MachineScreen(SessionScreen):
         """Yield heading, list, status and key bar."""
         yield StaticLines(self._heading, id="summary")
         yield self._table
-        yield StaticLines(self._status_lines, id="status")
+        yield StaticLines(self.status_lines, id="status")
         yield KeyBar(self.SCOPE, self.session)
 
     def draw(self, store: RunStore) -> None:
@@ -49,8 +48,7 @@ class MachineScreen(SessionScreen):
         self._drawn = store.version, width
         self._rows = MachineRows(self._view, width)
         self._table.show(self._rows)
-        for name, lines in (("summary", self._heading), ("status", self._status_lines)):
-            self.query_one(f"#{name}", StaticLines).show(lines)
+        self.show_lines("summary", "status")
 
     def on_resize(self) -> None:
         """Wrap the sentences for the new width."""
@@ -86,6 +84,3 @@ class MachineScreen(SessionScreen):
 
     def _heading(self, width: int) -> list[Line]:
         return [] if self._rows is None else [machine_heading(self._rows.sections, width)]
-
-    def _status_lines(self, width: int) -> list[Line]:
-        return [status_line(self.session.store, self.session.title, width)]

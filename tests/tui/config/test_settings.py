@@ -25,8 +25,7 @@ from agentgym_tui.config.user_keymap import resolve_keymap
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
 from agentgym_tui.screens.dialogs.confirm import CancelAllDialog, CancelDialog
-from agentgym_tui.screens.dialogs.node import RestartNodeDialog, StopNodeDialog, StopServerDialog
-from agentgym_tui.screens.dialogs.quit import QuitDialog
+from agentgym_tui.screens.dialogs.node import QuitDialog, RestartNodeDialog, StopNodeDialog, StopServerDialog
 from agentgym_tui.screens.dialogs.run_form import RunForm
 from agentgym_tui.screens.dialogs.tags import TagDialog
 from tests.support.console.samples import HOSTILE
