@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 import msgspec
 from textual import events, on
@@ -27,10 +27,13 @@ from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import RunCommands
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import LaidOutOnceScreen, add_bindings
+from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 
 if TYPE_CHECKING:
     from runner.query.fields import Field
+
+_ListT = TypeVar("_ListT", bound=LineList)
 
 WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns at which screens switch to a wider layout."""
@@ -48,6 +51,7 @@ class ConsoleScreen(LaidOutOnceScreen[ScreenResultType], ReliableTimers):
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
     """The widget with the focus. It and the one before repaint themselves; Textual repaints the whole screen, too."""
 
+    _opener: LineList | None = None
     _required: tuple[Widget, ...] = ()
     _was_left = False
 
@@ -87,6 +91,23 @@ class ConsoleScreen(LaidOutOnceScreen[ScreenResultType], ReliableTimers):
         return not self.REQUIRED_WIDGETS or (
             bool(self._required) and all(widget.is_attached for widget in self._required)
         )
+
+    def open_from(self, view: _ListT) -> _ListT:
+        """Return a list whose selected line Enter and a double click open, by ``action_open``.
+
+        The key bar shows the screen's command for Enter in the place of the list's.
+        """
+        view.handles_enter = False
+        self._opener = view
+        return view
+
+    @on(LineList.Selected)
+    def _open_selected(self, event: LineList.Selected) -> None:
+        if event.view is self._opener and self.accepts_keys:
+            self.action_open()
+
+    def action_open(self) -> None:
+        """Open what the selected line stands for."""
 
     @property
     def accepts_keys(self) -> bool:

@@ -55,8 +55,7 @@ class HitsScreen(ResultScreen[str]):
         self._n_passages: int | None = None
         self._failure: SafeText = trusted("")
         self._is_reading = False
-        self._table = Table(HIT_COLUMNS, HitRows(self._lines, self._episode), id="hits")
-        self._table.handles_enter = False  # so that the key bar shows the command
+        self._table = self.open_from(Table(HIT_COLUMNS, HitRows(self._lines, self._episode), id="hits"))
 
     def compose(self) -> ComposeResult:
         """Yield heading, lines and key bar."""
@@ -90,11 +89,6 @@ class HitsScreen(ResultScreen[str]):
                 self._session, found.episode_id, self._episodes, ui_state=self._ui_state, hits=self._hits, at=found
             )
             self.app.push_screen(screen)
-
-    @on(LineList.Selected, "#hits")
-    def _line_opened(self) -> None:
-        if self.accepts_keys:
-            self.action_open()
 
     @on(LineList.CursorMoved, "#hits")
     def _cursor_moved(self) -> None:

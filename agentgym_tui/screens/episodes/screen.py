@@ -38,7 +38,6 @@ from agentgym_tui.sessions.text_search import TextSearch, text_values_of
 from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList, FoundLog, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import SortableTable
 from runner.errors import StoreError
@@ -70,10 +69,10 @@ class EpisodesScreen(LibraryScreen):
         self._episodes.sort(self.ui_state.sorting.get(LIST_KEY))
         self._rows = EpisodeRows(self._episodes)
         self._text_failure = trusted("")
-        self._table = SortableTable(
+        table = SortableTable(
             EPISODE_COLUMNS, self._rows, sorting=self._episodes.sorting, default_sorting=DEFAULT_SORTING, id=LIST_KEY
         )
-        self._table.handles_enter = False  # so that the key bar shows the command
+        self._table = self.open_from(table)
         if self.session.library is not None and self.session.library.first_rows:
             self._episodes.set_stored(self.session.library.first_rows)
             self._n_read = self.session.store.n_ended
@@ -204,11 +203,6 @@ class EpisodesScreen(LibraryScreen):
     def action_reload(self) -> None:
         """Read the library again without waiting."""
         self.read_again()
-
-    @on(LineList.Selected, "#episodes")
-    def _row_opened(self) -> None:
-        if self.accepts_keys:
-            self.action_open()
 
     @on(SortableTable.Sorted)
     def _sorted(self, event: SortableTable.Sorted) -> None:

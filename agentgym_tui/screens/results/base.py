@@ -50,10 +50,6 @@ class ResultsTableScreen(LibraryScreen):
         """Sort the rows; the caller draws them."""
         raise NotImplementedError
 
-    def action_open(self) -> None:
-        """Open what the selected row stands for."""
-        raise NotImplementedError
-
     def compose(self) -> ComposeResult:
         """Yield heading, filter, table, details, status and key bar."""
         yield StaticLines(self.heading_lines, id="summary")
@@ -105,11 +101,6 @@ class ResultsTableScreen(LibraryScreen):
     def failure_line(self) -> Line:
         """Why the library cannot be read."""
         return [Cell(self.failure, "bad")]
-
-    @on(LineList.Selected, "#results")
-    def _row_opened(self) -> None:
-        if self.accepts_keys:
-            self.action_open()
 
     @on(LineList.CursorMoved, "#results")
     def _cursor_moved(self) -> None:

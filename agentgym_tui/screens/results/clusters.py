@@ -38,8 +38,8 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
     def __init__(self, context: ScreenContext, query: str) -> None:
         super().__init__(context, "clusters", cluster_list())
         self._query = query
-        self.table = SortableTable(CLUSTER_COLUMNS, ClusterRows(self.tasks), sorting=self.tasks.sorting, id="results")
-        self.table.handles_enter = False  # so that the key bar shows the command
+        rows = ClusterRows(self.tasks)
+        self.table = self.open_from(SortableTable(CLUSTER_COLUMNS, rows, sorting=self.tasks.sorting, id="results"))
 
     def selected_env(self) -> str:
         """Return the environment of the selected cluster."""

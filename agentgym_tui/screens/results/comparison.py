@@ -43,10 +43,8 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
         self._selections = comparable_selections(row, baseline)
         self._comparison: Comparison | None = None
         self._first_attempts: Sequence[dict[int, str]] = ()
-        self.table = SortableTable(
-            COMPARISON_COLUMNS, ComparisonRows(self.tasks), sorting=self.tasks.sorting, id="results"
-        )
-        self.table.handles_enter = False  # so that the key bar shows the command
+        rows = ComparisonRows(self.tasks)
+        self.table = self.open_from(SortableTable(COMPARISON_COLUMNS, rows, sorting=self.tasks.sorting, id="results"))
 
     def selected_env(self) -> str:
         """Return the environment of both rows."""

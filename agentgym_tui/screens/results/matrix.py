@@ -52,7 +52,6 @@ class MatrixTable(SortableTable):
         self._tasks, self.attempt = tasks, 0
         self._rows = MatrixRows(tasks, lambda: self.attempt)
         super().__init__(MATRIX_COLUMNS, self._rows, sorting=sorting, id="results")
-        self.handles_enter = False  # so that the key bar shows the command
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
         """Return the cells of a task, with a tone for each attempt."""
@@ -107,7 +106,7 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
         super().__init__(context, "matrix", matrix_list())
         self._row = row
         self._matrix: TaskMatrix | None = None
-        self.table = self._table = MatrixTable(self.tasks, self.tasks.sorting)
+        self.table = self._table = self.open_from(MatrixTable(self.tasks, self.tasks.sorting))
 
     def selected_env(self) -> str:
         """Return the environment of the matrix."""

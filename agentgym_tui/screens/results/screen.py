@@ -67,8 +67,8 @@ class ResultsScreen(ResultsTableScreen):
         self._results.search(self.kept_filter)
         self._results.sort(self.ui_state.sorting.get(RESULTS_KEY))
         rows = ResultRows(self._results, lambda: self.session.store.currency)
-        self.table = self._table = ResultsTable(RESULT_COLUMNS, rows, sorting=self._results.sorting, id="results")
-        self._table.handles_enter = False  # so that the key bar shows the command
+        self._table = ResultsTable(RESULT_COLUMNS, rows, sorting=self._results.sorting, id="results")
+        self.table = self.open_from(self._table)
         self._by_batch = False
         self._run_id = ""
         self._histogram: tuple[str, Histogram | None] = ("", None)

@@ -48,8 +48,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
         self._tree = RunTree()
         self._tree.search(self.kept_filter)
         self._version = -1
-        self._table = Table(RUN_COLUMNS, RunRows(self._tree, self.session.store), id="runs")
-        self._table.handles_enter = False  # so that the key bar shows the command
+        self._table = self.open_from(Table(RUN_COLUMNS, RunRows(self._tree, self.session.store), id="runs"))
 
     def compose(self) -> ComposeResult:
         """Yield heading, tree, details of the selected line, status and key bar."""
@@ -219,11 +218,6 @@ class RunsScreen(FilteredScreen, ControlScreen):
         what = sanitize_line(batches[0].env, 40) if len(batches) == 1 else pluralize(len(batches), "batch", "batches")
         effect = "resumed" if command == "resume" else "paused after this step" if is_running else "paused"
         self.toast(join([what, trusted(f" {effect}")]))
-
-    @on(LineList.Selected, "#runs")
-    def _line_selected(self) -> None:
-        if self.accepts_keys:
-            self.action_open()
 
     @on(LineList.CursorMoved, "#runs")
     def _cursor_moved(self) -> None:

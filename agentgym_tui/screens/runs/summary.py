@@ -46,8 +46,7 @@ class RunSummaryScreen(ResultScreen[None]):
         super().__init__()
         self._session, self._run_id = session, run_id
         self._rows = SummaryRows(session.store, run_id)
-        self._table = Table(SUMMARY_COLUMNS, self._rows, id="batches")
-        self._table.handles_enter = False  # so that the key bar shows the command
+        self._table = self.open_from(Table(SUMMARY_COLUMNS, self._rows, id="batches"))
 
     def compose(self) -> ComposeResult:
         """Yield heading, table, details of the selected row, status and key bar."""
@@ -92,11 +91,6 @@ class RunSummaryScreen(ResultScreen[None]):
     def action_back(self) -> None:
         """Go back to the previous screen."""
         self.leave()
-
-    @on(LineList.Selected, "#batches")
-    def _row_opened(self) -> None:
-        if self.accepts_keys:
-            self.action_open()
 
     @on(LineList.CursorMoved, "#batches")
     def _cursor_moved(self) -> None:
