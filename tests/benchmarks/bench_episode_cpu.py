@@ -31,8 +31,8 @@ PLACES = {0: "in this process", 1: "driver and one worker"}
 """Number of worker processes, and where the episodes are played."""
 N_WARM = 20
 """Episodes before the measurement, which pay for imports and for the start of workers."""
-N_MAZE, N_BABYAI = 100, 40
-"""Episodes of one measurement; BabyAI's are one of each level."""
+N_MAZE, N_BABYAI = 100, 20
+"""Episodes of one measurement; those of BabyAI are one of each of 20 levels."""
 
 
 def run() -> list[Row]:
