@@ -53,7 +53,7 @@ class _EpisodeSummary(EpisodeHeader, kw_only=True):
 
 
 class SummaryReader:
-    """Reads the list rows of episode files; equal texts of different rows share one string object."""
+    """Reads the list rows of episode files; equal texts and common numbers of different rows share one object."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
@@ -89,12 +89,15 @@ class SummaryReader:
             **time_values(summary.timesteps),
             **row_findings(summary, summary.timesteps),
         )
-        return self.share_texts(row)
+        return self.share_values(row)
 
-    def share_texts(self, row: EpisodeRow) -> EpisodeRow:
-        """Return ``row`` with the string objects of equal texts in other rows."""
+    def share_values(self, row: EpisodeRow) -> EpisodeRow:
+        """Return ``row`` with the objects of equal texts in other rows, and of common numbers."""
+        for name in _SHARED_NUMBERS:
+            if (number := _NUMBERS.get(getattr(row, name))) is not None:
+                force_setattr(row, name, number)
         texts = self._texts
-        for name in _SHARED:
+        for name in _SHARED_TEXTS:
             if (text := getattr(row, name)) is None:
                 continue
             if (known := texts.get(text)) is not None:
@@ -105,7 +108,9 @@ class SummaryReader:
 
 
 _COMMON: Final = tuple(name for name in EpisodeRow.__struct_fields__ if name in _EpisodeSummary.__struct_fields__)
-_SHARED: Final = (
+_SHARED_NUMBERS: Final = ("reward", "queue_s", "prefill_s", "decode_s", "unsplit_s", "endpoint_s")
+_NUMBERS: Final[dict[float | None, float]] = {0.0: 0.0, 1.0: 1.0}
+_SHARED_TEXTS: Final = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
     *("error_type", "fallback", "flags", "failure", "currency"),
 )

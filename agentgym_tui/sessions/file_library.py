@@ -373,7 +373,7 @@ def _read_row(file: FoundFile, reader: SummaryReader, cache: RowCache | None) ->
     if cache is None or status is None:
         return reader.row(read_episode(file.path), file.path)
     if (known := cache.get(file, status)) is not None:
-        return reader.share_texts(known)
+        return reader.share_values(known)
     row = reader.row(read_episode(file.path), file.path)
     cache.add(file, status, row)
     return row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -138,10 +138,11 @@ class EpisodeList(Searchable[ListEntry]):
 
     def set_stored(self, rows: Iterable[ListedEpisode], unreadable: Sequence[UnreadableFile] = ()) -> None:
         """Replace the stored episodes and the unreadable files."""
-        self._gone |= self._stored.keys()
+        before = [*self._stored]
         self._stored.clear()  # before it is filled, because the table of 100,000 rows takes 5 MB
         self._stored.update((row.episode_id, row) for row in rows)
-        self._gone -= self._stored.keys()  # what remains has been deleted, and stays in the live state
+        known = chain(self._gone, before)
+        self._gone = {key for key in known if key not in self._stored}  # deleted episodes, which stay in the live state
         self._unreadable = list(unreadable)
         self.selected = {key: None for key in self.selected if key in self._stored}
         self._search_texts.clear()

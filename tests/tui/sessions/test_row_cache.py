@@ -61,6 +61,14 @@ def test_unchanged_files_are_listed_from_the_cache_and_changed_ones_from_their_c
     assert [row.env for row in rows(data_dir, cache)] == [env, *[env.upper()] * (len(first) - 2), env]
 
 
+def test_rows_share_their_equal_texts_and_common_numbers(data_dir: Path, tmp_path: Path) -> None:
+    for _ in range(2):  # from the files, then from the cache
+        first, second, *_ = rows(data_dir, tmp_path / "cache")
+        assert first.reward == 1.0
+        for name in ("env", "agent", "profile", "reward", "queue_s", "endpoint_s"):
+            assert getattr(first, name) is getattr(second, name)
+
+
 def test_the_cache_is_rewritten_only_after_a_change(data_dir: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first = rows(data_dir, cache)
