@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import threading
@@ -20,7 +19,7 @@ import msgspec
 
 from runner.errors import ConfigError, RunnerError, StoreError
 from runner.util.clock import is_ulid, new_ulid, ulid_milliseconds
-from runner.util.files import make_folder, read_secret, replace_file, sync_folder
+from runner.util.files import make_folder, read_secret, replace_file, sync_folder, try_lock
 
 logger = logging.getLogger(__name__)
 
@@ -95,13 +94,9 @@ class StateLock:
 
     def _lock(self) -> bool:
         for _ in range(LOCK_ATTEMPTS):
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _lock_folder(self._folder, fcntl.LOCK_EX)
-            except BlockingIOError:
-                time.sleep(LOCK_RETRY_S)
-            else:
+            if try_lock(self._descriptor) and _try_lock_folder(self._folder):
                 return True
+            time.sleep(LOCK_RETRY_S)
         return False
 
     def _owner_pid(self) -> str:
@@ -175,21 +170,16 @@ def _is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        _lock_folder(descriptor, fcntl.LOCK_SH)
-    except BlockingIOError:
-        return True
+        return not _try_lock_folder(descriptor, shared=True)
     finally:
         os.close(descriptor)
-    return False
 
 
-def _lock_folder(descriptor: int, operation: int) -> None:
+def _try_lock_folder(descriptor: int, *, shared: bool = False) -> bool:
     try:
-        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
+        return try_lock(descriptor, shared=shared)
     except OSError:  # a network file system may not lock folders
-        return
+        return True
 
 
 async def keep_files(restore: Mapping[str, Callable[[], bool]], *, interval_s: float = FILE_CHECK_INTERVAL_S) -> None:

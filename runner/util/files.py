@@ -179,8 +179,23 @@ def file_lock(path: Path, *, wait: bool, create: bool = False) -> Iterator[bool]
 
 def _lock(descriptor: int, wait: bool) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not wait:
+            return try_lock(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError:
+        return False
+    return True
+
+
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file or folder until its descriptor is closed; return False if another process has locked it.
+
+    Raises:
+        OSError: its file system does not lock.
+    """
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     return True
 

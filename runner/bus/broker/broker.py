@@ -23,7 +23,6 @@ import msgspec
 from runner.bus.address import BusAddress, Credential, read_credential
 from runner.bus.backoff import Backoff
 from runner.bus.broker import server_process
-from runner.bus.broker.store_lock import StoreLock
 from runner.bus.errors import BusError
 from runner.config.profile import LiveStream
 from runner.errors import ConfigError, catch_foreign, log_failure
@@ -129,7 +128,7 @@ class Broker:
         self._timeouts = timeouts
         self._credential = Credential(USER, "")
         self._port: int | None = None
-        self._lock: StoreLock | None = None
+        self._lock: server_process.StoreLock | None = None
         self._guard = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._was_killed = False
@@ -209,14 +208,14 @@ class Broker:
         replace_file(self.credential_file, msgspec.json.encode(self._credential))
         return True
 
-    def _prepare(self) -> StoreLock:
+    def _prepare(self) -> server_process.StoreLock:
         for folder in (self.folder.parent, self.folder, self.log.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = StoreLock(self.folder / "lock", timeout_s=self._timeouts.lock_s)
+        self._lock = server_process.StoreLock(self.folder / "lock", timeout_s=self._timeouts.lock_s)
         self._credential = self._load_credential()
         return self._lock
 
-    def _supervise(self, server: str, lock: StoreLock) -> None:
+    def _supervise(self, server: str, lock: server_process.StoreLock) -> None:
         """Run and restart the server. Only this thread starts servers: each dies with the thread that started it."""
         backoff, n_failed_starts = Backoff(MAX_BACKOFF_S), 0
         while not self._stopping.is_set():
@@ -247,7 +246,7 @@ class Broker:
         if process is not None:
             process.terminate()
 
-    def _launch(self, server: str, lock: StoreLock) -> subprocess.Popen[bytes]:
+    def _launch(self, server: str, lock: server_process.StoreLock) -> subprocess.Popen[bytes]:
         config = server_process.write_config(
             self.folder,
             self.log,

@@ -1,7 +1,8 @@
-"""The nats-server process: its executable, configuration, start, port and end."""
+"""The nats-server process: its executable, configuration, store lock, start, port and end."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from pathlib import Path
 from runner.bus.address import Credential
 from runner.bus.errors import BusError
 from runner.util.display_text import one_line
-from runner.util.files import replace_file
+from runner.util.files import replace_file, try_lock
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -32,6 +33,7 @@ PENDING_BYTES = 64 << 20
 With less, a flood of control requests would disconnect the node itself, which loses the requests that wait.
 """
 _POLL_S = 0.01
+_LOCK_POLL_S = 0.05
 _INHERITED_VARIABLES = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT", "GOGC")
 _GARBAGE_PERCENT = "20"
 """Growth of the heap after which Go collects garbage; with its default of 100 a flood takes up to 100 MB more."""
@@ -96,6 +98,53 @@ def memory_limit(live_bytes: int) -> int:
         live_bytes: maximum size of the stream of live items, which is in memory.
     """
     return (56 << 20) + live_bytes * 7 // 4
+
+
+class StoreLock:
+    """Lock on a store, held by this process and by the server that inherits ``descriptor``, until both have ended.
+
+    Without it, two servers could use one store and lose messages.
+
+    Args:
+        path: the lock file, which contains the pids of its holders.
+        timeout_s: seconds to wait; the server of a killed node takes a moment to end.
+
+    Raises:
+        BusError: another process holds the lock; the message has its pid.
+    """
+
+    def __init__(self, path: Path, *, timeout_s: float) -> None:
+        """Acquire the lock."""
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        deadline = time.monotonic() + timeout_s
+        while not try_lock(self.descriptor):
+            if time.monotonic() > deadline:
+                holder = _holder(self.descriptor)
+                os.close(self.descriptor)
+                raise BusError("other", f"{path.parent} is in use by process {holder}; stop that process first")
+            time.sleep(_LOCK_POLL_S)
+        self.record(None)
+
+    def record(self, server: int | None) -> None:
+        """Write the pids of this process and of the server into the lock file."""
+        os.ftruncate(self.descriptor, 0)
+        os.pwrite(self.descriptor, f"{os.getpid()} {server or ''}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Release the lock of this process; the server keeps it until it ends."""
+        os.close(self.descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    pids = os.pread(descriptor, 64, 0).decode(errors="replace").split()
+    return next((pid for pid in pids if _is_running(pid)), "unknown")
+
+
+def _is_running(pid: str) -> bool:
+    with contextlib.suppress(ValueError, OverflowError, ProcessLookupError, PermissionError):
+        os.kill(int(pid), 0)
+        return True
+    return False
 
 
 def spawn(server: str, config: Path, ports: Path, inherited_fd: int, memory: int) -> subprocess.Popen[bytes]:
