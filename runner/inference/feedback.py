@@ -12,7 +12,7 @@ from runner.config.profile import FeedbackMetrics
 from runner.inference.api_keys import read_api_key
 from runner.inference.endpoints import EndpointSpec, url_origin
 from runner.inference.errors import EndpointFailure, Mask, response_failure
-from runner.inference.http import fetch_within
+from runner.inference.http import bearer_header, fetch_within
 from runner.util.background_queue import BackgroundQueue
 from runner.util.display_text import one_line
 
@@ -101,7 +101,7 @@ class FeedbackSender:
     async def _post(self, item: _FeedbackItem) -> None:
         spec = item.link.spec
         key = read_api_key(spec, "tensorzero", self._environ)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = bearer_header(key)
         body = {"metric_name": item.metric, "value": item.value, "episode_id": item.link.gateway_id}
         response = await fetch_within(REQUEST_TIMEOUT_S, "POST", url_origin(spec.url) + PATH, body, headers)
         if response.status != 200:

@@ -13,7 +13,7 @@ from runner.inference.api_keys import read_api_key
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, safe_url
 from runner.inference.errors import EndpointFailure, response_failure
-from runner.inference.http import SmallResponse, fetch, model_client
+from runner.inference.http import SmallResponse, bearer_header, fetch, model_client
 from runner.inference.providers import NO_MODEL_BODY, Target, resolve_target
 from runner.util.display_text import one_line
 from runner.util.http_client import HttpClient
@@ -107,7 +107,7 @@ class _EndpointCheck:
         self._has_response = not was_known
         self._target = target = resolve_target(spec, kind, self._model)
         key = read_api_key(spec, target.kind, context.environ)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = bearer_header(key)
         if target.kind == "tensorzero":
             await self._check_gateway(target, headers)
             return

@@ -108,6 +108,11 @@ async def fetch(
         return SmallResponse(response.status, body, response.headers.get("retry-after"))
 
 
+def bearer_header(key: str | None) -> dict[str, str]:
+    """Return the header that sends a key; none without one."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
 async def fetch_within(timeout_s: float, method: str, url: str, body: object, headers: dict[str, str]) -> SmallResponse:
     """Send a request with the client of the running event loop and return its complete response.
 

@@ -12,7 +12,7 @@ import msgspec
 from runner.inference.chat_format import ModelReply, parse_reply
 from runner.inference.entrance import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
-from runner.inference.http import MAX_SMALL_BODY, read_body, reject_encoding, send_request
+from runner.inference.http import MAX_SMALL_BODY, bearer_header, read_body, reject_encoding, send_request
 from runner.inference.providers import Target
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
 from runner.inference.token_capture import TokenCapture
@@ -54,9 +54,8 @@ async def send_call(client: HttpClient, call: InferenceCall) -> ModelReply:
     Raises:
         EndpointFailure: if the endpoint gives no usable reply.
     """
-    headers = {"Authorization": f"Bearer {call.key}"} if call.key else {}
     accumulator = StreamAccumulator(call.clock.monotonic, call.on_delta, call.capture)
-    async with send_request(client, "POST", call.target.url, call.body, headers, call.mask) as response:
+    async with send_request(client, "POST", call.target.url, call.body, bearer_header(call.key), call.mask) as response:
         if response.status != 200:
             raise await _refusal(response, call)
         if _media_type(response) == "text/event-stream":

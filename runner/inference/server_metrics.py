@@ -12,7 +12,7 @@ from runner.inference.api_keys import read_api_key
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import url_origin
 from runner.inference.errors import EndpointFailure
-from runner.inference.http import fetch, model_client
+from runner.inference.http import bearer_header, fetch, model_client
 from runner.inference.metrics_text import Reading, Server, parse_metrics
 from runner.types.phases import ServerTimes
 from runner.util.display_text import one_line
@@ -93,7 +93,7 @@ class MetricsReader:
         if kind == "auto":
             return None
         key = read_api_key(spec, kind, self._context.environ)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = bearer_header(key)
         path = "/api/ps" if kind == "ollama" else "/metrics"
         reply = await fetch(await model_client(), "GET", url_origin(spec.url) + path, None, headers)
         if reply.status != 200:

@@ -19,7 +19,7 @@ import msgspec
 from runner.batch.result import BatchResult, BatchStatus
 from runner.config import Profile
 from runner.inference.errors import EndpointFailure
-from runner.inference.http import SmallResponse, fetch_within
+from runner.inference.http import SmallResponse, bearer_header, fetch_within
 from runner.store.episode_file import shared_fields
 from runner.types import Tokens
 from runner.util.background_queue import BackgroundQueue
@@ -172,9 +172,7 @@ class Notifier:
         logger.warning("notify.url: the notification was not delivered: %s", one_line(problem, MAX_TEXT_CHARS))
 
     async def _send(self, url: str, content: bytes) -> SmallResponse:
-        settings, headers = self._settings, dict[str, str]()
-        if settings.token_env is not None:
-            if not (token := self._environ.get(settings.token_env, "").strip()):
-                raise EndpointFailure("configuration", f"the variable {settings.token_env} for its token is not set")
-            headers["Authorization"] = f"Bearer {token}"
-        return await fetch_within(settings.timeout_sec, "POST", url, msgspec.Raw(content), headers)
+        settings, token = self._settings, None
+        if settings.token_env is not None and not (token := self._environ.get(settings.token_env, "").strip()):
+            raise EndpointFailure("configuration", f"the variable {settings.token_env} for its token is not set")
+        return await fetch_within(settings.timeout_sec, "POST", url, msgspec.Raw(content), bearer_header(token))
