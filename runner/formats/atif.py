@@ -13,8 +13,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from runner.formats.atif_reader import EXTRA, READER, TITLE
+from runner.formats.atif_reader import READER, TITLE
 from runner.formats.conversation import Turn, parsed_arguments, read_conversation, tool_calls_of
+from runner.formats.foreign_values import EXTRA
 from runner.formats.format import Format, LeftOut
 from runner.formats.training import step_tokens, unfinished_tokens, usable_logprobs
 from runner.formats.writers import FolderWriter

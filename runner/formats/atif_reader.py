@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from runner.formats.drafts import Draft, Transcript, sequence_of, sequences_of
 from runner.formats.foreign_values import (
+    EXTRA,
     OwnFields,
     UnreadableItem,
     content_of,
     name_of,
     number_of,
+    own_fields,
     time_of,
     tokens_of,
     tool_calls_from,
@@ -26,10 +28,7 @@ from runner.types import Action, ErrorInfo, Message, Tokens
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 TITLE: Final = "ATIF v1.8"
-EXTRA: Final = "agentgym"
-"""Key of our own fields in ``extra``."""
 _PREFIX: Final = "ATIF-v1."
-_T = TypeVar("_T")
 _MAX_DEPTH: Final = 8
 """Number of levels of agents below an agent that are read."""
 
@@ -83,7 +82,7 @@ def _drafts(trajectory: dict[str, Any], depth: int, *, is_root: bool) -> Iterato
 
 def _draft(trajectory: dict[str, Any], steps: list[Any], *, is_root: bool) -> Draft:
     agent, metrics = as_dict(trajectory.get("agent")), as_dict(trajectory.get("final_metrics"))
-    extra = own_extra(trajectory, EpisodeExtra)
+    extra = own_fields(trajectory.get("extra"), EpisodeExtra)
     model = as_text(agent.get("model_name")) or None
     transcript, times = Transcript(), list[datetime]()
     for step in map(as_dict, steps):
@@ -117,17 +116,6 @@ _SAME: Final = (
 )
 
 
-def own_extra(fields: dict[str, Any], kind: type[_T]) -> _T | None:
-    """Return our own fields in ``extra``; None if there are none, or if they are damaged."""
-    own = as_dict(fields.get("extra")).get(EXTRA)
-    if not isinstance(own, dict):
-        return None
-    try:
-        return msgspec.convert(own, kind)
-    except (msgspec.ValidationError, OverflowError):
-        return None
-
-
 def _versions(agent: dict[str, Any]) -> dict[str, str]:
     own = as_dict(as_dict(as_dict(agent.get("extra")).get(EXTRA)).get("versions"))
     if own:
@@ -156,7 +144,7 @@ def _observation(result: dict[str, Any]) -> Message:
 
 
 def _add_reply(transcript: Transcript, step: dict[str, Any], content: str, model: str | None) -> None:
-    extra = own_extra(step, StepExtra) or StepExtra()
+    extra = own_fields(step.get("extra"), StepExtra) or StepExtra()
     reply: Message = {"role": "assistant", "content": content}
     if reasoning := as_text(step.get("reasoning_content")):
         reply["reasoning_content"] = reasoning

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -12,6 +12,10 @@ from runner.types import Message, Mode, Outcome, Tokens
 from runner.util.display_text import one_line
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text
 
+_T = TypeVar("_T")
+
+EXTRA: Final = "agentgym"
+"""Name of our own fields in a format's field for extra data."""
 MAX_NAME: Final = 200
 """Largest number of characters of a name, such as that of an environment, agent or model."""
 
@@ -29,6 +33,17 @@ class OwnFields(msgspec.Struct, kw_only=True):
     success: bool | None = None
     duration_s: float | None = None
     evaluation: dict[str, Any] | None = None
+
+
+def own_fields(extra: object, kind: type[_T]) -> _T | None:
+    """Return our own fields of a format's field for extra data; None if there are none, or if they are damaged."""
+    own = as_dict(extra).get(EXTRA)
+    if not isinstance(own, dict):
+        return None
+    try:
+        return msgspec.convert(own, kind)
+    except (msgspec.ValidationError, OverflowError):
+        return None
 
 
 class UnreadableItem(ValueError):

@@ -18,6 +18,7 @@ from runner.formats.foreign_values import (
     message_of,
     name_of,
     number_of,
+    own_fields,
     time_of,
     tokens_of,
 )
@@ -59,7 +60,7 @@ def decode_trace(value: object, place: Place) -> Iterator[Draft]:
             raise UnreadableItem(f"node {index} has node {node['parent']} as parent, which does not come before it")
     calls = {call["node"]: call for call in map(as_dict, as_list(trace.get("calls"))) if type(call.get("node")) is int}
     leaves = sorted(set(range(len(nodes))) - {node.get("parent") for node in nodes if _is_index(node)}, reverse=True)
-    info = _own_info(trace)
+    info = own_fields(trace.get("info"), TraceInfo)
     if info is not None and info.forks:
         yield _draft(trace, info, _parts(nodes, frozenset(info.forks)), nodes, calls, is_main=True, n_branches=1)
         return
@@ -132,16 +133,6 @@ def _draft(
         **{name: getattr(own, name) for name in ("data_label", "mode", "seed", "success", "duration_s", "cost")},
         attempt=own.attempt,
     )
-
-
-def _own_info(trace: dict[str, Any]) -> TraceInfo | None:
-    own = as_dict(trace.get("info")).get("agentgym")
-    if not isinstance(own, dict):
-        return None
-    try:
-        return msgspec.convert(own, TraceInfo)
-    except (msgspec.ValidationError, OverflowError):
-        return None
 
 
 def _transcript(

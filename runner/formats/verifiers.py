@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from runner.formats.agentgym import item_id
 from runner.formats.conversation import read_conversation, received_messages, tool_calls_of
+from runner.formats.foreign_values import EXTRA
 from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
 from runner.formats.traces_reader import READER
@@ -63,7 +64,7 @@ def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
         "calls": calls,
         "rewards": {"reward": {"score": episode.reward, "weight": 1.0}},
         "metrics": {"success": float(episode.success), "rounds": float(episode.rounds)},
-        "info": {"agentgym": _info(episode, added) | ({"forks": forks} if forks else {})},
+        "info": {EXTRA: _info(episode, added) | ({"forks": forks} if forks else {})},
         "is_completed": episode.outcome not in (Outcome.CANCELLED, Outcome.INTERRUPTED),
         "ok": episode.error is None,
         "stop_condition": episode.outcome,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runner.formats.foreign_values import message_of
+from runner.formats.foreign_values import message_of, own_fields
 from runner.formats.reading import LIMITS, Place, decode_item
-from runner.formats.traces_reader import _own_info, decode_trace
+from runner.formats.traces_reader import TraceInfo, decode_trace
 from runner.formats.verifiers import FORMAT
 from runner.util.json_accessors import as_dict, as_list
 from tests.fuzz.foreign_items import check_path, messages_of
@@ -43,7 +43,7 @@ def check(data: bytes) -> None:
     except ValueError:
         return
     nodes = [as_dict(node) for node in as_list(trace["nodes"])]
-    own = _own_info(trace)
+    own = own_fields(trace.get("info"), TraceInfo)
     if own is not None and own.forks:  # the branches of our own trace are one episode
         assert len(drafts) == 1
         return
