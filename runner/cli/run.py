@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import shlex
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -32,10 +34,9 @@ from runner.cli.report import (
     report_recovered,
 )
 from runner.cli.run_session import RunSession
-from runner.cli.server_thread import reading_servers
 from runner.cli.signals import INTERRUPTED, SignalHandler
 from runner.cli.terminal import print_stderr, reserve_stdout, write_result
-from runner.errors import ConfigError
+from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, NoModel, describe_endpoint, is_answering
 from runner.machine.meter import GpuMeter
@@ -51,6 +52,9 @@ from runner.util.resources import require_open_files
 from runner.worker.server_process import end_early
 
 logger = logging.getLogger(__name__)
+
+SERVER_INTERVAL_S = 2.0
+"""Seconds between two readings of the model servers, as of a node."""
 
 _MODEL_OPTIONS = ("--agent", "--model")
 
@@ -87,7 +91,7 @@ def run_batches(session: RunSession) -> int:
             closing(workspace),
             closing(models),
             closing(notifier),
-            reading_servers(models) if _uses_model(batches) else nullcontext(),
+            _reading_servers(models) if _uses_model(batches) else nullcontext(),
             _event_recording(session, workspace) as (recorder, observers),
         ):
             workspace.meter = GpuMeter(MachineSampler(None, workspace.clock), workspace.clock.monotonic)
@@ -124,6 +128,30 @@ def _exit_code(results: list[BatchResult], skipped: list[SkippedBatch], *, inter
     if (interrupted and ended_early) or any(result.interruption for result in results):
         return INTERRUPTED
     return 1 if ended_early or skipped or any(result.has_errors for result in results) else 0
+
+
+@contextmanager
+def _reading_servers(models: Models) -> Iterator[None]:
+    """Read the metrics of the model servers meanwhile, whose means split the time of each answer.
+
+    A thread of its own reads them, so that a slow server delays nothing.
+    """
+    stopped = threading.Event()
+
+    async def read() -> None:
+        while not stopped.is_set():
+            await models.manager.read_servers()
+            await asyncio.to_thread(stopped.wait, SERVER_INTERVAL_S)
+
+    def serve() -> None:
+        with catch_foreign(log_failure(logger, "reading the model servers; answers are not split by their metrics:")):
+            asyncio.run(read())
+
+    threading.Thread(target=serve, name="model servers", daemon=True).start()
+    try:
+        yield
+    finally:
+        stopped.set()
 
 
 @contextmanager

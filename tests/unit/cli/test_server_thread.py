@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import server_thread
+from runner.cli import run
 from runner.config.profile import EndpointConfig
 from runner.inference.profile_models import Models
 from runner.types.phases import ServerTimes
@@ -46,11 +46,11 @@ class BusyServer:
 def test_the_means_of_a_server_are_known_while_a_run_plays_and_then_the_thread_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server_thread, "READ_INTERVAL_S", 0.01)
+    monkeypatch.setattr(run, "SERVER_INTERVAL_S", 0.01)
     busy = BusyServer()
     with RudeModel(busy.answer, routes={"/metrics": busy.metrics}) as server:
         models = Models(agent_settings(EndpointConfig(url=server.url, name="lab", kind="openai")), {})
-        with server_thread.reading_servers(models):
+        with run._reading_servers(models):
             (thread,) = [each for each in threading.enumerate() if each.name == "model servers"]
             assert busy.is_compared.wait(TIMEOUT_S)
         thread.join(TIMEOUT_S)
