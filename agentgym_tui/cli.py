@@ -13,10 +13,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from agentgym_tui.safe_text import sanitize_message
 from runner import __version__
 from runner.util.argument_parser import SafeArgumentParser, describe_completion
 from runner.util.data_dir import default_data_dir, resolve_path, unwritable_reason
-from runner.util.display_text import sanitize
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.node_launcher import LaunchOptions
@@ -154,7 +154,6 @@ def _config(*, write: bool) -> int:
     The exit code is 2 if there is a problem, else 0.
     """
     from agentgym_tui.config.settings import config_path, default_settings_text, read_settings, write_default_settings
-    from agentgym_tui.safe_text import sanitize_message
 
     path = config_path(os.environ)
     try:
@@ -196,7 +195,7 @@ def _location_error(args: argparse.Namespace) -> str | None:
     Without these options no profile is read before the first paint.
     """
     if args.command == "open" and args.paths and not any(path.exists() for path in args.paths):
-        shown = sanitize(str(args.paths[0]))
+        shown = sanitize_message(str(args.paths[0]))
         return f"there is no file or folder {shown}; give episode files, log files or folders of them"
     if getattr(args, "config", None) is None and getattr(args, "node", None) is None:
         return None
@@ -206,8 +205,6 @@ def _location_error(args: argparse.Namespace) -> str | None:
     try:
         StateLocator(_launch_options(args)).find()
     except ConfigError as exc:
-        from agentgym_tui.safe_text import sanitize_message
-
         return sanitize_message(str(exc))
     return None
 
@@ -217,7 +214,7 @@ def _folder_error(args: argparse.Namespace) -> str | None:
     if args.command == "open" or getattr(args, "nats", None):
         return None
     folder = _state_folder(args)
-    shown = sanitize(str(folder))
+    shown = sanitize_message(str(folder))
     if args.command == "watch":
         no_node = f"no node has run in {shown}; start one with `agentgym-tui launch`, or name a bus with --nats"
         return None if (folder / "node.json").exists() else no_node
@@ -225,8 +222,10 @@ def _folder_error(args: argparse.Namespace) -> str | None:
         return None
     from runner.node.state_lock import is_node_alive
 
-    hint = "choose another folder with --data-dir"
-    return None if is_node_alive(folder) else f"the state directory {shown} cannot be used: {sanitize(reason)}; {hint}"
+    if is_node_alive(folder):
+        return None
+    shown_reason = sanitize_message(reason)
+    return f"the state directory {shown} cannot be used: {shown_reason}; choose another folder with --data-dir"
 
 
 def _state_folder(args: argparse.Namespace) -> Path:
