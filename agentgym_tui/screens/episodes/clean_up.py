@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -107,12 +108,13 @@ def curate(
         return
 
     async def plan() -> None:
-        planned = await _report_failure(screen, curation.plan(action, episode_ids))
-        if planned is not None and not planned.batches:
-            screen.toast(join([trusted(f"nothing to {action}"), *kept_texts(planned.kept)], "\n"), failed=True)
-        elif planned is not None and screen.is_current:
-            dialog = ArchiveDialog if action == "archive" else DeleteDialog
-            screen.app.push_screen(dialog(planned, _undo_key(screen)), lambda answer: answered(answer, planned))
+        with _failure_shown(screen):
+            planned = await curation.plan(action, episode_ids)
+            if not planned.batches:
+                screen.toast(join([trusted(f"nothing to {action}"), *kept_texts(planned.kept)], "\n"), failed=True)
+            elif screen.is_current:
+                dialog = ArchiveDialog if action == "archive" else DeleteDialog
+                screen.app.push_screen(dialog(planned, _undo_key(screen)), lambda answer: answered(answer, planned))
 
     def answered(answer: str | None, planned: CurationPlan) -> None:
         if answer == action:
@@ -152,37 +154,31 @@ async def _copy_to_archive(screen: ConsoleScreen[Any], archiver: FileExporter, e
     """Copy episodes of opened files, which stay, into a new archive in the working directory."""
     path = Path.cwd() / f"episodes-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip"
     screen.toast(trusted(f"archive: {_episodes(len(episode_ids))} …"))
-    try:
+    with _failure_shown(screen):
         n_copied, unreadable = await archiver.archive(episode_ids, path)
-    except StoreError as exc:
-        screen.toast(sanitize_message(f"✗ {exc}", 400), failed=True)
-        return
-    copied = fill_in("{} copied into {}; the opened files stay", _episodes(n_copied), sanitize_message(str(path), 300))
-    left_out = [sanitize_message(f"✗ {n:,} left out: {reason}", 300) for reason, n in unreadable.most_common(3)]
-    screen.toast(join([copied, *left_out], "\n"), failed=bool(left_out))
+        shown = sanitize_message(str(path), 300)
+        copied = fill_in("{} copied into {}; the opened files stay", _episodes(n_copied), shown)
+        left_out = [sanitize_message(f"✗ {n:,} left out: {reason}", 300) for reason, n in unreadable.most_common(3)]
+        screen.toast(join([copied, *left_out], "\n"), failed=bool(left_out))
 
 
 async def _run(
     screen: ConsoleScreen[Any], work: Callable[[], Awaitable[CurationReport | None]], on_done: Callable[[], None]
 ) -> None:
-    try:
-        report = await work()
-    except StoreError as exc:
-        screen.toast(sanitize_message(f"✗ {exc}", 400), failed=True)
-        return
-    if report is None:
-        screen.toast(trusted("nothing to undo: this console has archived and deleted nothing"), failed=True)
-        return
-    screen.toast(report_text(report, _undo_key(screen)), failed=bool(report.problems))
-    on_done()
+    with _failure_shown(screen):
+        if (report := await work()) is None:
+            screen.toast(trusted("nothing to undo: this console has archived and deleted nothing"), failed=True)
+        else:
+            screen.toast(report_text(report, _undo_key(screen)), failed=bool(report.problems))
+            on_done()
 
 
-async def _report_failure(screen: ConsoleScreen[Any], work: Awaitable[CurationPlan]) -> CurationPlan | None:
+@contextmanager
+def _failure_shown(screen: ConsoleScreen[Any]) -> Iterator[None]:
     try:
-        return await work
+        yield
     except StoreError as exc:
         screen.toast(sanitize_message(f"✗ {exc}", 400), failed=True)
-        return None
 
 
 def _curation(screen: ConsoleScreen[Any], session: Session) -> Curation | None:
