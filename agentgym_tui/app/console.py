@@ -163,7 +163,7 @@ class Console(NodeControlApp, inherit_bindings=False):
 
     def action_messages(self) -> None:
         """Show the newest messages in full, in place of the toast."""
-        from agentgym_tui.screens.dialogs.messages import MessagesDialog
+        from agentgym_tui.screens.dialogs.texts import MessagesDialog
 
         self.clear_notifications()
         self.push_screen(MessagesDialog())
@@ -176,7 +176,7 @@ class Console(NodeControlApp, inherit_bindings=False):
 
     def action_hex(self) -> None:
         """Show a hex dump of the selected text."""
-        from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
+        from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 
         holders: list[object] = [self.screen, self.focused] if self._screen_accepts_keys else []
         texts = [holder.unsafe_text() for holder in holders if isinstance(holder, ConsoleScreen | LineList)]

@@ -15,7 +15,7 @@ from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
 from agentgym_tui.screens.dialogs.command_palette import CommandPalette, search
 from agentgym_tui.screens.dialogs.help import HelpDialog
-from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
+from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.state.data_model import BusLink

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.commands.keymap import COMMANDS, available_commands
-from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
+from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.events.screen import EventsScreen
 from agentgym_tui.widgets.payload_view import TextView

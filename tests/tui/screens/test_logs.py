@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
+from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.logs.screen import LogScreen
 from agentgym_tui.widgets.payload_view import TextView

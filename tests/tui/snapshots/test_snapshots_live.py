@@ -5,7 +5,7 @@ from textual.pilot import Pilot
 
 from agentgym_tui.config.settings import Settings
 from agentgym_tui.safe_text import sanitize_message, trusted
-from agentgym_tui.screens.dialogs.hex_dump import HexDumpDialog
+from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.services.toast import Message
 from agentgym_tui.state.nodes import ProfileDifference
 from agentgym_tui.state.run_store import RunStore
@@ -196,7 +196,7 @@ def test_messages_in_full(
         Message(START, sanitize_message(cause), failed=True),
         Message(START, sanitize_message(HOSTILE), failed=False),
     ]
-    monkeypatch.setattr("agentgym_tui.screens.dialogs.messages.messages", lambda _app: shown)
+    monkeypatch.setattr("agentgym_tui.screens.dialogs.texts.messages", lambda _app: shown)
     app = console_app(busy_session(), Settings(theme=theme))
     assert snap_compare(app, terminal_size=size, run_before=after_keys("exclamation_mark", texts=("Messages",)))
 
