@@ -12,7 +12,7 @@ from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.number_format import format_count, format_percent, format_reward, pluralize
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, masked_line, sanitize_line, trusted
-from agentgym_tui.state.event_fields import LIVE_SUBJECT, node_of
+from agentgym_tui.state.event_log import LIVE_SUBJECT, node_of
 from agentgym_tui.state.log_entries import EventMessage
 from runner.events.codec import DurableRow, ForeignRow, LiveRow, RawRow, decode, decode_item
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus

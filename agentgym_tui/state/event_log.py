@@ -6,6 +6,7 @@ characters; ``presenters`` sanitize texts when they build lines.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -13,11 +14,10 @@ from itertools import islice
 from typing import Final
 
 from agentgym_tui.state.clock_skew import ClockSkewEstimator
-from agentgym_tui.state.event_fields import EVENT_FIELDS, searched_parts, subject_and_headers
 from agentgym_tui.state.log_entries import ENTRY_BYTES, MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
-from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count
-from agentgym_tui.state.payload_search import Words
-from agentgym_tui.state.query import Query, Searchable
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clamp_count
+from agentgym_tui.state.payload_search import Words, json_columns
+from agentgym_tui.state.query import FieldSet, Query, Searchable
 from agentgym_tui.state.subject_tree import SubjectTree
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
@@ -34,7 +34,53 @@ MAX_STREAMS: Final = 1_000
 MAX_LIVE_AGE: Final = timedelta(seconds=2)
 """Age of a message up to which its stream counts as read to its end; streams are merged within this time."""
 
+LIVE_SUBJECT: Final = re.compile(r"agentgym\.live\.[a-z]+\.v1\.([^.]+)")
+
 _NO_HEADERS: Final[dict[str, str]] = {}
+
+
+def node_of(message: EventMessage) -> str:
+    """Return the node that sent a message, by its headers or subject (untrusted text); "" if it is not known."""
+    if message.headers:
+        for name, value in message.headers.items():
+            if name.lower() == "ce-source":
+                return value
+    live = LIVE_SUBJECT.fullmatch(message.subject)
+    return live[1] if live is not None else ""
+
+
+def _searched_parts(entry: LogEntry) -> Iterator[bytes]:
+    """Return the bytes of an entry in which words are found, the payload first."""
+    if isinstance(entry, LogNotice):
+        yield entry.text.encode("utf-8", "replace")
+    else:
+        yield entry.payload
+        yield _subject_and_headers(entry.subject, entry.headers)
+
+
+def _subject_and_headers(subject: str, headers: dict[str, str]) -> bytes:
+    """Return the subject and the headers of a message as bytes."""
+    if not headers:
+        return subject.encode("utf-8", "replace")
+    return "\n".join((subject, *headers, *headers.values())).encode("utf-8", "replace")
+
+
+def _payload(entry: LogEntry) -> bytes:
+    return entry.payload if isinstance(entry, EventMessage) else b""
+
+
+EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(
+    ("subject", "text", "subject", lambda entry: getattr(entry, "subject", None)),
+    ("node", "text", "node that sent it", lambda entry: node_of(entry) if isinstance(entry, EventMessage) else None),
+    *json_columns(_payload),
+    ("seq", "number", "sequence number in its stream", lambda entry: getattr(entry, "sequence", None)),
+    ("stream", "text", "stream that stores it", lambda entry: getattr(entry, "stream", None)),
+    ("size", "number", "bytes of the payload", lambda entry: getattr(entry, "n_bytes", None)),
+    ("since", "since", "stored since an age or a time: 5m, 2h, 2026-11-26", lambda entry: as_aware(entry.at)),
+    ("until", "until", "stored until then", lambda entry: as_aware(entry.at)),
+    ("notice", "text", "kind of a notice of the subscription", lambda entry: getattr(entry, "kind", None)),
+)
+"""The fields of a message or notice; those of a payload are looked for in live items, too."""
 
 
 class EventLog(Searchable[LogEntry]):
@@ -142,7 +188,7 @@ class EventLog(Searchable[LogEntry]):
         if (
             self._required
             and self._required not in message.payload
-            and self._required not in subject_and_headers(subject, headers)
+            and self._required not in _subject_and_headers(subject, headers)
         ):
             return
         payload = message.payload[:MAX_PAYLOAD_BYTES]
@@ -180,12 +226,12 @@ class EventLog(Searchable[LogEntry]):
             self.shown.popleft()
 
     def _matches(self, entry: LogEntry) -> bool:
-        return not self.query or (self._words.found_in(searched_parts(entry)) and self.query.matches(entry))
+        return not self.query or (self._words.found_in(_searched_parts(entry)) and self.query.matches(entry))
 
 
 def _word_test(word: str) -> Callable[[LogEntry], bool]:
     words = Words([word])
-    return lambda entry: words.found_in(searched_parts(entry))
+    return lambda entry: words.found_in(_searched_parts(entry))
 
 
 def _limit_headers(headers: dict[str, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from agentgym_tui.logs.log_search import LOG_FIELDS
 from agentgym_tui.presenters.query_note import N_ROWS, query_note
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.episode_query import EPISODE_FIELDS
-from agentgym_tui.state.event_fields import EVENT_FIELDS
+from agentgym_tui.state.event_log import EVENT_FIELDS
 from agentgym_tui.state.query import FieldSet, Query, quoted, word_test
 from agentgym_tui.state.query_completion import complete
 from agentgym_tui.state.result_list import RESULT_FIELDS
