@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from agentgym_tui.state.episode_query import EPISODE_FIELDS, RUNNING
 from agentgym_tui.state.normalize import as_aware
-from agentgym_tui.state.query import Query, Searchable, word_test
+from agentgym_tui.state.query import Query, Searchable, search_text, word_test
 from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 LIST_KEY: Final = "episodes"
 """Id of the table of episodes; also the key of its filter and order in the UI state."""
-
-MAX_SEARCHED_CHARS: Final = 200
-"""Number of characters at the start of a field that are searched."""
 
 MAX_TASK_INDEX: Final = 10**15
 """Smallest task index that is abbreviated, because Python does not format integers of thousands of digits."""
@@ -321,8 +318,7 @@ def _task(index: int) -> str:
 
 
 def _search_text(entry: ListEntry, tags: Mapping[str, Sequence[str]]) -> str:
-    fields = (field[:MAX_SEARCHED_CHARS] for field in searchable_fields(entry) if field)
-    return "\n".join([*fields, *(f"#{tag}" for tag in tags.get(entry_key(entry), ()))]).casefold()
+    return search_text((*searchable_fields(entry), *(f"#{tag}" for tag in tags.get(entry_key(entry), ()))))
 
 
 def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 MAX_CHARS: Final = 1_000
 """Maximum length of a query that is typed or kept."""
 
+MAX_SEARCHED_CHARS: Final = 200
+"""Number of characters at the start of a text of a row that are searched."""
+
 Row = TypeVar("Row")
 WordTest: TypeAlias = "Callable[[str], Matches[Row]]"
 """Returns what finds a word in a row."""
@@ -181,6 +184,11 @@ class Searchable(Generic[Row]):
             self.query = query
             self.show_matches()
         return query.error
+
+
+def search_text(texts: Iterable[str | None]) -> str:
+    """Return the texts of a row as one in which words are found, for ``word_test``; None stands for a missing one."""
+    return "\n".join(text[:MAX_SEARCHED_CHARS] for text in texts if text).casefold()
 
 
 def word_test(text_of: Callable[[Row], str]) -> WordTest[Row]:

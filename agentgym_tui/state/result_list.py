@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.state.episode_query import exact_terms
 from agentgym_tui.state.filtered_list import FilteredList
-from agentgym_tui.state.query import FieldSet
+from agentgym_tui.state.query import FieldSet, search_text
 from agentgym_tui.state.sorting import Rank, number_rank, text_rank
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ RESULTS_KEY: Final = "results"
 
 BASELINE: Final = "baseline"
 """Stands for the model of an agent that used none."""
-
-MAX_SEARCHED_CHARS: Final = 200
 
 RANK_BY_COLUMN: Final[Mapping[str, Callable[[ResultRow], Rank | None]]] = {
     "environment": lambda row: text_rank(row.env),
@@ -140,5 +138,4 @@ def episodes_filter(rows: Sequence[ResultRow], **terms: object) -> str:
 
 
 def _search_text(row: ResultRow) -> str:
-    fields = (row.env, row.agent, row.model or BASELINE, row.data_label, row.mode, row.batch_id or "")
-    return "\n".join(field[:MAX_SEARCHED_CHARS] for field in fields)
+    return search_text((row.env, row.agent, row.model or BASELINE, row.data_label, row.mode, row.batch_id))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.state.data_model import BatchRun, Episode
 from agentgym_tui.state.normalize import as_aware
-from agentgym_tui.state.query import FieldSet, Query, Searchable, word_test
+from agentgym_tui.state.query import FieldSet, Query, Searchable, search_text, word_test
 
 if TYPE_CHECKING:
     from agentgym_tui.state.run_store import RunStore
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 _ORDER: Final = {"running": 0, "paused": 0, "queued": 1, "interrupted": 2}
 _ENDED: Final = 3
 _LAST: Final = 1_000_000
-MAX_SEARCHED_CHARS: Final = 200
-"""Number of characters at the start of a text that are searched."""
 
 
 def _time(batch: BatchRun) -> Value:
@@ -162,8 +160,9 @@ class RunTree(Searchable[BatchRun]):
 
 
 def _search_text(batch: BatchRun) -> str:
-    texts = (batch.env, batch.agent, batch.model, batch.status, batch.node, batch.batch_id, batch.battery_id)
-    return "\n".join(text[:MAX_SEARCHED_CHARS] for text in texts if text).casefold()
+    return search_text(
+        (batch.env, batch.agent, batch.model, batch.status, batch.node, batch.batch_id, batch.battery_id)
+    )
 
 
 def _rank(number: int, batches: Sequence[BatchRun]) -> tuple[int, float, int]:
