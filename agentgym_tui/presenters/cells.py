@@ -266,6 +266,11 @@ def filter_cells(text: str, key: str, width: int) -> Line:
     return [Cell(words, "accent"), Cell(trusted(f" ({sanitize_line(key, 20)} clears)"), "dim")]
 
 
+def key_line(key: str, effect: str, width: int = 0) -> Line:
+    """Return the label of a key, padded to ``width`` columns, and its effect, which is trusted text."""
+    return [Cell(trusted(f"  {sanitize_line(key, 20):<{width}}  "), "accent"), Cell(trusted(effect))]
+
+
 def match_cells(n_shown: int, words: str, key: str, width: int) -> Line:
     """Return the number of rows that match a filter, its words, and the key that clears it; no cell without words."""
     return [Cell(trusted(f"{n_shown:,} match "), "accent"), *filter_cells(words, key, width)] if words else []

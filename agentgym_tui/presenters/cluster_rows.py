@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.presenters.cells import Cell, Column, FilteredRows, Line, join_parts, match_cells, sorting_cells
 from agentgym_tui.presenters.number_format import UNKNOWN, pluralize
-from agentgym_tui.presenters.text_width import shorten_environment, wrap_text
+from agentgym_tui.presenters.text_width import ENV_WIDTH, environment_text, wrap_text
 from agentgym_tui.safe_text import SafeText, fill_in, sanitize_line, trusted
 from agentgym_tui.state.filtered_list import FilteredList
 
 if TYPE_CHECKING:
     from runner.results.clusters import Cluster
 
-ENV_WIDTH: Final = 11
 MAX_AGENTS: Final = 6
 CLUSTER_COLUMNS: Final = (
     Column("episodes", 8, right=True),
@@ -34,7 +33,7 @@ class ClusterRows(FilteredRows["Cluster"]):
         cluster = self.rows.shown[index]
         return [
             Cell(trusted(f"{cluster.n:,}"), "head"),
-            Cell(shorten_environment(sanitize_line(cluster.env, 60), ENV_WIDTH)),
+            Cell(environment_text(cluster.env)),
             Cell(sanitize_line(cluster.cause, 20), "bad"),
             Cell(sanitize_line(cluster.action, 80) or UNKNOWN),
             Cell(sanitize_line(cluster.observation, 300) or UNKNOWN),

@@ -8,7 +8,7 @@ from typing import Final
 
 from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, count_cell, flag_unsafe, unsafe_texts
 from agentgym_tui.presenters.number_format import UNKNOWN, format_duration, format_reward, format_share
-from agentgym_tui.presenters.text_width import shorten_environment
+from agentgym_tui.presenters.text_width import environment_text
 from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import EnvironmentState
 from agentgym_tui.state.run_store import RunStore
@@ -80,9 +80,7 @@ class EnvironmentRows:
         """Return the cells of a row, one per table column."""
         env = self._envs[index]
         return [
-            Cell(
-                flag_unsafe(shorten_environment(sanitize_line(env.name, 60), NAME_WIDTH), unsafe_environment_text(env))
-            ),
+            Cell(flag_unsafe(environment_text(env.name, NAME_WIDTH), unsafe_environment_text(env))),
             _health(env),
             _success(env),
             count_cell(env.n_errors, "bad"),

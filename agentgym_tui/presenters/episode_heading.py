@@ -17,7 +17,6 @@ from agentgym_tui.presenters.cells import (
     line_width,
 )
 from agentgym_tui.presenters.episode_rows import (
-    env_text,
     format_exact,
     reward_text,
     reward_tone,
@@ -33,7 +32,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.presenters.text_width import cut, cut_start
+from agentgym_tui.presenters.text_width import cut, cut_start, environment_text
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import (
@@ -111,7 +110,7 @@ def error_text(entry: ListEntry | None) -> SafeText:
 
 def _task_cells(episode: ListedEpisode, room: int) -> Line:
     return [
-        Cell(cut(env_text(episode, room), room), "head"),
+        Cell(cut(environment_text(episode.env, room), room), "head"),
         Cell(trusted(f" task {format_exact(episode.task_index)}")),
     ]
 

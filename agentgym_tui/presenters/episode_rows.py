@@ -15,6 +15,7 @@ from agentgym_tui.presenters.cells import (
     flag_unsafe,
     indented_rows,
     join_parts,
+    key_line,
     match_cells,
     sorting_cells,
     unsafe_texts,
@@ -28,7 +29,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.presenters.text_width import cut, display_width, shorten_environment
+from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, display_width, environment_text
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.episode_list import (
     EpisodeList,
@@ -44,7 +45,6 @@ from agentgym_tui.state.episode_list import (
 from agentgym_tui.state.normalize import as_aware
 from runner.types import is_reward_unknown
 
-ENV_WIDTH: Final = 11
 OUTCOME_WIDTH: Final = 24
 MIN_OUTCOME: Final = 9
 """Columns of the outcome before flags."""
@@ -151,27 +151,23 @@ def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_
         words = sanitize_line(episodes.query.text, 60)
         return [
             [Cell(trusted("No episode matches "), "head"), Cell(words, "accent")],
-            [_key_cell(key("episodes.clear")), Cell(trusted("shows all episodes"))],
+            key_line(key("episodes.clear"), "shows all episodes"),
         ]
     head: Line = [Cell(trusted("No episodes yet."), "head")]
     if read_only:
         return [head, *indented_rows(masked_line(read_only), width)]
     return [
         head,
-        [_key_cell(key("app.live")), Cell(trusted("shows the environments; press there"))],
-        [_key_cell(key("run.selected")), Cell(trusted("to run the selected one; its episode appears here"))],
+        key_line(key("app.live"), "shows the environments; press there"),
+        key_line(key("run.selected"), "to run the selected one; its episode appears here"),
     ]
-
-
-def _key_cell(key: str) -> Cell:
-    return Cell(trusted(f"  {sanitize_line(key, 20)}  "), "accent")
 
 
 def _row(episode: ListedEpisode, tags: Sequence[str], *, is_selected: bool = False) -> Sequence[Cell]:
     started = format_time(as_aware(episode.started_at))
     return [
         Cell(join([SELECTED, started]), "accent") if is_selected else Cell(started, "dim"),
-        Cell(flag_unsafe(env_text(episode, ENV_WIDTH), unsafe_fields(episode))),
+        Cell(flag_unsafe(environment_text(episode.env), unsafe_fields(episode))),
         Cell(format_exact(episode.task_index), "dim"),
         _flagged_outcome(episode),
         Cell(reward_text(episode), reward_tone(episode)),
@@ -202,11 +198,6 @@ def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
     name, reason = file.path.name, file.reason.replace(str(file.path), file.path.name)
     text = masked_line(reason if name in reason else f"{name}: {reason}", 400)
     return [Cell(trusted("✗ unreadable"), "bad"), Cell(flag_unsafe(text, unsafe_fields(file)), "bad")]
-
-
-def env_text(episode: ListedEpisode, width: int) -> SafeText:
-    """Return the environment, shortened to ``width`` columns."""
-    return shorten_environment(sanitize_line(episode.env, 60), width) or UNKNOWN
 
 
 def _agent_text(episode: ListedEpisode) -> SafeText:

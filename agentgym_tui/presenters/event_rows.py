@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias, get_args
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, filter_cells, flag_unsafe, indented_rows, join_parts
+from agentgym_tui.presenters.cells import (
+    Cell,
+    Column,
+    Line,
+    Tone,
+    filter_cells,
+    flag_unsafe,
+    indented_rows,
+    join_parts,
+    key_line,
+)
 from agentgym_tui.presenters.event_summary import MessageSummary, decode_error, summarize
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_per_second, format_time, pluralize
 from agentgym_tui.presenters.payload import payload_size
@@ -205,7 +215,7 @@ def empty_events_lines(reader: EventReader, log: EventLog, store: RunStore, key:
         head = f"None of {pluralize(len(log), 'message')} matches "
         return [
             [Cell(trusted(head), "head"), Cell(sanitize_line(log.query.text, 60), "accent")],
-            _key_line(key("events.clear"), "shows all messages"),
+            key_line(key("events.clear"), "shows all messages", 3),
         ]
     if store.link.status != "connected":
         cause = indented_rows(masked_line(store.link.cause, 400), width) if store.link.cause else []
@@ -213,13 +223,9 @@ def empty_events_lines(reader: EventReader, log: EventLog, store: RunStore, key:
     subjects = sanitize_line(" ".join(reader.query.patterns), 60)
     return [
         [Cell(trusted("No messages yet on "), "head"), Cell(subjects, "accent")],
-        _key_line(key("events.go_to"), "goes back in the stream history: a sequence, a time, 10m, all"),
-        _key_line(key("events.subject"), "selects subjects, with * and >"),
+        key_line(key("events.go_to"), "goes back in the stream history: a sequence, a time, 10m, all", 3),
+        key_line(key("events.subject"), "selects subjects, with * and >", 3),
     ]
-
-
-def _key_line(key: str, text: str) -> Line:
-    return [Cell(trusted(f"  {sanitize_line(key, 20):<4} "), "accent"), Cell(trusted(text))]
 
 
 class SubjectRows:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.presenters.cells import Cell, Column, Line, TextSource, flag_unsafe, join_parts
 from agentgym_tui.presenters.number_format import format_count, pluralize
-from agentgym_tui.presenters.text_width import shorten_environment
+from agentgym_tui.presenters.text_width import ENV_WIDTH, environment_text
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, mask_secrets, sanitize_line, trusted
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from agentgym_tui.state.episode_list import ListedEpisode
     from runner.store.passages import Hit
 
-ENV_WIDTH: Final = 11
 HIT_COLUMNS: Final = (
     Column("environment", ENV_WIDTH),
     Column("task", 5, right=True, rank=2),
@@ -60,7 +59,7 @@ class HitRows(TextSource):
         step = found.hit.step
         text = mask_secrets(_from_words(found.hit))
         return [
-            Cell(shorten_environment(sanitize_line(episode.env), ENV_WIDTH) if episode else trusted("")),
+            Cell(environment_text(episode.env) if episode else trusted("")),
             Cell(format_count(episode.task_index) if episode else trusted("")),
             Cell(RESET if step is None else format_count(step)),
             Cell(trusted(found.hit.kind), "dim"),

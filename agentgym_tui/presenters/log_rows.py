@@ -20,6 +20,7 @@ from agentgym_tui.presenters.cells import (
     flag_unsafe,
     indented_rows,
     join_parts,
+    key_line,
 )
 from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size, format_time, pluralize
 from agentgym_tui.presenters.payload import payload_size
@@ -257,7 +258,7 @@ def empty_log_lines(state: LogViewState, width: int) -> list[Line]:
         head_text = trusted("No line matches " if _is_search_complete(log, search) else "No line so far matches ")
         return [
             [Cell(head_text, "head"), Cell(words, "accent")],
-            [Cell(trusted(f"  {state.key('log.clear')} "), "accent"), Cell(trusted("shows all lines"))],
+            key_line(state.key("log.clear"), "shows all lines"),
         ]
     return [[Cell(trusted("Empty so far; new lines appear here."), "head")]]
 

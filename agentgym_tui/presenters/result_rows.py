@@ -16,6 +16,7 @@ from agentgym_tui.presenters.cells import (
     filter_cells,
     flag_unsafe,
     join_parts,
+    key_line,
     match_cells,
     score_cells,
     sorting_cells,
@@ -32,7 +33,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.reward_plot import column_chart
-from agentgym_tui.presenters.text_width import cut, shorten_environment
+from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, environment_text
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.result_list import BASELINE, ResultList
 from runner.types import GpuUse
@@ -40,7 +41,6 @@ from runner.types import GpuUse
 if TYPE_CHECKING:
     from runner.results.summary import Histogram, ResultRow
 
-ENV_WIDTH: Final = 11
 SPARK_WIDTH: Final = 10
 RESULT_COLUMNS: Final = (
     Column("environment", ENV_WIDTH),
@@ -81,8 +81,7 @@ class ResultRows(FilteredRows["ResultRow"]):
         """Return the cells of a row, one per table column."""
         row = self._results.shown[index]
         marked = self._results.is_marked(row)
-        env = shorten_environment(sanitize_line(row.env, 60), ENV_WIDTH) or UNKNOWN
-        env = flag_unsafe(env, unsafe_result_text(row))
+        env = flag_unsafe(environment_text(row.env), unsafe_result_text(row))
         return [
             Cell(join([MARK, env]) if marked else env, "accent" if marked else "plain"),
             Cell(sanitize_line(row.agent, 60) or UNKNOWN),
@@ -155,7 +154,7 @@ def empty_results_lines(results: ResultList, clear_key: str) -> list[Line]:
         words = sanitize_line(results.query.text, 60)
         return [
             [Cell(trusted("No result matches "), "head"), Cell(words, "accent")],
-            [Cell(join([trusted("  "), sanitize_line(clear_key, 20)]), "accent"), Cell(trusted("  shows all results"))],
+            key_line(clear_key, "shows all results"),
         ]
     return [
         [Cell(trusted("No results yet."), "head")],

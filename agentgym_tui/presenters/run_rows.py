@@ -31,7 +31,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import outcome_cell, time_left
-from agentgym_tui.presenters.text_width import display_width, shorten_environment
+from agentgym_tui.presenters.text_width import RUN_ENV_WIDTH, display_width, environment_text
 from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.batches import batch_currency
 from runner.types import WorkerCounts
@@ -70,8 +70,6 @@ STATES: Final[dict[str, tuple[SafeText, Tone]]] = {
 
 HELD: Final = Cell(trusted("‖ waits"), "warn")
 """State of a waiting batch that was paused, so that it does not start."""
-
-_ENV_WIDTH: Final = 24
 
 
 class RunRows:
@@ -222,7 +220,7 @@ def _name(row: RunRow) -> SafeText:
     mark = trusted("  " * row.depth + ("▾ " if row.is_open else "▸ "))
     if row.battery_id is not None:
         return join([mark, trusted(f"battery of {len(row.batches)}")])
-    return join([mark, shorten_environment(sanitize_line(row.batches[0].env, 60), _ENV_WIDTH) or UNKNOWN])
+    return join([mark, environment_text(row.batches[0].env, RUN_ENV_WIDTH)])
 
 
 def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:

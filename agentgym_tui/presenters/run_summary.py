@@ -28,7 +28,7 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.run_rows import STATES
-from agentgym_tui.presenters.text_width import shorten_environment
+from agentgym_tui.presenters.text_width import RUN_ENV_WIDTH, environment_text
 from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
 from agentgym_tui.state.batches import batch_currency
 from agentgym_tui.state.normalize import as_aware
@@ -53,8 +53,6 @@ SUMMARY_COLUMNS: Final = (
     Column("tokens", 6, right=True, rank=5),
     Column("state", 13, rank=6),
 )
-
-_ENV_WIDTH: Final = 24
 
 
 class SummaryRows(TextSource):
@@ -90,11 +88,10 @@ class SummaryRows(TextSource):
         """Return the cells of a row, one per table column."""
         batch = self.batches[index]
         tokens, cost = self._store.usage_of(batch)
-        env = shorten_environment(sanitize_line(batch.env, 60), _ENV_WIDTH) or UNKNOWN
         rate = batch.n_success / batch.n_rated if batch.n_rated > 0 else None
         state, tone = STATES.get(batch.status, (sanitize_line(batch.status, 20), "plain"))
         return [
-            Cell(flag_unsafe(env, unsafe_summary_text(batch)), "head"),
+            Cell(flag_unsafe(environment_text(batch.env, RUN_ENV_WIDTH), unsafe_summary_text(batch)), "head"),
             Cell(sanitize_line(batch.agent, 40) or UNKNOWN),
             Cell(trusted(f"{batch.n_done:,}/{max(batch.n_planned, batch.n_done):,}")),
             *score_cells(rate, success_interval(batch.n_success, batch.n_rated), batch.n_errors, batch.mean_reward),
@@ -160,7 +157,7 @@ def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]
 def _title(batches: Sequence[BatchRun]) -> SafeText:
     if len(batches) > 1:
         return trusted(f"battery of {len(batches)}:")
-    return shorten_environment(sanitize_line(batches[0].env, 60), _ENV_WIDTH) if batches else UNKNOWN
+    return environment_text(batches[0].env, RUN_ENV_WIDTH) if batches else UNKNOWN
 
 
 def _states(batches: Sequence[BatchRun]) -> Iterator[Cell]:

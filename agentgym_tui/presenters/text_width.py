@@ -8,10 +8,16 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
-from agentgym_tui.safe_text import SafeText
+from agentgym_tui.presenters.number_format import UNKNOWN
+from agentgym_tui.safe_text import SafeText, sanitize_line
 
 LIST_MARGIN: Final = 2
 """Columns beside the text of a list: the cursor mark on the left, and a blank before the scroll bar on the right."""
+
+ENV_WIDTH: Final = 11
+"""Columns of the environment in tables of episodes and results."""
+RUN_ENV_WIDTH: Final = 24
+"""Columns of the environment in tables of runs."""
 
 _CUT = "…"
 _FAMILY: Final = "are:"
@@ -65,6 +71,11 @@ def shorten_environment(name: SafeText, width: int) -> SafeText:
     if display_width(name) <= width or not name.lower().startswith(_SCENARIO):
         return name
     return SafeText(f"{name[: len(_FAMILY)]}{_CUT}{name[len(_SCENARIO) :]}")
+
+
+def environment_text(name: str, width: int = ENV_WIDTH) -> SafeText:
+    """Return the name of an environment (untrusted text) for ``width`` columns; an en dash without one."""
+    return shorten_environment(sanitize_line(name, 60), width) or UNKNOWN
 
 
 def _cut_around(text: SafeText, width: int, n_first: int) -> SafeText:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from agentgym_tui.presenters.cells import Cell, Line, Tone, line_width
+from agentgym_tui.presenters.cells import Cell, Line, Tone, key_line, line_width
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.presenters.text_width import wrap_text
@@ -60,10 +60,7 @@ def welcome_lines(store: RunStore, width: int, key: Callable[[str], str], read_o
         key: returns the key label of a command id.
         read_only: why this session cannot start a run; "" if it can.
     """
-    keys: Sequence[Line] = [
-        [Cell(trusted(f"  {sanitize_line(key(id), 20)}  "), "accent"), Cell(trusted(help_text))]
-        for id, help_text in _key_hints(store, read_only)
-    ]
+    keys = [key_line(key(id), help_text) for id, help_text in _key_hints(store, read_only)]
     intro: list[Line] = [[Cell(_headline(store, key, read_only), "head")], *keys]
     if read_only:
         intro += [[Cell(row, "dim")] for row in wrap_text(masked_line(read_only), width, MAX_ROWS)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic
+from typing import ClassVar, Generic
 
 from textual import on
 from textual.app import ComposeResult
@@ -127,6 +127,10 @@ class TaskTableScreen(ResultsTableScreen, Generic[Row]):
         tasks: the tasks, an empty list at first.
     """
 
+    NO_MATCH: ClassVar = trusted("No task matches the filter.")
+    NO_ROW: ClassVar = trusted("No task has been played.")
+    """What replaces an empty table, with a filter and without one."""
+
     def __init__(self, context: ScreenContext, list_key: str, tasks: FilteredList[Row]) -> None:
         super().__init__(context)
         self.list_key, self.tasks = list_key, tasks
@@ -150,5 +154,4 @@ class TaskTableScreen(ResultsTableScreen, Generic[Row]):
 
     def nothing_lines(self, width: int) -> list[Line]:
         """Return the line that replaces an empty table."""
-        text = "No task matches the filter." if self.tasks.query else "No task has been played."
-        return [[Cell(trusted(text), "head")]]
+        return [[Cell(self.NO_MATCH if self.tasks.query else self.NO_ROW, "head")]]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.cluster_rows import CLUSTER_COLUMNS, ClusterRows, cluster_heading, cluster_lines
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
@@ -34,6 +34,8 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
 
     SCOPE = "clusters"
     FILTER_HINT = "words and fields, such as: env:maze cause:loop episodes>=10"
+    NO_MATCH = trusted("No cluster matches the filter.")
+    NO_ROW = trusted("No failed episode.")
 
     def __init__(self, context: ScreenContext, query: str) -> None:
         super().__init__(context, "clusters", cluster_list())
@@ -70,11 +72,6 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
     def detail_lines(self, width: int) -> Sequence[Line]:
         """Return the details of the selected cluster."""
         return cluster_lines(self._selected, width)
-
-    def nothing_lines(self, width: int) -> list[Line]:
-        """Return the line that replaces an empty table."""
-        text = "No cluster matches the filter." if self.tasks.query else "No failed episode."
-        return [[Cell(trusted(text), "head")]]
 
     def _query_of(self, cluster: Cluster) -> str:
         """Return the query that selects the episodes of a cluster."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, NAME_WIDTH, EnvironmentRows
-from agentgym_tui.presenters.episode_rows import ENV_WIDTH, EpisodeRows
+from agentgym_tui.presenters.episode_rows import EpisodeRows
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
-from agentgym_tui.presenters.text_width import fit, shorten_environment
+from agentgym_tui.presenters.text_width import ENV_WIDTH, fit, shorten_environment
 from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.state.data_model import StreamingAnswer, StreamingToolCall
 from agentgym_tui.state.episode_list import EpisodeList
