@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import gc
 import os
-import re
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -34,9 +33,6 @@ NATS_CA, NATS_CERT, NATS_KEY, NATS_TLS_FIRST, never from the command line."""
 
 MIN_OPEN_FILES = 32
 """Estimate of the open files of the console, with a margin for log files, exports and reconnections."""
-
-_SINCE_PATTERN = re.compile(r"(\d{1,6})([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -353,8 +349,10 @@ def parse_since(text: str) -> timedelta | Literal["all"]:
     Raises:
         argparse.ArgumentTypeError: the value has a different form.
     """
+    from agentgym_tui.state.event_query import parse_age
+
     if text == "all":
         return "all"
-    if (duration := _SINCE_PATTERN.fullmatch(text)) is None:
+    if (age := parse_age(text)) is None:
         raise argparse.ArgumentTypeError(f"{text!r} must be all, or a time such as 30s")
-    return timedelta(**{_UNITS[duration[2]]: int(duration[1])})
+    return age

@@ -23,10 +23,10 @@ MAX_PATTERN_CHARS: Final = 255
 MAX_PATTERNS: Final = 16
 
 _SEQUENCE: Final = re.compile(r"#?([0-9]{1,18})")
-_AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
+_AGE: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _CLOCK: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_MAX_AGO: Final = timedelta(days=36_500)
+_MAX_AGE: Final = timedelta(days=36_500)
 
 
 class EventQuery(msgspec.Struct, frozen=True):
@@ -67,6 +67,12 @@ def valid_patterns(patterns: list[str] | tuple[str, ...]) -> tuple[str, ...] | N
     return tuple(patterns) if is_valid else None
 
 
+def parse_age(text: str) -> timedelta | None:
+    """Return a duration of at most a century, such as ``30s``, ``10m`` or ``2d``; None if the text has another form."""
+    age = _AGE.fullmatch(text)
+    return None if age is None else min(timedelta(seconds=int(age[1]) * _SECONDS[age[2]]), _MAX_AGE)
+
+
 def parse_start(text: str, now: datetime) -> HistoryStart | None:
     """Parse the typed start of a query.
 
@@ -83,8 +89,8 @@ def parse_start(text: str, now: datetime) -> HistoryStart | None:
         return "all" if text == "all" else "now"
     if (sequence := _SEQUENCE.fullmatch(text)) is not None:
         return int(sequence[1])
-    if (ago := _AGO.fullmatch(text)) is not None:
-        return now - min(timedelta(seconds=int(ago[1]) * _SECONDS[ago[2]]), _MAX_AGO)
+    if (age := parse_age(text)) is not None:
+        return now - age
     try:
         if (clock := _CLOCK.fullmatch(text)) is not None:
             hour, minute, second = (int(part or 0) for part in clock.groups())
