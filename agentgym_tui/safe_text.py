@@ -90,10 +90,10 @@ def masked_line(text: object, limit: int = 200) -> SafeText:
     return sanitize_line(mask_secrets(str(text)[: limit * 4]), limit)
 
 
-def masked_rows(text: str, limit: int = 2_000) -> SafeText:
-    """Return untrusted text as up to 20 safe lines, each of at most ``limit`` characters, with URL secrets masked."""
-    rows = mask_secrets(text[: limit * 4]).split("\n")[:_MAX_MASKED_ROWS]
-    return join([sanitize_line(row, limit) for row in rows], "\n")
+def masked_rows(text: str) -> SafeText:
+    """Return untrusted text as up to 20 safe lines, each of at most 2,000 characters, with URL secrets masked."""
+    rows = mask_secrets(text[: MAX_LINE_CHARS * 4]).split("\n")[:_MAX_MASKED_ROWS]
+    return join([sanitize_line(row, MAX_LINE_CHARS) for row in rows], "\n")
 
 
 def sanitize_lines(text: str, limit: int = MAX_LINE_CHARS) -> SanitizedLines:

@@ -31,7 +31,6 @@ class KeyQueue:
         app: the console.
         handle: handles one key.
         is_ready: returns whether the current screen accepts keys.
-        now: returns the time of a monotonic clock in seconds.
     """
 
     def __init__(
@@ -39,9 +38,8 @@ class KeyQueue:
         app: App[Any],
         handle: Callable[[events.Key], Awaitable[None]],
         is_ready: Callable[[], bool],
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._app, self._handle, self._is_ready, self._now = app, handle, is_ready, now
+        self._app, self._handle, self._is_ready = app, handle, is_ready
         self._waiting: deque[events.Key] = deque()
         self._wait_until: float | None = None
         self._n_handled = 0
@@ -58,7 +56,7 @@ class KeyQueue:
         if not self._waiting:
             self._wait_until = None
             return
-        now = self._now()
+        now = time.monotonic()
         if self._wait_until is None:
             self._wait_until = now + MAX_WAIT_S
         if not self._is_ready() and now < self._wait_until:

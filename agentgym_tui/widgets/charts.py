@@ -23,9 +23,9 @@ class Waterfall(LineList):
 
     N_HEADER: ClassVar[int] = 1
 
-    def show_spans(self, spans: Sequence[Span], *, opened: Collection[int] = (), follow: bool | None = None) -> None:
-        """Show spans given in any order; ``opened`` as in ``SpanRows``, ``follow`` as in ``LineList.show``."""
-        self.show(SpanRows(spans, opened), follow=follow)
+    def show_spans(self, spans: Sequence[Span], *, opened: Collection[int] = ()) -> None:
+        """Show spans given in any order; ``opened`` as in ``SpanRows``."""
+        self.show(SpanRows(spans, opened))
 
     @property
     def position(self) -> int | None:
