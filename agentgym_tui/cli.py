@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from agentgym_tui.safe_text import sanitize_message
 from runner import __version__
 from runner.util.argument_parser import SafeArgumentParser, describe_completion
-from runner.util.data_dir import default_data_dir, resolve_path, unwritable_reason
+from runner.util.data_dir import default_data_dir, resolve_path, unwritable_reason, xdg_folder
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.node_launcher import LaunchOptions
@@ -139,8 +139,6 @@ def _place(args: argparse.Namespace) -> str:
 
 
 def _cache_folder() -> Path:
-    from agentgym_tui.config.paths import xdg_folder
-
     return xdg_folder(os.environ, "XDG_CACHE_HOME", ".cache")
 
 

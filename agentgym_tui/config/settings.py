@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 
 from agentgym_tui.commands.keymap import COMMANDS, Keymap
-from agentgym_tui.config.paths import MAX_BYTES, xdg_folder
 from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
+from runner.util.data_dir import xdg_folder
 from runner.util.files import read_regular
 
 if TYPE_CHECKING:
     from runner.config.document import YamlValue
 
 DEFAULT_THEME: Final = "textual-dark"
+MAX_BYTES: Final = 64 * 1024
+"""Maximum size of the settings file, in bytes."""
 MAX_SHOWN_PROBLEMS: Final = 5
 """Maximum number of problems shown when the console starts."""
 

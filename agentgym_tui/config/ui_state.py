@@ -15,10 +15,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from agentgym_tui.config.paths import xdg_folder
 from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.state.sorting import Sorting
+from runner.util.data_dir import xdg_folder
 from runner.util.files import read_regular, replace_file
 
 MAX_BYTES: Final = 512 * 1024

@@ -1,4 +1,4 @@
-"""The default state directory: where episodes are stored and a node keeps its files if no folder is named."""
+"""The default state directory, where episodes are stored if no folder is named, and folders of the user's own files."""
 
 from __future__ import annotations
 
@@ -32,6 +32,18 @@ def resolve_path(path: str, environ: Mapping[str, str], cwd: Path) -> Path:
     if home and (path == "~" or path.startswith("~/")):
         path = home + path[1:]
     return cwd.absolute() / path
+
+
+def xdg_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
+    """Return the folder of this program inside an XDG base directory.
+
+    Args:
+        environ: environment variables.
+        variable: name of the variable with the base directory; its value is ignored unless it is an absolute path.
+        default: base directory relative to the home directory, used without a valid variable.
+    """
+    base, home = Path(environ.get(variable, "")), Path(environ.get("HOME", ""))
+    return (base if base.is_absolute() else (home if home.is_absolute() else Path("/")) / default) / FOLDER_NAME
 
 
 def default_data_dir(environ: Mapping[str, str], cwd: Path) -> DataDir:
