@@ -52,7 +52,7 @@ def main(folder: Path = PICTURES) -> None:
 async def pictures() -> dict[str, str]:
     """Run the console and return its screenshots: name -> SVG."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="agent-") as folder:
-        session = NodeSession(LaunchOptions(data_dir=f"{folder}/data", node=NODE))
+        session = NodeSession(LaunchOptions(data_dir=f"{folder}/data", node=NODE), "N")
         app = Console(session)
         screenshots: dict[str, str] = {}
         async with app.run_test(size=SIZE) as pilot:

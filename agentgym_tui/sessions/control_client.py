@@ -72,7 +72,7 @@ class NodeControl:
             concerns, or "" for a request that concerns no single episode.
         read_only: why commands are not allowed; "" where commands are allowed.
         on_command: called after a command has succeeded.
-        start_key: key that starts the node; named in the hints of errors.
+        start_key: key that starts the node, named in the hints of errors; "" where no key does.
         timeout_s: seconds to wait for a reply.
         retry_interval_s: seconds between attempts while no node answers.
     """
@@ -84,7 +84,7 @@ class NodeControl:
         *,
         read_only: str = "",
         on_command: Callable[[], object] = lambda: None,
-        start_key: str = "N",
+        start_key: str = "",
         timeout_s: float = TIMEOUT_S,
         retry_interval_s: float = RETRY_INTERVAL_S,
     ) -> None:
@@ -182,7 +182,7 @@ class NodeControl:
         if connection is None or not connection.connected:
             raise ControlRequestError(
                 f"{op}: not connected to the node",
-                "wait for the connection" + f", or press {self._start_key} to start the node" * (not self._read_only),
+                "wait for the connection" + f", or press {self._start_key} to start the node" * bool(self._start_key),
             )
         node = self._node(args.episode_id or "" if isinstance(args, EpisodeArgs | AnnotateArgs | TargetArgs) else "")
         if _NODE_NAME.fullmatch(node) is None:  # the name may come from the bus and becomes part of a subject
@@ -213,7 +213,7 @@ class NodeControl:
         if payload is None:
             raise ControlRequestError(
                 f"{request.op}: node {node} does not answer",
-                "the node has stopped" + f"; press {self._start_key} to start it again" * (not self._read_only),
+                "the node has stopped" + f"; press {self._start_key} to start it again" * bool(self._start_key),
             )
         return _checked_result(request, payload[: MAX_REPLY_BYTES + 1])
 

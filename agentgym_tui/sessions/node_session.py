@@ -71,7 +71,7 @@ class NodeSession(Session):
         lost_after_s: seconds of silence after which the node counts as lost.
     """
 
-    def __init__(self, options: LaunchOptions, start_key: str = "N", *, lost_after_s: float = LOST_AFTER_S) -> None:
+    def __init__(self, options: LaunchOptions, start_key: str, *, lost_after_s: float = LOST_AFTER_S) -> None:
         self.title = "node"
         self.read_only = ""
         self.has_node_logs = True

@@ -111,4 +111,4 @@ async def running(session: Session) -> AsyncIterator[RunningSession]:
 
 def node_session(data_dir: Path, *, lost_after_s: float = LOST_AFTER_S, **options: str) -> NodeSession:
     launch_options = LaunchOptions(**{"data_dir": str(data_dir), "node": "n1", **options})
-    return NodeSession(launch_options, lost_after_s=lost_after_s)
+    return NodeSession(launch_options, "N", lost_after_s=lost_after_s)

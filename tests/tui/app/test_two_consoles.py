@@ -28,7 +28,7 @@ SHARED_COLUMNS = 5
 @asynccontextmanager
 async def console_on(data_dir: Path) -> AsyncIterator[Pilot[None]]:
     """Yield the pilot of a console that shows the runs of the node, which it starts if there is none."""
-    app = Console(NodeSession(LaunchOptions(data_dir=str(data_dir), node=NODE)))
+    app = Console(NodeSession(LaunchOptions(data_dir=str(data_dir), node=NODE), "N"))
     app.animation_level = "none"
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await wait_until(pilot, lambda: bool(app.session.store.agents), "the node")

@@ -144,7 +144,7 @@ def test_no_slow_module_is_imported_before_the_first_paint() -> None:
         "from agentgym_tui.sessions.bus_session import BusSession;"
         "from agentgym_tui.sessions.node_session import NodeSession;"
         "from agentgym_tui.sessions.node_launcher import LaunchOptions;"
-        "BusSession(LaunchOptions()); NodeSession(LaunchOptions());"
+        "BusSession(LaunchOptions()); NodeSession(LaunchOptions(), 'N');"
         f"print([name for name in {slow} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
