@@ -7,13 +7,15 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
 from tests.history.records import EpisodeFile, Journal, Probe, Recorder
 
 SCAN_S, PROBE_S = 0.5, 1.0
+INDEXING: Final = "runner.node.text_indexing"
+"""Module of the process that an idle node starts now and then to add the texts of new episodes to its index."""
 
 
 class FileScanner:
@@ -107,7 +109,7 @@ def _probe(name: str, pid: int, idle: bool) -> Probe | None:
         process = psutil.Process(pid)
         with process.oneshot():
             rss, n_files, n_threads = process.memory_info().rss, process.num_fds(), process.num_threads()
-        n_children = len(process.children())
+        n_children = count_children(process)
     except psutil.Error:
         return None
     return Probe(
@@ -119,3 +121,19 @@ def _probe(name: str, pid: int, idle: bool) -> Probe | None:
         n_children=n_children,
         idle=idle,
     )
+
+
+def count_children(process: psutil.Process) -> int:
+    """Count the child processes, except one that adds to the full-text index; one that was not reaped counts."""
+    commands = [command for child in process.children() if (command := _command(child)) is not None]
+    return len(commands) - any(INDEXING in command for command in commands)
+
+
+def _command(process: psutil.Process) -> list[str] | None:
+    """Return the command line of a process: [] if it was not reaped, None if it has vanished."""
+    try:
+        return process.cmdline()
+    except psutil.ZombieProcess:
+        return []
+    except psutil.NoSuchProcess:
+        return None

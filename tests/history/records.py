@@ -174,7 +174,7 @@ class Probe(Record):
 
     Attributes:
         process: ``node``, ``own_broker``, ``console``, …
-        n_children: number of its child processes.
+        n_children: number of its child processes, without one that adds to the full-text index.
         idle: whether no batch was running or queued, and no fault was in progress.
     """
 
