@@ -12,19 +12,21 @@ import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from runner.batch.result import BatchResult, BatchStatus
 from runner.config import Profile
 from runner.inference.errors import EndpointFailure
-from runner.inference.http import SmallResponse, bearer_header, fetch_within
 from runner.store.episode_file import shared_fields
 from runner.types import Tokens
 from runner.util.background_queue import BackgroundQueue
 from runner.util.clock import Clock
 from runner.util.display_text import mask, one_line, public_variables
+
+if TYPE_CHECKING:
+    from runner.inference.http import SmallResponse
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # log the output of the command
@@ -172,6 +174,8 @@ class Notifier:
         logger.warning("notify.url: the notification was not delivered: %s", one_line(problem, MAX_TEXT_CHARS))
 
     async def _send(self, url: str, content: bytes) -> SmallResponse:
+        from runner.inference.http import bearer_header, fetch_within  # few profiles name a webhook
+
         settings, token = self._settings, None
         if settings.token_env is not None and not (token := self._environ.get(settings.token_env, "").strip()):
             raise EndpointFailure("configuration", f"the variable {settings.token_env} for its token is not set")
