@@ -9,7 +9,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -30,8 +29,7 @@ def wants_all(kind: type[Item]) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class SelectiveObserver:
+class SelectiveObserver(msgspec.Struct, frozen=True):
     """An observer of some kinds of items; the others are neither decoded nor delivered for it.
 
     Attributes:

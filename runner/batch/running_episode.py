@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -60,8 +59,7 @@ class EpisodeDone(msgspec.Struct, frozen=True):
     problem: BaseException | None
 
 
-@dataclass
-class RunningEpisode:
+class RunningEpisode(msgspec.Struct):
     """An episode that a slot plays.
 
     Attributes:
@@ -83,11 +81,12 @@ class RunningEpisode:
     grace_s: float
     step_grace_s: float = STEP_GRACE_S
     n_put_backs: int = 0
-    control: EpisodeControl = field(default_factory=EpisodeControl)
+    control: EpisodeControl = msgspec.field(default_factory=EpisodeControl)
     is_played: bool = False
     _task_stopped: bool = False
     _cancelled_at: float | None = None
     _overdue_since: float | None = None
+    _created_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._created_s = self.clock.monotonic()

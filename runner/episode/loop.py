@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
@@ -53,8 +52,7 @@ def _always() -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class EpisodeContext:
+class EpisodeContext(msgspec.Struct, frozen=True):
     """Everything an episode needs besides its agent and environment.
 
     Attributes:
@@ -75,14 +73,14 @@ class EpisodeContext:
     """
 
     header: EpisodeHeader
-    control: EpisodeControl = field(default_factory=EpisodeControl)
+    control: EpisodeControl = msgspec.field(default_factory=EpisodeControl)
     tracer: Tracer | None = None
     emit: Callable[[EpisodeEvent], None] = _ignore
     on_reset: Callable[[Chat, str, PackedCells | None], None] = _ignore
     on_error: Callable[[BaseException], None] = _ignore
     on_sequence: Callable[[TokenSequence], None] = _ignore
     wants_tokens: Callable[[], bool] = _always
-    clock: Clock = field(default_factory=Clock)
+    clock: Clock = msgspec.field(default_factory=Clock)
     call_environment: CallMethod = call_here
     cleanup_timeout_s: float = CLEANUP_TIMEOUT_S
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -121,8 +120,7 @@ def _merge(deltas: list[StreamDelta]) -> StreamDelta:
     return msgspec.structs.replace(deltas[0], text=text, tool=tool, n=n)
 
 
-@dataclass
-class StepRunner:
+class StepRunner(msgspec.Struct):
     """Runs the steps of one episode.
 
     If the agent returns an ``InvalidAction``, the environment is not stepped; the observation is then an error message.
@@ -141,7 +139,7 @@ class StepRunner:
     tokens: TokenStream
     call: CallMethod = call_here
     unparsed: int = 0
-    _schemas: list[ToolSchema] = field(default_factory=list)
+    _schemas: list[ToolSchema] = msgspec.field(default_factory=list)
 
     async def run_step(self, index: int, observation: Chat) -> TimeStep:
         """Run the step with this index: the agent acts on the observation and the environment executes the action."""

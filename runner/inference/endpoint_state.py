@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
+
+import msgspec
 
 from runner.config.profile import AgentSettings
 from runner.inference.api_keys import build_mask
@@ -19,11 +20,10 @@ from runner.util.display_text import one_line
 from runner.util.http_client import HttpClient
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True):
     """Sources of time and random numbers, replaceable in tests."""
 
-    clock: Clock = field(default_factory=Clock)
+    clock: Clock = msgspec.field(default_factory=Clock)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     uniform: Callable[[float, float], float] = random.uniform
 
@@ -68,8 +68,7 @@ class LiveEndpoint:
         return EndpointInfo(name=self.spec.name, url=safe_url(self.spec.url), kind=self.kind, model=display_model)
 
 
-@dataclass(frozen=True)
-class InferenceContext:
+class InferenceContext(msgspec.Struct, frozen=True):
     """Settings, endpoints, their gate and the mask that all episodes of a process share."""
 
     settings: AgentSettings

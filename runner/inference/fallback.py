@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+
+import msgspec
 
 from runner.errors import InferenceFault
 from runner.inference.api_keys import DeltaFilter, is_secret, read_api_key, redact_key
@@ -34,8 +35,7 @@ GRACE_S = 0.25
 """Seconds that a request may exceed the episode's time limit, so that the episode ends as a timeout, not an error."""
 
 
-@dataclass(frozen=True)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, frozen=True):
     """The parameters of one inference.
 
     Attributes:
@@ -55,13 +55,12 @@ class InferenceRequest:
     time_left_s: float
     tracer: Tracer
     on_delta: Callable[[StreamDelta], None] | None = None
-    gateway_ids: dict[str, str] = field(default_factory=dict)
+    gateway_ids: dict[str, str] = msgspec.field(default_factory=dict)
     on_tokens: Callable[[TokenSequence], None] | None = None
     label: Label = "agent"
 
 
-@dataclass(frozen=True)
-class EndpointAnswer:
+class EndpointAnswer(msgspec.Struct, frozen=True):
     """A reply and the endpoint that sent it; ``tokens_per_s`` is None if the endpoint does not count tokens."""
 
     endpoint: LiveEndpoint

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeAlias
 
 import msgspec
@@ -90,7 +89,7 @@ class InferenceSession:
             InferenceFault: if no endpoint answers, or an endpoint rejects the request as invalid.
         """
         request = self._request(messages, tools, time_left_s, on_delta, tracer)
-        chain = FallbackChain(self._context, replace(request, on_tokens=on_tokens, label=label))
+        chain = FallbackChain(self._context, msgspec.structs.replace(request, on_tokens=on_tokens, label=label))
         answer = await chain.run()
         self._remember_gateway_id(answer)
         reply = answer.reply

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+
+import msgspec
 
 from runner.config.profile import AgentSettings
 from runner.inference.endpoint_state import InferenceContext, Timing
@@ -69,7 +70,7 @@ class InferenceManager:
         It uses only the endpoints that serve this model, and no feedback concerns it.
         """
         endpoints = tuple(each for each in self._context.endpoints if each.spec.model in (None, model))
-        context = replace(self._context, endpoints=endpoints)
+        context = msgspec.structs.replace(self._context, endpoints=endpoints)
         return InferenceSession(context, _ignore_gateway_id, f"{model}:{new_ulid()}", model)
 
     async def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from runner.batch.observers import Observer, wants_all
 from runner.batch.result import BatchResult
@@ -13,8 +14,7 @@ from runner.types import Item
 def _ignore(_: BatchResult) -> None: ...
 
 
-@dataclass(frozen=True)
-class BatchCallbacks:
+class BatchCallbacks(msgspec.Struct, frozen=True):
     """Callbacks of a ``BatchRunner``; they run on its threads and must return quickly.
 
     Attributes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, assert_never
 
 import msgspec
@@ -55,8 +54,7 @@ from runner.util.clock import is_ulid, new_ulid
 MAX_LISTED_WAITING, MAX_LISTED_OTHERS = 200, 200
 
 
-@dataclass(frozen=True)
-class ControlHandler:
+class ControlHandler(msgspec.Struct, frozen=True):
     """Handles control requests; thread-safe.
 
     Attributes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from runner.episode.control import EpisodeControl
 from runner.errors import RunnerError, ServerGone, catch_foreign, log_failure
@@ -97,8 +98,7 @@ _PLAYED = (Outcome.SUCCESS, Outcome.FAILURE, Outcome.TRUNCATED)
 """Outcomes after which a batch goes on in any case; after an error it may wait for its server first."""
 
 
-@dataclass
-class _Episode:
+class _Episode(msgspec.Struct):
     header: EpisodeHeader
     sink: EpisodeSink
     control: RemoteControl

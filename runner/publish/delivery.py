@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -38,8 +37,7 @@ _PERMANENT = (nats.errors.MaxPayloadError, nats.errors.BadSubjectError, nats.err
 _HEADER_LINE = len("NATS/1.0\r\n") + len("\r\n")
 
 
-@dataclass(frozen=True)
-class DeliveryOptions:
+class DeliveryOptions(msgspec.Struct, frozen=True):
     """Time limits and sizes of the delivery to each sink.
 
     Args:

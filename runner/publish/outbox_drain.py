@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 from nats.aio.client import Client
 
 from runner.bus.backoff import Backoff, SubjectBackoff
@@ -127,8 +127,7 @@ class OutboxDrain:
             self._sink_connection.report("up" if cause is None else "stalled", cause)
 
 
-@dataclass
-class _OutboxSender:
+class _OutboxSender(msgspec.Struct):
     """Sends the pending events of one sink through one client, whose address never changes."""
 
     sink_connection: SinkConnection
@@ -138,7 +137,7 @@ class _OutboxSender:
     sink: str
     options: DeliveryOptions
     unmarked: dict[str, DeliveryResult]
-    backoff: SubjectBackoff = field(default_factory=partial(SubjectBackoff, MAX_BACKOFF_S))
+    backoff: SubjectBackoff = msgspec.field(default_factory=partial(SubjectBackoff, MAX_BACKOFF_S))
     is_registered: bool = False
 
     @property

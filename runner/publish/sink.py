@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -27,8 +26,7 @@ ADDRESS_POLL_S = 1.0
 """Seconds between two reads of the address while a sink has none."""
 
 
-@dataclass(frozen=True)
-class Sink:
+class Sink(msgspec.Struct, frozen=True):
     """Destination of durable events and live items.
 
     Args:

@@ -10,11 +10,11 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
 
 import h11
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -50,8 +50,7 @@ _BACKLOG = 2048
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 
 
-@dataclass(frozen=True)
-class ServerLimits:
+class ServerLimits(msgspec.Struct, frozen=True):
     """Limits of one server: seconds for request headers, number of connections, and seconds for the shutdown."""
 
     header_timeout_s: float = HEADER_TIMEOUT_S

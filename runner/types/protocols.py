@@ -6,8 +6,9 @@ Optional capabilities are separate ``Supports…`` protocols, detected with ``is
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+import msgspec
 
 from runner.types.cells import Cells
 from runner.types.data import Action, Chat, InvalidAction, StepResult, StreamDelta, ToolSchema, Trajectory
@@ -68,8 +69,7 @@ class Agent(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class EpisodeInfo:
+class EpisodeInfo(msgspec.Struct, frozen=True):
     """Information about the running episode that an agent may use.
 
     Attributes:

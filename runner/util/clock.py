@@ -7,8 +7,9 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import msgspec
 
 _RANDOM_BITS = 80
 _DIGIT_BITS, _N_DIGITS = 5, 26
@@ -77,8 +78,7 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True)
-class Clock:
+class Clock(msgspec.Struct, frozen=True):
     """Source of durations (``monotonic``, in seconds) and of time stamps (``now``, in UTC)."""
 
     monotonic: Callable[[], float] = time.monotonic

@@ -8,9 +8,10 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import msgspec
 
 from runner.errors import StoreError
 from runner.util.files import set_aside, sync_folder
@@ -34,8 +35,7 @@ _SHORT_READ = sqlite3.SQLITE_IOERR_SHORT_READ
 FileState: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
-@dataclass(frozen=True)
-class SqliteSchema:
+class SqliteSchema(msgspec.Struct, frozen=True):
     """Schema of an SQLite file.
 
     Attributes:
@@ -59,7 +59,7 @@ class SqliteSchema:
     probes: tuple[str, ...]
     upgrade: str | None = None
     upgrade_from: int = 0
-    migrations: Mapping[int, str] = field(default_factory=dict)
+    migrations: Mapping[int, str] = msgspec.field(default_factory=dict)
     kept_probes: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
     source: str = "the episode files"

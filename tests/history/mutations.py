@@ -5,7 +5,6 @@ Each replaces a function of the product in the node's own process, before the no
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import sys
@@ -142,7 +141,7 @@ def row_without_event() -> None:
         begin, f"AFTER INSERT ON episodes WHEN (SELECT count(*) FROM episodes) % {EVERY} BEGIN"
     )
     for module in (index, index_opening):
-        replace(module, "SCHEMA", dataclasses.replace(SCHEMA, tables=tables))
+        replace(module, "SCHEMA", msgspec.structs.replace(SCHEMA, tables=tables))
 
 
 @mutation("stored")
@@ -162,7 +161,7 @@ def lost_acknowledgement() -> None:
     deliver = delivery.deliver
 
     async def accept(client: Client, event: OutboxEvent, route: Route, options: DeliveryOptions) -> DeliveryResult:
-        result = await deliver(client, event, route, dataclasses.replace(options, ack_timeout_s=1))
+        result = await deliver(client, event, route, msgspec.structs.replace(options, ack_timeout_s=1))
         return Ack(event.id) if isinstance(result, TransientFailure) else result
 
     replace(outbox_drain, "deliver", accept)

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -47,8 +46,7 @@ DISK_RECOVERED_BYTES = 4 << 20
 """A full disk counts as recovered when it has more free bytes than this."""
 
 
-@dataclass(frozen=True)
-class BrokerTimeouts:
+class BrokerTimeouts(msgspec.Struct, frozen=True):
     """Time limits of a broker.
 
     Args:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+
+import msgspec
 
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.response import (
@@ -24,8 +25,7 @@ OVERDUE_AFTER_S = 1.0
 """Seconds after which a reply is overdue: a server that works answers within milliseconds."""
 
 
-@dataclass(frozen=True)
-class HttpTimings:
+class HttpTimings(msgspec.Struct, frozen=True):
     """Delays and time limits that are the same for all servers.
 
     Attributes:

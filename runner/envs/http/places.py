@@ -16,9 +16,10 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 InstanceId: TypeAlias = int | str
 Place: TypeAlias = int | str | None
@@ -46,14 +47,13 @@ class InstanceRegistry(Protocol):
         """Do the same as ``leave`` in a finalizer, at which time the thread may hold any lock."""
 
 
-@dataclass
-class _Server:
+class _Server(msgspec.Struct):
     """State of one server; ``learned`` is the number of places that its replies showed, None before that."""
 
-    places: set[tuple[Hashable, Place]] = field(default_factory=set)
-    waiting: dict[tuple[Hashable, Place], Callable[[], object]] = field(default_factory=dict)
-    leases: dict[InstanceId, Hashable] = field(default_factory=dict)
-    refused: set[InstanceId] = field(default_factory=set)
+    places: set[tuple[Hashable, Place]] = msgspec.field(default_factory=set)
+    waiting: dict[tuple[Hashable, Place], Callable[[], object]] = msgspec.field(default_factory=dict)
+    leases: dict[InstanceId, Hashable] = msgspec.field(default_factory=dict)
+    refused: set[InstanceId] = msgspec.field(default_factory=set)
     learned: int | None = None
 
     @property

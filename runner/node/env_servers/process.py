@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
+
+import msgspec
 
 from runner.config import EnvironmentEntry
 from runner.envs.http.address import ServerAddress
@@ -38,8 +39,7 @@ DRAIN_TIMEOUT_S = 1.0
 """Maximum seconds to read the output of an ended server; an orphaned child process may keep the pipe open."""
 
 
-@dataclass(frozen=True)
-class StartTimings:
+class StartTimings(msgspec.Struct, frozen=True):
     """Durations in seconds: limit for becoming ready, limit for wrong answers, interval between two checks."""
 
     ready_timeout_s: float = READY_TIMEOUT_S

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
+import msgspec
 from starlette.responses import Response
 
 from runner.envs.base import EmbeddedEnvironment
@@ -29,8 +29,7 @@ class PoolRejected(RunnerError):
     published_error_type = "refused"
 
 
-@dataclass(eq=False)
-class PooledInstance:
+class PooledInstance(msgspec.Struct, eq=False, dict=True):
     """An environment instance with its latest state; hold ``lock`` while using it, because it is not thread-safe.
 
     Attributes:
@@ -49,7 +48,7 @@ class PooledInstance:
     instance_id: int
     build: Callable[[], EmbeddedEnvironment]
     last_used_at: float
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
     initial_observation: str | None = None
     observation: str = ""
     task_number: int = 0

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, get_args
+
+import msgspec
 
 from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
@@ -161,8 +162,7 @@ def _turn(message: ChatMessage) -> Turn:
     return Turn(None, _ACTION_MARK.split(message.text)[-1].strip(), "")
 
 
-@dataclass
-class ReplaySession:
+class ReplaySession(msgspec.Struct):
     """A conversation that is replayed on a twin, i.e. a second instance of the environment with an oracle.
 
     Attributes:

@@ -26,24 +26,14 @@ from tests.support.episodes import END, RecordedEpisode, new_id, newest_rows
 DAY_S = 86400.0
 
 
-class FixedClock(Clock):
-    """A clock that stands still."""
-
-    def __init__(self, now: datetime) -> None:
-        self._now = now
-
-    def now(self) -> datetime:
-        return self._now
-
-
 class StateDir:
     """A state directory with episodes of different ages, all delivered."""
 
     def __init__(self, folder: Path) -> None:
         self.store = EpisodeStore(folder)
         self.index: EpisodeIndex = open_index(self.store)
-        self.clock = FixedClock(END + timedelta(days=100))
-        self.outbox = Outbox(self.index, clock=FixedClock(END))
+        self.clock = Clock(now=lambda: END + timedelta(days=100))
+        self.outbox = Outbox(self.index, clock=Clock(now=lambda: END))
         self.pruner = Pruner(self.store, self.index, Outbox(self.index, clock=self.clock), self.clock)
 
     def add(self, age_days: float, n: int = 2, *, delivered: bool = True, batch_id: str | None = None) -> list[str]:
