@@ -9,8 +9,8 @@ import shlex
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -41,7 +41,6 @@ from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, NoModel, describe_endpoint, is_answering
 from runner.machine.meter import GpuMeter
 from runner.machine.sampler import MachineSampler
-from runner.node.batch_queue import queued_ids
 from runner.node.state_lock import is_node_alive
 from runner.pool.choose import preload_fork_server
 from runner.publish.event_recorder import EventRecorder
@@ -154,13 +153,21 @@ def _reading_servers(models: Models) -> Iterator[None]:
         stopped.set()
 
 
+def _queued_ids(path: Path) -> set[str]:
+    if not path.exists():
+        return set()
+    from runner.node.batch_queue import queued_ids  # imported late: only a node writes the file
+
+    return queued_ids(path)
+
+
 @contextmanager
 def _event_recording(
     session: RunSession, workspace: Workspace
 ) -> Iterator[tuple[EventRecorder, list[SelectiveObserver]]]:
     """Yield a recorder of events and the observers that deliver live items, if a node or an egress is available."""
     recorder = EventRecorder(workspace, durable_names(session.profile.nats), role="run")
-    recorder.record_missed_batches(partial(queued_ids, workspace.data_dir / "queue.sqlite"))
+    recorder.record_missed_batches(partial(_queued_ids, workspace.data_dir / "queue.sqlite"))
     egress = egress_reader(session.profile)
     if egress() is None and not is_node_alive(workspace.data_dir):
         with _running_status(recorder):
@@ -182,8 +189,7 @@ def _running_status(recorder: EventRecorder) -> Iterator[None]:
         recorder.record_status("stopped")
 
 
-@dataclass(frozen=True)
-class _BatchSequence:
+class _BatchSequence(msgspec.Struct, frozen=True):
     """Runs batches one after another.
 
     A batch that does not complete is the last one, unless only its own server was gone or its own budget used up.

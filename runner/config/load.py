@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,11 +31,16 @@ class ProfileFile(NamedTuple):
 
     Attributes:
         path: absolute path.
-        digest: SHA-256 of the content, in hex; it shows whether the file has changed.
+        content: the bytes of the file.
     """
 
     path: Path
-    digest: str
+    content: bytes
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, in hex; it shows whether the file has changed."""
+        return _digest(self.content)
 
 
 def load_profile(
@@ -64,13 +68,13 @@ def read_profile(
     """
     file = _find_profile(name_or_path or DEFAULT_PROFILE, cwd, user_config or user_config_dir(environ))
     try:
-        text, digest = _read(file)
+        content, text = _read(file)
         data = parse_yaml(text)
     except ConfigError as exc:
         raise ConfigError(f"{file}: {one_line(mask(str(exc), environ))}") from exc
     built = build_profile(expand_all(data, environ), lambda key_path, value: _format_value(key_path, value, environ))
     if isinstance(built, Profile):
-        return built, ProfileFile(cwd.absolute() / file, digest)
+        return built, ProfileFile(cwd.absolute() / file, content)
     lines = [f"{one_line(format_key_path(key_path))}: {reason}" for key_path, reason in built]
     raise ConfigError("\n  ".join([f"{file}:", *lines]) if len(lines) > 1 else f"{file}: {lines[0]}")
 
@@ -144,14 +148,14 @@ def _profile_names(folder: Path) -> list[str]:
     return [file.stem for file in files if file.suffix in SUFFIXES]
 
 
-def _read(file: Path) -> tuple[str, str]:
-    """Return the text of a file and the digest of its content."""
+def _read(file: Path) -> tuple[bytes, str]:
+    """Return the content of a file, and its text."""
     try:
         content, _ = read_regular(file, MAX_PROFILE_BYTES)
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror}") from exc
     try:
-        return content.decode("utf-8-sig"), sha256(content).hexdigest()
+        return content, content.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise ConfigError(f"is not UTF-8 text: {exc.reason} at byte {exc.start}") from exc
 
@@ -159,9 +163,15 @@ def _read(file: Path) -> tuple[str, str]:
 def profile_digest(file: Path) -> str | None:
     """Return the digest of a profile's file as it is now; None if the file cannot be read."""
     try:
-        return sha256(read_regular(file, MAX_PROFILE_BYTES)[0]).hexdigest()
+        return _digest(read_regular(file, MAX_PROFILE_BYTES)[0])
     except OSError:
         return None
+
+
+def _digest(content: bytes) -> str:
+    from hashlib import sha256  # imported late: only a node and its console compare digests
+
+    return sha256(content).hexdigest()
 
 
 def user_config_dir(environ: Mapping[str, str]) -> Path | None:

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -122,6 +121,8 @@ class Notifier:
             await self._post(self._settings.url, content)
 
     def _run_command(self, content: bytes) -> None:
+        import tempfile  # imported late: few profiles name a command
+
         settings = self._settings
         secrets = {name: self._environ[name] for name in settings.pass_env if name in self._environ}
         name = one_line(Path(settings.command[0]).name, 80)

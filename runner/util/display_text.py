@@ -53,6 +53,7 @@ _REPLACED: Final = (
     f"(?={_SUSPECT})(?:[{_UNSAFE_BMP}{_UNSAFE_ABOVE_BMP}{EMOJI_MODIFIERS}]"
     f"|(?P<baseless>(?<![^\t\n]){_MARK}+)|(?P<stack>(?={_SUSPECT}{{{MAX_MARKS + 1}}}){_MARK}{_STACK_SIZE}))"
 )
+_BEYOND_LATIN_1 = re.compile("[^\x00-\xff]")
 _SELECTORS = re.compile(f"[{EMOJI_SELECTORS}]")
 _NO_BASE: Final = "◌"
 """Base of marks at the start of a line; without it they would be drawn onto whatever is to the left."""
@@ -209,7 +210,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _may_be_unsafe(text: str) -> bool:
-    return not (text.isascii() and text.isprintable()) and _compiled(_SUSPECT).search(text) is not None
+    if text.isprintable() and (text.isascii() or _BEYOND_LATIN_1.search(text) is None):
+        return False  # without the time that the large pattern takes to compile
+    return _compiled(_SUSPECT).search(text) is not None
 
 
 def _visible(match: re.Match[str]) -> str:

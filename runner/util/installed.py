@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Collection, Iterator
 from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import NamedTuple
 
 _SUFFIXES = (".dist-info", ".egg-info")
@@ -48,9 +47,10 @@ def entry_points(groups: Collection[str]) -> dict[str, list[EntryPoint]]:
                 found[group].append(EntryPoint(point.name, point.value, point.dist.name if point.dist else ""))
         return found
     for package, folder in _package_folders():
-        for group, name, value in _registered(folder / "entry_points.txt"):
-            if group in found:
-                found[group].append(EntryPoint(name, value, _metadata(folder, "name") or package))
+        if registered := [point for point in _registered(folder) if point[0] in found]:
+            owner = _metadata(folder, "name") or package
+            for group, name, value in registered:
+                found[group].append(EntryPoint(name, value, owner))
     return found
 
 
@@ -79,7 +79,8 @@ def _path() -> Iterator[str]:
     return (entry for entry in sys.path if isinstance(entry, str))
 
 
-def _package_folders() -> Iterator[tuple[str, Path]]:
+def _package_folders() -> Iterator[tuple[str, str]]:
+    # Paths are text here: making a Path of each folder and file takes as long as reading them.
     seen: set[str] = set()
     for entry in _path():
         try:
@@ -91,20 +92,16 @@ def _package_folders() -> Iterator[tuple[str, Path]]:
                 package = child.rpartition(".")[0].partition("-")[0]
                 if (name := _normalized(package)) not in seen:
                     seen.add(name)
-                    yield package, Path(entry, child)
+                    yield package, f"{entry or '.'}/{child}"
 
 
 def _normalized(package: str) -> str:
     return _SEPARATORS.sub("-", package).lower()
 
 
-def _registered(file: Path) -> Iterator[tuple[str, str, str]]:
-    try:
-        lines = file.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return
+def _registered(folder: str) -> Iterator[tuple[str, str, str]]:
     group = ""
-    for line in map(str.strip, lines):
+    for line in map(str.strip, (_read(f"{folder}/entry_points.txt") or "").splitlines()):
         if line.startswith("[") and line.endswith("]"):
             group = line.strip("[]")
         elif line and not line.startswith("#"):
@@ -112,14 +109,18 @@ def _registered(file: Path) -> Iterator[tuple[str, str, str]]:
             yield group, name.strip(), value.strip()
 
 
-def _metadata(folder: Path, field: str) -> str | None:
+def _metadata(folder: str, field: str) -> str | None:
     for name in _METADATA_FILES:
-        try:
-            text = (folder / name).read_text("utf-8", "replace")
-        except OSError:
-            continue
-        for line in text.partition("\n\n")[0].splitlines():
+        for line in (_read(f"{folder}/{name}") or "").partition("\n\n")[0].splitlines():
             key, _, value = line.partition(":")
             if key.lower() == field:
                 return value.strip()
     return None
+
+
+def _read(file: str) -> str | None:
+    try:
+        with open(file, "rb") as opened:  # noqa: PTH123
+            return opened.read().decode("utf-8", "replace").replace("\r\n", "\n")
+    except OSError:
+        return None

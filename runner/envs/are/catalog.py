@@ -10,7 +10,6 @@ import contextlib
 import functools
 import importlib.util
 import os
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -93,6 +92,8 @@ def packages_version(python: str) -> tuple[int, ...]:
 
 @functools.cache
 def _has_are(python: str, _version: tuple[int, ...]) -> bool:
+    import subprocess  # imported late: few profiles name a Python with ARE
+
     try:
         completed = subprocess.run(
             [python, "-I", "-c", _CHECK],
@@ -175,7 +176,7 @@ def read_catalog(settings: ARESettings) -> ScenarioCatalog:
 
 @cache
 def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan | None:
-    import subprocess  # imported late: few profiles name a Python with ARE
+    import subprocess  # imported late, as in ``_has_are``
 
     try:
         completed = subprocess.run(

@@ -14,10 +14,11 @@ from runner.types import SpanLevel
 
 RUN = ("--run", "Maze", "--agent", "oracle")
 HEAVY = {"asyncio", "hydra", "httpx", "ulid", "aiohttp", "nats", "google.protobuf"}
+RARE = {"dataclasses", "platformdirs", "tempfile", "rich.table"}
 UNUSED: dict[tuple[str, ...], set[str]] = {
     ("--help",): {*HEAVY, "msgspec", "dataclasses", "json", "logging", "pathlib", "rich", "yaml"},
-    ("--list-envs",): {*HEAVY, "ssl", "runner.batch", "runner.pool", "runner.episode", "sqlite3", "rich.table"},
-    RUN: {*HEAVY, "rich", "runner.inference.manager"} - {"asyncio"},
+    ("--list-envs",): {*HEAVY, *RARE, "ssl", "hashlib", "runner.batch", "runner.pool", "runner.episode", "sqlite3"},
+    RUN: {*HEAVY, *RARE, "rich", "runner.inference.manager", "runner.node.batch_queue"} - {"asyncio"},
 }
 
 

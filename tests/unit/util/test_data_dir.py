@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,13 @@ def test_state_lies_in_the_platforms_folder_outside_a_checkout(tmp_path: Path, m
         found = default_data_dir(environ, tmp_path)
         assert found.path.is_absolute() and found.path.is_relative_to(tmp_path / "home") and not found.notice
         assert found.path.name == "agentgym-console"
+
+
+def test_linux_keeps_state_below_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    for base in ("", "relative"):
+        path = default_data_dir({"HOME": "/home/me", "XDG_DATA_HOME": base}, tmp_path).path
+        assert path == Path("/home/me/.local/share/agentgym-console")
 
 
 def test_a_folder_of_another_project_named_data_is_left_alone(tmp_path: Path) -> None:
