@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache, reduce
@@ -18,8 +17,6 @@ import msgspec
 from runner.errors import ConfigError, catch_foreign
 from runner.util.display_text import one_line
 from runner.util.installed import EntryPoint, entry_points, installed_version
-
-logger = logging.getLogger(__name__)
 
 ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
@@ -123,7 +120,11 @@ def _by_name(found: Iterable[EntryPoint]) -> dict[str, list[EntryPoint]]:
     for point in points:
         owner = built_in.get(point.name.lower(), point)
         if point.module != owner.module:
-            logger.warning("%s is ignored: the name is reserved for %s", _origin(point), _origin(owner))
+            import logging  # imported late: this is rare, and ``--list-envs`` needs it for nothing else
+
+            logging.getLogger(__name__).warning(
+                "%s is ignored: the name is reserved for %s", _origin(point), _origin(owner)
+            )
         elif point.value not in [known.value for known in by_name.get(point.name, [])]:
             by_name.setdefault(point.name, []).append(point)
     return by_name

@@ -17,7 +17,17 @@ HEAVY = {"asyncio", "hydra", "httpx", "ulid", "aiohttp", "nats", "google.protobu
 RARE = {"dataclasses", "platformdirs", "tempfile", "rich.table"}
 UNUSED: dict[tuple[str, ...], set[str]] = {
     ("--help",): {*HEAVY, "msgspec", "dataclasses", "json", "logging", "pathlib", "rich", "yaml"},
-    ("--list-envs",): {*HEAVY, *RARE, "ssl", "hashlib", "runner.batch", "runner.pool", "runner.episode", "sqlite3"},
+    ("--list-envs",): {
+        *HEAVY,
+        *RARE,
+        "ssl",
+        "hashlib",
+        "logging",
+        "runner.batch",
+        "runner.pool",
+        "runner.episode",
+        "sqlite3",
+    },
     RUN: {*HEAVY, *RARE, "rich", "runner.inference.manager", "runner.node.batch_queue"} - {"asyncio"},
 }
 
