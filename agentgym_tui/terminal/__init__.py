@@ -1,1 +1,1 @@
-"""The terminal: alternate screen, signals, startup preview, Textual driver and crash report."""
+"""The terminal: alternate screen, signals, startup preview, Textual driver, pager and editor, and crash report."""

@@ -30,13 +30,13 @@ from agentgym_tui.screens.dialogs.tags import edit_tags
 from agentgym_tui.screens.episode.file_actions import EpisodeFile
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.library_screen import READ_INTERVAL_S, LibraryScreen
-from agentgym_tui.services.outside_program import Program
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import Library
 from agentgym_tui.sessions.text_hits import TextHits
 from agentgym_tui.sessions.text_search import TextSearch, text_values_of
 from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList, FoundLog, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.terminal.outside_program import Program
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import SortableTable
