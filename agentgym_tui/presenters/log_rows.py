@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
 from agentgym_tui.logs.log_file import LineIndex, LogFile, ReloadReason
@@ -39,6 +40,8 @@ MAX_SHOWN: Final = 400
 """Maximum number of characters of a line shown in the table."""
 
 MAX_CACHED: Final = 1_000
+"""Number of complete lines whose cells are cached."""
+
 MAX_OFFERED: Final = 200
 """Number of lines whose values are offered for completion."""
 
@@ -74,7 +77,7 @@ class LogRows:
         self._n_rows = 0
         self._partial_match: int | None = None
         self._index: LineIndex | None = None
-        self._cells: dict[int, Line] = {}
+        self._cached_row = lru_cache(MAX_CACHED)(partial(_row, log))
 
     def __len__(self) -> int:
         """Return the number of rows at the last call of ``refresh``."""
@@ -84,7 +87,7 @@ class LogRows:
         """Update the number of rows to the lines read and the matches found by now."""
         if self._index is not self.log.index:
             self._index = self.log.index
-            self._cells.clear()
+            self._cached_row.cache_clear()
         if self.search is not None:
             self._partial_match = self.search.partial_match
         self._n_rows = len(self.log.index) if self._shows_all else self.n_matches
@@ -136,14 +139,8 @@ class LogRows:
     def line(self, index: int, width: int) -> Line:
         """Return the cells of a row, one per table column."""
         number = self.number(index)
-        if (cached := self._cells.get(number)) is not None:
-            return cached
-        cells = _row(self.log, number)
-        if number < self.log.index.n_newlines:  # an incomplete last line may still grow
-            if len(self._cells) >= MAX_CACHED:
-                self._cells.clear()
-            self._cells[number] = cells
-        return cells
+        is_complete = number < self.log.index.n_newlines  # an incomplete last line may still grow
+        return self._cached_row(number) if is_complete else _row(self.log, number)
 
 
 class OpenedLog(Searchable[bytes]):
