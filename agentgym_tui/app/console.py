@@ -12,7 +12,17 @@ from textual.screen import Screen
 
 from agentgym_tui.app.node_control import NodeControlApp
 from agentgym_tui.commands.keymap import AvailableCommand, available_commands, bindings
-from agentgym_tui.commands.registry import APP_SCOPES, BUS, SCREENS, ScreenSpec
+from agentgym_tui.commands.registry import (
+    APP_SCOPES,
+    BUS,
+    EPISODES_SCREEN,
+    EVENTS_SCREEN,
+    LIVE_SCREEN,
+    LOGS_SCREEN,
+    RESULTS_SCREEN,
+    SCREENS,
+    ScreenSpec,
+)
 from agentgym_tui.config.settings import Settings, problem_summary
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.safe_text import trusted
@@ -57,8 +67,8 @@ class Console(NodeControlApp, inherit_bindings=False):
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._first = first_screen(session)
-        start_in_mode(self, self._first)
-        super().__init__(session, settings or Settings(), now, [*STYLES, f"../styles/{SCREENS[self._first].styles}"])
+        start_in_mode(self, self._first.id)
+        super().__init__(session, settings or Settings(), now, [*STYLES, f"../styles/{self._first.styles}"])
         self.ui_state = ui_state or UiState()
         self.keys = self.settings.keys
         self.theme = self.settings.theme
@@ -66,18 +76,18 @@ class Console(NodeControlApp, inherit_bindings=False):
             add_bindings(self, bindings(scope))
         self.set_keymap(dict(self.keys.overrides))
         for screen in SCREENS:
-            if screen.id != self._first:
+            if screen is not self._first:
                 self.add_mode(screen.id, partial(self._make_screen, screen))
 
     def get_default_screen(self) -> Screen[None]:
         """Return the first screen. It is not a registered mode, because Textual would then parse all styles twice."""
-        return self._make_screen(SCREENS[self._first])
+        return self._make_screen(self._first)
 
     def on_mount(self) -> None:
         """Switch to the screen that the last run showed at its end, if it only watches; report invalid settings."""
-        self.add_mode(self._first, self.get_default_screen)
+        self.add_mode(self._first.id, self.get_default_screen)
         last = SCREENS.get(self.ui_state.screen)
-        is_watching = self._first == "live" and bool(self.session.read_only)
+        is_watching = self._first is LIVE_SCREEN and bool(self.session.read_only)
         if is_watching and last is not None and last.available.is_met(self.session):
             self._show_mode(last.id)
         if problems := self.settings.problems:
@@ -91,7 +101,7 @@ class Console(NodeControlApp, inherit_bindings=False):
     def action_show_screen(self, screen: str) -> None:
         """Show the screen with the id ``screen``, or why this session does not have it."""
         requirement = SCREENS[screen].available
-        if requirement.is_met(self.session) and (screen != "logs" or self.session.open_logs()):
+        if requirement.is_met(self.session) and requirement.prepare(self.session):
             self._show_mode(screen)
         else:
             toast(self, requirement.reason(self.session))
@@ -103,28 +113,28 @@ class Console(NodeControlApp, inherit_bindings=False):
         if not BUS.is_met(self.session):
             toast(self, BUS.reason(self.session))
             return
-        if isinstance(screen := await self._switch_to("events"), EventsScreen):
+        if isinstance(screen := await self._switch_to(EVENTS_SCREEN), EventsScreen):
             screen.show_episode(event.episode_id)
 
     async def on_episodes_screen_log_requested(self, event: EpisodesScreen.LogRequested) -> None:
         """Show a log of an opened folder."""
         from agentgym_tui.screens.logs.screen import LogScreen
 
-        if isinstance(screen := await self._switch_to("logs"), LogScreen):
+        if isinstance(screen := await self._switch_to(LOGS_SCREEN), LogScreen):
             screen.show_path(event.path)
 
     async def on_run_summary_screen_results_requested(self, event: RunSummaryScreen.ResultsRequested) -> None:
         """Show the results of one run."""
         from agentgym_tui.screens.results.screen import ResultsScreen
 
-        if isinstance(screen := await self._switch_to("results"), ResultsScreen):
+        if isinstance(screen := await self._switch_to(RESULTS_SCREEN), ResultsScreen):
             screen.show_run(event.run_id)
 
     async def on_console_screen_episodes_requested(self, event: ConsoleScreen.EpisodesRequested) -> None:
         """Show the list of episodes with a filter."""
         from agentgym_tui.screens.episodes.screen import EpisodesScreen
 
-        if isinstance(screen := await self._switch_to("episodes"), EpisodesScreen):
+        if isinstance(screen := await self._switch_to(EPISODES_SCREEN), EpisodesScreen):
             screen.set_filter(event.words)
 
     def action_leave(self) -> None:
@@ -189,9 +199,9 @@ class Console(NodeControlApp, inherit_bindings=False):
     def _available_commands(self) -> list[AvailableCommand]:
         return available_commands(self, self.session)
 
-    async def _switch_to(self, mode: str) -> Screen[Any]:
-        """Show the screen of a mode without those that were opened from it, and return it."""
-        await self.switch_mode(mode)
+    async def _switch_to(self, screen: ScreenSpec) -> Screen[Any]:
+        """Show a screen without those that were opened from it, and return it."""
+        await self.switch_mode(screen.id)
         while len(self.screen_stack) > 1:
             await self.pop_screen()
         return self.screen
@@ -217,8 +227,8 @@ class Console(NodeControlApp, inherit_bindings=False):
         return screen.factory(ScreenContext(self.session, self.ui_state, self._now, self.commands))
 
 
-def first_screen(session: Session) -> str:
-    """Return the id of the screen to show first; mounting another one first would delay it."""
+def first_screen(session: Session) -> ScreenSpec:
+    """Return the screen to show first; mounting another one first would delay it."""
     if session.logs:
-        return "logs"
-    return "episodes" if session.control is None else "live"
+        return LOGS_SCREEN
+    return EPISODES_SCREEN if session.control is None else LIVE_SCREEN

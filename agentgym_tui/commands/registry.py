@@ -78,10 +78,12 @@ class Requirement(NamedTuple):
     Attributes:
         is_met: returns whether a session has it.
         reason: returns the reply to a user who requests the screen or command in another session.
+        prepare: called before the screen is shown; returns a false value as long as there is nothing to show.
     """
 
     is_met: Callable[[Session], bool]
     reason: Callable[[Session], SafeText]
+    prepare: Callable[[Session], object] = lambda session: True
 
 
 ALWAYS: Final = Requirement(lambda session: True, lambda session: trusted(""))
@@ -118,6 +120,7 @@ LOGS: Final = Requirement(
         if session.has_node_logs
         else "no log is open: use `agentgym-tui open FILE.jsonl`"
     ),
+    lambda session: session.open_logs(),
 )
 
 
@@ -183,29 +186,38 @@ def lazy(path: str) -> Callable[..., Any]:
     return make
 
 
+LIVE_SCREEN: Final = ScreenSpec(
+    "live", "1", "Live", lazy("screens.live.screen:LiveScreen"), ALWAYS, "running episodes", "live.tcss"
+)
+EPISODES_SCREEN: Final = ScreenSpec(
+    "episodes",
+    "2",
+    "Episodes",
+    lazy("screens.episodes.screen:EpisodesScreen"),
+    ALWAYS,
+    "stored and running episodes",
+    "episodes.tcss",
+)
+EVENTS_SCREEN: Final = ScreenSpec(
+    "events", "3", "Events", lazy("screens.events.screen:EventsScreen"), BUS, "all bus messages", "lines.tcss"
+)
+LOGS_SCREEN: Final = ScreenSpec(
+    "logs", "4", "Logs", lazy("screens.logs.screen:LogScreen"), LOGS, "logs of the node, or opened ones", "lines.tcss"
+)
+RESULTS_SCREEN: Final = ScreenSpec(
+    "results",
+    "7",
+    "Results",
+    lazy("screens.results.screen:ResultsScreen"),
+    LIBRARY,
+    "success rates, tasks, comparisons",
+    "results.tcss",
+)
 SCREENS: Final = Registry(
-    ScreenSpec("live", "1", "Live", lazy("screens.live.screen:LiveScreen"), ALWAYS, "running episodes", "live.tcss"),
-    ScreenSpec(
-        "episodes",
-        "2",
-        "Episodes",
-        lazy("screens.episodes.screen:EpisodesScreen"),
-        ALWAYS,
-        "stored and running episodes",
-        "episodes.tcss",
-    ),
-    ScreenSpec(
-        "events", "3", "Events", lazy("screens.events.screen:EventsScreen"), BUS, "all bus messages", "lines.tcss"
-    ),
-    ScreenSpec(
-        "logs",
-        "4",
-        "Logs",
-        lazy("screens.logs.screen:LogScreen"),
-        LOGS,
-        "logs of the node, or opened ones",
-        "lines.tcss",
-    ),
+    LIVE_SCREEN,
+    EPISODES_SCREEN,
+    EVENTS_SCREEN,
+    LOGS_SCREEN,
     ScreenSpec(
         "machine",
         "5",
@@ -218,14 +230,6 @@ SCREENS: Final = Registry(
     ScreenSpec(
         "runs", "6", "Runs", lazy("screens.runs.screen:RunsScreen"), LIVE, "what runs, waits and has ended", "runs.tcss"
     ),
-    ScreenSpec(
-        "results",
-        "7",
-        "Results",
-        lazy("screens.results.screen:ResultsScreen"),
-        LIBRARY,
-        "success rates, tasks, comparisons",
-        "results.tcss",
-    ),
+    RESULTS_SCREEN,
 )
 """The screens, in the order in which the key bar lists them."""
