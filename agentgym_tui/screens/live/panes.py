@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -17,13 +17,20 @@ from agentgym_tui.screens.live.live_panes import (
     EnvironmentsPane,
     LivePane,
     LiveState,
+    RewardsPane,
     StepsPane,
+    TracePane,
+    TranscriptPane,
+    WelcomePane,
+    WorldPane,
 )
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split, unzoom
 from agentgym_tui.widgets.table import SortableTable
+
+PaneType = TypeVar("PaneType", bound=LivePane)
 
 SIDES: Final = ("left", "right")
 MAX_NODE_WAIT_S: Final = 0.5
@@ -62,14 +69,14 @@ class LivePanes(Split):
         self._plotted_env = self._selected_env = ""
         self._n_envs = 0
         self._panes = {spec.id: spec.factory(self._ui_state) for spec in LIVE_PANES}
-        self._environments = next(pane for pane in self._panes.values() if isinstance(pane, EnvironmentsPane))
-        self._steps = next(pane for pane in self._panes.values() if isinstance(pane, StepsPane))
+        self._environments, self._steps = self._pane(EnvironmentsPane), self._pane(StepsPane)
+        self._transcript, self._world = self._pane(TranscriptPane), self._pane(WorldPane)
         self.environments, self.steps = self._environments.table, self._steps.table
-        self._turns = [spec.id for spec in LIVE_PANES if spec.takes_turns]
-        for view in self._turns:
-            self._panes[view].add_class("-turn", update=False)
-        self._view = self._turns[0]
-        self._panes[self._view].add_class("-current", update=False)
+        self._turns = [self._panes[spec.id] for spec in LIVE_PANES if spec.takes_turns]
+        for pane in self._turns:
+            pane.add_class("-turn", update=False)
+        self._turn = self._turns[0]
+        self._turn.add_class("-current", update=False)
         self._left, self._right = (
             Split(shares, self._ui_state.sizes, *self._panes_of(side, is_first=True), id=side) for side in SIDES
         )
@@ -100,6 +107,9 @@ class LivePanes(Split):
     def _panes_of(self, side: str, *, is_first: bool) -> list[LivePane]:
         return [self._panes[spec.id] for spec in LIVE_PANES if (spec.side, spec.is_first) == (side, is_first)]
 
+    def _pane(self, kind: type[PaneType]) -> PaneType:
+        return next(pane for pane in self._panes.values() if isinstance(pane, kind))
+
     def draw(self, episode: Episode | None) -> None:
         """Show the current state of the store and the episode ``episode``."""
         if not self._is_completing and self._store.nodes:
@@ -107,7 +117,7 @@ class LivePanes(Split):
         previous, self._episode = self._episode, episode if self._is_complete else None
         episode = self._episode
         if self.has_class("-empty") != (episode is None):
-            if self._panes["welcome"].has_focus_within:
+            if self._pane(WelcomePane).has_focus_within:
                 self.screen.set_focus(self.steps)
             self.set_class(episode is None, "-empty")
             unzoom(self.screen)
@@ -126,8 +136,8 @@ class LivePanes(Split):
     def draw_waiting(self) -> None:
         """Draw again for how long the endpoint of the watched episode has sent nothing."""
         if self._episode is not None and self._store.answer_wait_s(self._episode) is not None:
-            for id in ("steps", "transcript"):
-                self._panes[id].draw_time(self._state)
+            for pane in (self._steps, self._transcript):
+                pane.draw_time(self._state)
 
     @property
     def _state(self) -> LiveState:
@@ -140,42 +150,46 @@ class LivePanes(Split):
             self.steps.follow,
             self._selected_env,
             self._plotted_env,
-            self.has_class(f"-{WORLD_KEY}"),
+            self._shows_world,
         )
 
     def next_view(self) -> None:
         """Show the next of the panes that take turns; the picture is in the place of the transcript or hidden."""
         if self._episode is None:
             return
-        hidden = "transcript" if self.has_class(f"-{WORLD_KEY}") else WORLD_KEY
-        turns = [view for view in self._turns if view != hidden]
-        self._select_view(turns[(turns.index(self._view) + 1) % len(turns)])
-        self.screen.set_focus(self._panes[self._view].view)
+        hidden = self._transcript if self._shows_world else self._world
+        turns = [pane for pane in self._turns if pane is not hidden]
+        self._select_turn(turns[(turns.index(self._turn) + 1) % len(turns)])
+        self.screen.set_focus(self._turn.view)
 
     def toggle_world(self) -> None:
         """Show the picture of the environment instead of the transcript, or the transcript again."""
         if self._episode is None:
             return
-        hidden, shown = ("transcript", WORLD_KEY)[:: -1 if self.has_class(f"-{WORLD_KEY}") else 1]
-        if self._panes[hidden].has_focus_within:
+        hidden, shown = (self._transcript, self._world)[:: -1 if self._shows_world else 1]
+        if hidden.has_focus_within:
             self.screen.set_focus(self.steps)
-        self._select_view(shown)
+        self._select_turn(shown)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         """Select the focused pane; the narrow layout shows only the selected one of those that take turns."""
-        if event.widget.id in self._turns:
-            self._select_view(event.widget.id)
+        if (pane := event.widget.parent) in self._turns:
+            self._select_turn(pane)
 
-    def _select_view(self, view: str) -> None:
-        if view != self._view:
-            self._panes[self._view].remove_class("-current")
-            self._view = view
-            self._panes[view].add_class("-current")
-            self.set_class(LIVE_PANES[view].side == "left", "-turn-left")
-            if view in ("transcript", WORLD_KEY):
-                self.set_class(view == WORLD_KEY, f"-{WORLD_KEY}")
-                self._panes[WORLD_KEY].draw(self._state)
+    def _select_turn(self, pane: LivePane) -> None:
+        if pane is not self._turn:
+            self._turn.remove_class("-current")
+            self._turn = pane
+            pane.add_class("-current")
+            self.set_class(pane.parent is self._left, "-turn-left")
+            if pane in (self._transcript, self._world):
+                self.set_class(pane is self._world, f"-{WORLD_KEY}")
+                self._world.draw(self._state)
             self.fit()
+
+    @property
+    def _shows_world(self) -> bool:
+        return self.has_class(f"-{WORLD_KEY}")
 
     def unsafe_text(self) -> str | None:
         """Return the raw text of the selected table row if sanitizing changes it, else None."""
@@ -188,8 +202,8 @@ class LivePanes(Split):
 
     @on(LineList.CursorMoved, "#steps")
     def _step_moved(self) -> None:
-        for view in ("transcript", WORLD_KEY):
-            self._panes[view].draw(self._state)
+        for pane in (self._transcript, self._world):
+            pane.draw(self._state)
 
     @on(LineList.CursorMoved, "#environments")
     def _environment_moved(self, moved: LineList.CursorMoved) -> None:
@@ -198,7 +212,7 @@ class LivePanes(Split):
         if previous or not self._plotted_env:
             self._plotted_env = moved.key
         self._environments.draw(self._state)
-        self._panes["rewards"].draw(self._state)
+        self._pane(RewardsPane).draw(self._state)
 
     @on(SortableTable.Sorted, f"#{ENVIRONMENTS_KEY}")
     def _sorted(self, event: SortableTable.Sorted) -> None:
@@ -208,11 +222,11 @@ class LivePanes(Split):
     @on(LineList.FollowChanged)
     def _follow_changed(self, followed: LineList.FollowChanged) -> None:
         # all together: reading an old reply must not jump to the next step
-        transcript = self._panes["transcript"].view
+        transcript = self._transcript.transcript
         if followed.view is transcript:
             self.steps.follow = followed.following
         elif followed.view is self.steps:
-            transcript.follow = self._panes["trace"].view.follow = followed.following
+            transcript.follow = self._pane(TracePane).waterfall.follow = followed.following
 
     def fit(self) -> None:
         """Fit all panes; by default the environments pane is as high as its content, within limits."""
