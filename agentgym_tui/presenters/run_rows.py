@@ -139,7 +139,7 @@ def runs_summary(store: RunStore, tree: RunTree, key: str, width: int) -> Line:
     counts = Counter(batch.status for batch in store.batches.values())
     named = (("running", "running"), ("paused", "paused"), ("queued", "waiting"), ("interrupted", "interrupted"))
     parts: list[Line] = [[Cell(trusted("Runs"), "head")], [Cell(pluralize(len(store.batches), "batch", "batches"))]]
-    parts.append(match_cells(tree.n_matching, tree.query.text, key, width))
+    parts.append(match_cells(len(tree.batches.shown), tree.batches.query_text, key, width))
     n_unlisted = max(store.n_waiting - counts["queued"], 0)
     counts["queued"] += n_unlisted
     parts += [

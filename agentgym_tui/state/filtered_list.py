@@ -80,8 +80,8 @@ class FilteredList(Searchable[Row], Generic[Row]):
 
     def show_matches(self) -> None:
         """Show the rows that match the filter, in their order."""
-        rows = [row for row in self._rows if self.query.matches(row)]
+        rows = list(filter(self.query.matches, self._rows) if self.query else self._rows)
         if self.sorting is not None:
             rows = sort_by_rank(rows, self._ranks[self.sorting.column], descending=self.sorting.descending)
         self.shown = rows
-        self._places = {self.key(place): place for place in range(len(rows))}
+        self._places = {self._key_of(row): place for place, row in enumerate(rows)}

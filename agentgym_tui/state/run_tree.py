@@ -8,8 +8,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.state.data_model import BatchRun, Episode
+from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.normalize import as_aware
-from agentgym_tui.state.query import FieldSet, Query, Searchable, search_text, word_test
+from agentgym_tui.state.query import FieldSet, search_text
 
 if TYPE_CHECKING:
     from agentgym_tui.state.run_store import RunStore
@@ -78,51 +79,36 @@ class RunRow(NamedTuple):
         return min(statuses, key=lambda status: (_ORDER.get(status, _ENDED), status == "completed"))
 
 
-class RunTree(Searchable[BatchRun]):
+class RunTree:
     """The lines of the tree: what runs, then what waits, what was interrupted, and what ended, the newest first.
 
     A filter selects batches; a battery is shown while one of its batches is, and its line still describes all of them.
 
     Attributes:
+        batches: the batches and their filter, which ``update`` applies to the lines.
         rows: the shown lines.
-        query: the filter of the batches, which ``update`` applies.
-        n_matching: number of batches that match it.
     """
 
     def __init__(self) -> None:
-        super().__init__(RUN_FIELDS)
+        self.batches = FilteredList(lambda batch: batch.batch_id, _search_text, {}, RUN_FIELDS)
         self.rows: list[RunRow] = []
-        self.n_matching = 0
-        self._batches: Sequence[BatchRun] = ()
         self._opened: set[str] = set()
         self._places: dict[str, int] = {}
 
     def update(self, store: RunStore) -> None:
         """Take the lines from the store."""
         groups = defaultdict[tuple[str | None, str], list[BatchRun]](list)
-        self._batches = list(store.batches.values())
-        for batch in self._batches:
+        self.batches.set_rows([*store.batches.values()])
+        for batch in self.batches.all_rows:
             groups[batch.battery_id, batch.battery_id or batch.batch_id].append(batch)
-        self.n_matching = sum(map(self.query.matches, self._batches))
         numbered = enumerate(reversed(groups.items()))  # the newest first
         self.rows = [
             row
             for _, ((battery_id, _), batches) in sorted(numbered, key=lambda each: _rank(each[0], each[1][1]))
-            if any(map(self.query.matches, batches))
+            if any(map(self._is_shown, batches))
             for row in self._rows_of(store, battery_id, batches)
         ]
         self._places = {row.key: place for place, row in enumerate(self.rows)}
-
-    def sample_rows(self) -> Sequence[BatchRun]:
-        """Return all batches."""
-        return self._batches
-
-    def parse(self, text: str) -> Query[BatchRun]:
-        """Return the query of batches for a text."""
-        return Query(RUN_FIELDS, text, word_test=word_test(_search_text))
-
-    def show_matches(self) -> None:
-        """Do nothing: ``update`` is called next."""
 
     def toggle(self, key: str) -> None:
         """Open or close a line; ``update`` applies it."""
@@ -143,6 +129,9 @@ class RunTree(Searchable[BatchRun]):
         below = takewhile(lambda row: row.depth > depth, self.rows[place + 1 :])
         return place + sum(1 for _ in below)
 
+    def _is_shown(self, batch: BatchRun) -> bool:
+        return self.batches.place_of(batch.batch_id) is not None
+
     def _rows_of(self, store: RunStore, battery_id: str | None, batches: list[BatchRun]) -> Iterator[RunRow]:
         depth = 0
         if battery_id is not None:
@@ -151,7 +140,7 @@ class RunTree(Searchable[BatchRun]):
             if key not in self._opened:
                 return
             depth = 1
-        for batch in filter(self.query.matches, batches):
+        for batch in filter(self._is_shown, batches):
             key = f"batch {batch.batch_id}"
             yield RunRow(key, depth, [batch], is_open=key in self._opened)
             if key in self._opened:

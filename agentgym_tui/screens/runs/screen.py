@@ -25,6 +25,7 @@ from agentgym_tui.sessions.run_commands import (
     unfinished_batches,
 )
 from agentgym_tui.state.data_model import BatchRun
+from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.run_tree import RunRow, RunTree, waiting_runs
 from agentgym_tui.widgets.key_bar import KeyBar
@@ -46,7 +47,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
         self._tree = RunTree()
-        self._tree.search(self.kept_filter)
+        self._tree.batches.search(self.kept_filter)
         self._version = -1
         self._table = self.open_from(Table(RUN_COLUMNS, RunRows(self._tree, self.session.store), id="runs"))
 
@@ -67,9 +68,9 @@ class RunsScreen(FilteredScreen, ControlScreen):
             self._show()
 
     @property
-    def searchable(self) -> RunTree:
-        """The tree."""
-        return self._tree
+    def searchable(self) -> FilteredList[BatchRun]:
+        """The batches of the tree."""
+        return self._tree.batches
 
     def show_found(self) -> None:
         """Show the runs that match the filter, with the cursor on the first one."""
@@ -239,6 +240,6 @@ class RunsScreen(FilteredScreen, ControlScreen):
 
     def _detail(self, width: int) -> list[Line]:
         if not self._tree.rows:
-            text = "No run matches the filter." if self._tree.query else "Nothing has run yet."
+            text = "No run matches the filter." if self._tree.batches.query else "Nothing has run yet."
             return [[Cell(trusted(text), "dim")]]
         return [run_detail(self._row, self.session.store, width)]

@@ -122,7 +122,7 @@ def test_a_run_of_one_of_several_nodes_has_its_name_and_is_found_by_it() -> None
     tree.update(store)
     names = {RunRows(tree, store).line(index, 300)[0].text for index in range(len(tree.rows))}
     assert names == {"▸ Wordle · alpha", "▸ Env1 · beta", f"⚠ ▸ {UNKNOWN} · ga␛mma", "▸ Maze · delta"}
-    assert tree.search("node:beta") is None
+    assert tree.batches.search("node:beta") is None
     tree.update(store)
     assert [row.batches[0].env for row in tree.rows] == ["Env1"]
 
