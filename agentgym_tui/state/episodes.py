@@ -264,7 +264,7 @@ class EpisodeRegistry:
         Returns:
             Whether any episode was marked.
         """
-        if self._checked_boots.get(node) == boot:  # asked for each message, so that a walk would be too slow
+        if self._checked_boots.get(node) == boot:  # called for each message, for which a walk would be too slow
             return False
         if len(self._checked_boots) >= MAX_CHECKED_NODES:
             self._checked_boots.clear()

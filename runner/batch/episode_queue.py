@@ -54,7 +54,7 @@ class EpisodeQueue:
         return self._alone.popleft()
 
     def add(self, planned: PlannedEpisode, *, alone: bool = False) -> None:
-        """Add an episode that starts anew, to the front, or for ``pop_alone``."""
+        """Add an episode that starts again, to the front, or for ``pop_alone``."""
         if alone:
             self._alone.append(planned)
         else:

@@ -171,8 +171,8 @@ def read_member(archive: Path, member: Member, *, max_bytes: int = MAX_FILE_BYTE
     """Return the content of a member.
 
     Raises:
-        StoreError: the archive or the member is damaged, encrypted, or compressed otherwise than zip files usually are,
-            or the member is larger than ``max_bytes``.
+        StoreError: the archive or the member is damaged, encrypted, or compressed by an unusual method; or the member
+            is larger than ``max_bytes``.
     """
     where = f"{archive}: {PurePosixPath(member.name).name!r}"
     if member.size > max_bytes or member.n_packed > max_bytes:

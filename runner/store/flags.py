@@ -17,7 +17,7 @@ FLAGS: Final[Mapping[FlagName, str]] = {
     "invalid": "three invalid actions in a row",
     "truncated": "stopped at the limit of rounds",
     "unearned": "reward without success",
-    "diverged": "the environment answered otherwise than its oracle expected",
+    "diverged": "the observation differs from the one that the oracle expected",
     "fallback": "an endpoint answered for one that failed",
 }
 """What each flag of an episode means."""
@@ -29,7 +29,7 @@ MAX_PERIOD: Final = 4
 INVALID_STREAK: Final = 3
 """Number of invalid actions in a row that are flagged."""
 DIVERGED: Final = "oracle_diverged"
-"""Type of the error of an oracle whose environment answered otherwise than expected."""
+"""Type of the error of an oracle whose environment returned another observation than expected."""
 
 
 class StepOutline(msgspec.Struct):

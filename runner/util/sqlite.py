@@ -148,7 +148,7 @@ def file_state(path: Path) -> FileState:
     """Return the identity, time of change and size of a database's files, without using the database.
 
     Some of it changes with every commit of any process, except with two commits within milliseconds if the write-ahead
-    log begins anew at the second one.
+    log starts over at the second one.
     """
     return tuple(map(_stat, (path, path.with_name(path.name + "-wal"))))
 

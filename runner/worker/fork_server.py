@@ -1,8 +1,8 @@
 """The fork server: starts worker processes for one driver, quickly and with shared memory, and ends with it.
 
 It has loaded all that workers need except third-party agents and environments, and it has one thread. While it has no
-workers it keeps spare processes, which become the next ones. Where a process cannot be forked safely, it starts each
-worker anew (mode ``spawn``), and is still the one that ends them.
+workers it keeps spare processes, which become the next ones. Where a process cannot be forked safely, it starts a new
+interpreter for each worker (mode ``spawn``), and is still the one that ends them.
 """
 
 from __future__ import annotations
