@@ -153,7 +153,7 @@ def _read_script(path: Path | None) -> tuple[str, ...] | None:
 
 
 def read_state(options: argparse.Namespace, *, creates: bool = False) -> tuple[Profile, Path]:
-    """Return the profile and the state directory of a subcommand that plays nothing.
+    """Return the profile and the state directory of a subcommand that runs no episodes.
 
     Args:
         options: the parsed options of ``add_state_options``.

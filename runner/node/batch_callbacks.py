@@ -1,4 +1,4 @@
-"""What the thread of a node's batches reports, and to whom."""
+"""The callbacks of the thread that runs a node's batches."""
 
 from __future__ import annotations
 

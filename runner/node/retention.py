@@ -158,7 +158,7 @@ class Pruner:
     def _candidates(
         self, policy: Policy, report: PruneReport, kept: Counter[str], kept_young: Counter[str]
     ) -> Iterator[_Candidate]:
-        """Yield what is too old, then as long as the size exceeds the quota what is left, both the oldest first."""
+        """Yield the episodes that are too old, then others while the size exceeds the quota, both the oldest first."""
         limit = None if policy.older_s is None else self._clock.now() - timedelta(seconds=policy.older_s)
         old, young = self._split(policy, limit, kept, kept_young)
         yield from old

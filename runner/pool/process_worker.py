@@ -159,7 +159,7 @@ class ProcessWorker:
             self._kill()
 
     def close(self) -> None:
-        """End the process, which plays nothing any more; ``join`` waits for its end."""
+        """End the idle process; ``join`` waits for its end."""
         self._closing.set()
         with self._lock:
             if self._process is not None:

@@ -93,7 +93,7 @@ class RunnerActor:
             ConfigError: the actor was created without ``env_cfg`` or ``agent_cfg``.
         """
         if self._runner is None:
-            raise ConfigError("RemoteRunner plays nothing yet; create it with env_cfg and agent_cfg")
+            raise ConfigError("create the RemoteRunner with env_cfg and agent_cfg to play an episode")
         return await self._runner.play_episode(reset_kwargs)
 
     @_method(_generator_backpressure_num_objects=MAX_UNREAD)
