@@ -1,6 +1,6 @@
 """Schema of a profile; ``docs/profiles.md`` documents every key for users."""
 
-from __future__ import annotations
+# Annotations are no text here: each command would compile and evaluate them again to check the profile.
 
 from itertools import count
 from typing import Annotated, Any, Literal, TypeAlias

@@ -1,6 +1,6 @@
 """The section ``retention`` of a profile, and the age in it."""
 
-from __future__ import annotations
+# Annotations are no text here: each command would compile and evaluate them again to check the profile.
 
 from typing import Final, Literal
 
