@@ -80,11 +80,13 @@ def record_from_bytes(data: bytes, path: Path) -> EpisodeRecord:
     Raises:
         StoreError: the content is not an episode of the current schema.
     """
+    from msgspec.json import Decoder
+
     from runner.errors import StoreError
     from runner.store import EpisodeRecord
     from runner.store.episode_file import check_header, decode
 
-    record = decode(data, EpisodeRecord, path)
+    record = decode(data, Decoder(EpisodeRecord), path)
     try:
         check_header(record, Path(record.batch_id, f"{record.episode_id}.json"))
     except StoreError as exc:

@@ -70,7 +70,7 @@ class SummaryReader:
         Raises:
             StoreError: the content is not an episode of the current schema.
         """
-        summary = decode(data, _EpisodeSummary, path)
+        summary = decode(data, _DECODER, path)
         try:
             check_header(summary, Path(summary.batch_id, f"{summary.episode_id}.json"))
         except StoreError as exc:
@@ -114,3 +114,4 @@ _SHARED_TEXTS: Final = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
     *("error_type", "fallback", "flags", "failure", "currency"),
 )
+_DECODER: Final = msgspec.json.Decoder(_EpisodeSummary)

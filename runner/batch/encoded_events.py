@@ -32,6 +32,7 @@ from runner.types import (
 )
 
 _LIST = msgspec.json.Decoder(list[Any])
+_STEP = msgspec.json.Decoder(TimeStep)
 _SCHEMAS = msgspec.json.Decoder(list[list[ToolSchema]])
 _SPANS = msgspec.json.Decoder(list[Span])
 _FLOWS = msgspec.json.Decoder(list[Flow])
@@ -145,7 +146,7 @@ class EncodedEvents:
         return EpisodeEnded(at=end.at, episode_id=header.episode_id, seq=end.seq, trajectory=trajectory)
 
     def _timestep(self, step: EncodedStep) -> TimeStep:
-        timestep, ref = msgspec.json.decode(step.data, type=TimeStep), step.summary.tool_schemas_ref
+        timestep, ref = _STEP.decode(step.data), step.summary.tool_schemas_ref
         timestep.available_tool_schemas = [] if ref is msgspec.UNSET else self._schemas_at(ref)
         return timestep
 

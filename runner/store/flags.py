@@ -140,7 +140,7 @@ def _key(step: PlayedStep) -> tuple[Any, ...]:
 
 def played_steps(steps: Iterable[PlayedStep | msgspec.Raw]) -> list[PlayedStep]:
     """Return steps, decoded without their chats; raises ``ValueError`` or ``RecursionError`` for a damaged one."""
-    return [msgspec.json.decode(step, type=StepOutline) if isinstance(step, msgspec.Raw) else step for step in steps]
+    return [_DECODER.decode(step) if isinstance(step, msgspec.Raw) else step for step in steps]
 
 
 def messages(step: PlayedStep) -> list[Any]:
@@ -149,4 +149,5 @@ def messages(step: PlayedStep) -> list[Any]:
     return _MESSAGES.decode(observation) if isinstance(observation, msgspec.Raw) else observation
 
 
+_DECODER = msgspec.json.Decoder(StepOutline)
 _MESSAGES = msgspec.json.Decoder(list[Any])

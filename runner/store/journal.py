@@ -104,6 +104,11 @@ class JournalWriter:
             self._descriptor = None
 
 
+_HEADERS = msgspec.json.Decoder(EpisodeHeader)
+_STEPS = msgspec.json.Decoder(TimeStep)
+_EXTRAS = msgspec.json.Decoder(JournalExtras)
+
+
 def read_journal(path: Path, *, was_moved: bool = False) -> Journal:
     """Read a journal up to its first damaged line; a last line without a newline is incomplete and ignored.
 
@@ -117,7 +122,7 @@ def read_journal(path: Path, *, was_moved: bool = False) -> Journal:
     first, *lines = read_file(path).split(b"\n")
     if not lines:
         raise StoreError(f"{path} has no complete line: nothing was recorded; delete it")
-    header = decode(first, EpisodeHeader, path)
+    header = decode(first, _HEADERS, path)
     check_header(header, Path(header.batch_id, f"{header.episode_id}{JOURNAL_SUFFIX}") if was_moved else path)
     journal = Journal(header=header)
     for number, data in enumerate(lines[:-1], start=2):
@@ -189,8 +194,8 @@ def apply_line(journal: Journal, data: bytes) -> str | None:
     """Add a line, without its line break, to ``journal``; return the problem if the line is damaged, else None."""
     try:
         str(data, "utf-8")
-        extras = msgspec.json.decode(data, type=JournalExtras)
-        step = msgspec.json.decode(data, type=TimeStep) if extras.env_episode_id is msgspec.UNSET else None
+        extras = _EXTRAS.decode(data)
+        step = _STEPS.decode(data) if extras.env_episode_id is msgspec.UNSET else None
     except (ValueError, RecursionError) as exc:
         return str(exc)
     tool_schemas = journal.tool_schemas + _set_or(extras.tool_schemas, [])
