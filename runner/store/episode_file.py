@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -108,9 +107,7 @@ class _Version(msgspec.Struct):
     schema: int = SCHEMA
 
 
-@cache
-def _decoder() -> msgspec.json.Decoder[EpisodeRecord]:
-    return msgspec.json.Decoder(EpisodeRecord)  # on use: it takes 3 ms to build
+_DECODER = msgspec.json.Decoder(EpisodeRecord)
 
 
 def shared_fields(source: msgspec.Struct, target: type[msgspec.Struct]) -> dict[str, Any]:
@@ -164,7 +161,7 @@ def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
     Raises:
         StoreError: the data is not UTF-8, has another schema, is not an episode, or does not match the file name.
     """
-    record = decode(data, _decoder(), path)
+    record = decode(data, _DECODER, path)
     refs = range(len(record.tool_schemas))
     if any(step.tool_schemas_ref not in refs for step in record.timesteps):
         raise StoreError(f"{path} refers to tool schemas that it does not contain; move it away")
