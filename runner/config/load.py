@@ -37,6 +37,10 @@ class ProfileFile(NamedTuple):
     path: Path
     content: bytes
 
+    def __repr__(self) -> str:
+        """Return the path alone: the content may have secrets."""
+        return f"{type(self).__name__}({str(self.path)!r})"
+
     @property
     def digest(self) -> str:
         """SHA-256 of the content, in hex; it shows whether the file has changed."""

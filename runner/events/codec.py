@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
@@ -253,32 +254,44 @@ _VERSION = re.compile(r"\.v\d+(?=\.|\Z)")
 _ENCODER = msgspec.json.Encoder()
 
 
+_BUILDING = threading.Lock()
+"""msgspec crashes where two threads build decoders of the same structs at once."""
+
+
 class _Decoders:
     """The decoders, each created on first use: together they take 10 ms, and a run only encodes."""
 
     @cached_property
     def durable(self) -> dict[str, msgspec.json.Decoder[DurableEvent]]:
-        return {name: msgspec.json.Decoder(event) for name, event in DURABLE_TYPES.items()}
+        with _BUILDING:
+            return {name: msgspec.json.Decoder(event) for name, event in DURABLE_TYPES.items()}
 
     @cached_property
     def foreign(self) -> msgspec.json.Decoder[ForeignEpisode]:
-        return msgspec.json.Decoder(ForeignEpisode, strict=False)  # others write rounds as 3.0 and success as 0 or 1
+        with _BUILDING:
+            return msgspec.json.Decoder(
+                ForeignEpisode, strict=False
+            )  # others write rounds as 3.0 and success as 0 or 1
 
     @cached_property
     def live(self) -> msgspec.json.Decoder[LazyBatch]:
-        return msgspec.json.Decoder(LazyBatch)
+        with _BUILDING:
+            return msgspec.json.Decoder(LazyBatch)
 
     @cached_property
     def envelope(self) -> msgspec.json.Decoder[_Envelope]:
-        return msgspec.json.Decoder(_Envelope)
+        with _BUILDING:
+            return msgspec.json.Decoder(_Envelope)
 
     @cached_property
     def item(self) -> msgspec.json.Decoder[LazyItem]:
-        return msgspec.json.Decoder(LazyItem)
+        with _BUILDING:
+            return msgspec.json.Decoder(LazyItem)
 
     @cached_property
     def full_item(self) -> msgspec.json.Decoder[LiveItem]:
-        return msgspec.json.Decoder(LiveItem)
+        with _BUILDING:
+            return msgspec.json.Decoder(LiveItem)
 
 
 _decoders = _Decoders()

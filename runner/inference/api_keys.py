@@ -64,6 +64,9 @@ def is_secret(key: str | None) -> TypeGuard[str]:
     return key is not None and len(key) >= MIN_KEY_LENGTH
 
 
+_DECODER = msgspec.json.Decoder(ModelReply)
+
+
 def redact_key(reply: ModelReply, key: str | None) -> ModelReply:
     """Return a reply with the key redacted, in case the server quoted the key."""
     if not is_secret(key):
@@ -71,7 +74,7 @@ def redact_key(reply: ModelReply, key: str | None) -> ModelReply:
     encoded = without = msgspec.json.encode(reply)
     for form in _encoded_forms(key):
         without = without.replace(form, MASK.encode())
-    return reply if without == encoded else msgspec.json.decode(without, type=ModelReply)
+    return reply if without == encoded else _DECODER.decode(without)
 
 
 def _encoded_forms(key: str) -> list[bytes]:

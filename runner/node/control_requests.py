@@ -28,6 +28,7 @@ MAX_HINT_CHARS = 400
 """Maximum characters of a hint in a reply; a hint may list all endpoints or environments."""
 
 
+_ARGS_DECODERS: dict[Op, msgspec.json.Decoder[Args]] = {op: msgspec.json.Decoder(kind) for op, kind in ARGS.items()}
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -119,7 +120,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> None:
 
 def parse_args(op: Op, args: msgspec.Raw) -> Args:
     """Return the decoded arguments of an operation; raise ``msgspec.MsgspecError`` if they are invalid for it."""
-    return msgspec.json.decode(args, type=ARGS[op])
+    return _ARGS_DECODERS[op].decode(args)
 
 
 def reject(payload: bytes, problem: BaseException | None) -> bytes:

@@ -106,11 +106,14 @@ def catalogue(data: str | None) -> Catalogue:
     return RealTasks(games)
 
 
+_DECODER = msgspec.json.Decoder(TaskFile)
+
+
 @cache
 def local_tasks() -> LocalTasks:
     """Return the tasks of ``data/alfworld/tasks.json``, read once per process."""
     text = package_resource("data", "alfworld", "tasks.json").read_bytes()
-    return LocalTasks(msgspec.json.decode(text, type=TaskFile))
+    return LocalTasks(_DECODER.decode(text))
 
 
 def playable_games(data: Path) -> list[Path]:

@@ -52,6 +52,9 @@ class _Kind(msgspec.Struct):
     type: str
 
 
+_DECODER = msgspec.json.Decoder(_RecipeFile)
+
+
 @cache
 def recipe_table(folder: str | None) -> RecipeTable:
     """Return the recipes of AgentGym's folder ``agentenv_textcraft``, or the shipped recipes if ``folder`` is None.
@@ -96,7 +99,7 @@ class _Selection:
             data = read_file(path)
             kind = msgspec.json.decode(data, type=_Kind).type
             if kind in (_SHAPED, _SHAPELESS):
-                self._add(msgspec.json.decode(data, type=_RecipeFile), shaped=kind == _SHAPED)
+                self._add(_DECODER.decode(data), shaped=kind == _SHAPED)
         except (StoreError, ValueError, RecursionError) as exc:
             raise ValueError(f"{path.name}: {exc}") from exc
 

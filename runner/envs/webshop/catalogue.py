@@ -91,11 +91,14 @@ class Catalogue:
         return len(self._categories[one.kind] & self._categories[other.kind])
 
 
+_DECODER = msgspec.json.Decoder(CatalogueFile)
+
+
 @cache
 def shipped_catalogue() -> Catalogue:
     """Return the catalogue of ``data/webshop/catalogue.json``, read once per process."""
     text = package_resource("data", "webshop", "catalogue.json").read_bytes()
-    return Catalogue(msgspec.json.decode(text, type=CatalogueFile))
+    return Catalogue(_DECODER.decode(text))
 
 
 MAX_HITS = 50
