@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -252,10 +252,12 @@ def _failure_reason(exc: Exception) -> str:
 _LIVE_SUBJECT = re.compile(rf"agentgym\.live\.(?:{'|'.join(subjects.LIVE_CHANNELS)})\.v1\.[^.]+")
 _VERSION = re.compile(r"\.v\d+(?=\.|\Z)")
 _ENCODER = msgspec.json.Encoder()
-
-
 _BUILDING = threading.Lock()
-"""msgspec crashes where two threads build decoders of the same structs at once."""
+
+
+def _decoder(kind: Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - a struct or a union
+    with _BUILDING:  # msgspec crashes where two threads use structs that contain structs for the first time at once
+        return msgspec.json.Decoder(kind, strict=strict)
 
 
 class _Decoders:
@@ -263,35 +265,27 @@ class _Decoders:
 
     @cached_property
     def durable(self) -> dict[str, msgspec.json.Decoder[DurableEvent]]:
-        with _BUILDING:
-            return {name: msgspec.json.Decoder(event) for name, event in DURABLE_TYPES.items()}
+        return {name: _decoder(event) for name, event in DURABLE_TYPES.items()}
 
     @cached_property
     def foreign(self) -> msgspec.json.Decoder[ForeignEpisode]:
-        with _BUILDING:
-            return msgspec.json.Decoder(
-                ForeignEpisode, strict=False
-            )  # others write rounds as 3.0 and success as 0 or 1
+        return _decoder(ForeignEpisode, strict=False)  # others write rounds as 3.0 and success as 0 or 1
 
     @cached_property
     def live(self) -> msgspec.json.Decoder[LazyBatch]:
-        with _BUILDING:
-            return msgspec.json.Decoder(LazyBatch)
+        return _decoder(LazyBatch)
 
     @cached_property
     def envelope(self) -> msgspec.json.Decoder[_Envelope]:
-        with _BUILDING:
-            return msgspec.json.Decoder(_Envelope)
+        return _decoder(_Envelope)
 
     @cached_property
     def item(self) -> msgspec.json.Decoder[LazyItem]:
-        with _BUILDING:
-            return msgspec.json.Decoder(LazyItem)
+        return _decoder(LazyItem)
 
     @cached_property
     def full_item(self) -> msgspec.json.Decoder[LiveItem]:
-        with _BUILDING:
-            return msgspec.json.Decoder(LiveItem)
+        return _decoder(LiveItem)
 
 
 _decoders = _Decoders()

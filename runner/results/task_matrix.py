@@ -82,6 +82,9 @@ class TaskMatrix(msgspec.Struct, frozen=True, kw_only=True):
     estimates: list[Estimate]
 
 
+msgspec.json.Decoder(TaskMatrix)  # ``convert`` could crash where two threads are the first to use nested structs
+
+
 def task_matrices(source: ResultSource, selection: Selection = EVERYTHING) -> list[TaskMatrix]:
     """Return one matrix per environment, data, mode, agent and model, with its tasks in their order.
 

@@ -176,7 +176,7 @@ def read_catalog(settings: ARESettings) -> ScenarioCatalog:
 
 @cache
 def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan | None:
-    import subprocess  # imported late, as in ``_has_are``
+    import subprocess  # imported late: few profiles name a Python with ARE
 
     try:
         completed = subprocess.run(

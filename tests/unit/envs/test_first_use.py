@@ -6,7 +6,7 @@ import sys
 import pytest
 
 N_PROCESSES = 6
-"""Before decoders were built with their module, half of the processes crashed."""
+"""Two of five processes crash, or more, where the decoders are not built with their module."""
 
 CODE = """
 import sys, threading
@@ -31,9 +31,10 @@ assert len(observed) == 4 and all(each == observed[0] for each in observed), obs
 """
 
 
-@pytest.mark.parametrize("env", ["ALFWorld", "WebShop", "TextCraft"])
+@pytest.mark.parametrize("env", ["ALFWorld", "WebShop"])
 def test_episodes_of_several_threads_may_be_the_first_of_a_process(env: str) -> None:
-    command = [sys.executable, "-c", CODE.format(env=env)]
-    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(N_PROCESSES)]
-    ended = [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
-    assert ended == [(b"", 0)] * N_PROCESSES
+    for _ in range(N_PROCESSES):
+        ended = subprocess.run(
+            [sys.executable, "-c", CODE.format(env=env)], capture_output=True, check=False, timeout=60
+        )
+        assert (ended.returncode, ended.stderr) == (0, b"")
