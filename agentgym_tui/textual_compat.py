@@ -21,8 +21,6 @@ from textual.css.stylesheet import Stylesheet
 from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
-from textual.geometry import Size
-from textual.screen import Screen, ScreenResultType
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
 from textual.timer import Timer
@@ -155,18 +153,6 @@ class OrderedKeysApp(App[ReturnType], inherit_bindings=False):
             return True
         typing = self.focused is not None and self.focused.check_consume_key("a", "a")
         return priority and not typing and await super()._check_bindings(key)
-
-
-class LaidOutOnceScreen(Screen[ScreenResultType]):
-    """A screen that is laid out once when it opens.
-
-    Textual reports the size of that layout to the screen, which then lays out itself and the screens below again.
-    """
-
-    def _screen_resized(self, size: Size) -> None:
-        is_pending = self._layout_required and not self.is_current  # the current screen's timer lays it out
-        if is_pending or size != self._compositor.size:
-            super()._screen_resized(size)
 
 
 class OwnScrollBar(ScrollView, inherit_bindings=False):

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.reactive import Reactive
-from textual.screen import ModalScreen, ScreenResultType
+from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 
 from agentgym_tui.commands.keymap import HELP, bindings, keymap_of
@@ -26,7 +26,7 @@ from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import RunCommands
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.textual_compat import LaidOutOnceScreen, add_bindings
+from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 
@@ -39,7 +39,7 @@ WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns at which screens switch to a wider layout."""
 
 
-class ConsoleScreen(LaidOutOnceScreen[ScreenResultType], ReliableTimers):
+class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
     """A screen that ignores keys before all its required widgets are mounted and after they are removed."""
 
     SCOPE: ClassVar[str] = ""

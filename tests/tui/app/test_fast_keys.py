@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from agentgym_tui.screens.dialogs.run_form import RunForm
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.sessions.run_form_fields import FORM_FIELDS
 from agentgym_tui.widgets.form_controls import CheckList
+from agentgym_tui.widgets.query_input import FilterInput
 from agentgym_tui.widgets.table import SortableTable
 from tests.support.console.fake_session import FakeSession, busy_session, watching
 from tests.support.console.key_presses import running_battery
@@ -135,6 +137,22 @@ async def test_keys_typed_ahead_open_an_episode_and_act_on_its_screen() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "Transcript")
         send_keys(pilot, ["tab", "enter", "J"])
+        await wait_until(pilot, lambda: app.focused is not None and app.focused.id == "json", "the file")
+
+
+async def test_keys_keep_their_order_when_one_of_them_takes_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = FilterInput.action_leave
+
+    async def leave_slowly(field: FilterInput) -> None:
+        await asyncio.sleep(1.5)  # as on a busy machine
+        leave(field)
+
+    monkeypatch.setattr(FilterInput, "action_leave", leave_slowly)
+    app = Console(busy_session())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("2")
+        await wait_until(pilot, lambda: bool(app.screen.query("#filter")), "a field")
+        send_keys(pilot, ["slash", "t", "enter", "enter", "J"])
         await wait_until(pilot, lambda: app.focused is not None and app.focused.id == "json", "the file")
 
 
