@@ -16,7 +16,7 @@ LOOSE_MODULES = {
     "runner": {"__init__.py", "errors.py", "plugins.py"},
     "agentgym_tui": {"__init__.py", "cli.py", "safe_text.py", "textual_compat.py"},
 }
-MAX_LINES, SMALL, MAX_SMALL_FILES = 380, 65, 25
+MAX_LINES, SMALL, MAX_SMALL_FILES = 750, 65, 25
 REPEATED_BY_DESIGN = {"__init__.py", "environment.py", "oracle.py", "screen.py"}
 BANNED = re.compile(r"\b(?:asked|told|says|said|tells?|nobody|whoever)\b", re.IGNORECASE)
 ENVIRONMENT_TEXTS = ("runner/envs/", "runner/agents/model/prompts.py")
