@@ -77,13 +77,6 @@ class Options(NamedTuple):
     json: bool = False
     argv: tuple[str, ...] = ()
 
-    @property
-    def may_use_processes(self) -> bool:
-        """Whether local processes play episodes, unless the profile has other workers."""
-        if self.dry_run or (self.run or self.battery) is None or self.workers in (0, "ray"):
-            return False
-        return self.workers is not None or min(self.concurrency or 1, self.repeat * self.attempts) > 1
-
 
 _ALWAYS_ALLOWED = frozenset({"config", "json"})
 _ONLY_WITH_RESULTS = frozenset({"env", "batch", "matrix", "fail_below", "baseline"})

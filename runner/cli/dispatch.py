@@ -102,18 +102,6 @@ def _unknown_subcommand(name: str) -> str:
 
 
 def _dispatch(options: Options) -> int:
-    if not options.may_use_processes:
-        return _run_action(options)
-    from runner.worker.server_process import end_early, start_early
-
-    start_early()
-    try:
-        return _run_action(options)
-    finally:
-        end_early()
-
-
-def _run_action(options: Options) -> int:
     from runner.cli.run_session import RunSession
 
     session, action = RunSession.open(options), _action(options)

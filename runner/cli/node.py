@@ -18,7 +18,6 @@ from runner.cli.terminal import print_stderr
 from runner.errors import RunnerError
 from runner.node.node import Node
 from runner.node.state_lock import NodeFile
-from runner.pool.choose import preload_fork_server
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
@@ -35,7 +34,6 @@ def main_node(argv: Sequence[str]) -> int:
     options = build_parser().parse_args(argv)
     require_open_files(NODE_FILES + SLOT_FILES, "A node")
     session = RunSession.open(Options(config=options.config, data_dir=options.data_dir, node=options.node))
-    preload_fork_server(session.profile.agent)
 
     def print_address(node_file: NodeFile) -> None:
         text = f"{node_file.node}, pid {node_file.pid}, serves {session.data_dir} at {node_file.url}"

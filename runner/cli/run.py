@@ -42,13 +42,11 @@ from runner.inference.profile_models import Models, NoModel, describe_endpoint, 
 from runner.machine.meter import GpuMeter
 from runner.machine.sampler import MachineSampler
 from runner.node.state_lock import is_node_alive
-from runner.pool.choose import preload_fork_server
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.notifier import Notifier
 from runner.util.clock import new_ulid
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
-from runner.worker.server_process import end_early
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +64,6 @@ def run_batches(session: RunSession) -> int:
             allows no episode.
     """
     require_open_files(RUN_FILES + SLOT_FILES, "A run")
-    if session.workers not in (0, "ray"):
-        preload_fork_server(session.profile.agent)
-    else:
-        end_early()
     reserve_stdout()
     signals = SignalHandler()
     with signals.installed():

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, Protocol
 
-from runner.config import AgentSettings, RaySettings
+from runner.config import RaySettings
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.pool.local import LocalPool
@@ -94,19 +93,6 @@ def _process_pool(n_workers: int, setup: RunnerSetup, models: Models | None, log
         batch_services(setup, models if setup.models is not None else None),
         lambda name: client.start_worker(name, log),
     )
-
-
-def preload_fork_server(settings: AgentSettings) -> None:
-    """Start the process that starts worker processes; it imports what they need while this process does other work.
-
-    Args:
-        settings: the profile's ``agent`` section, which names the variables with API keys.
-    """
-    from runner.pool.fork_server import open_client
-
-    with suppress(OSError):  # the start of the first worker fails with the same error, and reports it
-        open_client(settings.key_names)
-    import runner.pool.process_pool  # noqa: F401 - loads while the server starts, and not with the first batch
 
 
 def default_workers(n_slots: int, agent: str) -> int:

@@ -10,29 +10,32 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 import msgspec
 
 from runner.errors import RunnerError, catch_foreign, log_failure
 from runner.util.display_text import mask, masker, one_line, public_variables
 from runner.worker.channel import read_frame
-from runner.worker.server_process import DEFAULT_MODE, ServerProcess, StartMode, end_early, start_server, take_early
 from runner.worker.server_protocol import (
     FindExitCode,
     KillWorker,
     ServerReply,
     ServerRequest,
+    StartMode,
     StartWorker,
     send_request,
 )
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_MODE: Final[StartMode] = "fork" if sys.platform == "linux" else "spawn"
+"""``spawn`` where a process cannot be forked safely."""
 REPLY_TIMEOUT_S = 60.0
 """Maximum seconds until the server replies; the first reply waits until it has loaded its modules."""
 CLOSE_TIMEOUT_S = 10.0
@@ -105,18 +108,6 @@ class ForkServerClient:
     def pid(self) -> int | None:
         """Process id of the server; None before its first start."""
         return None if self._process is None else self._process.pid
-
-    def preload(self, early: ServerProcess | None = None) -> None:
-        """Start the server, if none runs, without waiting for it.
-
-        Args:
-            early: a server that was started before.
-
-        Raises:
-            OSError: files or processes ran out.
-        """
-        with self._lock:
-            self._ensure_server(early)
 
     def start_worker(self, name: str, log: Callable[[str], None]) -> WorkerProcess:
         """Start a worker.
@@ -210,12 +201,27 @@ class ForkServerClient:
             return None
         return None if data is None else _REPLIES.decode(data)
 
-    def _ensure_server(self, early: ServerProcess | None = None) -> socket.socket:
-        """Return the control channel of the running server; start the server, or take ``early``, if there is none."""
-        if self._control is None:
-            self._process, self._control, self._errors = early or start_server(self._mode, self._key_names)
-            self._control.settimeout(REPLY_TIMEOUT_S)
-        return self._control
+    def _ensure_server(self) -> socket.socket:
+        """Return the control channel of the running server; start the server if there is none."""
+        if self._control is not None:
+            return self._control
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as opened, theirs:
+            opened.callback(ours.close)
+            errors = opened.enter_context(tempfile.TemporaryFile())
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "runner.worker", "server", str(theirs.fileno()), self._mode],
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                pass_fds=(theirs.fileno(),),
+                env=self._environ(),
+                start_new_session=True,  # Ctrl-C reaches only the driver
+            )
+            opened.pop_all()
+        ours.settimeout(REPLY_TIMEOUT_S)
+        self._control, self._errors = ours, errors
+        return ours
 
     def _discard_server(self) -> str:
         """Close the channel to a server that has ended, or kill one that hangs, and return its last words."""
@@ -261,11 +267,7 @@ def open_client(key_names: Iterable[str] = ()) -> ForkServerClient:
     Names that ``public_variables`` recognizes need no fork server of their own.
     """
     unusual = public_variables(os.environ).keys() & set(key_names)
-    client = _clients.setdefault(frozenset(unusual), ForkServerClient(key_names=unusual))
-    if unusual:
-        end_early()  # its environment has these variables
-    client.preload(take_early())
-    return client
+    return _clients.setdefault(frozenset(unusual), ForkServerClient(key_names=unusual))
 
 
 @atexit.register

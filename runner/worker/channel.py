@@ -149,12 +149,6 @@ class SocketLink(DriverLink):
         finally:
             self._lock.release()
 
-    def close(self) -> None:
-        """Close the bell; nothing may be sent after. The socket is the caller's."""
-        if self._bell is not None:
-            os.close(self._bell)
-            self._bell = None
-
     def _is_first_step(self, frame: WorkerFrame) -> bool:
         """Return whether this is the first step of the worker: until then, a new batch shows nothing."""
         is_first = isinstance(frame, Stepped) and not self._has_stepped

@@ -24,7 +24,7 @@ from runner.util.clock import Clock
 from runner.util.resources import find_shortage
 from runner.worker.environment_thread import EnvironmentThread, blocks_loop, wait_shielded
 from runner.worker.episode_reporter import EpisodeReporter
-from runner.worker.episode_thread import EpisodeThreads
+from runner.worker.episode_thread import EpisodeWorker, start_loop
 from runner.worker.frame_sink import FrameSink, ReportedControl
 from runner.worker.frames import (
     Command,
@@ -83,7 +83,6 @@ class Engine:
         clock: the clock of this process.
         clock_ns: the monotonic clock of this process in nanoseconds, for spans.
         on_warm: called once, when an episode has ended, so that everything that episodes need is imported.
-        threads: threads that were started before; they end with the engine.
     """
 
     def __init__(
@@ -93,7 +92,6 @@ class Engine:
         clock: Clock | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         on_warm: Callable[[], object] = _nothing,
-        threads: EpisodeThreads | None = None,
     ) -> None:
         """Store the settings; the first episode builds the runner."""
         self._link = link
@@ -107,11 +105,12 @@ class Engine:
         self._gate: RemoteGate | None = None
         self._rests: dict[str, EndpointRest] = {}
         self._server_times: dict[str, EndpointTimes] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._idle_threads: list[EpisodeWorker] = []
         self._wants_tokens = False
         self._episodes: dict[str, _Episode] = {}
         self._traces: dict[str, TraceEncoder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._threads = threads or EpisodeThreads()
         self._all_ended = threading.Condition()
         use_registry(RemoteRegistry(link))
 
@@ -174,7 +173,8 @@ class Engine:
         self._stop_all()
         with self._all_ended:
             self._all_ended.wait_for(lambda: not self._episodes, timeout_s)
-        self._threads.close()
+        for thread in self._idle_threads:
+            thread.close()
 
     def _stop_all(self) -> None:
         for episode in list(self._episodes.values()):
@@ -202,7 +202,7 @@ class Engine:
         )
 
     def _start(self, play: Play) -> None:
-        loop = self._threads.loop()
+        loop = self._loop = self._loop or start_loop()
         self._register(play, partial(loop.call_soon_threadsafe, self._stop_later, play.header.episode_id))
         loop.call_soon_threadsafe(self._create_task, loop, play)
 
@@ -264,7 +264,7 @@ class Engine:
     async def _play_on_thread(self, play: Play) -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[BaseException | None] = loop.create_future()
-        thread = self._threads.take()
+        thread = self._idle_threads.pop() if self._idle_threads else EpisodeWorker("episode")
         self._register(play, thread.interrupt)
 
         def on_done(problem: BaseException | None) -> None:
@@ -274,7 +274,7 @@ class Engine:
         try:
             problem = await wait_shielded(done, thread.interrupt)
         finally:
-            self._threads.put_back(thread)
+            self._idle_threads.append(thread)
         if problem is not None:
             raise problem
 

@@ -96,33 +96,11 @@ class EpisodeWorker:
         self._task = None
 
 
-class EpisodeThreads:
-    """The threads on which an engine plays; each is started when it is first needed."""
-
-    def __init__(self) -> None:
-        """Start no thread."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._idle: list[EpisodeWorker] = []
-
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """Return the event loop that all episodes share; its thread runs until the end of the process."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_run_forever, args=(self._loop,), name="episodes", daemon=True).start()
-        return self._loop
-
-    def take(self) -> EpisodeWorker:
-        """Return an idle episode worker, or a new one."""
-        return self._idle.pop() if self._idle else EpisodeWorker("episode")
-
-    def put_back(self, worker: EpisodeWorker) -> None:
-        """Keep an idle episode worker for a later episode."""
-        self._idle.append(worker)
-
-    def close(self) -> None:
-        """End the idle episode workers."""
-        for worker in self._idle:
-            worker.close()
+def start_loop() -> asyncio.AbstractEventLoop:
+    """Start a daemon thread that runs an event loop until the end of the process, and return the loop."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=_run_forever, args=(loop,), name="episodes", daemon=True).start()
+    return loop
 
 
 def start_workers(n_workers: int, next_name: Callable[[], str]) -> tuple[list[EpisodeWorker], Resource | None]:

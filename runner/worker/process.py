@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
@@ -12,29 +11,15 @@ import threading
 import time
 from typing import NoReturn
 
-from runner.plugins import Plugin
-from runner.types import EpisodeHeader, Limits
 from runner.util.clock import Clock
-from runner.worker.channel import FrameTooLarge, SocketLink, read_frame, send_frame
+from runner.worker.channel import FrameTooLarge, SocketLink, read_frame
 from runner.worker.engine import Engine
-from runner.worker.episode_thread import EpisodeThreads
-from runner.worker.frames import (
-    Configure,
-    DriverFrame,
-    Free,
-    Hello,
-    Play,
-    Stop,
-    decode_driver_frame,
-    decode_worker_frame,
-    encode_frame,
-)
-from runner.worker.runner_setup import RunnerSetup
+from runner.worker.frames import Configure, DriverFrame, Hello, Stop, decode_driver_frame
 
 logger = logging.getLogger(__name__)
 
 
-def run_worker(sock: socket.socket, name: str, threads: EpisodeThreads | None = None) -> NoReturn:
+def run_worker(sock: socket.socket, name: str) -> NoReturn:
     """Play the episodes that the driver sends, until it closes the channel; then end the process.
 
     The main thread only reads frames, so the process ends at the end of the channel, whatever its episodes do.
@@ -42,10 +27,8 @@ def run_worker(sock: socket.socket, name: str, threads: EpisodeThreads | None = 
     Args:
         sock: the channel to the driver.
         name: id of the worker.
-        threads: what ``rehearse`` returned, if this process has called it.
     """
-    if threads is None:
-        _prepare_output()
+    _prepare_output()
     # A process that an environment forks would send frames of its own, and would keep the channel open.
     os.register_at_fork(after_in_child=sock.close)
     link = SocketLink(sock, end_process)
@@ -58,39 +41,11 @@ def run_worker(sock: socket.socket, name: str, threads: EpisodeThreads | None = 
             engine.handle(frame)
         elif isinstance(frame, Configure):
             os.environ.update(frame.secrets)  # for agents and environments that read them, and to mask them in errors
-            engine = Engine(link, frame, on_warm=_freeze_objects, threads=threads)
+            engine = Engine(link, frame, on_warm=_freeze_objects)
         else:
             logger.error("the first frame of the driver was %s instead of Configure", type(frame).__name__)
             break
     end_process()
-
-
-def rehearse() -> EpisodeThreads:
-    """Play one step of an episode for a driver in this process, so that the first episode starts sooner.
-
-    Each forked process copies a memory page when it first writes to it, if only to count a reference; for the pages
-    that every episode needs, this takes several times as long as such a step.
-
-    Returns:
-        The threads that played it, for ``run_worker``.
-    """
-    _prepare_output()
-    environment = Plugin("Maze", "runner.envs.maze:Maze")
-    agent = Plugin("oracle", "runner.agents.oracle:OracleAgent")
-    setup = RunnerSetup(env=environment, agent=agent, limits=Limits(max_rounds=1))
-    header = EpisodeHeader(episode_id="rehearsal", batch_id="", env=environment.name, started_at=Clock().now())
-    driver, sock = socket.socketpair()
-    with driver, sock, contextlib.closing(SocketLink(sock, end_process)) as link:
-        link.greet(_hello("rehearsal"))
-        threads = EpisodeThreads()
-        for frame in (Configure(setup=setup), Play(header=header, track="rehearsal")):
-            send_frame(driver, encode_frame(frame))
-        configure, play = _read(sock), _read(sock)
-        assert isinstance(configure, Configure) and play is not None
-        Engine(link, configure, threads=threads).handle(play)
-        while (data := read_frame(driver)) is not None and not isinstance(decode_worker_frame(data), Free):
-            pass
-    return threads
 
 
 def _freeze_objects() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import array
 import os
 import socket
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from runner.worker.channel import read_exactly
 from runner.worker.frames import LENGTH_BYTES
+
+StartMode: TypeAlias = Literal["fork", "spawn"]
 
 _N_DESCRIPTORS = 2
 
@@ -64,7 +66,7 @@ class ServerReply(msgspec.Struct, frozen=True):
 
 
 def send_request(control: socket.socket, request: ServerRequest, *descriptors: int) -> None:
-    """Send a request to a fork server or a forked process, and descriptors with it.
+    """Send a request to a fork server, and descriptors with it.
 
     Raises:
         OSError: the receiver has ended.

@@ -22,8 +22,6 @@ from runner.batch.batch import Batch
 from runner.batch.observers import SelectiveObserver
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.config import AgentSettings
-from runner.pool.choose import preload_fork_server
 from runner.pool.fork_server import open_client
 from runner.types import Item, TimestepPlayed
 from tests.support.batches import place_spec
@@ -54,9 +52,9 @@ def start_batch(how: str, folder: Path) -> None:
 
 
 def warm_up_fork_server() -> None:
-    """Start a fork server as a node does, and wait until it has loaded all modules: it uses no CPU for ``IDLE_S``."""
-    preload_fork_server(AgentSettings())
+    """Start the fork server, and wait until it has loaded all modules: it uses no CPU for ``IDLE_S``."""
     client = open_client()
+    client.start_worker("worker", print).sock.close()
     assert client.pid is not None
     server, used_s = psutil.Process(client.pid), -1.0
     deadline = time.monotonic() + MAX_WARM_UP_S

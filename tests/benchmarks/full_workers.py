@@ -31,8 +31,6 @@ MAX_DRIVER_SHARE: Final = 0.18
 """CPU of the driver per CPU of a worker with which two workers on two cores can reach ``MIN_GAIN``."""
 BABYAI_EPISODES: Final = 80
 """Episodes of one measurement, after the ``N_WARM`` that pay for imports and for the start of the workers."""
-MAX_WARM_START: Final = 1.5
-MAX_COLD_START: Final = 2.0
 
 
 def run() -> list[Row]:
@@ -131,9 +129,9 @@ def _start_rows() -> list[Row]:
         cold = ratio_of_starts("cold", "embedded")
         command = ratio_of_starts("command 2", "command 0")
     return [
-        Row.of_ratio(f"{name}, from the start of the batch, warm fork server", warm, at_most=MAX_WARM_START),
+        Row(f"{name}, from the start of the batch, warm fork server", str(warm)),
         Row(f"{name}, the same, a fork server that starts with the batch", str(cold)),
-        Row.of_ratio(f"{name}, from the start of the command", command, at_most=MAX_COLD_START),
+        Row(f"{name}, from the start of the command", str(command)),
     ]
 
 

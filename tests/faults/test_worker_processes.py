@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+import psutil
 import pytest
 
 from runner.plugins import Plugin
@@ -21,7 +22,7 @@ from runner.pool.fork_server import ForkServerClient, WorkerProcess, WorkerStart
 from runner.types import Outcome
 from runner.worker.frames import Command, Configure, Ended, Free, Paused, Reset, Stepped, Stop
 from runner.worker.runner_setup import RunnerSetup
-from runner.worker.server_process import StartMode
+from runner.worker.server_protocol import StartMode
 from tests.conftest import Install
 from tests.support.command import REPOSITORY, environ_with_environments, limited_command
 from tests.support.worker_frames import TIMEOUT_S, ChannelDriver
@@ -108,8 +109,8 @@ def start(client: ForkServerClient, lines: Lines) -> Iterator[Start]:
     """Starts workers; closes their channels at the end of the test."""
     workers: list[WorkerProcess] = []
 
-    def start_worker(env: str, agent: str = "UpAgent") -> tuple[WorkerProcess, ChannelDriver]:
-        worker = client.start_worker("worker 1", lines.add)
+    def start_worker(env: str, agent: str = "UpAgent", name: str = "worker 1") -> tuple[WorkerProcess, ChannelDriver]:
+        worker = client.start_worker(name, lines.add)
         workers.append(worker)
         driver = ChannelDriver(worker.sock)
         driver.configure(env, agent)
@@ -197,8 +198,8 @@ def test_a_worker_uses_the_entry_points_that_its_driver_has_found(client: ForkSe
 def test_what_every_worker_shares_has_no_threads_and_no_environments_of_other_packages() -> None:
     program = """
 import importlib, sys, threading
-from runner.worker.fork_server import REQUIRED, useful_modules
-modules = [*REQUIRED, *useful_modules()]
+from runner.worker.fork_server import shared_modules
+modules = [*shared_modules()]
 for name in modules:
     importlib.import_module(name)
 assert {"runner.envs.maze", "runner.agents.oracle"} <= set(modules)
@@ -222,11 +223,12 @@ def test_commands_reach_a_worker_that_plays(start: Start) -> None:
 
 
 def test_what_an_environment_prints_is_logged_and_is_no_frame(start: Start, lines: Lines) -> None:
-    _, driver = start("Printing")
-    assert driver.play().problem is None
-    assert driver.reader.of(Ended)[0].end.outcome == Outcome.SUCCESS
-    for text in ("printed by an import", "printed by a step", "written by a step", "echoed by a child"):
-        assert lines.wait_for(text) == f"worker 1: {text}"
+    for name in ("worker 1", "worker 7"):
+        _, driver = start("Printing", name=name)
+        assert driver.play().problem is None
+        assert driver.reader.of(Ended)[0].end.outcome == Outcome.SUCCESS
+        for text in ("printed by an import", "printed by a step", "written by a step", "echoed by a child"):
+            assert lines.wait_for(text) == f"{name}: {text}"
 
 
 @BOTH_MODES
@@ -275,13 +277,15 @@ def test_a_worker_that_hangs_is_killed_with_its_children(env: str, start: Start,
 
 
 @BOTH_MODES
-def test_a_worker_inherits_variables_but_no_descriptors(
-    client: ForkServerClient, start: Start, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_has_the_present_state_of_its_driver_but_no_descriptors(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    client.preload()
+    start("Maze", "oracle")
     monkeypatch.setenv("REPORTED", "set after the start of the server")
+    monkeypatch.chdir(tmp_path)
     for _ in range(3):
         worker, driver = start("Reporting")
+        assert psutil.Process(worker.pid).cwd() == str(tmp_path)
         driver.play()
         variable, is_leader, descriptors = driver.reader.of(Reset)[0].reset.env_episode_id.split("|")
         assert variable == "set after the start of the server"
@@ -319,6 +323,23 @@ def test_what_an_environment_started_does_not_survive_a_killed_server(
         start("Maze", "oracle")
     worker.kill()
     wait_until_gone([worker.pid, child], 10)
+
+
+def test_a_worker_that_does_not_end_with_its_closed_server_is_killed_with_its_children(
+    client: ForkServerClient, start: Start, lines: Lines
+) -> None:
+    worker, driver = start("HoldingLock")  # its channel stays open
+    driver.start()
+    child = int(lines.wait_for("child").split()[-1])
+    client.close()
+    wait_until_gone([worker.pid, child], TIMEOUT_S)
+
+
+def test_a_worker_that_has_played_shares_most_of_its_memory(start: Start) -> None:
+    worker, driver = start("Maze", "oracle")
+    assert driver.play().problem is None
+    memory = psutil.Process(worker.pid).memory_full_info()
+    assert memory.uss < 0.4 * memory.rss, memory  # 0.2, and 0.6 if it shared only the files of its code
 
 
 def test_a_server_that_replies_too_late_is_replaced(

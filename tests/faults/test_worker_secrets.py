@@ -17,8 +17,7 @@ from runner.inference.profile_models import Models
 from runner.pool import fork_server
 from runner.pool.fork_server import ForkServerClient
 from runner.types import Item, WorkerState
-from runner.worker import server_process
-from runner.worker.server_process import StartMode
+from runner.worker.server_protocol import StartMode
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
 from tests.support.rude_model import PendingRequest, RudeModel, completion_response
@@ -104,23 +103,10 @@ def test_a_server_that_was_started_without_a_profile_has_no_recognized_secret(mo
     assert fork_server.open_client({"LAB_TOKEN"}) is early
     late = fork_server.open_client({"LAB_ACCESS"})
     assert late is not early
+    for client in (early, late):
+        client.start_worker("worker", print).sock.close()
     environs = [Path(f"/proc/{client.pid}/environ").read_text() for client in (early, late)]
     for client in clients.values():
         client.close()
     assert [secret in environs[0] for secret in (KEY, TOKEN, PASSWORD)] == [True, False, False]
     assert not [secret for secret in (KEY, TOKEN, PASSWORD) if secret in environs[1]]
-
-
-@pytest.mark.usefixtures("variables")
-def test_a_server_that_was_started_early_is_used_unless_it_has_a_key_of_the_profile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for key_names, is_used in ((frozenset[str](), True), (frozenset({"LAB_ACCESS"}), False)):
-        monkeypatch.setattr(fork_server, "_clients", {})
-        server_process.start_early()
-        (early,) = server_process._early
-        client = fork_server.open_client(key_names)
-        assert (client.pid == early.process.pid) == is_used
-        assert (early.process.returncode is None) == is_used
-        assert server_process.take_early() is None
-        client.close()

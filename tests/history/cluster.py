@@ -81,9 +81,8 @@ class Cluster:
         try:
             server = self.fork_server_pid()
             children = [] if server is None else psutil.Process(server).children()
-            workers = [child for child in children if _has_log(child.pid)]
-            return min(workers, key=psutil.Process.create_time).pid if workers else None
-        except (psutil.Error, OSError):
+            return min(children, key=psutil.Process.create_time).pid if children else None
+        except psutil.Error:
             return None
 
     def processes(self) -> dict[str, int]:
@@ -91,11 +90,6 @@ class Cluster:
         managed = {each.name: each.pid for each in (self.node, self.foreign, *self.servers.values())}
         every = managed | {"own_broker": self.own_broker_pid()}
         return {name: pid for name, pid in every.items() if pid is not None}
-
-
-def _has_log(pid: int) -> bool:
-    """Return whether the output of a process is a pipe to its driver, as that of a worker; a spare writes to a file."""
-    return str(Path(f"/proc/{pid}/fd/1").readlink()).startswith("pipe:")
 
 
 @asynccontextmanager
