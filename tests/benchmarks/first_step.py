@@ -16,8 +16,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
-
 from runner.batch.batch import Batch
 from runner.batch.observers import SelectiveObserver
 from runner.batch.spec import BatchSpec
@@ -29,7 +27,6 @@ from tests.support.command import COMMAND
 
 ENV = "Maze"
 LOOK_S = 0.003
-IDLE_S, MAX_WARM_UP_S = 0.3, 30.0
 
 
 def start_batch(how: str, folder: Path) -> None:
@@ -39,7 +36,9 @@ def start_batch(how: str, folder: Path) -> None:
     spec = BatchSpec(env=ENV, agent="oracle", repeat=n_episodes, concurrency=n_episodes, workers=n_workers)
     workspace = Workspace(folder, node="bench", profile="bench")
     if how == "warm":
-        warm_up_fork_server()
+        worker = open_client().start_worker("warm-up", print)
+        worker.sock.close()
+        worker.end_reason()
     started = time.perf_counter()
 
     def on_step(item: Item) -> None:
@@ -49,19 +48,6 @@ def start_batch(how: str, folder: Path) -> None:
     # As the live items of a node: an observer with a thread gets its items every 50 ms, or when the batch ends.
     observer = SelectiveObserver(on_step, lambda kind: kind is TimestepPlayed, is_inline=True)
     Batch(place_spec(spec), workspace, observers=[observer]).run()
-
-
-def warm_up_fork_server() -> None:
-    """Start the fork server, and wait until it has loaded all modules: it uses no CPU for ``IDLE_S``."""
-    client = open_client()
-    client.start_worker("worker", print).sock.close()
-    assert client.pid is not None
-    server, used_s = psutil.Process(client.pid), -1.0
-    deadline = time.monotonic() + MAX_WARM_UP_S
-    while (now_s := sum(server.cpu_times()[:2])) > used_s or now_s == 0:
-        assert time.monotonic() < deadline
-        used_s = now_s
-        time.sleep(IDLE_S)
 
 
 def start_command(workers: str, folder: Path) -> None:

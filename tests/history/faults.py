@@ -154,9 +154,9 @@ class FaultInjector:
         return {"node": cluster.node, "foreign_broker": cluster.foreign, **cluster.servers}[target]
 
     async def _wait_for_pid(self, target: str) -> int | None:
-        """Return the process of a target; workers exist only while a batch plays, so wait a moment for one."""
-        deadline = time.monotonic() + WORKER_WAIT_S
-        while (pid := self._pid(target)) is None and target == "worker" and time.monotonic() < deadline:  # noqa: ASYNC110
+        """Return the process of a target; wait a moment for a worker or the fork server, which a batch starts."""
+        deadline, late = time.monotonic() + WORKER_WAIT_S, ("worker", "fork_server")
+        while (pid := self._pid(target)) is None and target in late and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(WORKER_POLL_S)
         return pid
 
