@@ -118,7 +118,9 @@ class AgentSettings(_Section, frozen=True):
     """The agent's model, the endpoint that serves it, and the fallback endpoints.
 
     Attributes:
-        timeout_sec: time limit of one answer in seconds, retries excluded.
+        timeout_sec: time limit of a whole answer in seconds, retries excluded; None: only that of the episode.
+        idle_timeout_sec: seconds without text, reasoning or a tool call that end a streamed answer.
+        first_token_timeout_sec: the same before the first of these.
         context_tokens: conversations are trimmed to this size before they are sent; a token is about 4 characters.
         local_fallback: model of Ollama that answers if no endpoint does; None, or empty in the profile, for none.
         max_unparsed: number of consecutive replies without an action after which the episode fails.
@@ -136,7 +138,9 @@ class AgentSettings(_Section, frozen=True):
     currency: ShortText = "USD"
     temperature: Amount | None = None
     max_tokens: Count | None = None
-    timeout_sec: Seconds = 60.0
+    timeout_sec: Seconds | None = None
+    idle_timeout_sec: Seconds = 60.0
+    first_token_timeout_sec: Seconds = 180.0
     stream: bool = True
     context_tokens: Annotated[int, msgspec.Meta(ge=1000, description="a whole number of at least 1000")] = 16_384
     max_unparsed: Count = 3

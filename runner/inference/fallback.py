@@ -5,7 +5,6 @@ The names of the spans' attributes are those of OpenTelemetry's GenAI semantic c
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from runner.errors import InferenceFault
+from runner.inference.answer_limits import AnswerLimits, limit_answer
 from runner.inference.api_keys import DeltaFilter, is_secret, read_api_key, redact_key
 from runner.inference.chat_format import InferenceQuestion, ModelReply, request_body, tokens_per_s
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
@@ -226,27 +226,23 @@ class FallbackChain:
     async def _exchange(
         self, endpoint: LiveEndpoint, use_tools: bool, span: SpanHandle, flow_id: int
     ) -> EndpointAnswer:
-        """Send the request to an endpoint and read the reply, within the time limit; first detect an unknown kind."""
-        bound_s = min(self._context.settings.timeout_sec, self._deadline - self._now() + GRACE_S)
-        try:
-            async with asyncio.timeout(bound_s):
-                client = await model_client()
-                target = resolve_target(endpoint.spec, await self._kind(endpoint, client), self._request.model)
-                record_target(span, target)
-                key = read_api_key(endpoint.spec, target.kind, self._context.environ)
-                gateway_id = self._request.gateway_ids.get(endpoint.spec.name) if target.kind == "tensorzero" else None
-                body = request_body(
-                    self._request.question,
-                    target,
-                    use_tools=use_tools,
-                    episode_id=gateway_id,
-                    with_token_ids=self._capture is not None and endpoint.asks_token_ids,
-                )
-                started = self._now()
-                reply = await self._send(client, target, body, key)
-                total_s = self._now() - started
-        except TimeoutError:
-            raise EndpointFailure("timeout", f"no complete answer within {bound_s:.3g} s") from None
+        """Send the request to an endpoint and read the reply, within the time limits; first detect an unknown kind."""
+        async with limit_answer(self._context.settings, self._deadline - self._now() + GRACE_S) as limits:
+            client = await model_client()
+            target = resolve_target(endpoint.spec, await self._kind(endpoint, client), self._request.model)
+            record_target(span, target)
+            key = read_api_key(endpoint.spec, target.kind, self._context.environ)
+            gateway_id = self._request.gateway_ids.get(endpoint.spec.name) if target.kind == "tensorzero" else None
+            body = request_body(
+                self._request.question,
+                target,
+                use_tools=use_tools,
+                episode_id=gateway_id,
+                with_token_ids=self._capture is not None and endpoint.asks_token_ids,
+            )
+            started = self._now()
+            reply = await self._send(client, target, body, key, limits)
+            total_s = self._now() - started
         server = self._gate.server_times(endpoint.spec.name)
         times = answer_times(total_s, reply.ttft_s, (reply.prefill_s, reply.decode_s), server)
         rate = tokens_per_s(reply, total_s)
@@ -255,7 +251,9 @@ class FallbackChain:
     async def _kind(self, endpoint: LiveEndpoint, client: HttpClient) -> Kind:
         return await endpoint.find_kind(client, self._context.mask, self._context.timing.clock.now())
 
-    async def _send(self, client: HttpClient, target: Target, body: bytes, key: str | None) -> ModelReply:
+    async def _send(
+        self, client: HttpClient, target: Target, body: bytes, key: str | None, limits: AnswerLimits
+    ) -> ModelReply:
         on_delta, context = self._request.on_delta, self._context
         delta_filter = DeltaFilter(key, on_delta) if on_delta is not None and is_secret(key) else None
         emit = on_delta if delta_filter is None else delta_filter.add
@@ -264,6 +262,8 @@ class FallbackChain:
             body=body,
             key=key,
             mask=context.mask,
+            limits=limits,
+            streams=self._request.question.stream,
             on_delta=emit,
             clock=context.timing.clock,
             capture=self._capture,

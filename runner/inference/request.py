@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from runner.inference.answer_limits import AnswerLimits
 from runner.inference.chat_format import ModelReply, parse_reply
 from runner.inference.entrance import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
@@ -36,6 +37,8 @@ class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
     """An inference request that is ready to send; ``key`` is sent only in the Authorization header.
 
     Attributes:
+        limits: limit the time of the reply.
+        streams: whether the request asks for a stream.
         capture: receives the token ids of the reply; None if the request does not ask for them.
     """
 
@@ -43,23 +46,30 @@ class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     key: str | None
     mask: Mask
+    limits: AnswerLimits
+    streams: bool
     on_delta: Callable[[StreamDelta], None] | None = None
     clock: Clock = Clock()
     capture: TokenCapture | None = None
 
 
 async def send_call(client: HttpClient, call: InferenceCall) -> ModelReply:
-    """Send a request and return its reply; the caller must limit the time.
+    """Send a request and return its reply; the caller must enter ``call.limits``.
 
     Raises:
         EndpointFailure: if the endpoint gives no usable reply.
     """
     accumulator = StreamAccumulator(call.clock.monotonic, call.on_delta, call.capture)
+    if call.streams:
+        call.limits.expect_first()
+    else:
+        call.limits.expect_whole()
     async with send_request(client, "POST", call.target.url, call.body, bearer_header(call.key), call.mask) as response:
         if response.status != 200:
             raise await _refusal(response, call)
         if _media_type(response) == "text/event-stream":
-            return await _stream(response, accumulator, call.capture)
+            return await _stream(response, accumulator, call)
+        call.limits.expect_whole()
         body = await read_body(response, MAX_BODY if call.capture is None else MAX_STREAM)
         return _parse_body(body, accumulator, _media_type(response), call.capture)
 
@@ -70,18 +80,23 @@ async def _refusal(response: aiohttp.ClientResponse, call: InferenceCall) -> End
     return response_failure(response.status, body, call.mask, wait_s)
 
 
-async def _stream(
-    response: aiohttp.ClientResponse, accumulator: StreamAccumulator, capture: TokenCapture | None
-) -> ModelReply:
+async def _stream(response: aiohttp.ClientResponse, accumulator: StreamAccumulator, call: InferenceCall) -> ModelReply:
     """Read a stream until its final event or its end, and return the reply."""
     reject_encoding(response)
-    chunks, parser, size = response.content.iter_any(), EventParser(MAX_EVENT if capture is None else MAX_STREAM), 0
+    chunks, parser, size = (
+        response.content.iter_any(),
+        EventParser(MAX_EVENT if call.capture is None else MAX_STREAM),
+        0,
+    )
     async for chunk in chunks:
         size += len(chunk)
+        n_deltas = accumulator.n_deltas
         if size > MAX_STREAM:
             raise EndpointFailure("reply", f"the stream is larger than {MAX_STREAM >> 20} MiB")
         for data in parser.feed(chunk):
             accumulator.add(data)
+        if accumulator.n_deltas > n_deltas:
+            call.limits.expect_next(accumulator.n_deltas)
         if accumulator.done:
             await _drain(chunks)
             break

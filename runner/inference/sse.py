@@ -83,6 +83,9 @@ class EventParser:
 class StreamAccumulator:
     """Accumulates the chunks of a streamed reply; the attribute ``done`` is True after the final event.
 
+    Attributes:
+        n_deltas: number of deltas with text, reasoning, or a tool call's name or arguments.
+
     Args:
         now: a monotonic clock in seconds.
         on_delta: receives each delta of the content, the reasoning and the tool calls.
@@ -97,6 +100,7 @@ class StreamAccumulator:
     ) -> None:
         """Start without chunks; the time to the first token is measured from now."""
         self.done = False
+        self.n_deltas = 0
         self._now = now
         self._started = now()
         self._on_delta = on_delta
@@ -175,6 +179,7 @@ class StreamAccumulator:
             self._emit(arguments, "call", call.number, call.name)
 
     def _emit(self, text: str, part: DeltaPart, call: int = 0, tool: str = "") -> None:
+        self.n_deltas += 1
         if self._on_delta is not None:
             self._on_delta(
                 StreamDelta(text=text, part=part, call=call, tool=tool[:200], n=1, ttft_s=self._reply.ttft_s)

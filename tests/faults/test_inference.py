@@ -90,7 +90,7 @@ async def test_a_hanging_endpoint_is_skipped_in_later_steps(fallback_server: Rud
         session = inference_manager(hanging.url, fallback_server.url, timeout_sec=0.2).session(episode_header())
         warnings = [(await infer(session)).usage.warnings[0] for _ in range(3)]
         assert len(hanging.chat_requests) == 1
-    assert "no complete answer within 0.2 s" in warnings[0]
+    assert "no complete answer within 0.2 s (agent.timeout_sec)" in warnings[0]
     assert warnings[2].startswith("a: retry in 30 s after: no complete answer")
 
 
@@ -186,19 +186,24 @@ async def test_a_cancelled_inference_does_not_count_against_the_endpoint() -> No
 async def test_the_episodes_time_limit_ends_an_inference_without_counting_against_the_endpoint() -> None:
     with RudeModel(hang, completion_response("up")) as model:
         session = inference_manager(model.url).session(episode_header())
-        with pytest.raises(InferenceFault, match=r"no complete answer within 0\.\d"):
+        with pytest.raises(InferenceFault, match=r"no complete answer within 0\.\d+ s \(the rest of episode\.max"):
             await infer(session, time_left_s=0.05)
         assert (await infer(session)).message["content"] == "up"
 
 
-async def test_a_server_that_hangs_during_detection_is_skipped(fallback_server: RudeModel) -> None:
+@pytest.mark.parametrize(
+    ("limit", "cause"), [("timeout_sec", "no complete answer"), ("first_token_timeout_sec", "no first token")]
+)
+async def test_a_server_that_hangs_during_detection_is_skipped(
+    limit: str, cause: str, fallback_server: RudeModel
+) -> None:
     with RudeModel(hang, routes={"/health": hang}) as hanging:
         endpoints = (
             EndpointConfig(url=hanging.url, name="a"),
             EndpointConfig(url=fallback_server.url, name="b", kind="openai"),
         )
-        inference = await infer(InferenceManager(agent_settings(*endpoints, timeout_sec=0.2), {}))
-    assert (inference.usage.endpoint, inference.usage.warnings) == ("b", ("a: no complete answer within 0.2 s",))
+        inference = await infer(InferenceManager(agent_settings(*endpoints, **{limit: 0.2}), {}))
+    assert (inference.usage.endpoint, inference.usage.warnings) == ("b", (f"a: {cause} within 0.2 s (agent.{limit})",))
 
 
 HEADS = st.sampled_from(

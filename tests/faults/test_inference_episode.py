@@ -100,7 +100,7 @@ async def play_maze(
             "rejected the request: HTTP 400: context of 9 tokens",
         ),
         (ScriptedReply(status=401, content="expired"), "no model answered; main (http://127.0.0.1:"),
-        (ScriptedReply(fault="hang"), "no complete answer within 0.5 s"),
+        (ScriptedReply(fault="hang"), "no complete answer within 0.5 s (agent.timeout_sec)"),
     ],
 )
 async def test_an_episode_without_a_working_model_keeps_its_steps(third_reply: ScriptedReply, message: str) -> None:

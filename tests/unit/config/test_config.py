@@ -206,6 +206,17 @@ BAD_VALUES = [
     ("agent: {api_endpoint: 'file:///etc/passwd'}", "agent.api_endpoint", "expected an http:// or https:// URL"),
     ("agent: {endpoints: [{url: 'http://'}]}", "agent.endpoints[0].url", "URL"),
     ("agent: {endpoints: [{name: x}]}", "agent.endpoints[0].url", "got nothing"),
+    ("agent: {timeout_sec: 0}", "agent.timeout_sec", "above 0 and at most 1000000000, or nothing, got 0"),
+    (
+        "agent: {idle_timeout_sec: null}",
+        "agent.idle_timeout_sec",
+        "seconds above 0 and at most 1000000000, got nothing",
+    ),
+    (
+        "agent: {first_token_timeout_sec: 3m}",
+        "agent.first_token_timeout_sec",
+        "above 0 and at most 1000000000, got '3m'",
+    ),
     ("agent: {mode: remote}", "agent.mode", "expected one of api, local, got 'remote'"),
     ("agent: {price: {'q:8': {prompt_per_mtok: -1}}}", 'agent.price["q:8"].prompt_per_mtok', "at least 0, got -1"),
     ("agent: {price: {a: {}, b: 3}}", "agent.price.b", "expected a mapping"),
