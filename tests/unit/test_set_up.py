@@ -107,7 +107,7 @@ def test_the_cause_of_a_failure_starts_at_its_first_error() -> None:
 @pytest.mark.parametrize("python", find_pythons())
 def test_a_set_up_without_a_terminal_is_short(python: str, tmp_path: Path) -> None:
     if not has_venv(python):
-        pytest.skip(f"{python} cannot make a virtual environment")
+        pytest.skip(f"install the module venv of {python} (on Debian and Ubuntu: python3.x-venv)")
     with PackageIndex("alpha", "beta") as index:
         (tmp_path / "test.lock").write_text(make_lock(*index.wheels))
         result = run_set_up(tmp_path, index.url, python)
