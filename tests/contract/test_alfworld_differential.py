@@ -28,7 +28,7 @@ from runner.types import Action, Mode
 from tests.support.pddl_writer import pddl_problem
 
 if importlib.util.find_spec("alfworld") is None:
-    pytest.skip("the extra alfworld is not installed", allow_module_level=True)
+    pytest.skip("run `.venv/bin/pip install alfworld==0.4.2` (Python 3.11 or 3.12)", allow_module_level=True)
 
 pytestmark = pytest.mark.timeout(300)
 NONSENSE = ("", "dance", "Look", "go to", "go to moon 1", "take fridge 1 from fridge 1", "look \n")

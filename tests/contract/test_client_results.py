@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from runner.envs.textcraft.recipes import shipped_table
 from runner.types import Action, Message, TimeStep, Trajectory
 from tests.support.bird_sample import write_bird
 from tests.support.episodes import make_step
-from tests.support.recordings import RECORDINGS_FOLDER
+from tests.support.recordings import load_rows
 
 NAMES = {
     "babyai": "BabyAI",
@@ -38,10 +37,7 @@ SENT_ACTIONS = {
 
 
 def recorded_results() -> dict[str, dict[str, Any]]:
-    path = RECORDINGS_FOLDER / "client_results.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no recorded conversations: {path} is missing")
-    return {row["item_id"]: row for row in map(json.loads, path.read_text("utf-8").splitlines())}
+    return {row["item_id"]: row for row in load_rows("client_results.jsonl")}
 
 
 def conversations() -> dict[str, list[Message]]:

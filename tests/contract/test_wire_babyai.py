@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from runner.envs.babyai import BabyAI
 from runner.types import Action
-from tests.support.recordings import RECORDINGS_FOLDER, load_babyai_episodes
+from tests.support.recordings import load_babyai_episodes, load_rows
 
 CHANGED_LEVELS = {3, 35, 36}
 """GoToObjS6, SynthLoc and SynthSeq are drawn differently since minigrid 3.2."""
@@ -28,15 +28,11 @@ class Exchange(NamedTuple):
 
 def load_observations(name: str) -> list[Exchange]:
     """Return the exchanges of a file that carry an observation."""
-    path = RECORDINGS_FOLDER / name
-    if not RECORDINGS_FOLDER.is_dir():
-        pytest.skip(f"no recordings: {RECORDINGS_FOLDER} is missing")
-    return list(_observations(path.read_text(encoding="utf-8").splitlines()))
+    return list(_observations(load_rows(name)))
 
 
-def _observations(lines: list[str]) -> Iterator[Exchange]:
-    for line in lines:
-        record = json.loads(line)
+def _observations(rows: list[dict[str, Any]]) -> Iterator[Exchange]:
+    for record in rows:
         request, reply = record["request"], record["response"]["body"]
         answer = json.loads(reply)
         if request["path"] in ("/reset", "/step") and "observation" in answer:
@@ -128,11 +124,7 @@ def test_recorded_late_successes_are_reproduced() -> None:
 
 
 def test_an_evaluated_conversation_is_reproduced_in_both_modes() -> None:
-    path = RECORDINGS_FOLDER / "client_results.jsonl"
-    if not path.is_file():
-        pytest.skip(f"no recordings: {RECORDINGS_FOLDER} is missing")
-    results = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    result = next(result for result in results if result["item_id"] == "babyai_0")
+    result = next(result for result in load_rows("client_results.jsonl") if result["item_id"] == "babyai_0")
     opening, answer, closing = [message["content"] for message in result["conversations"][2:5]]
     for env in (BabyAI(mode="strict"), BabyAI(mode="compat")):
         assert env.reset(task_index=0)[0]["content"] == opening

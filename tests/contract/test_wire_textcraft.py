@@ -11,12 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from runner.envs.textcraft import TextCraft
 from runner.envs.textcraft.recipes import make_task, shipped_table
 from runner.types import Action
-from tests.support.recordings import RECORDINGS_FOLDER
+from tests.support.recordings import load_rows
 
 FIRST_OBSERVATION = re.compile(
     r"Crafting commands:\n(?P<commands>(craft [1-9]\d* [a-z ]+ using [1-9]\d* [a-z ]+(, [1-9]\d* [a-z ]+)*\n)+)"
@@ -26,10 +24,8 @@ FIRST_OBSERVATION = re.compile(
 
 def load_observations(*paths: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return the requests and replies of these paths that contain an observation, in order."""
-    if not RECORDINGS_FOLDER.is_dir():
-        pytest.skip(f"no recorded exchanges: the folder {RECORDINGS_FOLDER} is missing")
-    rows = map(json.loads, (RECORDINGS_FOLDER / "textcraft.jsonl").read_text("utf-8").splitlines())
-    return [pair for row in rows if row["request"]["path"] in paths for pair in _observations(row)]
+    rows = [row for row in load_rows("textcraft.jsonl") if row["request"]["path"] in paths]
+    return [pair for row in rows for pair in _observations(row)]
 
 
 def _observations(row: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

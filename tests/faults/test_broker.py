@@ -215,7 +215,7 @@ def test_a_hanging_server_is_killed(tmp_path: Path) -> None:
         assert not _is_running(pid)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the death of a parent")
+@pytest.mark.skipif(sys.platform != "linux", reason="run on Linux: it alone reports the death of a parent")
 @pytest.mark.parametrize("hangs", [False, True])
 def test_the_server_ends_with_its_node(hangs: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-c", START_BROKER, str(tmp_path)]

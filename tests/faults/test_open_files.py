@@ -56,7 +56,7 @@ def outcomes(data_dir: Path) -> Counter[str]:
 
 def test_256_episodes_at_once_run_at_the_usual_soft_limit(tmp_path: Path) -> None:
     if psutil.Process().rlimit(psutil.RLIMIT_NOFILE)[1] < 20_000:
-        pytest.skip("the hard limit of open files is too low here")
+        pytest.skip("raise the hard limit of open files to 20000 (ulimit -Hn)")
     done = run_limited(tmp_path, 20_000, *RUN, soft=1024)
     assert done.returncode == 0, done.stderr
     assert outcomes(tmp_path / "data") == {"success": N_EPISODES}
@@ -89,7 +89,7 @@ def test_a_run_without_threads_lowers_its_concurrency_and_completes(
     tmp_path: Path, maze_server: EnvServerProcess
 ) -> None:
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
-        pytest.skip("only root can become a user without other processes, to whom the limit of processes applies")
+        pytest.skip("run as root with setpriv (util-linux), which becomes a user without other processes")
     maze = {"name": "Maze", "base_url": f"http://localhost:{maze_server.port}", "transport": "http"}
     (tmp_path / "p.yaml").write_text(json.dumps({"id": "p", "environments": {"lightweight": [maze]}}))
     command = [*limited_threads(8), COMMAND, *RUN, "--workers", "0", "--config", str(tmp_path / "p.yaml")]

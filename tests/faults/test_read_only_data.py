@@ -55,7 +55,7 @@ def folder_without_permission(tmp_path: Path) -> Iterator[tuple[Path, list[str]]
     prefix: list[str] = []
     if os.geteuid() == 0:
         if shutil.which("setpriv") is None:
-            pytest.skip("setpriv is not installed, and root may write everywhere")
+            pytest.skip("install setpriv (util-linux), or run as a user other than root, who may write everywhere")
         prefix = ["setpriv", *WITHOUT_OVERRIDE]
     play(tmp_path / "data")
     folders = [Path(folder) for folder, _, _ in os.walk(tmp_path / "data")]

@@ -24,7 +24,7 @@ from tests.support.rude_model import PendingRequest, RudeModel, completion_respo
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.skipif(sys.platform != "linux", reason="run on Linux: reads /proc"),
 ]
 
 KEY, TOKEN, PASSWORD = "sk-8c1f0a-key-of-a-model", "t-51ab-token-of-an-environment", "p-90cc-password"

@@ -22,7 +22,7 @@ from tests.history.violation import Violation
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(150)]
 assert mutations_of_service  # it registers more mutations
-full = pytest.mark.skipif(os.environ.get("AGENTGYM_FAULTS") != "full", reason="`make faults` records each mutation")
+full = pytest.mark.skipif(os.environ.get("AGENTGYM_FAULTS") != "full", reason="run `make faults` for each mutation")
 
 KILL: Final = PlannedFault(1.0, "kill", "node", 0.0)
 FAULTS: Final[dict[str, tuple[PlannedFault, ...]]] = {

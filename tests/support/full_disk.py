@@ -69,7 +69,7 @@ def mount_small_disk(folder: Path, mib: int) -> Iterator[SmallDisk]:
         ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, check=False
     )
     if mounted.returncode:
-        pytest.skip("a small disk cannot be mounted here")
+        pytest.skip("run as root with the right to mount a disk (in a container: CAP_SYS_ADMIN)")
     try:
         yield SmallDisk(folder)
     finally:

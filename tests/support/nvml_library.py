@@ -15,7 +15,7 @@ SOURCE = Path(__file__).with_name("nvml_stub.c")
 def build_nvml(folder: Path) -> Path:
     """Build ``libnvidia-ml.so.1`` in a folder; skip the test without a C compiler."""
     if (compiler := shutil.which("cc")) is None:
-        pytest.skip("needs a C compiler (cc) to build a library in place of the NVIDIA driver's")
+        pytest.skip("install a C compiler (cc) to build a library in place of the NVIDIA driver's")
     path = folder / "libnvidia-ml.so.1"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(path), str(SOURCE)], check=True, timeout=60)
     return path

@@ -27,7 +27,7 @@ class DiskLog:
     def __init__(self, folder: Path, root: Path) -> None:
         compiler = shutil.which("cc")
         if compiler is None:
-            pytest.skip("needs a C compiler (cc) to log the file operations of a process")
+            pytest.skip("install a C compiler (cc) to log the file operations of a process")
         library = folder / "disk_log.so"
         command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
         subprocess.run(command, check=True, timeout=60)

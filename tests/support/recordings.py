@@ -1,15 +1,15 @@
-"""Recorded exchanges with AgentGym's own servers, from an optional folder beside the checkout."""
+"""Exchanges and episodes recorded on AgentGym's own servers; ``tests/recordings/README.md`` describes each file."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
-RECORDINGS_FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "agentgym-wire"
+FOLDER = Path(__file__).parents[1] / "recordings"
 CHANGED_BABYAI_TASKS = {3, 43, 203, 243, 283}
 """Tasks of GoToObjS6 in the recorded episodes, drawn differently since minigrid 3.2."""
 
@@ -41,20 +41,19 @@ class Exchange(msgspec.Struct, frozen=True):
         return self.path.split("?")[0].rsplit("/", 1)[-1]
 
 
+def load_rows(name: str) -> list[dict[str, Any]]:
+    """Return the decoded lines of a recording, for example ``maze.jsonl``."""
+    with gzip.open(FOLDER / f"{name}.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
 def load_recording(name: str) -> list[Exchange]:
-    """Return the exchanges of a recording; skips the calling test if the folder is missing."""
-    if not RECORDINGS_FOLDER.is_dir():
-        pytest.skip(f"no recorded exchanges: the folder {RECORDINGS_FOLDER} is missing")
-    return [_exchange(json.loads(line)) for line in (RECORDINGS_FOLDER / name).read_text("utf-8").splitlines()]
+    return [_exchange(row) for row in load_rows(name)]
 
 
 def load_babyai_episodes(name: str) -> list[dict[str, Any]]:
-    """Return the recorded episodes of a file, without ``CHANGED_BABYAI_TASKS``; skips the test if it is missing."""
-    path = RECORDINGS_FOLDER / name
-    if not path.is_file():
-        pytest.skip(f"no recorded episodes: {path} is missing")
-    episodes = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [episode for episode in episodes if episode["data_idx"] not in CHANGED_BABYAI_TASKS]
+    """Return the recorded episodes of a file, without ``CHANGED_BABYAI_TASKS``."""
+    return [episode for episode in load_rows(name) if episode["data_idx"] not in CHANGED_BABYAI_TASKS]
 
 
 def _exchange(row: dict[str, Any]) -> Exchange:

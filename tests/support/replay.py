@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 
 import httpx
 import msgspec
-import pytest
 
-from tests.support.recordings import RECORDINGS_FOLDER
+from tests.support.recordings import load_rows
 
 
 class RawExchange(msgspec.Struct, frozen=True):
@@ -34,9 +33,7 @@ class RawExchange(msgspec.Struct, frozen=True):
 
 
 def load_exchanges(name: str) -> list[RawExchange]:
-    if not RECORDINGS_FOLDER.is_dir():
-        pytest.skip(f"no recorded exchanges: the folder {RECORDINGS_FOLDER} is missing")
-    return [_recorded(json.loads(line)) for line in (RECORDINGS_FOLDER / name).read_text("utf-8").splitlines()]
+    return [_recorded(row) for row in load_rows(name)]
 
 
 def _recorded(row: dict[str, Any]) -> RawExchange:

@@ -18,7 +18,7 @@ class ShiftedClock:
     def __init__(self, folder: Path) -> None:
         compiler = shutil.which("cc")
         if compiler is None:
-            pytest.skip("needs a C compiler (cc) to shift the clock of a process")
+            pytest.skip("install a C compiler (cc) to shift the clock of a process")
         library = folder / "clock_shift.so"
         command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
         subprocess.run(command, check=True, timeout=60)

@@ -26,11 +26,6 @@ def find_pythons() -> list[str]:
     return [sys.executable, *(command for command in others if command is not None)]
 
 
-def has_venv(python: str) -> bool:
-    command = [python, "-m", "venv", "-h"]
-    return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False).returncode == 0
-
-
 def environ(index_url: str, home: Path) -> dict[str, str]:
     """Return variables with which pip uses only this index."""
     return {
@@ -42,6 +37,12 @@ def environ(index_url: str, home: Path) -> dict[str, str]:
         "PIP_RETRIES": "1",
         "PIP_DEFAULT_TIMEOUT": str(TIMEOUT_S),
     }
+
+
+def has_venv(python: str, home: Path) -> bool:
+    command = [python, "-m", "venv", "-h"]
+    done = subprocess.run(command, env=environ("", home), capture_output=True, timeout=TIMEOUT_S, check=False)
+    return done.returncode == 0
 
 
 def run_set_up(folder: Path, url: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
@@ -106,8 +107,8 @@ def test_the_cause_of_a_failure_starts_at_its_first_error() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("python", find_pythons())
 def test_a_set_up_without_a_terminal_is_short(python: str, tmp_path: Path) -> None:
-    if not has_venv(python):
-        pytest.skip(f"{python} cannot make a virtual environment")
+    if not has_venv(python, tmp_path):
+        pytest.skip(f"`{python} -m venv` fails: install its module venv; for a shim, put the real Python first on PATH")
     with PackageIndex("alpha", "beta") as index:
         (tmp_path / "test.lock").write_text(make_lock(*index.wheels))
         result = run_set_up(tmp_path, index.url, python)

@@ -160,7 +160,7 @@ def test_a_path_that_is_no_regular_file_is_reported_without_blocking(tmp_path: P
     assert log.line(0).head == b"" and len(log.index) == 0
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.skipif(os.geteuid() == 0, reason="run as a user other than root, who may read everything")
 def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log")
     log.path.write_bytes(b"x")

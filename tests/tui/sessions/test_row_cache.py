@@ -170,7 +170,7 @@ def test_a_cache_that_fails_to_be_read_does_not_end_the_listing(
     first = rows(data_dir, tmp_path / "cache")
     memory = Path("/proc/self/mem")  # reading its start fails
     if not memory.exists():
-        pytest.skip("this system has no file that fails to be read")
+        pytest.skip("run on Linux: this system has no file that fails to be read")
     real_open = os.open
     monkeypatch.setattr(
         os, "open", lambda path, *args: real_open(memory if Path(path).suffix == ".jsonl" else path, *args)

@@ -77,7 +77,7 @@ async def _publish(node: Client, *items: LiveItem) -> None:
     await node.jetstream().publish(subject, encode(LiveBatch(node=NODE, boot=BOOT, dropped=0, items=[*items])))
 
 
-@pytest.mark.skipif(shutil.which("setsid") is None, reason="job control needs setsid")
+@pytest.mark.skipif(shutil.which("setsid") is None, reason="install setsid (util-linux): job control needs it")
 def test_a_console_continued_in_the_background_stops_until_it_is_in_the_foreground(tmp_path: Path) -> None:
     shell = ("setsid", "--ctty", "--wait", "bash", "--norc", "--noprofile", "-i")
     with Terminal(*shell, cwd=tmp_path) as terminal:

@@ -105,7 +105,7 @@ def test_a_script_of_the_console_is_valid_for_its_shell(shell: str, capsys: pyte
     script = capsys.readouterr().out
     assert [word for word in ("launch", "watch", "open", "config", "data-dir", "since") if word not in script] == []
     if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+        pytest.skip(f"install {shell} to run this test")
     subprocess.run([shell, "-n"], input=script, text=True, timeout=30, check=True)
 
 
@@ -123,7 +123,7 @@ def test_a_script_of_the_console_is_valid_for_its_shell(shell: str, capsys: pyte
 )
 def test_fish_completes_subcommands_values_and_paths(tmp_path: Path, line: str, completions: set[str]) -> None:
     if (fish := shutil.which("fish")) is None:
-        pytest.skip("fish is not installed")
+        pytest.skip("install fish to run this test")
     (tmp_path / "my profile.yaml").touch()
     script = tmp_path / "completion.fish"
     script.write_text(run_agentgym(tmp_path, "completion", "fish").stdout)
@@ -149,14 +149,14 @@ def test_a_script_is_valid_for_its_shell_and_names_every_subcommand(shell: str, 
     script = run_agentgym(tmp_path, "completion", shell).stdout
     assert [name for name in SUBCOMMANDS if name not in script] == []
     if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+        pytest.skip(f"install {shell} to run this test")
     subprocess.run([shell, "-n"], input=script, text=True, timeout=30, check=True)
 
 
 def test_the_man_page_is_that_of_the_parsers() -> None:
     assert man_page() == MAN_PAGE.read_text("utf-8"), "run: python -m scripts.build_man_page"
     if (groff := shutil.which("groff")) is None:
-        pytest.skip("groff is not installed")
+        pytest.skip("install groff to run this test")
     rendered = subprocess.run([groff, "-man", "-ww", "-Tutf8", MAN_PAGE], capture_output=True, timeout=30, check=True)
     assert rendered.stderr == b""
     text = re.sub(r".\x08|\x1b\[[0-9;]*m", "", rendered.stdout.decode())

@@ -102,7 +102,7 @@ def test_an_invalid_node_name_is_rejected(name: str) -> None:
         resolve_node(None, {"AGENTGYM_NODE": name}, Profile(id="x"), "host")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+@pytest.mark.skipif(os.geteuid() == 0, reason="run as a user other than root, who may read every folder")
 def test_an_unreadable_folder_is_skipped(tmp_path: Path) -> None:
     unreadable = tmp_path / "configs"
     unreadable.mkdir(mode=0)

@@ -72,7 +72,7 @@ def test_scenarios_of_other_packages_are_listed_and_ids_that_are_no_literals_are
     assert resolve_environment(profile_with(extended), "are:drawn_at_import").name == "are:drawn_at_import"
 
 
-@pytest.mark.skipif(scan()["installed"], reason="ARE is installed here")
+@pytest.mark.skipif(scan()["installed"], reason="uninstall ARE here; `make test-are` has an environment of its own")
 def test_without_the_package_lists_and_errors_give_the_command_that_installs_it() -> None:
     assert not read_catalog(HERE).installed
     found = availability_of(EnvironmentEntry(name="are:scenario_tutorial"), None)

@@ -24,6 +24,8 @@ from runner.store.token_file import TokenizedEpisode
 from runner.types import Outcome, Tokens
 from tests.unit.formats.conftest import FILES, model_episode, read_all
 
+NO_PYARROW = "run `.venv/bin/pip install pyarrow`"
+
 
 def written(path: Path, *values: object) -> Path:
     path.write_bytes(b"".join(encode(value) + b"\n" for value in values))
@@ -201,7 +203,7 @@ def test_each_signature_excludes_the_others(episode: EpisodeRecord, tmp_path: Pa
 
 
 def test_a_table_is_read_again(episode: EpisodeRecord, tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow", reason=NO_PYARROW)
     path = tmp_path / "episodes.parquet"
     with Output(path, is_folder=False) as output:
         writer = ParquetWriter(output)
@@ -229,7 +231,7 @@ def test_a_table_is_read_again(episode: EpisodeRecord, tmp_path: Path) -> None:
 def test_a_text_that_is_stored_once_is_decoded_a_few_rows_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pa = pytest.importorskip("pyarrow")
+    pa = pytest.importorskip("pyarrow", reason=NO_PYARROW)
     parquet = pytest.importorskip("pyarrow.parquet")
     sizes = []
     iter_batches = parquet.ParquetFile.iter_batches

@@ -112,7 +112,7 @@ def test_missing_packages_are_named(tmp_path: Path) -> None:
         ({"workers": 4}, "1 local process for one episode at a time on 3 CPUs, forked"),
     ],
 )
-@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked only on Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="run on Linux: workers are forked only there")
 def test_the_workers_that_would_start_are_named(
     plan: dict[str, Any], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

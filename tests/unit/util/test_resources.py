@@ -142,7 +142,7 @@ def test_the_advice_after_a_failed_access_names_files_that_ran_out() -> None:
     assert advice == "no more open files (the limit is 3); raise it with ulimit -n, or lower the concurrency"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, and a limit of memory that is enforced")
+@pytest.mark.skipif(sys.platform != "linux", reason="run on Linux: needs /proc, and a limit of memory that is enforced")
 def test_spare_memory_is_freed() -> None:
     program = """
 import resource
