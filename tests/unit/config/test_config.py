@@ -213,9 +213,9 @@ BAD_VALUES = [
         "seconds above 0 and at most 1000000000, got nothing",
     ),
     (
-        "agent: {first_token_timeout_sec: 3m}",
+        "agent: {first_token_timeout_sec: -1}",
         "agent.first_token_timeout_sec",
-        "above 0 and at most 1000000000, got '3m'",
+        "above 0 and at most 1000000000, got -1",
     ),
     ("agent: {mode: remote}", "agent.mode", "expected one of api, local, got 'remote'"),
     ("agent: {price: {'q:8': {prompt_per_mtok: -1}}}", 'agent.price["q:8"].prompt_per_mtok', "at least 0, got -1"),

@@ -124,10 +124,9 @@ KEEP_ALIVES = {
 }
 
 
-@pytest.fixture(params=KEEP_ALIVES.values(), ids=KEEP_ALIVES)
+@pytest.fixture(params=list(KEEP_ALIVES))
 def keep_alive(request: pytest.FixtureRequest) -> bytes:
-    value: bytes = request.param
-    return value
+    return KEEP_ALIVES[request.param]
 
 
 async def test_keep_alives_do_not_end_the_silence_after_a_part(client: Client, keep_alive: bytes) -> None:
