@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from runner.config.capabilities import Capabilities
 from runner.config.field_types import (
     Amount,
     Count,
@@ -76,7 +77,13 @@ class EpisodeSettings(_Section, frozen=True):
 
 
 class EndpointConfig(_Section, frozen=True):
-    """An additional model endpoint; ``api_key_env`` names the variable of its key, ``token_ids`` asks for token ids."""
+    """An additional model endpoint.
+
+    Attributes:
+        api_key_env: variable that contains its key.
+        token_ids: whether requests ask for token ids.
+        capabilities: what it takes; None: the usual shape of requests, until a refusal teaches another one.
+    """
 
     url: Text
     name: Text | None = None
@@ -84,6 +91,7 @@ class EndpointConfig(_Section, frozen=True):
     kind: Literal["auto", "tensorzero", "ollama", "openai"] = "auto"
     api_key_env: VariableName | None = None
     token_ids: bool = False
+    capabilities: Capabilities | None = None
 
 
 class Price(_Section, frozen=True):

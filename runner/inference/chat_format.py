@@ -1,17 +1,24 @@
-"""OpenAI's chat format with TensorZero's additions: request bodies, replies, tool calls, ``<think>`` blocks."""
+"""OpenAI's chat format with TensorZero's additions: request bodies, replies, tool calls, ``<think>`` blocks.
+
+What a model wrote goes back to the endpoint that sent it, and to no other: reasoning under the name that the server
+uses, signatures, and fields that we do not know. Servers of thinking models refuse a chat in which they are missing.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from runner.inference.errors import EndpointFailure
+from runner.config.capabilities import Capabilities
+from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.providers import Target
+from runner.inference.refusals import Field
 from runner.inference.token_capture import GATEWAY_FIELDS, REQUEST_FIELDS, TokenCapture
 from runner.inference.tool_calls import parse_tool_calls
 from runner.types import Chat, Message, Tokens, ToolSchema
+from runner.util.display_text import one_line
 from runner.util.json_accessors import (
     as_count,
     as_dict,
@@ -26,7 +33,13 @@ from runner.util.json_accessors import (
 MAX_TEXT = 2 << 20
 """Maximum total characters of a reply's content, reasoning and tool calls."""
 
-_SENT_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+_OWN_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id", "origin", "reasoning_field", "function_call"})
+_THOUGHT_KINDS = ("thought", "thinking", "reasoning")
+_NOTES = frozenset({"origin", "reasoning_field"})
+_SHARED_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+"""Fields that every endpoint gets."""
+_CALL_FIELDS, _FUNCTION_FIELDS = ("id", "type", "function"), ("name", "arguments")
 _OPEN, _CLOSE = re.compile(r"<think(?:ing)?>", re.IGNORECASE), re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
@@ -39,13 +52,39 @@ class InferenceQuestion(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     stream: bool = False
 
+    def fields(self, capabilities: Capabilities, *, token_ids: bool = False) -> frozenset[Field]:
+        """Return what a request of this shape has and an endpoint may refuse."""
+        sent: dict[Field, bool] = {
+            "token_ids": token_ids,
+            "stream_options": self.stream and capabilities.stream,
+            "max_tokens": self.max_tokens is not None,
+            "temperature": self.temperature is not None,
+        }
+        shape: dict[Field, bool] = {
+            "reasoning": any(message.get("reasoning_content") for message in self.messages),
+            "system": capabilities.system == "own" and any(each["role"] == "system" for each in self.messages),
+            "stream": self.stream and capabilities.stream,
+            "tools": bool(self.tools) and capabilities.tools == "native",
+        }
+        left = {name for name, is_sent in sent.items() if is_sent and name not in capabilities.omit}
+        return frozenset(left | {name for name, has in shape.items() if has})
+
 
 class ModelReply(msgspec.Struct, kw_only=True):
-    """A model's reply; its texts are valid UTF-8 of limited length, its tool calls have the OpenAI shape."""
+    """A model's reply; its texts are valid UTF-8 of limited length, its tool calls have the OpenAI shape.
+
+    Attributes:
+        refusal: text with which the model refuses to answer.
+        extra: fields of the message that we do not know, such as signatures of its reasoning; they go back as they are.
+        reasoning_field: field that the reasoning goes back in; "" where ``extra`` has it.
+    """
 
     content: str = ""
     reasoning: str = ""
     tool_calls: list[dict[str, Any]] = []
+    refusal: str = ""
+    extra: dict[str, Any] = {}
+    reasoning_field: str = "reasoning_content"
     finish_reason: str | None = None
     tokens: Tokens | None = None
     model: str | None = None
@@ -54,14 +93,46 @@ class ModelReply(msgspec.Struct, kw_only=True):
     prefill_s: float | None = None
     decode_s: float | None = None
 
-    def message(self) -> Message:
-        """Return the reply as a chat message."""
-        message: Message = {"role": "assistant", "content": self.content or (None if self.tool_calls else "")}
+    def message(self, origin: str = "") -> Message:
+        """Return the reply as a chat message; ``origin`` names the endpoint and model that it may go back to."""
+        message: Message = {"role": "assistant", "content": self.content}
         if self.reasoning:
             message["reasoning_content"] = self.reasoning
+            if self.reasoning_field != "reasoning_content":
+                message["reasoning_field"] = self.reasoning_field
         if self.tool_calls:
             message["tool_calls"] = self.tool_calls
-        return message
+        if self.refusal:
+            message["refusal"] = self.refusal
+        if origin:
+            message["origin"] = origin
+        return cast("Message", {**self.extra, **message})
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the reply has nothing at all, and no reason why."""
+        return not (self.content or self.reasoning or self.tool_calls or self.cause_of_silence)
+
+    @property
+    def cause_of_silence(self) -> str:
+        """Why a reply has neither a text nor a tool call, as far as the endpoint shows; "" if it has, or for no known cause."""
+        if self.content.strip() or self.tool_calls:
+            return ""
+        if self.refusal or self.finish_reason == "refusal":
+            return f"the model refused: {one_line(self.refusal, 200)}" if self.refusal else "the model refused"
+        if self.finish_reason == "content_filter":
+            return "withheld by the endpoint's content filter"
+        if self.finish_reason in ("length", "max_tokens"):
+            return describe_cut(self.tokens)
+        return ""
+
+
+def describe_cut(tokens: Tokens | None) -> str:
+    """Return that an answer was cut at its length limit, at which one, and whether all of it was reasoning."""
+    if tokens is None or not tokens.completion:
+        return "cut at its length limit"
+    rest = ", all reasoning" if tokens.reasoning >= tokens.completion else ""
+    return f"cut at its length limit: {tokens.completion:,} tokens{rest}"
 
 
 def tokens_per_s(reply: ModelReply, seconds: float) -> float | None:
@@ -76,30 +147,107 @@ def tokens_per_s(reply: ModelReply, seconds: float) -> float | None:
 def request_body(
     question: InferenceQuestion,
     target: Target,
+    capabilities: Capabilities,
     *,
-    use_tools: bool,
+    origin: str = "",
     episode_id: str | None = None,
     with_token_ids: bool = False,
 ) -> bytes:
-    """Return the JSON request body for a target; if ``use_tools`` is False, it has earlier tool calls as plain text."""
-    chat = question.messages if use_tools or not question.tools else flatten_tool_calls(question.messages)
-    body: dict[str, Any] = {
-        "model": target.model,
-        "messages": [{key: value for key, value in message.items() if key in _SENT_FIELDS} for message in chat],
-    }
-    if use_tools:
+    """Return the JSON request body for a target, in the shape that its capabilities allow.
+
+    Args:
+        question: what to send.
+        target: the endpoint and its name of the model.
+        capabilities: what the endpoint takes.
+        origin: the endpoint and model, as in the messages that they sent.
+        episode_id: TensorZero's id of the episode.
+        with_token_ids: whether to request token ids and log-probabilities.
+    """
+    fields = question.fields(capabilities, token_ids=with_token_ids)
+    chat = _wire_chat(sent_chat(question, capabilities, origin), origin)
+    body: dict[str, Any] = {"model": target.model, "messages": chat}
+    if "tools" in fields:
         body["tools"] = question.tools
-    if question.temperature is not None:
-        body["temperature"] = question.temperature
-    if question.max_tokens is not None:
-        body["max_tokens"] = question.max_tokens
-    if question.stream:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-    if with_token_ids:
+    for name in ("temperature", "max_tokens"):
+        if name in fields:
+            body[capabilities.rename.get(name, name)] = getattr(question, name)
+    if "stream" in fields:
+        body["stream"] = True
+    if "stream_options" in fields:
+        body["stream_options"] = {"include_usage": True}
+    if "token_ids" in fields:
         body |= GATEWAY_FIELDS if target.kind == "tensorzero" else REQUEST_FIELDS
     if episode_id is not None:
         body["tensorzero::episode_id"] = episode_id
     return encode_json(body)
+
+
+def sent_chat(question: InferenceQuestion, capabilities: Capabilities, origin: str) -> Chat:
+    """Return the chat as an endpoint gets it.
+
+    Neighbours of one role are one message, and a message beside tool calls has the content "" instead of none, as the
+    strictest servers demand.
+    """
+    has_calls = capabilities.tools == "native" or not question.tools
+    chat = question.messages if has_calls else flatten_tool_calls(question.messages)
+    merged: Chat = []
+    for message in chat:
+        sent = _for_endpoint(message, capabilities, origin)
+        if capabilities.system == "folded" and sent["role"] == "system":
+            sent["role"] = "user"
+        if merged and _may_merge(merged[-1], sent):
+            merged[-1]["content"] = f"{merged[-1]['content']}\n\n{sent['content']}".strip("\n")
+        else:
+            merged.append(sent)
+    return merged
+
+
+def _for_endpoint(message: Message, capabilities: Capabilities, origin: str) -> Message:
+    """Return what an endpoint gets of a message: all of its own replies, but the reasoning by its capabilities."""
+    shared = cast("Message", {name: value for name, value in message.items() if name in _SHARED_FIELDS})
+    shared["content"] = shared.get("content") or ""
+    if message["role"] != "assistant":
+        return shared
+    if not origin or message.get("origin") != origin:
+        if calls := message.get("tool_calls"):
+            shared["tool_calls"] = [_standard_call(call) for call in calls]
+        return shared
+    sent = cast("Message", {**message, **shared})
+    wanted = capabilities.reasoning == "all" or (capabilities.reasoning == "calls" and "tool_calls" in message)
+    if not wanted:
+        sent.pop("reasoning_content", None)
+        sent.pop("reasoning_field", None)
+    return sent
+
+
+def stored_chat(chat: Chat) -> Chat:
+    """Return a chat without our own notes, as episode files have it."""
+    return [cast("Message", {name: value for name, value in each.items() if name not in _NOTES}) for each in chat]
+
+
+def _wire_chat(chat: Chat, origin: str) -> list[dict[str, Any]]:
+    """Return a chat without our own notes; the reasoning has the name that the server uses."""
+    wire = []
+    for message in chat:
+        sent: dict[str, Any] = {**message}
+        if sent.pop("origin", None):
+            name = sent.pop("reasoning_field", "reasoning_content")
+            reasoning = sent.pop("reasoning_content", None)
+            if reasoning and name:
+                sent[name] = reasoning
+            sent["content"] = sent.pop("content_parts", sent["content"])
+        wire.append(sent)
+    return wire
+
+
+def _may_merge(first: Message, second: Message) -> bool:
+    return first["role"] == second["role"] != "tool" and not (first.keys() | second.keys()) - {"role", "content"}
+
+
+def _standard_call(call: dict[str, Any]) -> dict[str, Any]:
+    function = as_dict(call.get("function"))
+    standard = {name: call[name] for name in _CALL_FIELDS if name in call}
+    return {**standard, "function": {name: function[name] for name in _FUNCTION_FIELDS if name in function}}
 
 
 def flatten_tool_calls(chat: Chat) -> Chat:
@@ -117,6 +265,8 @@ def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
     if not isinstance(value, dict):
         raise EndpointFailure("reply", "the reply is not a JSON object")
     raise_on_error(value)
+    if not as_list(value.get("choices")):
+        raise EndpointFailure("reply", "the reply has no choices")
     if capture is not None:
         capture.add(value)
     choice = as_dict(next(iter(as_list(value.get("choices"))), None))
@@ -125,6 +275,9 @@ def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
         content=content_text(message.get("content")),
         reasoning=reasoning_of(message),
         tool_calls=parse_tool_calls(message.get("tool_calls")),
+        refusal=as_text(message.get("refusal")),
+        extra=unknown_fields(message),
+        reasoning_field=reasoning_field(message),
         finish_reason=as_text(choice.get("finish_reason"))[:40] or None,
     )
     read_metadata(reply, value)
@@ -137,22 +290,30 @@ def raise_on_error(value: dict[str, Any]) -> None:
     Raises:
         EndpointFailure: if there is an error; the message quotes the server, so the caller must mask it.
     """
-    if error := value.get("error"):
-        message = as_text(error) or as_text(as_dict(error).get("message"))
-        raise EndpointFailure("server", f"an error instead of an answer: {message[:2000]}")
+    error = value.get("error")
+    details = as_dict(error) if error else ({} if "choices" in value else value)
+    message = as_text(error) or as_text(details.get("message")) or as_text(details.get("detail"))
+    if not error and not message:
+        return
+    code = details.get("code") or details.get("status")
+    status = int(code) if type(code) is int or (isinstance(code, str) and code.isdecimal()) else 0
+    text = f"an error instead of an answer: {message[:2000] or encode_json(error)[:2000].decode('utf-8', 'replace')}"
+    if 400 <= status < 600:  # the status that the response should have had
+        failure = response_failure(status, encode_json(value), str)
+        raise EndpointFailure(failure.reason, text, refusal=failure.refusal, context_tokens=failure.context_tokens)
+    raise EndpointFailure("server", text)
 
 
 def validate_reply(reply: ModelReply) -> ModelReply:
     """Return the reply unchanged after checking its length.
 
     Raises:
-        EndpointFailure: if the reply is empty or longer than ``MAX_TEXT``.
+        EndpointFailure: if the reply is longer than ``MAX_TEXT``.
     """
-    calls = sum(len(call["function"]["arguments"]) for call in reply.tool_calls)
-    if len(reply.content) + len(reply.reasoning) + calls > MAX_TEXT:
+    calls = len(encode_json(reply.tool_calls)) if reply.tool_calls else 0
+    extra = len(encode_json(reply.extra)) if reply.extra else 0
+    if len(reply.content) + len(reply.reasoning) + len(reply.refusal) + calls + extra > MAX_TEXT:
         raise reply_too_long()
-    if not (reply.content or reply.reasoning or reply.tool_calls):
-        raise EndpointFailure("reply", "the reply is empty")
     return reply
 
 
@@ -163,11 +324,30 @@ def reply_too_long() -> EndpointFailure:
 
 def reasoning_of(message: dict[str, Any]) -> str:
     """Return the reasoning in a message; servers use different fields for it."""
-    text = as_text(message.get("reasoning_content")) or as_text(message.get("reasoning"))
-    if text:
-        return text
-    thoughts = map(as_dict, as_list(message.get("tensorzero_extra_content")))
-    return "".join(as_text(thought.get("text")) for thought in thoughts if thought.get("type") == "thought")
+    for name in _REASONING_FIELDS:
+        if text := as_text(message.get(name)):
+            return text
+    parts = map(as_dict, as_list(message.get("tensorzero_extra_content")) or as_list(message.get("content")))
+    texts = (part.get("text") or part.get("thinking") for part in parts if part.get("type") in _THOUGHT_KINDS)
+    return "".join(content_text(text) for text in texts)
+
+
+def reasoning_field(message: dict[str, Any]) -> str:
+    """Return the field in which a message has its reasoning; "" if it is in one that goes back as it is."""
+    return next(
+        (name for name in _REASONING_FIELDS if as_text(message.get(name))),
+        "reasoning_content" if not reasoning_of(message) else "",
+    )
+
+
+def unknown_fields(message: dict[str, Any]) -> dict[str, Any]:
+    """Return what a message has besides its text, reasoning and calls, and its parts if some are no plain text."""
+    known = _OWN_FIELDS.union(_REASONING_FIELDS, ("refusal",))
+    unknown = {name: value for name, value in message.items() if name not in known and value not in (None, "", [], {})}
+    content = message.get("content")
+    if isinstance(content, list) and any(as_dict(part).get("type") != "text" for part in content):
+        unknown["content_parts"] = content
+    return unknown
 
 
 def read_metadata(reply: ModelReply, value: dict[str, Any]) -> None:

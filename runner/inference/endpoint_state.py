@@ -32,11 +32,9 @@ class LiveEndpoint:
     """An endpoint with the features that this process has detected; thread-safe."""
 
     def __init__(self, spec: EndpointSpec) -> None:
-        """Start with the configured kind of server and without known restrictions."""
+        """Start with the configured kind of server."""
         self.spec = spec
         self.kind: AnyKind = spec.kind
-        self._without_tools: set[str] = set()
-        self.asks_token_ids = spec.token_ids
 
     async def find_kind(self, client: HttpClient, mask: Mask, now: datetime) -> Kind:
         """Return the kind of server; detect it if it is ``auto`` and not yet detected.
@@ -53,14 +51,6 @@ class LiveEndpoint:
         """Discard the detected kind of server if the failure may mean that another server now runs at the URL."""
         if failure.is_missing_path or failure.reason == "connection":
             self.kind = self.spec.kind
-
-    def supports_tools_for(self, model: str) -> bool:
-        """Return False if the endpoint has rejected tools for this model, else True."""
-        return model not in self._without_tools
-
-    def mark_without_tools(self, model: str) -> None:
-        """Record that the endpoint rejects tools for this model."""
-        self._without_tools.add(model)
 
     def info(self, model: str) -> EndpointInfo:
         """Return the endpoint's data for display; ``model`` is used if the endpoint has no own model."""

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
+from runner.config.capabilities import Capabilities
 from runner.config.profile import AgentSettings, RateLimit
 from runner.util.display_text import mask, one_line
 
@@ -34,6 +35,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
         optional_key_env: environment variable that may contain an API key; the key is sent only to TensorZero.
         limit: limits of the requests, for all processes of a batch together.
         token_ids: whether requests ask for token ids and log-probabilities.
+        capabilities: what the endpoint takes, by the profile; None if that is not set there.
     """
 
     name: str
@@ -44,6 +46,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     optional_key_env: str | None = None
     limit: RateLimit = RateLimit()
     token_ids: bool = False
+    capabilities: Capabilities | None = None
 
 
 class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +118,7 @@ def _unnamed_specs(settings: AgentSettings, environ: Mapping[str, str]) -> Itera
             model=entry.model,
             api_key_env=entry.api_key_env,
             token_ids=entry.token_ids,
+            capabilities=entry.capabilities,
         )
     if settings.local_fallback is not None:
         yield EndpointSpec(name="", url=ollama_url(environ), kind="ollama", model=settings.local_fallback)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from runner.errors import InferenceFault
+from runner.inference.refusals import (
+    POLICY,
+    UNKNOWN_MODEL,
+    WRONG_KEY,
+    context_figure,
+    is_context_refusal,
+    is_missing_path,
+)
 from runner.util.display_text import one_line
-from runner.util.json_accessors import as_dict, as_text, decode_json
+from runner.util.json_accessors import as_dict, as_text, decode_json, encode_json
 
 Reason: TypeAlias = Literal["connection", "timeout", "busy", "server", "reply", "configuration", "request"]
-"""``reply``: the reply is unusable; ``request``: the request is invalid, so any endpoint would reject it."""
+"""``reply``: the reply is unusable; ``request``: the endpoint refuses the request, which others may answer."""
 
 Mask: TypeAlias = Callable[[str], str]
 
@@ -28,15 +35,8 @@ _STATUS_REASONS: dict[int, Reason] = {
     425: "server",
     429: "busy",
 }
-_UNKNOWN_MODEL = re.compile(
-    r"(?i)unknown (?:model|function)|invalid model name|model_not_found|no such model|"
-    r"\bmodel\b.{0,200}(?:not found|does not exist|must start with)"
-)
-_NO_TOOLS = re.compile(
-    r"(?i)not support (?:tool|function)|tool.?choice.{0,40} requires|tools? (?:is|are) not supported"
-)
-
-_NO_TOKEN_IDS = re.compile(r"(?i)return_token_ids|logprobs")
+_REFUSALS = frozenset({400, 404, 422, 500, 501, 502})
+"""Statuses with which endpoints refuse a part of a request; llama.cpp and gateways do with those of a failed server."""
 
 
 class EndpointFailure(InferenceFault):
@@ -46,9 +46,9 @@ class EndpointFailure(InferenceFault):
         reason: kind of failure.
         status: HTTP status of the response, or None if there was none.
         retry_after_s: seconds to wait by the ``Retry-After`` header, or None.
-        no_tools: whether the endpoint rejected the request only because of its tools.
-        no_token_ids: whether the endpoint rejected the request because it asks for token ids.
+        refusal: text of the response if the endpoint may answer a request of another shape; "" if it will not.
         unknown_model: whether the endpoint does not know the model.
+        context_tokens: size of the context, 0 if unknown, if the conversation is too long; None if it is not.
     """
 
     def __init__(
@@ -58,18 +58,18 @@ class EndpointFailure(InferenceFault):
         *,
         status: int | None = None,
         retry_after_s: float | None = None,
-        no_tools: bool = False,
-        no_token_ids: bool = False,
+        refusal: str = "",
         unknown_model: bool = False,
+        context_tokens: int | None = None,
     ) -> None:
         """Create a failure; ``text`` is shown to the user, so it must be masked and on one line."""
         super().__init__(text)
         self.reason = reason
         self.status = status
         self.retry_after_s = retry_after_s
-        self.no_tools = no_tools
-        self.no_token_ids = no_token_ids
+        self.refusal = refusal
         self.unknown_model = unknown_model
+        self.context_tokens = context_tokens
 
     @property
     def otel_error_type(self) -> str:
@@ -83,21 +83,25 @@ class EndpointFailure(InferenceFault):
 
 
 def response_failure(status: int, body: bytes, mask: Mask, retry_after_s: float | None = None) -> EndpointFailure:
-    """Return the exception for a response with a status other than 200."""
+    """Return the exception for a response with a status other than 200, or with an error in place of an answer."""
     message = _error_message(body)
-    reason = _reason(status, message)
+    unknown_model = UNKNOWN_MODEL.search(message) is not None
+    is_refusal = status in _REFUSALS and not unknown_model and not WRONG_KEY.search(message)
+    is_too_long = (is_refusal or status == 413) and is_context_refusal(message)
     quoted = one_line(mask(message), MAX_QUOTE_CHARS)
     text = f"HTTP {status}: {quoted}" if quoted else f"HTTP {status}"
     if retry_after_s:
         text += f"; the server asks to wait {retry_after_s:.3g} s"
+    if is_too_long or POLICY.search(message) or (status == 404 and is_missing_path(message)):
+        is_refusal = False
     return EndpointFailure(
-        reason,
+        "request" if is_too_long or (is_refusal and status == 404) else _reason(status, message),
         text,
         status=status,
         retry_after_s=retry_after_s,
-        no_tools=status in (400, 422, 500, 501, 502) and _NO_TOOLS.search(message) is not None,
-        no_token_ids=status in (400, 422, 502) and _NO_TOKEN_IDS.search(message) is not None,
-        unknown_model=_UNKNOWN_MODEL.search(message) is not None,
+        refusal=message or "without a text" if is_refusal else "",
+        unknown_model=unknown_model,
+        context_tokens=(context_figure(message) or 0) if is_too_long else None,
     )
 
 
@@ -107,12 +111,21 @@ def _reason(status: int, message: str) -> Reason:
     if status >= 500:
         return "server"
     if 400 <= status < 500:
-        return "configuration" if _UNKNOWN_MODEL.search(message) else "request"
+        is_ours = UNKNOWN_MODEL.search(message) or WRONG_KEY.search(message)
+        return "configuration" if is_ours else "request"
     return "configuration" if 300 <= status < 400 else "reply"
 
 
 def _error_message(body: bytes) -> str:
-    content = as_dict(decode_json(body))
+    value = decode_json(body)
+    if isinstance(value, list) and value:  # Gemini
+        value = value[0]
+    content = as_dict(value)
     error = content.get("error") or content.get("detail") or content.get("message")
-    text = as_text(error) or as_text(as_dict(error).get("message"))
+    named = as_dict(error)
+    text = as_text(error) or as_text(named.get("message")) or as_text(named.get("msg"))
+    if text and (field := as_text(named.get("param"))) and field not in text:
+        text = f"{text} ({field})"
+    if not text and error:  # FastAPI's list of problems
+        text = encode_json(error).decode()
     return (text or body[:4096].decode("utf-8", "replace"))[:2000].strip()

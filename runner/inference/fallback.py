@@ -6,25 +6,37 @@ The names of the spans' attributes are those of OpenTelemetry's GenAI semantic c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from urllib.parse import urlsplit
 
 import msgspec
 
+from runner.config.capabilities import Capabilities
 from runner.errors import InferenceFault
 from runner.inference.answer_limits import AnswerLimits, limit_answer
 from runner.inference.api_keys import DeltaFilter, is_secret, read_api_key, redact_key
-from runner.inference.chat_format import InferenceQuestion, ModelReply, request_body, tokens_per_s
+from runner.inference.chat_format import (
+    InferenceQuestion,
+    ModelReply,
+    request_body,
+    sent_chat,
+    stored_chat,
+    tokens_per_s,
+)
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
-from runner.inference.endpoints import NO_ENDPOINT, EndpointSpec, Kind, safe_url
+from runner.inference.endpoints import NO_ENDPOINT, EndpointSpec, Kind
 from runner.inference.entrance import MAX_PASSES, pause_s
 from runner.inference.errors import EndpointFailure
+from runner.inference.gate import learner_of
 from runner.inference.http import model_client
+from runner.inference.learning import Learner
+from runner.inference.lessons import LessonKey
 from runner.inference.providers import Target, resolve_target
 from runner.inference.request import InferenceCall, send_call
 from runner.inference.token_capture import TokenCapture
 from runner.tracing import SpanHandle, Tracer, create_flow_id
-from runner.types import AnswerTimes, StreamDelta
+from runner.types import AnswerTimes, Chat, StreamDelta
 from runner.types.phases import answer_times
 from runner.types.sequences import Label, TokenSequence
 from runner.util.display_text import one_line
@@ -46,6 +58,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
         gateway_ids: TensorZero's id of the episode by endpoint name.
         on_tokens: receives the token ids of each answer, discarded ones too; None: no request asks for them.
         label: label of the token ids of the final answer.
+        can_shorten: whether the caller shortens the chat after ``ContextExceeded``.
     """
 
     question: InferenceQuestion
@@ -58,14 +71,24 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     gateway_ids: dict[str, str] = msgspec.field(default_factory=dict)
     on_tokens: Callable[[TokenSequence], None] | None = None
     label: Label = "agent"
+    can_shorten: bool = False
 
 
-class EndpointAnswer(msgspec.Struct, frozen=True):
-    """A reply and the endpoint that sent it; ``tokens_per_s`` is None if the endpoint does not count tokens."""
+class EndpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply and the endpoint that sent it.
+
+    Attributes:
+        capabilities: the shape of the request.
+        origin: endpoint and model, as the reply's message names them.
+        sent: the chat as it was sent.
+        tokens_per_s: None if the endpoint does not count tokens.
+    """
 
     endpoint: LiveEndpoint
     target: Target
-    key: str | None
+    capabilities: Capabilities
+    origin: str
+    sent: Chat
     reply: ModelReply
     used_tools: bool
     tokens_per_s: float | None
@@ -73,11 +96,24 @@ class EndpointAnswer(msgspec.Struct, frozen=True):
     flow_id: int
 
 
+class ContextExceeded(InferenceFault):
+    """The chat is too long for an endpoint; ``context_tokens`` is the size of its context, 0 if it is unknown."""
+
+    def __init__(self, text: str, context_tokens: int) -> None:
+        super().__init__(text)
+        self.context_tokens = context_tokens
+
+
+class _NotAdmitted(Exception):
+    """An endpoint rests, or its rate limits admit no request in time."""
+
+
 class FallbackChain:
     """Tries the endpoints in order until one answers; ``warnings`` lists the failures before the answer.
 
     After a failure the next endpoint is tried immediately. When all endpoints have failed, the chain waits until at
-    least one of them is ready again and then tries all once more, up to ``MAX_PASSES`` passes.
+    least one of them is ready again and then tries all once more, up to ``MAX_PASSES`` passes. An endpoint that refuses
+    the shape of a request gets it in other shapes first, see ``learning``.
     """
 
     def __init__(self, context: InferenceContext, request: InferenceRequest) -> None:
@@ -88,19 +124,24 @@ class FallbackChain:
         self._now = context.timing.clock.monotonic
         self._deadline = self._now() + request.time_left_s
         self._notes: dict[str, str] = {}
+        self._lessons: dict[str, str] = {}
         self._excluded: set[str] = set()
+        self._n_refusals = 0
         self._n_requests = 0
+        self._is_admitted = False
+        self._has_repeated = False
         self._capture: TokenCapture | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The latest failure of each endpoint that has failed, as ``name: failure``."""
-        return tuple(f"{name}: {note}" for name, note in self._notes.items())
+        """The latest failure of each endpoint that has failed, and what was learned, as ``name: text``."""
+        return tuple(f"{name}: {note}" for name, note in (*self._notes.items(), *self._lessons.items()))
 
     async def run(self) -> EndpointAnswer:
         """Return the first answer.
 
         Raises:
+            ContextExceeded: if the chat is too long for an endpoint and the request can be shortened.
             InferenceFault: if no endpoint answers; the message names each endpoint and its failure.
         """
         for attempt in range(MAX_PASSES):
@@ -125,39 +166,95 @@ class FallbackChain:
         return True
 
     async def _try_endpoint(self, endpoint: LiveEndpoint) -> EndpointAnswer | None:
-        name, time_left_s = endpoint.spec.name, self._deadline - self._now()
-        if name in self._excluded or time_left_s <= 0:
+        name = endpoint.spec.name
+        if name in self._excluded or self._deadline <= self._now():
             return None
-        if not await self._gate.enter(name, time_left_s + GRACE_S):
+        try:
+            answer = await self._ask(endpoint)
+        except _NotAdmitted:
             self._note_refusal(name)
             return None
-        model = endpoint.spec.model or self._request.model
-        use_tools = bool(self._request.question.tools) and endpoint.supports_tools_for(model)
-        self._capture = self._new_capture(endpoint, model)
-        answer = failure = None
-        with ExitStack() as admission:
-            admission.callback(self._gate.leave, name)  # unless there is an answer or a failure
-            try:
-                answer = await self._send_request(endpoint, model, use_tools)
-            except EndpointFailure as exc:
-                failure = exc
-            admission.pop_all()
-        self._record_tokens(answer, failure)
-        if failure is None:
-            self._gate.record_success(name)
-        elif use_tools and failure.no_tools:
-            endpoint.mark_without_tools(model)
-            return await self._retry_without(endpoint, "tools", failure)
-        elif endpoint.asks_token_ids and failure.no_token_ids:
-            endpoint.asks_token_ids = False
-            return await self._retry_without(endpoint, "token ids", failure)
-        else:
+        except EndpointFailure as failure:
             self._fail(endpoint, failure)
+            return None
+        finally:
+            self._leave(name)
+        self._gate.report(name, None, "")
         return answer
 
-    def _new_capture(self, endpoint: LiveEndpoint, model: str) -> TokenCapture | None:
-        wanted = endpoint.spec.token_ids and self._request.on_tokens is not None
-        return TokenCapture(endpoint.spec.name, model) if wanted else None
+    async def _ask(self, endpoint: LiveEndpoint) -> EndpointAnswer:
+        """Send the request in the shape that the endpoint is known to take, and learn another one if it refuses it."""
+        key = self._key(endpoint)
+        known = self._gate.lessons.get(key)
+        try:
+            answer = await self._send_request(endpoint, known)
+        except EndpointFailure as failure:
+            if not failure.refusal:
+                raise
+            return await self._learn(endpoint, key, known, failure)
+        if answer.reply.is_silent and not self._has_repeated:
+            self._has_repeated = True
+            return await self._send_again(endpoint, known)
+        return answer
+
+    async def _send_again(self, endpoint: LiveEndpoint, capabilities: Capabilities) -> EndpointAnswer:
+        self._emit(StreamDelta(restart=True))
+        return await self._send_request(endpoint, capabilities)
+
+    async def _learn(
+        self, endpoint: LiveEndpoint, key: LessonKey, known: Capabilities, failure: EndpointFailure
+    ) -> EndpointAnswer:
+        """Learn what the endpoint takes; what another request has learned meanwhile is tried first."""
+        self._leave(endpoint.spec.name)
+        learner_name = learner_of(endpoint.spec.name)
+        if not await self._gate.enter(learner_name, self._deadline - self._now()):
+            raise failure
+        try:
+            if (newer := self._gate.lessons.get(key)) != known:
+                try:
+                    return await self._send_again(endpoint, newer)
+                except EndpointFailure as later:
+                    if not later.refusal:
+                        raise
+                    known, failure = newer, later
+            learner = Learner(
+                partial(self._send_again, endpoint),
+                partial(self._send_request, endpoint, is_shown=False),
+                self._request.question,
+                known,
+                token_ids=self._wants_tokens(endpoint),
+            )
+            answer, learned = await learner.run(failure)
+        finally:
+            self._gate.leave(learner_name)
+        if learned != known:
+            self._gate.lessons.keep(key, learned)
+            reason = self._context.error_text(failure)
+            self._lessons[endpoint.spec.name] = f"learned {learned.describe() or 'the usual shape'} from {reason}"
+        return answer
+
+    def _key(self, endpoint: LiveEndpoint) -> LessonKey:
+        model = endpoint.spec.model or self._request.model
+        return LessonKey(endpoint.spec.name, model, bool(self._request.question.tools))
+
+    def _wants_tokens(self, endpoint: LiveEndpoint) -> bool:
+        return endpoint.spec.token_ids and self._request.on_tokens is not None
+
+    async def _enter(self, name: str) -> None:
+        """Wait for the admission of one request.
+
+        Raises:
+            _NotAdmitted: the endpoint rests, or its limits admit no request in time.
+        """
+        self._leave(name)
+        self._is_admitted = await self._gate.enter(name, self._deadline - self._now() + GRACE_S)
+        if not self._is_admitted:
+            raise _NotAdmitted
+
+    def _leave(self, name: str) -> None:
+        if self._is_admitted:
+            self._is_admitted = False
+            self._gate.leave(name)
 
     def _record_tokens(self, answer: EndpointAnswer | None, failure: EndpointFailure | None) -> None:
         """Label the token ids of a reply: as those of the answer, or as discarded if the endpoint failed in it."""
@@ -177,54 +274,66 @@ class FallbackChain:
         self._notes[name] = f"retry in {rest_s:.0f} s after: {cause}" if rest_s > 0 else f"no time left: {cause}"
         self._emit(StreamDelta(failure=f"{name}: {self._notes[name]}"))
 
-    async def _retry_without(
-        self, endpoint: LiveEndpoint, refused: str, failure: EndpointFailure
-    ) -> EndpointAnswer | None:
-        self._gate.leave(endpoint.spec.name)
-        self._emit(StreamDelta(restart=True))
-        self._notes[endpoint.spec.name] = f"retried without {refused}: {self._context.error_text(failure)}"
-        return await self._try_endpoint(endpoint)
-
     def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:
         name, text = endpoint.spec.name, self._context.error_text(failure)
         if find_shortage(failure) is not None:  # this process failed, and it would fail at every endpoint
-            self._gate.leave(name)
             raise failure
         endpoint.reconsider_kind(failure)
         self._emit(StreamDelta(failure=f"{name}: {text}", restart=True))
-        if failure.reason == "request":
-            self._gate.record_success(name)
-            raise InferenceFault(
-                f"{name} at {safe_url(endpoint.spec.url)} rejected the request: {text}; other endpoints would, too. "
-                "Check agent.model, agent.max_tokens and agent.context_tokens in the profile"
-            ) from None
+        if failure.context_tokens is not None:
+            if failure.context_tokens:
+                key = self._key(endpoint)
+                known = self._gate.lessons.get(key)
+                self._gate.lessons.keep(key, msgspec.structs.replace(known, context_tokens=failure.context_tokens))
+            if self._request.can_shorten:
+                raise ContextExceeded(f"{name}: {text}", failure.context_tokens)
         self._notes[name] = text
-        if failure.reason in ("timeout", "configuration"):
+        is_refused = failure.reason == "request" or failure.refusal != ""
+        self._n_refusals += is_refused
+        if is_refused or failure.reason in ("timeout", "configuration"):
             self._excluded.add(name)
-        if failure.reason == "timeout" and self._now() >= self._deadline:
-            self._gate.leave(name)  # the episode's time limit, not the endpoint's timeout
-        else:
-            self._gate.record_failure(name, failure, text)
+        if failure.reason == "request":
+            self._gate.report(name, None, "")
+        elif failure.reason != "timeout" or self._now() < self._deadline:  # not the episode's time limit
+            self._gate.report(name, failure, text)
 
-    async def _send_request(self, endpoint: LiveEndpoint, model: str, use_tools: bool) -> EndpointAnswer:
-        request = self._request
+    async def _send_request(
+        self, endpoint: LiveEndpoint, capabilities: Capabilities, *, is_shown: bool = True
+    ) -> EndpointAnswer:
+        """Send the request once, when the endpoint admits it; ``is_shown``: the answer is streamed to the viewer."""
+        request, name = self._request, endpoint.spec.name
+        await self._enter(name)
         self._n_requests += 1
-        id = f"{request.id}:{self._n_requests}"
-        self._emit(StreamDelta(endpoint=endpoint.spec.name, model=one_line(model)))
-        with (
-            request.tracer.span("inference", "agent", endpoint=endpoint.spec.name) as outer,
-            request_span(request.tracer, endpoint.spec, model, request.question, request.episode) as span,
-        ):
-            outer.start_flow(create_flow_id("inference", id))
-            span.end_flow(create_flow_id("inference", id))
-            answer = await self._exchange(endpoint, use_tools, span, create_flow_id("inference_response", id))
-            record_reply(span, answer.reply, answer.tokens_per_s)
-            record_times(request.tracer, span, answer.times)
-            span.start_flow(answer.flow_id)
+        id, model = f"{request.id}:{self._n_requests}", endpoint.spec.model or request.model
+        self._emit(StreamDelta(endpoint=name, model=one_line(model)))
+        self._capture = TokenCapture(name, model) if self._wants_tokens(endpoint) else None
+        try:
+            with (
+                request.tracer.span("inference", "agent", endpoint=name) as outer,
+                request_span(request.tracer, endpoint.spec, model, request.question, request.episode) as span,
+            ):
+                outer.start_flow(create_flow_id("inference", id))
+                span.end_flow(create_flow_id("inference", id))
+                flow_id = create_flow_id("inference_response", id)
+                answer = await self._exchange(
+                    endpoint, capabilities, span, flow_id, request.on_delta if is_shown else None
+                )
+                record_reply(span, answer.reply, answer.tokens_per_s)
+                record_times(request.tracer, span, answer.times)
+                span.start_flow(answer.flow_id)
+        except EndpointFailure as failure:
+            self._record_tokens(None, failure)
+            raise
+        self._record_tokens(answer if is_shown else None, None)
         return answer
 
     async def _exchange(
-        self, endpoint: LiveEndpoint, use_tools: bool, span: SpanHandle, flow_id: int
+        self,
+        endpoint: LiveEndpoint,
+        capabilities: Capabilities,
+        span: SpanHandle,
+        flow_id: int,
+        on_delta: Callable[[StreamDelta], None] | None,
     ) -> EndpointAnswer:
         """Send the request to an endpoint and read the reply, within the time limits; first detect an unknown kind."""
         async with limit_answer(self._context.settings, self._deadline - self._now() + GRACE_S) as limits:
@@ -233,28 +342,50 @@ class FallbackChain:
             record_target(span, target)
             key = read_api_key(endpoint.spec, target.kind, self._context.environ)
             gateway_id = self._request.gateway_ids.get(endpoint.spec.name) if target.kind == "tensorzero" else None
+            question = self._request.question
+            origin = f"{endpoint.spec.name} {target.model}"
             body = request_body(
-                self._request.question,
+                question,
                 target,
-                use_tools=use_tools,
+                capabilities,
+                origin=origin,
                 episode_id=gateway_id,
-                with_token_ids=self._capture is not None and endpoint.asks_token_ids,
+                with_token_ids=self._capture is not None,
             )
+            streams = question.stream and capabilities.stream
             started = self._now()
-            reply = await self._send(client, target, body, key, limits)
+            reply = await self._send(client, target, body, key, limits, streams, on_delta)
             total_s = self._now() - started
         server = self._gate.server_times(endpoint.spec.name)
         times = answer_times(total_s, reply.ttft_s, (reply.prefill_s, reply.decode_s), server)
         rate = tokens_per_s(reply, total_s)
-        return EndpointAnswer(endpoint, target, key, redact_key(reply, key), use_tools, rate, times, flow_id)
+        return EndpointAnswer(
+            endpoint=endpoint,
+            target=target,
+            capabilities=capabilities,
+            origin=origin,
+            sent=stored_chat(sent_chat(question, capabilities, origin)),
+            reply=redact_key(reply, key),
+            used_tools=bool(question.tools) and capabilities.tools == "native",
+            tokens_per_s=rate,
+            times=times,
+            flow_id=flow_id,
+        )
 
     async def _kind(self, endpoint: LiveEndpoint, client: HttpClient) -> Kind:
         return await endpoint.find_kind(client, self._context.mask, self._context.timing.clock.now())
 
     async def _send(
-        self, client: HttpClient, target: Target, body: bytes, key: str | None, limits: AnswerLimits
+        self,
+        client: HttpClient,
+        target: Target,
+        body: bytes,
+        key: str | None,
+        limits: AnswerLimits,
+        streams: bool,
+        on_delta: Callable[[StreamDelta], None] | None,
     ) -> ModelReply:
-        on_delta, context = self._request.on_delta, self._context
+        context = self._context
         delta_filter = DeltaFilter(key, on_delta) if on_delta is not None and is_secret(key) else None
         emit = on_delta if delta_filter is None else delta_filter.add
         call = InferenceCall(
@@ -263,7 +394,7 @@ class FallbackChain:
             key=key,
             mask=context.mask,
             limits=limits,
-            streams=self._request.question.stream,
+            streams=streams,
             on_delta=emit,
             clock=context.timing.clock,
             capture=self._capture,
@@ -284,7 +415,11 @@ class FallbackChain:
             f"{info.name} ({info.url}, model {info.model}): {self._notes.get(info.name, 'not tried, no time left')}"
             for info in (endpoint.info(self._request.model) for endpoint in self._context.endpoints)
         ]
-        return f"no model answered; {'; '.join(causes)}. Run agentgym-runner preflight for a hint on each"
+        refused = ""
+        if self._n_refusals == len(self._context.endpoints):
+            others = "; the other endpoints refused it, too" if self._n_refusals > 1 else ""
+            refused = f"{others}. Check agent.model, agent.max_tokens and agent.context_tokens in the profile"
+        return f"no model answered; {'; '.join(causes)}{refused}. Run agentgym-runner preflight for a hint on each"
 
 
 OPERATION = "chat"

@@ -7,14 +7,28 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import Protocol, TypeAlias
 
+from runner.config.profile import RateLimit
 from runner.inference.endpoints import EndpointSpec
 from runner.inference.entrance import Entrance, Ticket
 from runner.inference.errors import EndpointFailure
+from runner.inference.lessons import Lessons
 from runner.types.phases import ServerTimes
 
 OnRest: TypeAlias = Callable[[str, float, str], None]
 OnServerTimes: TypeAlias = Callable[[str, ServerTimes | None], None]
 CallLater: TypeAlias = Callable[[float, Callable[[], None]], object]
+
+
+def learner_of(endpoint: str) -> str:
+    """Return the name under which one request at a time is admitted to learn what an endpoint takes."""
+    return f"learner of {endpoint}"
+
+
+def with_learners(specs: Iterable[EndpointSpec]) -> list[EndpointSpec]:
+    """Return the endpoints and, for each, the place of its only learner."""
+    specs = list(specs)
+    one = RateLimit(concurrent_requests=1)
+    return [*specs, *(EndpointSpec(name=learner_of(spec.name), url="", limit=one) for spec in specs)]
 
 
 class EndpointGate(Protocol):
@@ -23,8 +37,8 @@ class EndpointGate(Protocol):
     async def enter(self, endpoint: str, time_left_s: float) -> bool:
         """Wait for the rate limits of an endpoint, and return whether a request may be sent.
 
-        If it may, the caller must call exactly one of ``record_success``, ``record_failure`` and ``leave`` after the
-        request. It may not while the endpoint rests, or if the limits admit no request within ``time_left_s`` seconds.
+        If it may, the caller must call ``leave`` after the request. It may not while the endpoint rests, or if the
+        limits admit no request within ``time_left_s`` seconds.
         """
 
     def wait_s(self, endpoint: str) -> float:
@@ -33,11 +47,12 @@ class EndpointGate(Protocol):
     def cause(self, endpoint: str) -> str:
         """Return the failure for which an endpoint rests; without one, its rate limits."""
 
-    def record_success(self, endpoint: str) -> None:
-        """End a request that the endpoint answered."""
+    @property
+    def lessons(self) -> Lessons:
+        """What the endpoints take, as far as it is known."""
 
-    def record_failure(self, endpoint: str, failure: EndpointFailure, text: str) -> None:
-        """End a request that failed; ``text`` is the failure without secrets."""
+    def report(self, endpoint: str, failure: EndpointFailure | None, text: str) -> None:
+        """Record the outcome of an inference, None for a success; ``text`` is the failure without secrets."""
 
     def server_times(self, endpoint: str) -> ServerTimes | None:
         """Return the newest means of an endpoint's server; None if they are unknown."""
@@ -46,7 +61,7 @@ class EndpointGate(Protocol):
         """Set the means of an endpoint's server."""
 
     def leave(self, endpoint: str) -> None:
-        """End a request that shows neither success nor failure of the endpoint, such as a cancelled one."""
+        """End a request, whatever its outcome."""
 
 
 class LocalGate:
@@ -68,7 +83,9 @@ class LocalGate:
         self._report_lock = threading.Lock()  # keeps the calls of the watchers in the order of the outcomes
         self._call_later = call_later or _start_timer
         self._watchers: list[OnRest] = []
+        specs = with_learners(specs)
         self._entrances = {spec.name: Entrance(spec, now) for spec in specs}
+        self.lessons = Lessons(specs)
         self._held: dict[Hashable, dict[Hashable, Ticket]] = {}
         self._server_times: dict[str, ServerTimes] = {}
         self._time_watchers: list[OnServerTimes] = []
@@ -104,16 +121,6 @@ class LocalGate:
     def cause(self, endpoint: str) -> str:
         """See ``EndpointGate.cause``."""
         return self._entrances[endpoint].cause
-
-    def record_success(self, endpoint: str) -> None:
-        """See ``EndpointGate.record_success``."""
-        self.report(endpoint, None, "")
-        self._end_request(endpoint)
-
-    def record_failure(self, endpoint: str, failure: EndpointFailure, text: str) -> None:
-        """See ``EndpointGate.record_failure``."""
-        self.report(endpoint, failure, text)
-        self._end_request(endpoint)
 
     def server_times(self, endpoint: str) -> ServerTimes | None:
         """See ``EndpointGate.server_times``."""

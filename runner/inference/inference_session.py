@@ -9,10 +9,12 @@ from typing import TypeAlias
 
 import msgspec
 
+from runner.config.capabilities import Capabilities
 from runner.config.profile import Price
-from runner.inference.chat_format import InferenceQuestion
+from runner.inference.chat_format import InferenceQuestion, stored_chat
 from runner.inference.endpoint_state import InferenceContext
 from runner.inference.fallback import EndpointAnswer, FallbackChain, InferenceRequest
+from runner.inference.lessons import LessonKey
 from runner.tracing import Tracer
 from runner.types import Chat, Message, StreamDelta, Tokens, ToolSchema, Usage
 from runner.types.sequences import Label, TokenSequence
@@ -29,7 +31,11 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
     """A model's answer to a chat.
 
     Attributes:
-        message: chat message with ``content`` and, if present, ``reasoning_content`` and ``tool_calls``.
+        message: chat message with ``content`` and, if present, ``reasoning_content``, ``tool_calls``, and fields that
+            only its endpoint understands.
+        noted: the same message with the notes by which a later chat sends it back to its endpoint alone.
+        sent: the chat as it was sent.
+        cause_of_silence: why the answer has neither a text nor a tool call; "" if it has, or for no known cause.
         usage: token counts, cost and timing, and the names of the endpoint and model that answered.
         finish_reason: why the model ended its answer, as sent by the endpoint, such as ``stop`` or ``length``.
         used_tools: whether the request included the tools; False if the model accepts none.
@@ -37,6 +43,9 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     message: Message
+    noted: Message
+    sent: Chat
+    cause_of_silence: str
     usage: Usage
     finish_reason: str | None
     used_tools: bool
@@ -55,12 +64,13 @@ class InferenceSession:
         self._gateway_ids: dict[str, str] = {}
         self._number = itertools.count()
 
-    @property
-    def supports_tools(self) -> bool:
-        """Whether the next endpoint to try accepts tools; True unless it has rejected them."""
+    def capabilities(self, *, with_tools: bool) -> Capabilities:
+        """Return what the next endpoint to try takes, as far as it is known."""
         gate, endpoints = self._context.gate, self._context.endpoints
         ready = [end for end in endpoints if gate.wait_s(end.spec.name) <= 0] or endpoints
-        return all(end.supports_tools_for(end.spec.model or self.model) for end in ready[:1])
+        for first in ready[:1]:
+            return gate.lessons.get(LessonKey(first.spec.name, first.spec.model or self.model, with_tools))
+        return Capabilities()
 
     async def infer(
         self,
@@ -72,6 +82,7 @@ class InferenceSession:
         tracer: Tracer | None = None,
         on_tokens: Callable[[TokenSequence], None] | None = None,
         label: Label = "agent",
+        can_shorten: bool = False,
     ) -> Inference:
         """Return a model's answer to a chat: the answer of the first endpoint that responds.
 
@@ -84,17 +95,28 @@ class InferenceSession:
             tracer: records a span for each request; None: no spans.
             on_tokens: receives the token ids of each answer, where the profile has an endpoint with ``token_ids``.
             label: ``agent`` if the answer is the agent's action, ``auxiliary`` otherwise.
+            can_shorten: whether the caller shortens the chat and asks again if it is too long for an endpoint;
+                without it, the next endpoint is tried.
 
         Raises:
+            ContextExceeded: the chat is too long for an endpoint, and ``can_shorten``.
             InferenceFault: if no endpoint answers, or an endpoint rejects the request as invalid.
         """
-        request = self._request(messages, tools, time_left_s, on_delta, tracer)
-        chain = FallbackChain(self._context, msgspec.structs.replace(request, on_tokens=on_tokens, label=label))
+        request = msgspec.structs.replace(
+            self._request(messages, tools, time_left_s, on_delta, tracer),
+            on_tokens=on_tokens,
+            label=label,
+            can_shorten=can_shorten,
+        )
+        chain = FallbackChain(self._context, request)
         answer = await chain.run()
         self._remember_gateway_id(answer)
         reply = answer.reply
         return Inference(
-            message=reply.message(),
+            message=stored_chat([noted := reply.message(answer.origin)])[0],
+            noted=noted,
+            sent=answer.sent,
+            cause_of_silence=reply.cause_of_silence,
             usage=self._usage(answer, chain.warnings),
             finish_reason=reply.finish_reason,
             used_tools=answer.used_tools,

@@ -141,6 +141,8 @@ class StreamAccumulator:
         """
         if not self.done and self._reply.finish_reason is None:
             raise EndpointFailure("reply", "the stream ended in the middle of the reply")
+        if not self._length and self._reply.finish_reason is None:
+            raise EndpointFailure("reply", "the reply is empty")
         reply = self._reply
         reply.content, reply.reasoning = "".join(self._content), "".join(self._reasoning)
         calls = [call for _, call in sorted(self._calls.items()) if call.name]

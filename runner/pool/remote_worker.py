@@ -20,6 +20,7 @@ from runner.worker.frames import (
     Command,
     Decided,
     Ended,
+    EndpointLesson,
     EndpointOutcome,
     Failed,
     Free,
@@ -198,7 +199,7 @@ class RemoteWorker:
         match frame:
             case Hello():
                 self._greet(frame)
-            case Request() | Release() | EndpointOutcome() | GatewayLink():
+            case Request() | Release() | EndpointOutcome() | EndpointLesson() | GatewayLink():
                 self._services.handle(self, frame, self._send)
             case Free():
                 self._free(frame)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from runner.envs.http.places import LocalRegistry
 from runner.inference.profile_models import Models
 from runner.types.phases import ServerTimes
 from runner.worker.frames import (
     DriverFrame,
+    EndpointLesson,
     EndpointOutcome,
     EndpointRest,
     EndpointTimes,
@@ -22,10 +23,14 @@ from runner.worker.frames import (
 )
 from runner.worker.runner_setup import RunnerSetup
 
+if TYPE_CHECKING:
+    from runner.config.capabilities import Capabilities
+    from runner.inference.lessons import LessonKey
+
 logger = logging.getLogger(__name__)
 
 Send: TypeAlias = Callable[[DriverFrame], object]
-ServiceFrame: TypeAlias = Request | Release | EndpointOutcome | GatewayLink
+ServiceFrame: TypeAlias = Request | Release | EndpointOutcome | EndpointLesson | GatewayLink
 
 
 class BatchServices:
@@ -62,8 +67,17 @@ class BatchServices:
         def send_times(endpoint: str, times: ServerTimes | None) -> None:
             send(EndpointTimes(endpoint=endpoint, times=times))
 
-        end_watch, end_times = self._gate.watch(send_rest), self._gate.watch_server_times(send_times)
-        self._end_watches[owner] = lambda: (end_watch(), end_times())
+        def send_lesson(key: LessonKey, learned: Capabilities) -> None:
+            from runner.worker.remote_gate import lesson_frame  # imported late: only models need it
+
+            send(lesson_frame(key, learned))
+
+        ends = (
+            self._gate.watch(send_rest),
+            self._gate.watch_server_times(send_times),
+            self._gate.lessons.watch(send_lesson),
+        )
+        self._end_watches[owner] = lambda: [end() for end in ends]
         for state in self._gate.states():
             send_rest(*state)
 
@@ -87,6 +101,11 @@ class BatchServices:
                     from runner.worker.remote_gate import apply_outcome  # imported late: only models need it
 
                     apply_outcome(self._gate, frame)
+            case EndpointLesson():
+                if self._gate is not None:
+                    from runner.worker.remote_gate import keep_lesson
+
+                    keep_lesson(self._gate.lessons, frame)
             case GatewayLink():
                 if self._models is not None:
                     self._models.manager.remember_gateway_id(frame.episode_id, frame.endpoint, frame.gateway_id)

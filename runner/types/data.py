@@ -17,13 +17,20 @@ from runner.types.phases import AnswerTimes, Phases
 
 
 class Message(TypedDict):
-    """One chat message of the OpenAI shape."""
+    """One chat message of the OpenAI shape; a reply may have further fields, which only its endpoint understands.
+
+    ``origin`` and ``reasoning_field`` are notes of a conversation in memory, neither sent nor stored: the endpoint and
+    model that wrote the message, and the field that its reasoning goes back in.
+    """
 
     role: str
     content: str | None
     reasoning_content: NotRequired[str | None]
+    refusal: NotRequired[str]
     tool_calls: NotRequired[list[dict[str, Any]]]
     tool_call_id: NotRequired[str]
+    origin: NotRequired[str]
+    reasoning_field: NotRequired[str]
 
 
 Chat: TypeAlias = list[Message]

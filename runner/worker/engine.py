@@ -30,6 +30,7 @@ from runner.worker.frames import (
     Command,
     Configure,
     DriverFrame,
+    EndpointLesson,
     EndpointRest,
     EndpointTimes,
     Free,
@@ -105,6 +106,7 @@ class Engine:
         self._gate: RemoteGate | None = None
         self._rests: dict[str, EndpointRest] = {}
         self._server_times: dict[str, EndpointTimes] = {}
+        self._lessons: list[EndpointLesson] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle_threads: list[EpisodeWorker] = []
         self._wants_tokens = False
@@ -129,6 +131,10 @@ class Engine:
                 self._server_times[frame.endpoint] = frame
                 if self._gate is not None:
                     self._gate.set_server_times(frame.endpoint, frame.times)
+            case EndpointLesson():
+                self._lessons.append(frame)
+                if self._gate is not None:
+                    self._gate.on_lesson(frame)
             case Reply():
                 self._link.resolve(frame)
             case Stop():
@@ -192,6 +198,8 @@ class Engine:
                 gate.on_rest(rest)
             for times in list(self._server_times.values()):
                 gate.set_server_times(times.endpoint, times.times)
+            for lesson in self._lessons.copy():
+                gate.on_lesson(lesson)
             self._gate = gate
         act = getattr(setup.agent.load(), "act", None)
         embedded = setup.address is None

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from runner.config.capabilities import Capabilities
 from runner.inference.errors import Reason
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
 from runner.types import EpisodeHeader, ErrorInfo, Outcome, StreamDelta
@@ -89,6 +90,15 @@ class EndpointTimes(_Frame, frozen=True):
     times: ServerTimes | None = None
 
 
+class EndpointLesson(_Frame, frozen=True):
+    """What a model endpoint takes, for both directions: a worker or the driver has learned it from a refusal."""
+
+    endpoint: str
+    model: str
+    with_tools: bool
+    capabilities: Capabilities
+
+
 class Watch(_Frame, frozen=True):
     """Whether anything receives streamed tokens; without a receiver, a worker does not send them."""
 
@@ -99,7 +109,9 @@ class Stop(_Frame, frozen=True):
     """End the process after the cleanup of its episodes; the channel's end does the same without a cleanup."""
 
 
-DriverFrame: TypeAlias = Configure | Play | Command | Reply | EndpointRest | EndpointTimes | Watch | Stop
+DriverFrame: TypeAlias = (
+    Configure | Play | Command | Reply | EndpointRest | EndpointTimes | EndpointLesson | Watch | Stop
+)
 
 
 # --- from a worker to the driver
@@ -259,6 +271,7 @@ WorkerFrame: TypeAlias = (
     | Request
     | Release
     | EndpointOutcome
+    | EndpointLesson
     | GatewayLink
 )
 

@@ -8,13 +8,15 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from runner.config import AgentSettings
+from runner.config.capabilities import Capabilities
 from runner.inference.endpoints import EndpointSpec, resolve_endpoints
 from runner.inference.entrance import CircuitBreaker, describe_limit
 from runner.inference.errors import EndpointFailure
-from runner.inference.gate import LocalGate
+from runner.inference.gate import LocalGate, with_learners
+from runner.inference.lessons import LessonKey, Lessons
 from runner.inference.manager import InferenceManager
 from runner.types.phases import ServerTimes
-from runner.worker.frames import EndpointOutcome, EndpointRest, GatewayLink, Release
+from runner.worker.frames import EndpointLesson, EndpointOutcome, EndpointRest, GatewayLink, Release
 from runner.worker.link import DriverLink
 
 
@@ -38,6 +40,17 @@ def apply_outcome(gate: LocalGate, frame: EndpointOutcome) -> None:
     gate.report(frame.endpoint, failure, frame.cause)
 
 
+def lesson_frame(key: LessonKey, learned: Capabilities) -> EndpointLesson:
+    """Return the frame of a lesson, for both directions."""
+    return EndpointLesson(endpoint=key.endpoint, model=key.model, with_tools=key.with_tools, capabilities=learned)
+
+
+def keep_lesson(lessons: Lessons, frame: EndpointLesson, *, is_news: bool = True) -> None:
+    """Keep what another process has learned; see ``Lessons.keep``."""
+    key = LessonKey(frame.endpoint, frame.model, frame.with_tools)
+    lessons.keep(key, frame.capabilities, is_news=is_news)
+
+
 class RemoteGate:
     """An ``EndpointGate`` that knows the states of the endpoints from the driver's ``EndpointRest`` frames.
 
@@ -53,6 +66,9 @@ class RemoteGate:
         self._now = now
         self._lock = threading.Lock()
         self._keys = itertools.count()
+        specs = with_learners(specs)
+        self.lessons = Lessons(specs)
+        self.lessons.watch(self._send_lesson)
         self._limits = {spec.name: describe_limit(spec.limit) for spec in specs}
         # The worker's own view of its failures, until the driver's frame arrives.
         self._breakers = {name: CircuitBreaker(now) for name in self._limits}
@@ -112,22 +128,27 @@ class RemoteGate:
         _, cause = self._rests.get(endpoint, (0.0, ""))
         return cause or self._breakers[endpoint].cause or self._limits[endpoint]
 
-    def record_success(self, endpoint: str) -> None:
-        """See ``EndpointGate.record_success``; the driver gets it only after a failure."""
-        if endpoint in self._failing:
+    def report(self, endpoint: str, failure: EndpointFailure | None, text: str) -> None:
+        """See ``EndpointGate.report``; the driver gets a success only after a failure."""
+        if failure is not None:
+            with self._lock:
+                self._failing.add(endpoint)
+            self._breakers[endpoint].record_failure(failure, text)
+            self._link.send(
+                EndpointOutcome(
+                    endpoint=endpoint, failure=failure.reason, cause=text, retry_after_s=failure.retry_after_s
+                )
+            )
+        elif endpoint in self._failing:
             self._breakers[endpoint].record_success()
             self._link.send(EndpointOutcome(endpoint=endpoint))
-        self.leave(endpoint)
 
-    def record_failure(self, endpoint: str, failure: EndpointFailure, text: str) -> None:
-        """See ``EndpointGate.record_failure``."""
-        with self._lock:
-            self._failing.add(endpoint)
-        self._breakers[endpoint].record_failure(failure, text)
-        self._link.send(
-            EndpointOutcome(endpoint=endpoint, failure=failure.reason, cause=text, retry_after_s=failure.retry_after_s)
-        )
-        self.leave(endpoint)
+    def on_lesson(self, frame: EndpointLesson) -> None:
+        """Keep what the driver or another worker has learned."""
+        keep_lesson(self.lessons, frame, is_news=False)
+
+    def _send_lesson(self, key: LessonKey, learned: Capabilities) -> None:
+        self._link.send(lesson_frame(key, learned))
 
     def leave(self, endpoint: str) -> None:
         """See ``EndpointGate.leave``."""

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast
 
 from runner.config.profile import AgentSettings
 from runner.inference.chat_format import flatten_tool_calls, split_thinking
 from runner.inference.tool_calls import tool_call
-from runner.types import Action, Chat, InvalidAction, Message, ToolSchema
+from runner.types import Action, Chat, InvalidAction, Message, ToolCall, ToolSchema
 from runner.util.json_accessors import as_dict, as_text, content_text
+
+ReasoningTurns: TypeAlias = Literal["none", "calls", "all"]
 
 MAX_CALL_CHARS = 8000
 """Maximum length of a reply's call arguments, in characters. A longer reply is sent as text, which can be cut."""
 NO_ANSWER = "(no answer)"
 """Text that replaces an empty reply, since some endpoints reject empty messages."""
+_REPLACED = frozenset({"role", "content", "tool_calls", "refusal"})
 NOT_EXECUTED = "Not executed: one action per step."
 
 
@@ -48,15 +51,18 @@ class Conversation:
     def add_reply(self, reply: Message, action: Action | InvalidAction) -> None:
         """Append the model's reply; ``action`` is the result of parsing the reply.
 
-        Calls with invalid arguments are stored as text, because an endpoint would reject a chat that contains them.
+        All that the server sent with the reply stays, because some servers refuse a chat without it. Calls with invalid
+        arguments are stored as text, because an endpoint would reject a chat that contains them.
         """
+        kept = {name: value for name, value in reply.items() if name not in _REPLACED}
         if isinstance(action, Action) and reply.get("tool_calls"):
-            calls = [tool_call(n, call.id, call.name, call.arguments) for n, call in enumerate(action.tool_calls)]
+            calls = _executable_calls(reply["tool_calls"], action.tool_calls)
             if sum(len(call.arguments) for call in action.tool_calls) <= MAX_CALL_CHARS:
-                self.turns.append([{"role": "assistant", "content": reply["content"], "tool_calls": calls}])
+                turn = {"role": "assistant", "content": reply["content"] or "", **kept, "tool_calls": calls}
+                self.turns.append([cast("Message", turn)])
                 return
         text = flatten_tool_calls([reply])[0]["content"]
-        self.turns.append([{"role": "assistant", "content": text or NO_ANSWER}])
+        self.turns.append([cast("Message", {"role": "assistant", "content": text or NO_ANSWER, **kept})])
 
 
 def strip_thinking(message: Message) -> Message:
@@ -64,12 +70,26 @@ def strip_thinking(message: Message) -> Message:
     thought, answer = split_thinking(message["content"] or "")
     reasoning = "\n".join(filter(None, [message.get("reasoning_content"), thought]))
     calls = message.get("tool_calls")
-    reply: Message = {"role": "assistant", "content": answer or (None if calls else "")}
+    kept = {name: value for name, value in message.items() if name not in _REPLACED}
+    reply = {"role": "assistant", "content": answer, **kept}
     if reasoning:
         reply["reasoning_content"] = reasoning
+        if not message.get("reasoning_content"):
+            reply["reasoning_field"] = ""  # the server sent it in the text and takes it in no other place
     if calls:
         reply["tool_calls"] = calls
-    return reply
+    return cast("Message", reply)
+
+
+def _executable_calls(received: list[dict[str, Any]], kept: list[ToolCall]) -> list[dict[str, Any]]:
+    """Return the calls of an action as they were received, with the names and arguments that were understood."""
+    by_id = {call["id"]: call for call in received}
+    calls = []
+    for number, call in enumerate(kept):
+        own = tool_call(number, call.id, call.name, call.arguments)
+        raw = by_id.get(call.id, {})
+        calls.append({**raw, **own, "function": {**as_dict(raw.get("function")), **own["function"]}})
+    return calls
 
 
 def _normalize(message: Message) -> Message:
@@ -94,21 +114,29 @@ CHARS_PER_TOKEN = 4
 """Estimated characters per token."""
 ANSWER_RESERVE_TOKENS = 2048
 """Tokens reserved for the answer if ``agent.max_tokens`` is not set; at most a quarter of the context."""
+_COUNTED = frozenset({"role", "content", "tool_calls", "reasoning_content", "origin", "reasoning_field"})
 _MESSAGE_OVERHEAD_CHARS = 16
 _NOTE_CHARS = 60
 _MIN_CUT_CHARS = 400
 """Minimum length of a cut message, in characters."""
 
 
-def chat_budget(settings: AgentSettings, schemas: Sequence[ToolSchema]) -> int:
+def tools_size(schemas: Sequence[ToolSchema]) -> int:
+    """Return the size of tools in characters."""
+    return len(json.dumps(schemas, default=str)) if schemas else 0
+
+
+def chat_budget(settings: AgentSettings, tools_chars: int, context_tokens: int) -> int:
     """Return the maximum size of a chat in characters: the context without tools and answer, but at least a quarter."""
-    quarter = settings.context_tokens // 4
+    quarter = context_tokens // 4
     answer = settings.max_tokens or min(ANSWER_RESERVE_TOKENS, quarter)
-    budget = CHARS_PER_TOKEN * max(settings.context_tokens - answer, quarter)
-    return max(budget - (len(json.dumps(schemas, default=str)) if schemas else 0), CHARS_PER_TOKEN * quarter)
+    budget = CHARS_PER_TOKEN * max(context_tokens - answer, quarter)
+    return max(budget - tools_chars, CHARS_PER_TOKEN * quarter)
 
 
-def fit_chat(instructions: str, opening: Chat, turns: Sequence[Chat], budget: int) -> Chat:
+def fit_chat(
+    instructions: str, opening: Chat, turns: Sequence[Chat], budget: int, reasoning: ReasoningTurns = "calls"
+) -> Chat:
     """Return the chat to send, trimmed by the rule of this module.
 
     Args:
@@ -116,9 +144,10 @@ def fit_chat(instructions: str, opening: Chat, turns: Sequence[Chat], budget: in
         opening: the first observation.
         turns: the later turns, each a reply followed by the environment's answer.
         budget: maximum size in characters, see ``chat_budget``.
+        reasoning: turns whose reasoning is sent back, which counts.
     """
     system: Message = {"role": "system", "content": instructions}
-    sizes = [_chat_size(turn) for turn in turns]
+    sizes = [_chat_size(turn, reasoning) for turn in turns]
     total, n_omitted = _chat_size([system, *opening]) + sum(sizes) + _NOTE_CHARS, 0
     while total > budget and n_omitted < len(turns) - 1:
         total -= sizes[n_omitted]
@@ -127,13 +156,26 @@ def fit_chat(instructions: str, opening: Chat, turns: Sequence[Chat], budget: in
     return _cut_messages(chat, budget) if total > budget else chat
 
 
-def _chat_size(chat: Chat) -> int:
-    return sum(len(message["content"] or "") + _MESSAGE_OVERHEAD_CHARS + _calls_size(message) for message in chat)
+def _chat_size(chat: Chat, reasoning: ReasoningTurns = "calls") -> int:
+    return sum(len(each["content"] or "") + _MESSAGE_OVERHEAD_CHARS + _hidden_size(each, reasoning) for each in chat)
 
 
-def _calls_size(message: Message) -> int:
-    functions = [as_dict(call.get("function")) for call in message.get("tool_calls", ())]
-    return sum(len(as_text(function.get("name"))) + len(as_text(function.get("arguments"))) for function in functions)
+def _hidden_size(message: Message, reasoning: ReasoningTurns) -> int:
+    """Return the characters of a message beside its content: calls, reasoning that is sent, and unknown fields."""
+    if message["role"] != "assistant":
+        return 0
+    calls = message.get("tool_calls", ())
+    size = sum(_value_size(value) for call in calls for name, value in call.items() if name not in ("id", "type"))
+    if reasoning == "all" or (reasoning == "calls" and calls):
+        size += len(message.get("reasoning_content") or "")
+    return size + sum(_value_size(value) for name, value in message.items() if name not in _COUNTED)
+
+
+def _value_size(value: object) -> int:
+    """Return the characters of a value's texts, without the names of its fields."""
+    if isinstance(value, dict):
+        return sum(map(_value_size, value.values()))
+    return sum(map(_value_size, value)) if isinstance(value, list) else len(str(value))
 
 
 def _with_note(opening: Chat, n_omitted: int) -> Chat:
@@ -154,7 +196,8 @@ def _cut_messages(chat: Chat, budget: int) -> Chat:
         if excess <= 0 or len(text) <= _MIN_CUT_CHARS:
             break
         shorter = _cut_middle(text, max(_MIN_CUT_CHARS, len(text) - excess))
-        chat[index] = {**chat[index], "content": shorter}
+        shortened = {name: value for name, value in chat[index].items() if name != "content_parts"}
+        chat[index] = cast("Message", {**shortened, "content": shorter})
         excess -= len(text) - len(shorter)
     return chat
 

@@ -6,12 +6,20 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from runner.agents.model.conversation import Conversation, chat_budget, fit_chat, strip_thinking
+from runner.agents.model.conversation import (
+    Conversation,
+    ReasoningTurns,
+    chat_budget,
+    fit_chat,
+    strip_thinking,
+    tools_size,
+)
 from runner.agents.model.prompts import system_prompt
 from runner.agents.model.reply_parsing import action_style, parse_reply
 from runner.config.profile import AgentSettings
 from runner.errors import AgentFault
-from runner.inference.chat_format import flatten_tool_calls
+from runner.inference.chat_format import describe_cut, flatten_tool_calls, stored_chat
+from runner.inference.fallback import ContextExceeded
 from runner.inference.inference_session import Inference, InferenceSession
 from runner.inference.manager import InferenceManager
 from runner.types import Action, Chat, EpisodeInfo, InvalidAction, ToolSchema, Usage
@@ -65,42 +73,73 @@ class ReactAgent:
         self.last_usage = None
         as_calls = self._calls_tools(session, tool_schemas)
         self._conversation.add_observation(observation)
-        chat = self._chat(episode, tool_schemas, as_calls)
-        inference = await session.infer(
-            chat,
-            tools=tool_schemas if as_calls else [],
-            time_left_s=episode.time_left_s(),
-            on_delta=episode.stream,
-            tracer=self.tracer,
-            on_tokens=episode.record_tokens,
-        )
+        inference = await self._infer(episode, session, tool_schemas, as_calls)
         self.last_usage, self.last_response_flow_id = inference.usage, inference.flow_id
-        reply = strip_thinking(inference.message)
+        reply = strip_thinking(inference.noted)
         action = parse_reply(reply, action_style(episode.header.env), tool_schemas, as_calls=as_calls)
         self._conversation.add_reply(reply, action)
-        return [[*chat, reply]], _note_truncation(action, inference)
+        return [[*inference.sent, *stored_chat([reply])]], _explain(action, inference)
+
+    async def _infer(
+        self, episode: EpisodeInfo, session: InferenceSession, schemas: list[ToolSchema], as_calls: bool
+    ) -> Inference:
+        """Return the answer to the conversation, which is shortened until it fits into the endpoint's context."""
+        known = session.capabilities(with_tools=as_calls)
+        context_tokens = min(known.context_tokens or self._settings.context_tokens, self._settings.context_tokens)
+        chat = self._chat(episode, schemas, as_calls, context_tokens, known.reasoning)
+        while True:
+            shorter_tokens = context_tokens // 2
+            shorter = self._chat(episode, schemas, as_calls, shorter_tokens, known.reasoning)
+            try:
+                return await session.infer(
+                    chat,
+                    tools=schemas if as_calls else [],
+                    time_left_s=episode.time_left_s(),
+                    on_delta=episode.stream,
+                    tracer=self.tracer,
+                    on_tokens=episode.record_tokens,
+                    can_shorten=shorter != chat,
+                )
+            except ContextExceeded as exc:
+                if 0 < exc.context_tokens < context_tokens:
+                    shorter_tokens = exc.context_tokens
+                    shorter = self._chat(episode, schemas, as_calls, shorter_tokens, known.reasoning)
+                context_tokens, chat = shorter_tokens, shorter
 
     def _calls_tools(self, session: InferenceSession, schemas: list[ToolSchema]) -> bool:
         if self._settings.format == "react" or not schemas:
             return False
-        return self._settings.format == "tools" or session.supports_tools
+        return self._settings.format == "tools" or session.capabilities(with_tools=True).tools == "native"
 
-    def _chat(self, episode: EpisodeInfo, schemas: list[ToolSchema], as_calls: bool) -> Chat:
-        text, budget = self._system_prompt(episode, schemas, as_calls)
+    def _chat(
+        self,
+        episode: EpisodeInfo,
+        schemas: list[ToolSchema],
+        as_calls: bool,
+        context_tokens: int,
+        reasoning: ReasoningTurns,
+    ) -> Chat:
+        text, tools_chars = self._system_prompt(episode, schemas, as_calls)
+        budget = chat_budget(self._settings, tools_chars, context_tokens)
         opening, turns = self._conversation.opening, self._conversation.turns
-        return fit_chat(text, opening, turns if as_calls else [flatten_tool_calls(turn) for turn in turns], budget)
+        turns = turns if as_calls else [flatten_tool_calls(turn) for turn in turns]
+        return fit_chat(text, opening, turns, budget, reasoning)
 
     def _system_prompt(self, episode: EpisodeInfo, schemas: list[ToolSchema], as_calls: bool) -> tuple[str, int]:
-        # cached until the tools change
+        """Return the system prompt and the size of the tools in characters, cached until the tools change."""
         if self._prompt_cache is None or self._prompt_cache[:2] != (schemas, as_calls):
             text = system_prompt(episode.header.env, schemas, as_calls=as_calls, max_rounds=episode.max_rounds)
-            self._prompt_cache = schemas, as_calls, text, chat_budget(self._settings, schemas if as_calls else [])
+            self._prompt_cache = schemas, as_calls, text, tools_size(schemas if as_calls else [])
         return self._prompt_cache[2:]
 
 
-def _note_truncation(action: Action | InvalidAction, inference: Inference) -> Action | InvalidAction:
-    if isinstance(action, InvalidAction) and inference.finish_reason == "length":
-        return msgspec.structs.replace(action, expected=f"{action.expected}; the answer was cut at its length limit")
+def _explain(action: Action | InvalidAction, inference: Inference) -> Action | InvalidAction:
+    """Add to an answer without an action why the endpoint ended it."""
+    cause = inference.cause_of_silence
+    if not cause and inference.finish_reason == "length":
+        cause = describe_cut(inference.usage.tokens)
+    if isinstance(action, InvalidAction) and cause:
+        return msgspec.structs.replace(action, expected=f"{action.expected}; the answer was {cause}")
     return action
 
 

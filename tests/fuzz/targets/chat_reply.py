@@ -9,6 +9,7 @@ import msgspec
 from runner.agents.model.conversation import Conversation, strip_thinking
 from runner.agents.model.reply_parsing import ActionStyle
 from runner.agents.model.reply_parsing import parse_reply as parse_action
+from runner.config.capabilities import Capabilities
 from runner.inference import chat_format
 from runner.inference.chat_format import InferenceQuestion, ModelReply, flatten_tool_calls, request_body
 from runner.inference.errors import EndpointFailure
@@ -44,7 +45,7 @@ def check(data: bytes) -> None:
 
 def check_reply(reply: ModelReply) -> None:
     """Check a parsed reply, the action in it, and that it can be sent again as part of a chat."""
-    message = reply.message()
+    message = reply.message("a m")
     assert msgspec.json.decode(msgspec.json.encode(reply), type=ModelReply) == reply
     ids = [call["id"] for call in reply.tool_calls]
     assert len(set(ids)) == len(ids) <= MAX_TOOL_CALLS and all(ids)
@@ -56,8 +57,8 @@ def check_reply(reply: ModelReply) -> None:
     conversation.add_reply(thought_through, parse_action(thought_through, "last", TOOLS, as_calls=True))
     chat = [message, *conversation.opening, *(each for turn in conversation.turns for each in turn)]
     question = InferenceQuestion(messages=chat, tools=TOOLS)
-    for use_tools in (True, False):
-        body = json.loads(request_body(question, TARGET, use_tools=use_tools))
+    for capabilities in (Capabilities(), Capabilities(tools="text", system="folded", reasoning="all")):
+        body = json.loads(request_body(question, TARGET, capabilities, origin="a m"))
         assert [each["role"] for each in body["messages"]]
     assert not any("tool_calls" in each for each in flatten_tool_calls(chat))
 

@@ -139,7 +139,7 @@ async def test_an_unknown_action_is_sent_to_the_environment() -> None:
 async def test_a_truncated_reply_is_reported_as_truncated() -> None:
     result = await play_counter(ScriptedReply(content="<think>hm", finish_reason="length"), UP, UP, UP)
     assert result.observations[0] == (
-        'Invalid action. Expected a line "Action: <action>"; the answer was cut at its length limit.'
+        'Invalid action. Expected a line "Action: <action>"; the answer was cut at its length limit: 3 tokens.'
     )
     assert result.chats[1][-2] == {"role": "assistant", "content": "(no answer)"}
 
@@ -187,11 +187,11 @@ async def test_an_endpoint_without_tools_gets_text_prompts() -> None:
     assert "tool call" in result.requests[0]["messages"][0]["content"]
     assert "tool call" not in result.requests[3]["messages"][0]["content"]
     assert result.chats[3][2:4] == [{"role": "assistant", "content": "up({})"}, user("at 1")]
-    assert "retried without tools" in result.trajectory.timesteps[1].warnings[0]
+    assert "learned tools as text" in result.trajectory.timesteps[1].warnings[0]
 
 
 async def test_an_inference_failure_keeps_the_steps_so_far() -> None:
-    result = await play_counter(UP, ScriptedReply(status=400, content="too long"))
+    result = await play_counter(UP, ScriptedReply(status=401, content="no key"))
     assert result.trajectory.outcome is Outcome.ERROR
     assert result.trajectory.error_info is not None
     assert result.trajectory.error_info.type == "inference_fault"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import plugins
-from runner.agents.model.conversation import CHARS_PER_TOKEN, chat_budget, fit_chat
+from runner.agents.model.conversation import CHARS_PER_TOKEN, chat_budget, fit_chat, tools_size
 from runner.agents.model.prompts import system_prompt
 from runner.agents.model.reply_parsing import action_style, parse_reply
 from runner.config.profile import AgentSettings
@@ -102,11 +102,11 @@ def test_calls_stay_paired_and_the_chat_fits_its_budget(lengths: list[int], open
 
 
 def test_the_budget_excludes_the_answer_and_the_tools() -> None:
-    assert chat_budget(AgentSettings(context_tokens=4000), []) == CHARS_PER_TOKEN * 3000
-    assert chat_budget(AgentSettings(context_tokens=16_384), []) == CHARS_PER_TOKEN * (16_384 - 2048)
-    assert chat_budget(AgentSettings(context_tokens=4000, max_tokens=500), []) == CHARS_PER_TOKEN * 3500
-    assert chat_budget(AgentSettings(context_tokens=4000), SCHEMAS) == CHARS_PER_TOKEN * 3000 - len(json.dumps(SCHEMAS))
-    assert chat_budget(AgentSettings(context_tokens=4000, max_tokens=4000), SCHEMAS * 100) == CHARS_PER_TOKEN * 1000
+    assert chat_budget(AgentSettings(), 0, 4000) == CHARS_PER_TOKEN * 3000
+    assert chat_budget(AgentSettings(), 0, 16_384) == CHARS_PER_TOKEN * (16_384 - 2048)
+    assert chat_budget(AgentSettings(max_tokens=500), 0, 4000) == CHARS_PER_TOKEN * 3500
+    assert chat_budget(AgentSettings(), tools_size(SCHEMAS), 4000) == CHARS_PER_TOKEN * 3000 - len(json.dumps(SCHEMAS))
+    assert chat_budget(AgentSettings(max_tokens=4000), tools_size(SCHEMAS * 100), 4000) == CHARS_PER_TOKEN * 1000
 
 
 @pytest.mark.parametrize("env", ["ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle"])

@@ -168,8 +168,8 @@ def test_invalid_actions_name_the_expected_form() -> None:
         ({"content": "Action: down</think>Action: up"}, "Action: up", "Action: down"),
         ({"content": "up", "reasoning_content": "hm"}, "up", "hm"),
         ({"content": "<think>b</think>up", "reasoning_content": "a"}, "up", "a\nb"),
-        ({"content": None, "tool_calls": [{"id": "c"}]}, None, None),
-        ({"content": "<think>a</think>", "tool_calls": [{"id": "c"}]}, None, "a"),
+        ({"content": None, "tool_calls": [{"id": "c"}]}, "", None),
+        ({"content": "<think>a</think>", "tool_calls": [{"id": "c"}]}, "", "a"),
         ({"content": None}, "", None),
     ],
 )

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.config.capabilities import Capabilities
 from runner.inference.chat_format import InferenceQuestion, parse_reply, request_body
 from runner.inference.errors import EndpointFailure, Reason, response_failure
 from runner.inference.providers import Target
+from runner.inference.refusals import named_field
 from runner.inference.sse import StreamAccumulator
 from runner.types import Chat, Tokens, ToolSchema
 from tests.support.examples import examples
@@ -28,16 +30,17 @@ CHAT: Chat = [
 ]
 
 
-def sent_body(question: InferenceQuestion, *, use_tools: bool = False, episode_id: str | None = None) -> dict[str, Any]:
-    sent: dict[str, Any] = json.loads(request_body(question, TARGET, use_tools=use_tools, episode_id=episode_id))
+def sent_body(question: InferenceQuestion, episode_id: str | None = None, **capabilities: Any) -> dict[str, Any]:  # noqa: ANN401
+    body = request_body(question, TARGET, Capabilities(**capabilities), episode_id=episode_id)
+    sent: dict[str, Any] = json.loads(body)
     return sent
 
 
 def test_a_request_body_contains_all_settings() -> None:
     question = InferenceQuestion(messages=CHAT, tools=TOOLS, temperature=0.5, max_tokens=9, stream=True)
-    assert sent_body(question, use_tools=True, episode_id="e") == {
+    assert sent_body(question, episode_id="e") == {
         "model": "m",
-        "messages": [CHAT[0], {"role": "assistant", "content": None, "tool_calls": [CALL]}, CHAT[2]],
+        "messages": [CHAT[0], {"role": "assistant", "content": "", "tool_calls": [CALL]}, CHAT[2]],
         "tools": TOOLS,
         "temperature": 0.5,
         "max_tokens": 9,
@@ -52,7 +55,7 @@ def test_unset_settings_are_not_sent() -> None:
 
 
 def test_without_tools_tool_calls_are_sent_as_text() -> None:
-    sent = sent_body(InferenceQuestion(messages=CHAT, tools=TOOLS))
+    sent = sent_body(InferenceQuestion(messages=CHAT, tools=TOOLS), tools="text")
     assert "tools" not in sent
     assert sent["messages"][1:] == [
         {"role": "assistant", "content": "up({})"},
@@ -77,7 +80,12 @@ def test_a_reply_has_text_reasoning_tokens_and_episode_id() -> None:
         "prompt_tokens_details": {"cached_tokens": 7},
     }
     reply = parse({"content": "up", "reasoning": "why"}, usage=usage, episode_id="e")
-    assert reply.message() == {"role": "assistant", "content": "up", "reasoning_content": "why"}
+    assert reply.message() == {
+        "role": "assistant",
+        "content": "up",
+        "reasoning_content": "why",
+        "reasoning_field": "reasoning",
+    }
     assert (reply.tokens, reply.episode_id) == (Tokens(1000, 200, 50, 7), "e")
 
 
@@ -133,7 +141,7 @@ INVALID_BODIES = [
 
 @pytest.mark.parametrize(
     "data",
-    [*INVALID_BODIES, b'{"choices": [{"message": {"content": null}}]}', b'{"error": "busy"}', b"1" * 5000],
+    [*INVALID_BODIES, b'{"error": "busy"}', b'{"code": 429, "message": "no quota"}', b"1" * 5000],
 )
 def test_bodies_without_an_answer_are_failures(data: bytes) -> None:
     with pytest.raises(EndpointFailure):
@@ -184,8 +192,8 @@ def test_each_status_has_a_failure_reason(status: int, body_text: bytes, reason:
     ],
 )
 def test_a_rejection_of_tools_is_detected(body_text: str) -> None:
-    assert response_failure(400, body_text.encode(), str).no_tools
-    assert not response_failure(400, b"too long", str).no_tools
+    assert named_field(response_failure(400, body_text.encode(), str).refusal, ["tools"]) == "tools"
+    assert named_field(response_failure(400, b"too long", str).refusal, ["tools"]) is None
 
 
 def test_quoted_text_in_errors_is_masked_and_on_one_line() -> None:

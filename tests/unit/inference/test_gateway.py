@@ -15,6 +15,7 @@ from runner.types import Message, StreamDelta, Tokens
 from runner.types.sequences import TokenSequence
 from tests.support.inference import CHAT, TOOLS, agent_settings, episode_header, infer
 from tests.support.rude_model import (
+    PendingRequest,
     RudeModel,
     chat_completion,
     completion_response,
@@ -103,10 +104,11 @@ async def test_a_health_check_runs_no_model(gateway: Gateway, provider: RudeMode
 
 
 async def test_a_model_without_tools_is_detected_through_the_gateway(gateway: Gateway, provider: RudeModel) -> None:
-    provider.script = [
-        http_response(400, b'{"error": {"message": "m does not support tools"}}'),
-        completion_response("up"),
-    ]
+    def refuse_tools(exchange: PendingRequest) -> None:
+        refusal = http_response(400, b'{"error": {"message": "m does not support tools"}}')
+        exchange.send(refusal if "tools" in exchange.request.json() else completion_response("up"))
+
+    provider.script = [refuse_tools]
     inference = await infer(manager_of(gateway), tools=TOOLS)
     assert (inference.message["content"], inference.used_tools) == ("up", False)
 
@@ -159,10 +161,11 @@ async def test_a_provider_that_refuses_token_ids_is_asked_without_them(
     gateway: Gateway, provider: RudeModel, stream: bool
 ) -> None:
     refusal = http_response(400, b'{"error": {"message": "Unrecognized request argument: return_token_ids"}}')
-    provider.script = [refusal, stream_response(streamed_answer(["up"])) if stream else completion_response("up")]
+    answer = stream_response(streamed_answer(["up"])) if stream else completion_response("up")
+    provider.script = [lambda each: each.send(refusal if "return_token_ids" in each.request.json() else answer)]
     assert (await tokens_through(gateway, stream=stream)).problems == ("no_ids", "no_logprobs", "no_prompt_ids")
-    first, second = (request.json() for request in provider.chat_requests)
-    assert "return_token_ids" in first and "return_token_ids" not in second
+    # the gateway turns the refusal into a server error, which is repeated once before it counts
+    assert ["return_token_ids" in request.json() for request in provider.chat_requests] == [True, True, False]
 
 
 async def test_the_fallback_answers_after_the_gateway_dies(provider: RudeModel, tmp_path: Path) -> None:

@@ -198,12 +198,12 @@ async def test_a_model_that_rejects_tools_gets_no_more_tools(model_server: RudeM
     with RudeModel(http_response(400, b'{"error": "m does not support tools"}'), completion_response("up")) as server:
         manager = inference_manager(server.url)
         session = manager.session(episode_header())
-        before = session.supports_tools
+        before = session.capabilities(with_tools=True).tools
         first, second = await infer(session, tools=TOOLS), await infer(session, tools=TOOLS)
         assert [("tools" in request.json()) for request in server.chat_requests] == [True, False, False]
-    assert (before, session.supports_tools) == (True, False)
+    assert (before, session.capabilities(with_tools=True).tools) == ("native", "text")
     assert (first.used_tools, second.used_tools) == (False, False)
-    assert "retried without tools" in first.usage.warnings[0]
+    assert "learned tools as text" in first.usage.warnings[0]
     assert second.usage.warnings == ()
     assert (await infer(inference_manager(model_server.url), tools=TOOLS)).used_tools
 

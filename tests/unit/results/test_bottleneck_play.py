@@ -101,7 +101,7 @@ async def play(slow: Cause, seed: int, *, reports: bool) -> Bottleneck:
         planned_s = sum(model.seconds.values()) + (SLOW_S[0] if slow in ("environment", "endpoint", "own") else 0.0)
         for _ in range(MAX_PLAYS):
             if broken:
-                manager._context.gate.record_success("gateway")  # else its breaker saves the second episode
+                manager._context.gate.report("gateway", None, "")  # else its breaker saves the second episode
             steps = await _play_once(manager, slow)
             if sum(map(_wall_s, steps)) - planned_s < STALL_S:  # else this machine was the slow part
                 break

@@ -1,0 +1,198 @@
+"""Learning what an endpoint takes: from a table of known servers, from the profile, and from refusals.
+
+A refusal that names a field changes that field. After another one, each part that the endpoint may not take is left out
+alone, and at last all of them; if one of these requests is answered, the unchanged request is sent once more, because
+only a refusal that comes again proves anything. A server error is first repeated unchanged for the same reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, Generic, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from runner.config.capabilities import Capabilities
+from runner.inference.chat_format import InferenceQuestion
+from runner.inference.endpoints import EndpointSpec
+from runner.inference.errors import EndpointFailure
+from runner.inference.refusals import Field, named_field, wants_completion_tokens, wants_reasoning
+
+_AnswerT = TypeVar("_AnswerT")
+
+KNOWN_SERVERS: Final[dict[str, Capabilities]] = {
+    "api.openai.com": Capabilities(rename={"max_tokens": "max_completion_tokens"}),
+    "api.mistral.ai": Capabilities(omit=("stream_options",)),
+}
+"""Capabilities by host name, where a server is known not to take the usual shape."""
+
+_TRIALS: Final[tuple[Field, ...]] = (
+    "stream_options",
+    "token_ids",
+    "temperature",
+    "max_tokens",
+    "reasoning",
+    "stream",
+    "system",
+    "tools",
+)
+"""Parts in the order in which they are left out, the least valuable first."""
+
+
+def first_capabilities(spec: EndpointSpec) -> Capabilities:
+    """Return the capabilities of an endpoint before any request: those of the profile, else those of the table."""
+    return spec.capabilities or KNOWN_SERVERS.get(urlsplit(spec.url).hostname or "", Capabilities())
+
+
+def changes(capabilities: Capabilities, field: Field, refusal: str = "") -> Iterator[Capabilities]:
+    """Yield the capabilities without a part that a refusal names, the best guess first; none if there is no change."""
+    replace = msgspec.structs.replace
+    match field:
+        case "tools":
+            yield replace(capabilities, tools="text")
+        case "stream":
+            yield replace(capabilities, stream=False)
+        case "system":
+            yield replace(capabilities, system="folded")
+        case "reasoning":
+            more = {"none": "calls", "calls": "all", "all": "all"}[capabilities.reasoning]
+            order = [more, "none"] if not refusal or wants_reasoning(refusal) else ["none", more]
+            for level in order:
+                if level != capabilities.reasoning:
+                    yield replace(capabilities, reasoning=level)
+        case "max_tokens" if wants_completion_tokens(refusal) and "max_tokens" not in capabilities.rename:
+            yield replace(capabilities, rename={**capabilities.rename, "max_tokens": "max_completion_tokens"})
+        case _:
+            yield replace(capabilities, omit=(*capabilities.omit, field))
+
+
+def without_all(capabilities: Capabilities, fields: frozenset[Field]) -> Capabilities:
+    """Return the capabilities without any of these parts."""
+    for field in fields:
+        capabilities = next(changes(capabilities, field), capabilities)
+    return capabilities
+
+
+class Learner(Generic[_AnswerT]):
+    """Looks for a shape of one request that an endpoint answers.
+
+    Each part of the request is left out at most once, so the number of requests is limited by the number of parts, one
+    without all of them, one confirmation, and the repetitions of server errors.
+
+    Args:
+        send: sends the request in a shape and returns the answer; raises ``EndpointFailure``.
+        confirm: the same for a request whose answer is not used.
+        question: the request.
+        known: the shape of the request that was refused.
+        token_ids: whether the request asks for token ids.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Capabilities], Awaitable[_AnswerT]],
+        confirm: Callable[[Capabilities], Awaitable[object]],
+        question: InferenceQuestion,
+        known: Capabilities,
+        *,
+        token_ids: bool,
+    ) -> None:
+        self._send, self._confirm = send, confirm
+        self._question, self._known, self._token_ids = question, known, token_ids
+        self._changed: list[Capabilities] = []
+
+    async def run(self, first: EndpointFailure) -> tuple[_AnswerT, Capabilities]:
+        """Return the first answer and what was learned, which is the known shape if a failure has only passed.
+
+        Raises:
+            EndpointFailure: ``first`` if the endpoint refuses every shape; another failure, such as that of a rate
+                limit or of a key, if it ends the search.
+        """
+        if _is_server_error(first):
+            again = await self._try(self._known)
+            if not isinstance(again, EndpointFailure):
+                return again, self._known
+            if not _is_same(again, first):
+                raise again
+        found = await self._follow_names(self._known, first) or await self._leave_out(first)
+        if found is None:
+            raise first
+        return found
+
+    async def _follow_names(
+        self, shape: Capabilities, refusal: EndpointFailure
+    ) -> tuple[_AnswerT, Capabilities] | None:
+        """Change the fields that refusals name, one after another; return None when one names no field to change."""
+        while (changed := self._named_change(shape, refusal)) is not None:
+            result = await self._try_twice(changed, refusal)
+            if not isinstance(result, EndpointFailure):
+                return result, changed
+            if not _is_same(result, refusal):  # the change was of use
+                shape, refusal = changed, result
+        return None
+
+    def _named_change(self, shape: Capabilities, refusal: EndpointFailure) -> Capabilities | None:
+        present = self._question.fields(shape, token_ids=self._token_ids)
+        named = named_field(refusal.refusal, present)
+        guesses = () if named is None else changes(shape, named, refusal.refusal)
+        return next((guess for guess in guesses if self._is_new(guess)), None)
+
+    async def _leave_out(self, refusal: EndpointFailure) -> tuple[_AnswerT, Capabilities] | None:
+        """Leave out each part alone, then all; what is answered is a lesson if the known shape is refused again."""
+        present = self._question.fields(self._known, token_ids=self._token_ids)
+        trials = [change for part in _TRIALS if part in present for change in changes(self._known, part)]
+        for shape in (*trials, without_all(self._known, present)):
+            if not self._is_new(shape):
+                continue
+            result = await self._try_twice(shape, refusal)
+            if not isinstance(result, EndpointFailure):
+                found: tuple[_AnswerT, Capabilities] | None = result, shape
+            else:
+                found = None if _is_same(result, refusal) else await self._follow_names(shape, result)
+            if found is not None:
+                return found if await self._is_refused_again(refusal) else (found[0], self._known)
+        return None
+
+    async def _is_refused_again(self, refusal: EndpointFailure) -> bool:
+        try:
+            await self._confirm(self._known)
+        except EndpointFailure as failure:
+            return _is_same(failure, refusal)
+        return False
+
+    async def _try_twice(self, shape: Capabilities, known: EndpointFailure) -> _AnswerT | EndpointFailure:
+        """Send a request, and once more after a server error other than the known one, which may pass."""
+        result = await self._try(shape)
+        if isinstance(result, EndpointFailure) and _is_server_error(result) and not _is_same(result, known):
+            return await self._try(shape)
+        return result
+
+    async def _try(self, shape: Capabilities) -> _AnswerT | EndpointFailure:
+        """Return an answer or a refusal.
+
+        Raises:
+            EndpointFailure: any other failure.
+        """
+        try:
+            return await self._send(shape)
+        except EndpointFailure as failure:
+            if not failure.refusal:
+                raise
+            return failure
+
+    def _is_new(self, shape: Capabilities) -> bool:
+        if shape == self._known or shape in self._changed:
+            return False
+        self._changed.append(shape)
+        return True
+
+
+def _is_server_error(failure: EndpointFailure) -> bool:
+    return failure.status is None or failure.status >= 500
+
+
+def _is_same(failure: EndpointFailure, other: EndpointFailure) -> bool:
+    """Return whether two refusals are the same except for numbers and ids."""
+    texts = [re.sub(r"\w*\d\w*", "", each.refusal) for each in (failure, other)]
+    return failure.status == other.status and texts[0] == texts[1]

@@ -1,0 +1,73 @@
+"""What the endpoints of a batch take, as far as it is known: one record for all episodes, in any process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from runner.config.capabilities import Capabilities
+from runner.inference.endpoints import EndpointSpec
+from runner.inference.learning import first_capabilities
+
+
+class LessonKey(NamedTuple):
+    """What capabilities hold for: an endpoint, a model, and requests with or without tools."""
+
+    endpoint: str
+    model: str
+    with_tools: bool
+
+
+OnLesson: TypeAlias = Callable[[LessonKey, Capabilities], None]
+
+
+class Lessons:
+    """The capabilities of the endpoints; thread-safe. The driver has them, and each worker a copy.
+
+    Args:
+        specs: the endpoints.
+    """
+
+    def __init__(self, specs: Iterable[EndpointSpec]) -> None:
+        """Start with the capabilities that are known before any request."""
+        self._lock = threading.Lock()
+        self._first = {spec.name: first_capabilities(spec) for spec in specs}
+        self._kept: dict[LessonKey, Capabilities] = {}
+        self._watchers: list[OnLesson] = []
+
+    def get(self, key: LessonKey) -> Capabilities:
+        """Return what is known."""
+        return self._kept.get(key) or self._first[key.endpoint]
+
+    def keep(self, key: LessonKey, learned: Capabilities, *, is_news: bool = True) -> None:
+        """Keep a lesson, and pass it to the watchers if it ``is_news`` to them.
+
+        What has nothing to do with tools also holds for the requests with or without them.
+        """
+        if key.endpoint not in self._first:
+            return
+        with self._lock:
+            if self._kept.get(key) == learned:
+                return
+            self._kept[key] = learned
+            sibling = key._replace(with_tools=not key.with_tools)
+            other = self.get(sibling)
+            self._kept[sibling] = msgspec.structs.replace(learned, tools=other.tools, stream=other.stream)
+            for watcher in self._watchers if is_news else ():
+                watcher(key, learned)
+
+    def watch(self, on_lesson: OnLesson) -> Callable[[], None]:
+        """Call ``on_lesson``, which must not block, with each lesson, now and later; return what ends the calls."""
+        with self._lock:
+            self._watchers = [*self._watchers, on_lesson]
+            for lesson in self._kept.items():
+                on_lesson(*lesson)
+
+        def end() -> None:
+            with self._lock:
+                self._watchers = [each for each in self._watchers if each is not on_lesson]
+
+        return end
