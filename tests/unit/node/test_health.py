@@ -217,7 +217,14 @@ async def test_an_active_node_publishes_its_machine_and_its_host_has_the_readabl
     live, gpus = PublisherStub(), OneGpu()
     async with run_monitor(live, sampler=machine_sampler(tmp_path, gpus)) as monitor:
         await live.wait_until(lambda: live.count(Machine) >= 2 and live.count(Host) >= 5)
-        (latest,) = (item for item in monitor.latest if isinstance(item, Machine))
+        found: list[Machine] = []
+
+        def has_a_machine() -> bool:  # a busy machine samples late, and a late sample is not shown
+            found[:] = [item for item in monitor.latest if isinstance(item, Machine)]
+            return bool(found)
+
+        await live.wait_until(has_a_machine)
+        (latest,) = found
     assert [gpu.lost for gpu in latest.gpu] == [None, "gone"]
     hosts = [item.gpu for item in live.items if isinstance(item, Host)]
     assert hosts[-1] == [Gpu(name="A", util=30.0, mem_used=1, mem_total=2)]
