@@ -10,7 +10,7 @@ import msgspec
 from runner.inference.errors import EndpointFailure
 from runner.inference.providers import Target
 from runner.inference.token_capture import GATEWAY_FIELDS, REQUEST_FIELDS, TokenCapture
-from runner.inference.tool_calls import parse_tool_calls
+from runner.inference.tool_calls import calls_size, parse_tool_calls
 from runner.types import Chat, Message, Tokens, ToolSchema
 from runner.util.json_accessors import (
     as_count,
@@ -120,6 +120,7 @@ def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
     if capture is not None:
         capture.add(value)
     choice = as_dict(next(iter(as_list(value.get("choices"))), None))
+    raise_on_failed_choice(choice)
     message = as_dict(choice.get("message"))
     reply = ModelReply(
         content=content_text(message.get("content")),
@@ -142,14 +143,25 @@ def raise_on_error(value: dict[str, Any]) -> None:
         raise EndpointFailure("server", f"an error instead of an answer: {message[:2000]}")
 
 
+def raise_on_failed_choice(choice: dict[str, Any]) -> None:
+    """Check a choice of a response body or stream chunk for an error: its text is not an answer, or only a part of one.
+
+    Raises:
+        EndpointFailure: as ``raise_on_error``.
+    """
+    raise_on_error(choice)
+    if choice.get("finish_reason") == "error":
+        cause = as_text(choice.get("native_finish_reason"))[:80] or "no cause given"
+        raise EndpointFailure("server", f"the server ended its answer with an error: {cause}")
+
+
 def validate_reply(reply: ModelReply) -> ModelReply:
     """Return the reply unchanged after checking its length.
 
     Raises:
         EndpointFailure: if the reply is empty or longer than ``MAX_TEXT``.
     """
-    calls = sum(len(call["function"]["arguments"]) for call in reply.tool_calls)
-    if len(reply.content) + len(reply.reasoning) + calls > MAX_TEXT:
+    if len(reply.content) + len(reply.reasoning) + calls_size(reply.tool_calls) > MAX_TEXT:
         raise reply_too_long()
     if not (reply.content or reply.reasoning or reply.tool_calls):
         raise EndpointFailure("reply", "the reply is empty")

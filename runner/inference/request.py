@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ import msgspec
 from runner.inference.chat_format import ModelReply, parse_reply
 from runner.inference.entrance import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
-from runner.inference.http import MAX_SMALL_BODY, bearer_header, read_body, reject_encoding, send_request
+from runner.inference.http import bearer_header, read_body, read_refusal, reject_encoding, send_request
 from runner.inference.providers import Target
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
 from runner.inference.token_capture import TokenCapture
@@ -30,6 +32,9 @@ MAX_STREAM = 64 << 20
 """Maximum bytes of a streamed reply, and of any reply or event with token ids; they need several hundred per token."""
 STREAM_END_TIMEOUT_S = 0.25
 """Maximum seconds to wait for the end of a stream after its final event."""
+
+_FIELD = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry|error)?:")
+"""The first line of server-sent events that is not blank."""
 
 
 class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +70,7 @@ async def send_call(client: HttpClient, call: InferenceCall) -> ModelReply:
 
 
 async def _refusal(response: aiohttp.ClientResponse, call: InferenceCall) -> EndpointFailure:
-    body = await read_body(response, MAX_SMALL_BODY)
+    body = await read_refusal(response)
     wait_s = retry_after_s(response.headers.get("retry-after"), call.clock.now())
     return response_failure(response.status, body, call.mask, wait_s)
 
@@ -85,6 +90,9 @@ async def _stream(
         if accumulator.done:
             await _drain(chunks)
             break
+    else:
+        for data in parser.finish():
+            accumulator.add(data)
     return accumulator.result()
 
 
@@ -102,12 +110,13 @@ def _parse_body(
     body: bytes, accumulator: StreamAccumulator, media_type: str, capture: TokenCapture | None
 ) -> ModelReply:
     """Return the reply in a complete body; accept server-sent events even with the media type of JSON."""
-    if body.startswith((b"data:", b":", b"event:")):
-        for data in EventParser(MAX_EVENT if capture is None else MAX_STREAM).feed(body + b"\n\n"):
+    if _FIELD.match(body):
+        parser = EventParser(MAX_EVENT if capture is None else MAX_STREAM)
+        for data in [*parser.feed(body), *parser.finish()]:
             accumulator.add(data)
         return accumulator.result()
     try:
-        return parse_reply(body, capture)
+        return parse_reply(body.removeprefix(BOM_UTF8), capture)
     except EndpointFailure as failure:
         if "json" in media_type:
             raise
