@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from runner.formats.format import LeftOut
-from runner.inference.tool_calls import parse_tool_calls
+from runner.inference.tool_calls import parse_tool_calls, plain_call
 from runner.store.episode_file import EpisodeRecord
 from runner.types import Message, TimeStep, ToolCall
 from runner.util.json_accessors import as_dict, as_text, content_text, decode_json
@@ -89,7 +89,7 @@ def _turn(step: TimeStep) -> Turn:
 
 
 def _reply(message: dict[str, Any]) -> Message:
-    calls = parse_tool_calls(message.get("tool_calls"))
+    calls = [plain_call(call) for call in parse_tool_calls(message.get("tool_calls"))]
     reply: Message = {"role": "assistant", "content": content_text(message.get("content"))}
     if reasoning := as_text(message.get("reasoning_content")):
         reply["reasoning_content"] = reasoning

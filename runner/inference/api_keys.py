@@ -126,7 +126,11 @@ class DeltaFilter:
         self._parts: dict[tuple[DeltaPart, int], tuple[KeyFilter, StreamDelta]] = {}
 
     def add(self, delta: StreamDelta) -> None:
-        """Redact a delta and emit it, without an end that may be the beginning of the key."""
+        """Redact a delta and emit it, without an end that may begin the key; a restart discards that end."""
+        if delta.restart:
+            self._parts.clear()
+            self._emit(delta)
+            return
         part = delta.part, delta.call
         filter = self._parts[part][0] if part in self._parts else KeyFilter(self._key)
         tool = _redact(delta.tool, self._forms)

@@ -16,7 +16,7 @@ from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.providers import Target
 from runner.inference.refusals import Field
 from runner.inference.token_capture import GATEWAY_FIELDS, REQUEST_FIELDS, TokenCapture
-from runner.inference.tool_calls import parse_tool_calls
+from runner.inference.tool_calls import calls_size, other_fields, parse_tool_calls, plain_call
 from runner.types import Chat, Message, Tokens, ToolSchema
 from runner.util.display_text import one_line
 from runner.util.json_accessors import (
@@ -36,10 +36,11 @@ MAX_TEXT = 2 << 20
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 _OWN_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id", "origin", "reasoning_field", "function_call"})
 _THOUGHT_KINDS = ("thought", "thinking", "reasoning")
+_KNOWN_FIELDS = _OWN_FIELDS.union(_REASONING_FIELDS, ("refusal",))
+_PART_TEXTS = frozenset({"text", "thinking", "summary", "data"})
 _NOTES = frozenset({"origin", "reasoning_field"})
 _SHARED_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 """Fields that every endpoint gets."""
-_CALL_FIELDS, _FUNCTION_FIELDS = ("id", "type", "function"), ("name", "arguments")
 _OPEN, _CLOSE = re.compile(r"<think(?:ing)?>", re.IGNORECASE), re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
@@ -115,7 +116,7 @@ class ModelReply(msgspec.Struct, kw_only=True):
 
     @property
     def cause_of_silence(self) -> str:
-        """Why a reply has neither a text nor a tool call, as far as the endpoint shows; "" if it has, or for no known cause."""
+        """Why a reply has neither a text nor a tool call, as far as the endpoint shows; else ""."""
         if self.content.strip() or self.tool_calls:
             return ""
         if self.refusal or self.finish_reason == "refusal":
@@ -210,7 +211,7 @@ def _for_endpoint(message: Message, capabilities: Capabilities, origin: str) -> 
         return shared
     if not origin or message.get("origin") != origin:
         if calls := message.get("tool_calls"):
-            shared["tool_calls"] = [_standard_call(call) for call in calls]
+            shared["tool_calls"] = [plain_call(call) for call in calls]
         return shared
     sent = cast("Message", {**message, **shared})
     wanted = capabilities.reasoning == "all" or (capabilities.reasoning == "calls" and "tool_calls" in message)
@@ -244,12 +245,6 @@ def _may_merge(first: Message, second: Message) -> bool:
     return first["role"] == second["role"] != "tool" and not (first.keys() | second.keys()) - {"role", "content"}
 
 
-def _standard_call(call: dict[str, Any]) -> dict[str, Any]:
-    function = as_dict(call.get("function"))
-    standard = {name: call[name] for name in _CALL_FIELDS if name in call}
-    return {**standard, "function": {name: function[name] for name in _FUNCTION_FIELDS if name in function}}
-
-
 def flatten_tool_calls(chat: Chat) -> Chat:
     """Return the chat with tool calls and their results as plain text, for endpoints that do not accept tools."""
     return [_flatten_message(message) for message in chat]
@@ -270,6 +265,7 @@ def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
     if capture is not None:
         capture.add(value)
     choice = as_dict(next(iter(as_list(value.get("choices"))), None))
+    raise_on_failed_choice(choice)
     message = as_dict(choice.get("message"))
     reply = ModelReply(
         content=content_text(message.get("content")),
@@ -304,15 +300,27 @@ def raise_on_error(value: dict[str, Any]) -> None:
     raise EndpointFailure("server", text)
 
 
+def raise_on_failed_choice(choice: dict[str, Any]) -> None:
+    """Check a choice of a response body or stream chunk for an error: its text is not an answer, or only a part of one.
+
+    Raises:
+        EndpointFailure: as ``raise_on_error``.
+    """
+    raise_on_error(choice)
+    if choice.get("finish_reason") == "error":
+        cause = as_text(choice.get("native_finish_reason"))[:80] or "no cause given"
+        raise EndpointFailure("server", f"the server ended its answer with an error: {cause}")
+
+
 def validate_reply(reply: ModelReply) -> ModelReply:
     """Return the reply unchanged after checking its length.
 
     Raises:
         EndpointFailure: if the reply is longer than ``MAX_TEXT``.
     """
-    calls = len(encode_json(reply.tool_calls)) if reply.tool_calls else 0
     extra = len(encode_json(reply.extra)) if reply.extra else 0
-    if len(reply.content) + len(reply.reasoning) + len(reply.refusal) + calls + extra > MAX_TEXT:
+    size = len(reply.content) + len(reply.reasoning) + len(reply.refusal) + calls_size(reply.tool_calls) + extra
+    if size > MAX_TEXT:
         raise reply_too_long()
     return reply
 
@@ -333,21 +341,46 @@ def reasoning_of(message: dict[str, Any]) -> str:
 
 
 def reasoning_field(message: dict[str, Any]) -> str:
-    """Return the field in which a message has its reasoning; "" if it is in one that goes back as it is."""
-    return next(
-        (name for name in _REASONING_FIELDS if as_text(message.get(name))),
-        "reasoning_content" if not reasoning_of(message) else "",
-    )
+    """Return the field that reasoning goes back in; "" if it is also in one that goes back as it is."""
+    if (
+        "reasoning_details" in message
+        or "tensorzero_extra_content" in message
+        or isinstance(message.get("content"), list)
+    ):
+        return ""
+    return next((name for name in _REASONING_FIELDS if as_text(message.get(name))), "reasoning_content")
 
 
 def unknown_fields(message: dict[str, Any]) -> dict[str, Any]:
-    """Return what a message has besides its text, reasoning and calls, and its parts if some are no plain text."""
-    known = _OWN_FIELDS.union(_REASONING_FIELDS, ("refusal",))
-    unknown = {name: value for name, value in message.items() if name not in known and value not in (None, "", [], {})}
+    """Return what a message has besides its text, reasoning and calls; its parts if some are no plain text."""
+    if _KNOWN_FIELDS.issuperset(message) and not isinstance(message.get("content"), list):
+        return {}
+    unknown = other_fields(message, _KNOWN_FIELDS)
     content = message.get("content")
     if isinstance(content, list) and any(as_dict(part).get("type") != "text" for part in content):
-        unknown["content_parts"] = content
+        unknown |= other_fields({"content_parts": content}, frozenset())
     return unknown
+
+
+def merge_parts(parts: list[Any], more: list[Any]) -> None:
+    """Add the parts of a streamed list; one with the kind and index of the last one extends its texts."""
+    for part in more:
+        last = parts[-1] if parts else None
+        if not (isinstance(last, dict) and isinstance(part, dict) and _is_continued(last, part)):
+            parts.append(part)
+            continue
+        for name, value in part.items():
+            known = last.get(name)
+            if name in _PART_TEXTS and isinstance(known, str) and isinstance(value, str):
+                last[name] = known + value
+            elif isinstance(known, list) and isinstance(value, list):
+                merge_parts(known, value)
+            elif value is not None:
+                last[name] = value
+
+
+def _is_continued(last: dict[str, Any], part: dict[str, Any]) -> bool:
+    return last.get("type") == part.get("type") is not None and last.get("index") == part.get("index")
 
 
 def read_metadata(reply: ModelReply, value: dict[str, Any]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -100,11 +101,12 @@ async def fetch(
     """Send a request and return its complete response.
 
     Raises:
-        EndpointFailure: if there is no response, or its body is larger than ``MAX_SMALL_BODY`` bytes.
+        EndpointFailure: if there is no response, or its body is larger than ``MAX_SMALL_BODY`` bytes or compressed
+            although its status is 200.
     """
     content = None if body is None else msgspec.json.encode(body)
     async with send_request(client, method, url, content, headers or {}) as response:
-        body = await read_body(response, MAX_SMALL_BODY)
+        body = await (read_body(response, MAX_SMALL_BODY) if response.status == 200 else read_refusal(response))
         return SmallResponse(response.status, body, response.headers.get("retry-after"))
 
 
@@ -156,15 +158,41 @@ async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
     return b"".join(chunks)
 
 
+async def read_refusal(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body of a response with another status than 200, which counts for more than a body that is no use.
+
+    The body ends where it breaks or exceeds ``MAX_SMALL_BODY`` bytes, even if it is compressed; of a compression other
+    than gzip and deflate it is replaced by the name.
+    """
+    import aiohttp
+
+    data, encoding = bytearray(), _encoding(response)
+    with suppress(aiohttp.ClientError, OSError):
+        async for chunk in response.content.iter_any():
+            data += chunk
+            if len(data) >= MAX_SMALL_BODY:
+                break
+    if not encoding:
+        return bytes(data[:MAX_SMALL_BODY])
+    if encoding in ("gzip", "x-gzip", "deflate"):
+        with suppress(zlib.error):
+            return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, MAX_SMALL_BODY)
+    return f"the reply is compressed ({one_line(encoding, 40)}), which was not requested".encode()
+
+
 def reject_encoding(response: aiohttp.ClientResponse) -> None:
     """Reject a compressed response: a few bytes could expand to gigabytes, and no request allows compression.
 
     Raises:
         EndpointFailure: if the response is compressed; the message names the encoding.
     """
-    encoding = response.headers.get("content-encoding", "identity")
-    if encoding.strip().lower() not in ("", "identity"):
+    if encoding := _encoding(response):
         raise EndpointFailure("reply", f"the reply is compressed ({one_line(encoding, 40)}), which was not requested")
+
+
+def _encoding(response: aiohttp.ClientResponse) -> str:
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    return "" if encoding == "identity" else encoding
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -13,7 +15,7 @@ from runner.inference.answer_limits import AnswerLimits
 from runner.inference.chat_format import ModelReply, parse_reply
 from runner.inference.entrance import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
-from runner.inference.http import MAX_SMALL_BODY, bearer_header, read_body, reject_encoding, send_request
+from runner.inference.http import bearer_header, read_body, read_refusal, reject_encoding, send_request
 from runner.inference.providers import Target
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
 from runner.inference.token_capture import TokenCapture
@@ -29,8 +31,13 @@ MAX_BODY = 4 << 20
 """Maximum bytes of a reply that is not streamed."""
 MAX_STREAM = 64 << 20
 """Maximum bytes of a streamed reply, and of any reply or event with token ids; they need several hundred per token."""
+COUNTS_TIMEOUT_S = 10.0
+"""Maximum seconds to wait for the token counts that follow a finish reason."""
 STREAM_END_TIMEOUT_S = 0.25
 """Maximum seconds to wait for the end of a stream after its final event."""
+
+_FIELD = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry|error)?:")
+"""The first line of server-sent events that is not blank."""
 
 
 class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,19 +82,16 @@ async def send_call(client: HttpClient, call: InferenceCall) -> ModelReply:
 
 
 async def _refusal(response: aiohttp.ClientResponse, call: InferenceCall) -> EndpointFailure:
-    body = await read_body(response, MAX_SMALL_BODY)
+    body = await read_refusal(response)
     wait_s = retry_after_s(response.headers.get("retry-after"), call.clock.now())
     return response_failure(response.status, body, call.mask, wait_s)
 
 
 async def _stream(response: aiohttp.ClientResponse, accumulator: StreamAccumulator, call: InferenceCall) -> ModelReply:
-    """Read a stream until its final event or its end, and return the reply."""
+    """Read a stream until its final event, its end, or a while after its finish reason, and return the reply."""
     reject_encoding(response)
-    chunks, parser, size = (
-        response.content.iter_any(),
-        EventParser(MAX_EVENT if call.capture is None else MAX_STREAM),
-        0,
-    )
+    parser, size = EventParser(MAX_EVENT if call.capture is None else MAX_STREAM), 0
+    chunks = response.content.iter_any()
     async for chunk in chunks:
         size += len(chunk)
         n_deltas = accumulator.n_deltas
@@ -97,32 +101,44 @@ async def _stream(response: aiohttp.ClientResponse, accumulator: StreamAccumulat
             accumulator.add(data)
         if accumulator.n_deltas > n_deltas:
             call.limits.expect_next(accumulator.n_deltas)
-        if accumulator.done:
-            await _drain(chunks)
+        if accumulator.done or accumulator.has_finish_reason:
+            await _read_end(chunks, parser, accumulator)
             break
+    else:
+        for data in parser.finish():
+            accumulator.add(data)
     return accumulator.result()
 
 
-async def _drain(chunks: AsyncIterator[bytes]) -> None:
-    """Read the rest of a stream for a short time, so that its connection can be reused; some servers never end it."""
+async def _read_end(chunks: AsyncIterator[bytes], parser: EventParser, accumulator: StreamAccumulator) -> None:
+    """Read what follows a complete answer: token counts, and the end, after which its connection can be reused.
+
+    Some servers never end a stream, and a broken end does not make the answer incomplete.
+    """
     import aiohttp
 
-    with suppress(TimeoutError, aiohttp.ClientError, OSError):
-        async with asyncio.timeout(STREAM_END_TIMEOUT_S):
-            async for _ in chunks:
-                pass
+    now = asyncio.get_running_loop().time
+    with suppress(TimeoutError, aiohttp.ClientError, OSError, EndpointFailure):
+        async with asyncio.timeout(STREAM_END_TIMEOUT_S if accumulator.done else COUNTS_TIMEOUT_S) as limit:
+            async for chunk in chunks:
+                events = [] if accumulator.done else parser.feed(chunk)
+                for data in events:
+                    accumulator.add(data)
+                if events and accumulator.done:
+                    limit.reschedule(now() + STREAM_END_TIMEOUT_S)
 
 
 def _parse_body(
     body: bytes, accumulator: StreamAccumulator, media_type: str, capture: TokenCapture | None
 ) -> ModelReply:
     """Return the reply in a complete body; accept server-sent events even with the media type of JSON."""
-    if body.startswith((b"data:", b":", b"event:")):
-        for data in EventParser(MAX_EVENT if capture is None else MAX_STREAM).feed(body + b"\n\n"):
+    if _FIELD.match(body):
+        parser = EventParser(MAX_EVENT if capture is None else MAX_STREAM)
+        for data in [*parser.feed(body), *parser.finish()]:
             accumulator.add(data)
         return accumulator.result()
     try:
-        return parse_reply(body, capture)
+        return parse_reply(body.removeprefix(BOM_UTF8), capture)
     except EndpointFailure as failure:
         if "json" in media_type:
             raise

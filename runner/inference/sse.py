@@ -5,39 +5,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
+from runner.inference.call_pieces import StreamedCalls
 from runner.inference.chat_format import (
     MAX_TEXT,
     ModelReply,
+    merge_parts,
     raise_on_error,
+    raise_on_failed_choice,
     read_metadata,
+    reasoning_field,
     reasoning_of,
     reply_too_long,
+    unknown_fields,
     validate_reply,
 )
 from runner.inference.errors import EndpointFailure
 from runner.inference.token_capture import TokenCapture
-from runner.inference.tool_calls import MAX_TOOL_CALLS, arguments_text, tool_call, with_unique_ids
 from runner.types import DeltaPart, StreamDelta
-from runner.util.json_accessors import as_dict, as_list, as_text, content_text, decode_json
+from runner.util.json_accessors import as_dict, as_list, as_text, content_text, decode_json, encode_json
 
 MAX_EVENT = 4 << 20
 """Maximum bytes of one event."""
 DONE = b"[DONE]"
 
 _BOM = b"\xef\xbb\xbf"
+_BLANK = _BOM + b" \t\r\n"
 
 
 class EventParser:
-    """Parses a stream of server-sent events; chunks of bytes may end at any position."""
+    """Parses a stream of server-sent events; chunks of bytes may end at any position.
+
+    Beyond the HTML standard: an event of type ``error`` and llama.cpp's field ``error`` become errors in OpenAI's form,
+    and a stream that is one JSON body is one event.
+    """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
         """Create a parser for a new stream, whose events have at most ``max_event`` bytes."""
         self._max_event = max_event
         self._line_parts: list[bytes] = []
         self._data: list[bytes] = []
+        self._type = b""
         self._size = 0
+        self._is_json: bool | None = None
         self._has_started = False
         self._after_return = False
 
@@ -47,6 +56,10 @@ class EventParser:
         Raises:
             EndpointFailure: if an event is larger than its limit.
         """
+        if self._is_json is None and (start := chunk.lstrip(_BLANK)):
+            self._is_json = start.startswith((b"{", b"["))
+        if self._is_json:
+            return self._add_json(chunk)
         if self._after_return:  # a following newline belongs to the same line end
             chunk, self._after_return = chunk.removeprefix(b"\n"), not chunk
         if not chunk:
@@ -58,9 +71,24 @@ class EventParser:
         if unfinished:
             self._line_parts.append(unfinished)
             self._size += len(unfinished)
+        self._check_size()
+        return events
+
+    def finish(self) -> list[bytes]:
+        """Return the data that the end of the stream completes: a JSON body, or a last event without its empty line."""
+        if self._is_json:
+            return [b"".join(self._line_parts).lstrip(_BLANK), DONE]
+        return [data for data in self.feed(b"\n\n") if data.strip() == DONE or isinstance(decode_json(data), dict)]
+
+    def _add_json(self, chunk: bytes) -> list[bytes]:
+        self._line_parts.append(chunk)
+        self._size += len(chunk)
+        self._check_size()
+        return []
+
+    def _check_size(self) -> None:
         if self._size > self._max_event:
             raise EndpointFailure("reply", f"an event of the stream is larger than {self._max_event >> 20} MiB")
-        return events
 
     def _line(self, end: bytes) -> bytes | None:
         """Add the last bytes of a line; return the data of the event if this line ends it, else None."""
@@ -75,9 +103,24 @@ class EventParser:
             name, _, value = line.partition(b":")
             if name == b"data":
                 self._data.append(value.removeprefix(b" "))
+            elif name == b"event":
+                self._type = value.strip()
+            elif name == b"error" and value.strip():
+                return _error(value.strip())
             return None
         data, self._data, self._size = self._data, [], 0
-        return b"\n".join(data) if data else None
+        type, self._type = self._type, b""
+        if not data:
+            return None
+        return _error(b"\n".join(data)) if type == b"error" else b"\n".join(data)
+
+
+def _error(data: bytes) -> bytes:
+    """Return the data of an error in OpenAI's form."""
+    error = decode_json(data)
+    if isinstance(error, dict) and error.get("error"):
+        return data
+    return encode_json({"error": error if isinstance(error, dict) else data.decode("utf-8", "replace")})
 
 
 class StreamAccumulator:
@@ -108,7 +151,8 @@ class StreamAccumulator:
         self._reply = ModelReply()
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: dict[int, _Call] = {}
+        self._refusal: list[str] = []
+        self._calls = StreamedCalls()
         self._length = 0
 
     def add(self, data: bytes) -> None:
@@ -118,20 +162,21 @@ class StreamAccumulator:
             EndpointFailure: if the data is an error or not a JSON object, or the reply becomes too long.
         """
         data = data.strip()
-        if data in (DONE, b""):
-            self.done = self.done or data == DONE
-            return
-        chunk = decode_json(data)
-        if not isinstance(chunk, dict):  # a part of the answer may be lost
+        chunk = None if data == DONE else decode_json(data)
+        if isinstance(chunk, dict):
+            self._add_chunk(chunk)
+        elif b"\n" in data:  # some servers end an event with one newline
+            for line in data.split(b"\n"):
+                self.add(line)
+        elif data == DONE:
+            self.done = True
+        elif data not in (b"", b"null"):  # a part of the answer may be lost
             raise EndpointFailure("reply", "an event of the stream is not a JSON object")
-        raise_on_error(chunk)
-        read_metadata(self._reply, chunk)
-        if self._capture is not None:
-            self._capture.add(chunk)
-        choices = [as_dict(choice) for choice in as_list(chunk.get("choices"))]
-        for choice in choices:
-            if choice.get("index", 0) == 0:
-                self._add_choice(choice)
+
+    @property
+    def has_finish_reason(self) -> bool:
+        """Whether the answer is complete, although its token counts may follow."""
+        return self._reply.finish_reason is not None
 
     def result(self) -> ModelReply:
         """Return the complete reply.
@@ -145,40 +190,73 @@ class StreamAccumulator:
             raise EndpointFailure("reply", "the reply is empty")
         reply = self._reply
         reply.content, reply.reasoning = "".join(self._content), "".join(self._reasoning)
-        calls = [call for _, call in sorted(self._calls.items()) if call.name]
-        reply.tool_calls = with_unique_ids(
-            tool_call(number, call.id, call.name, "".join(call.arguments)) for number, call in enumerate(calls)
-        )
+        reply.tool_calls, reply.refusal = self._calls.result(), "".join(self._refusal)
         return validate_reply(reply)
 
+    def _add_chunk(self, chunk: dict[str, Any]) -> None:
+        raise_on_error(chunk)
+        read_metadata(self._reply, chunk)
+        if self._capture is not None:
+            self._capture.add(chunk)
+        choices = [as_dict(choice) for choice in as_list(chunk.get("choices"))]
+        for choice in choices:
+            if choice.get("index") in (0, None):
+                self._add_choice(choice)
+
     def _add_choice(self, choice: dict[str, Any]) -> None:
+        raise_on_failed_choice(choice)
         self._reply.finish_reason = as_text(choice.get("finish_reason"))[:40] or self._reply.finish_reason
-        delta = as_dict(choice.get("delta")) or as_dict(choice.get("message"))
-        self._add_text(reasoning_of(delta), self._reasoning, "reasoning")
-        self._add_text(content_text(delta.get("content")), self._content, "text")
-        for call in as_list(delta.get("tool_calls"))[:MAX_TOOL_CALLS]:
-            self._add_call(as_dict(call))
+        message = as_dict(choice.get("message"))  # whole; some servers end a stream with the message once more
+        delta = as_dict(choice.get("delta")) or message
+        reasoning, content = reasoning_of(delta), content_text(delta.get("content"))
+        if reasoning and not (delta is message and reasoning == "".join(self._reasoning)):
+            self._reply.reasoning_field = reasoning_field(delta)
+            self._add_text(reasoning, self._reasoning, "reasoning")
+        if content and not (delta is message and content == "".join(self._content)):
+            self._add_text(content, self._content, "text")
+        if refusal := as_text(delta.get("refusal")):
+            self._count(len(refusal))
+            self._refusal.append(refusal)
+        if unknown := unknown_fields(delta):
+            self._add_unknown(unknown)
+        if pieces := as_list(delta.get("tool_calls")):
+            self._add_calls(pieces, are_whole=delta is message)
+
+    def _add_unknown(self, fields: dict[str, Any]) -> None:
+        """Keep fields that only the server understands; a later value replaces an earlier one, a list extends it."""
+        self.n_deltas += 1
+        known = self._reply.extra
+        for name, value in fields.items():
+            earlier = known.setdefault(name, [] if isinstance(value, list) else value)
+            if isinstance(earlier, list) and isinstance(value, list):
+                merge_parts(earlier, value)
+            else:
+                known[name] = value
+            self._count(len(encode_json(value)))
 
     def _add_text(self, text: str, into: list[str], part: DeltaPart) -> None:
-        if text:
-            self._count(len(text))
-            into.append(text)
-            self._emit(text, part)
+        self._count(len(text))
+        into.append(text)
+        self._emit(text, part)
 
-    def _add_call(self, delta: dict[str, Any]) -> None:
-        function, index = as_dict(delta.get("function")), delta.get("index")
-        name, arguments = as_text(function.get("name")), arguments_text(function.get("arguments"))
-        if type(index) is not int:  # without an index, a name starts a new call and other deltas continue the last one
-            index = max(self._calls, default=-1) + bool(name)
-        if index not in self._calls and len(self._calls) >= MAX_TOOL_CALLS:
-            return
-        call = self._calls.setdefault(index, _Call(len(self._calls)))
-        call.id = call.id or as_text(delta.get("id"))
-        call.name = call.name or name
-        call.arguments.append(arguments)
-        self._count(len(arguments))
-        if name or arguments:
-            self._emit(arguments, "call", call.number, call.name)
+    def _add_calls(self, pieces: list[Any], *, are_whole: bool) -> None:
+        for delta in self._calls.add_whole(pieces) if are_whole else self._calls.add(pieces):
+            self._count(delta.size)
+            if delta.replaces:
+                self._emit_again()
+            elif delta.number is not None:
+                self._emit(delta.text, "call", delta.number, delta.name)
+
+    def _emit_again(self) -> None:
+        """Emit all of the answer once more, because deltas can only add to texts."""
+        if self._on_delta is not None:
+            self._on_delta(StreamDelta(restart=True))
+        if self._reasoning:
+            self._emit("".join(self._reasoning), "reasoning")
+        if self._content:
+            self._emit("".join(self._content), "text")
+        for number, (name, arguments) in enumerate(self._calls.so_far()):
+            self._emit(arguments, "call", number, name)
 
     def _emit(self, text: str, part: DeltaPart, call: int = 0, tool: str = "") -> None:
         self.n_deltas += 1
@@ -193,10 +271,3 @@ class StreamAccumulator:
         self._length += length
         if self._length > MAX_TEXT:
             raise reply_too_long()
-
-
-class _Call(msgspec.Struct):
-    number: int
-    id: str = ""
-    name: str = ""
-    arguments: list[str] = []

@@ -41,7 +41,7 @@ class TokenCapture:
         value = _quoted_by_gateway(value)
         choice: dict[str, Any] = {}
         for each in map(as_dict, as_list(value.get("choices"))):
-            if each.get("index", 0) == 0:
+            if each.get("index") in (0, None):
                 choice = each
                 break
         prompt = value.get("prompt_token_ids") or choice.get("prompt_token_ids")
