@@ -36,7 +36,7 @@ class EventParser:
     """Parses a stream of server-sent events; chunks of bytes may end at any position.
 
     Beyond the HTML standard: an event of type ``error`` and llama.cpp's field ``error`` become errors in OpenAI's form,
-    and a stream that is one JSON body is one event.
+    a line of data after one that is a JSON object starts an event, and a stream that is one JSON body is one event.
     """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
@@ -101,18 +101,27 @@ class EventParser:
             self._has_started, line = True, line.removeprefix(_BOM)
         if line:
             name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
             if name == b"data":
-                self._data.append(value.removeprefix(b" "))
-            elif name == b"event":
+                ended = self._end_event() if self._is_complete() else None
+                self._data.append(value)
+                return ended
+            if name == b"event":
                 self._type = value.strip()
             elif name == b"error" and value.strip():
                 return _error(value.strip())
             return None
-        data, self._data, self._size = self._data, [], 0
-        type, self._type = self._type, b""
-        if not data:
-            return None
-        return _error(b"\n".join(data)) if type == b"error" else b"\n".join(data)
+        return self._end_event()
+
+    def _is_complete(self) -> bool:
+        """Return whether the next line of data starts an event, because some servers end each with one newline."""
+        data = self._data
+        return len(data) == 1 and data[0].endswith(b"}") and isinstance(decode_json(data[0]), dict)
+
+    def _end_event(self) -> bytes | None:
+        data, type = b"\n".join(self._data), self._type
+        has_data, self._data, self._type, self._size = bool(self._data), [], b"", 0
+        return (_error(data) if type == b"error" else data) if has_data else None
 
 
 def _error(data: bytes) -> bytes:
@@ -165,7 +174,7 @@ class StreamAccumulator:
         chunk = None if data == DONE else decode_json(data)
         if isinstance(chunk, dict):
             self._add_chunk(chunk)
-        elif b"\n" in data:  # some servers end an event with one newline
+        elif b"\n" in data:  # lines of JSON instead of events
             for line in data.split(b"\n"):
                 self.add(line)
         elif data == DONE:
@@ -235,12 +244,14 @@ class StreamAccumulator:
             self._count(len(encode_json(value)))
 
     def _add_text(self, text: str, into: list[str], part: DeltaPart) -> None:
+        self.n_deltas += 1
         self._count(len(text))
         into.append(text)
         self._emit(text, part)
 
     def _add_calls(self, pieces: list[Any], *, are_whole: bool) -> None:
         for delta in self._calls.add_whole(pieces) if are_whole else self._calls.add(pieces):
+            self.n_deltas += bool(delta.size or delta.name)
             self._count(delta.size)
             if delta.replaces:
                 self._emit_again()
@@ -259,7 +270,6 @@ class StreamAccumulator:
             self._emit(arguments, "call", number, name)
 
     def _emit(self, text: str, part: DeltaPart, call: int = 0, tool: str = "") -> None:
-        self.n_deltas += 1
         if self._on_delta is not None:
             self._on_delta(
                 StreamDelta(text=text, part=part, call=call, tool=tool[:200], n=1, ttft_s=self._reply.ttft_s)

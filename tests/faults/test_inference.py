@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +19,8 @@ from tests.support.rude_model import (
     FINISH_CHUNK,
     Behavior,
     RudeModel,
+    chat_completion,
+    closing,
     completion_response,
     delta_chunk,
     drip,
@@ -45,13 +49,22 @@ FALLBACK_CASES: list[tuple[str, Behavior, str]] = [
     ("empty choices", http_response(200, b'{"choices": []}'), "empty"),
     ("10 MB", http_response(200, b'{"choices": "' + b"x" * 10_000_000 + b'"}'), "larger than 4 MiB"),
     ("10 MB stream", stream_response(streamed_answer(["x" * 1_000_000] * 10)), "longer than 2 MiB"),
-    ("10 MB error", http_response(500, b"x" * 10_000_000), "larger than 1 MiB"),
+    ("10 MB error", http_response(500, b"x" * 10_000_000), "HTTP 500: xxx"),
+    ("compressed error", http_response(503, gzip.compress(b'{"error": "oops"}'), Content_Encoding="gzip"), "503: oops"),
+    ("error in another compression", http_response(503, b"?", Content_Encoding="br"), "HTTP 503: the reply is compres"),
+    ("compressed bomb", http_response(503, gzip.compress(b"x" * 50_000_000), Content_Encoding="gzip"), "503: xxx"),
+    ("damaged compression", http_response(503, b"oops", Content_Encoding="gzip"), "HTTP 503: the reply is compr"),
+    ("cut error", lambda exchange: exchange.send(closing(http_response(503, b"oops!"))[:-1]), "HTTP 503: oops"),
     (
         "wrong content type",
         http_response(200, b"<html>Sign in</html>", "text/html"),
         "not a JSON object (media type text/html",
     ),
     ("compressed", http_response(200, b"\x1f\x8b", Content_Encoding="gzip"), "compressed"),
+    ("error as a reason to finish", http_response(200, b'{"choices": [{"finish_reason": "error"}]}'), "with an error"),
+    ("error field in JSON", stream_response(b"\nerror: overloaded\n\n", "application/json"), "answer: overloaded"),
+    ("error field", stream_response(b'error: {"code": 500, "message": "overloaded"}\n\n'), "answer: overloaded"),
+    ("JSON error as a stream", stream_response(b'{"error": {"message": "overloaded"}}'), "answer: overloaded"),
     ("error in a stream", stream_response(sse_event({"error": {"message": "overloaded"}})), "overloaded"),
     ("expired key", http_response(401, b'{"error": {"message": "expired"}}'), "HTTP 401: expired"),
     ("unknown model", http_response(404, b'{"error": "model not found"}'), "HTTP 404: model not found"),
@@ -160,10 +173,21 @@ async def test_a_complete_stream_on_an_open_connection_is_accepted() -> None:
     assert (inference.message["content"], inference.usage.warnings) == ("up", ())
 
 
-@pytest.mark.parametrize("type", ["text/plain", "application/json"])
-async def test_a_stream_with_a_wrong_content_type_is_accepted(type: str) -> None:
-    with RudeModel(stream_response(streamed_answer(["go ", "up"]), type)) as model:
+@pytest.mark.parametrize(
+    "start", [b"", b"\r\n\n", b"\xef\xbb\xbf", b": wait:\nfor it\n\n", b"id: 1\n", b"retry: 9\n\n"]
+)
+@pytest.mark.parametrize("type", ["text/event-stream", "text/plain", "application/json"])
+async def test_a_stream_with_any_content_type_and_start_is_accepted(type: str, start: bytes) -> None:
+    with RudeModel(stream_response(start + streamed_answer(["go ", "up"]), type)) as model:
         assert (await infer(inference_manager(model.url, stream=True))).message["content"] == "go up"
+
+
+@pytest.mark.parametrize("start", [b"", b"\n\n", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("type", ["text/event-stream", "application/json"])
+async def test_a_json_body_with_any_content_type_and_start_is_accepted(type: str, start: bytes) -> None:
+    body = json.dumps(chat_completion({"content": "up"}, None), indent=1).encode()
+    with RudeModel(http_response(200, start + body, type)) as model:
+        assert (await infer(inference_manager(model.url, stream=True))).message["content"] == "up"
 
 
 async def test_a_stream_without_done_is_accepted() -> None:

@@ -41,7 +41,7 @@ def _first_of_each_group(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyIte
         ("bus_message", "runner.events.codec.MAX_ID", 10**6, b"a\nce-id: " + b"x" * 300 + b"\n\n{}"),
         ("bus_message", "runner.cli.watch_format.one_line", lambda text, limit: text, b"a\n\n" + ESCAPE),
         ("sse", "runner.inference.sse.EventParser.feed", _feed_without_memory, None),
-        ("chat_reply", "runner.inference.tool_calls.with_unique_ids", list, None),
+        ("chat_reply", "runner.inference.tool_calls.unique_ids", list, None),
         ("control_request", "runner.node.control_requests.mask", str, b'{"id":"s3cr3t-Value","op":"list"}'),
         ("node_control", "runner.node.batch_queue.BatchQueue.listed", _fail, b'{"id":"a","op":"list"}'),
         ("episode_file", "agentgym_tui.sessions.episode_summary.finite", lambda value: 0.0, None),

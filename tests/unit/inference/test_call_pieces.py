@@ -164,20 +164,20 @@ def test_what_else_a_server_sends_with_a_call_is_kept_behind_the_standard_fields
 class Style(NamedTuple):
     """How a server streams calls: the first of each is the custom of OpenAI's."""
 
-    index: Literal["own", "zero", "none", "growing"]
+    place: Literal["own", "zero", "none", "growing"]
     ids: Literal["first", "each", "none", "fresh"]
     names: Literal["first", "each"]
     form: Literal["pieces", "object", "placeholder", "again"]
 
     @property
     def is_clear_for_equal_names(self) -> bool:
-        return self.ids != "none" or self.index == "own"
+        return self.ids != "none" or self.place == "own"
 
     @property
     def is_possible(self) -> bool:
-        if self.names == "each" and self.index == "growing":
+        if self.names == "each" and self.place == "growing":
             return self.ids == "each"
-        return self.ids != "fresh" or (self.index != "growing" and self.names == "first")
+        return self.ids != "fresh" or (self.place != "growing" and self.names == "first")
 
 
 STYLES = [
@@ -193,7 +193,9 @@ STYLES = [
     )
     if style.is_possible
 ]
-JSON_ARGUMENTS = st.dictionaries(st.text(max_size=3), st.text(max_size=4) | st.integers() | st.just({}), max_size=3)
+JSON_ARGUMENTS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.text(max_size=3), st.text(max_size=4) | st.integers() | st.just({}), max_size=3
+)
 CALLS = st.lists(st.tuples(st.sampled_from(["move", "look", "m"]), JSON_ARGUMENTS), min_size=1, max_size=4)
 
 
@@ -215,8 +217,8 @@ def cut(style: Style, number: int, name: str, arguments: dict[str, Any], draw: s
             fields["id"] = f"id{number}"
         elif style.ids == "fresh":
             fields["id"] = f"fresh{number}-{place}"
-        if style.index in ("own", "zero"):
-            fields["index"] = number * (style.index == "own")
+        if style.place in ("own", "zero"):
+            fields["index"] = number * (style.place == "own")
         pieces.append(piece(each, name if place == 0 or style.names == "each" else None, **fields))
     return pieces
 
@@ -229,7 +231,7 @@ def test_calls_do_not_depend_on_how_they_are_cut(
     if not style.is_clear_for_equal_names:
         calls = [group for _, (group, *_) in itertools.groupby(calls, key=lambda call: call[0])]
     pieces = [each for number, call in enumerate(calls) for each in cut(style, number, *call, draw)]
-    if style.index == "growing":
+    if style.place == "growing":
         pieces = [{**each, "index": place} for place, each in enumerate(pieces)]
     data = b"".join(sse_event(delta_chunk(tool_calls=[each])) for each in pieces) + sse_event(FINISH_CHUNK)
     reply, deltas = read_chunks(data, places)

@@ -10,19 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.config.capabilities import Capabilities
-from runner.inference.chat_format import InferenceQuestion, parse_reply, request_body
+from runner.inference.chat_format import MAX_TEXT, InferenceQuestion, parse_reply, request_body
 from runner.inference.errors import EndpointFailure, Reason, response_failure
 from runner.inference.providers import Target
 from runner.inference.refusals import named_field
 from runner.inference.sse import StreamAccumulator
 from runner.types import Chat, Tokens, ToolSchema
+from runner.util.json_accessors import encode_json
 from tests.support.examples import examples
 from tests.support.json_values import JSON_VALUES
 from tests.support.rude_model import USAGE, chat_completion
 
 TARGET = Target(kind="openai", url="http://x/v1/chat/completions", model="m")
 TOOLS: list[ToolSchema] = [{"type": "function", "function": {"name": "up", "parameters": {"type": "object"}}}]
-CALL = {"id": "c1", "type": "function", "function": {"name": "up", "arguments": "{}"}}
+CALL: dict[str, Any] = {"id": "c1", "type": "function", "function": {"name": "up", "arguments": "{}"}}
 CHAT: Chat = [
     {"role": "user", "content": "task"},
     {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [CALL]},
@@ -114,10 +115,52 @@ def test_malformed_tool_calls_are_repaired_or_dropped() -> None:
         "nonsense",
     ]
     assert [(c["id"], c["function"]["arguments"]) for c in parse({"tool_calls": calls}).tool_calls] == [
-        ("call_0", '{"n":1}'),
-        ("call_1", "not json"),
+        ("call00000", '{"n":1}'),
+        ("call00001", "not json"),
         ("c", "{}"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("field", "kept"),
+    [
+        ({"a\ud800": ["b\ud800", 1e999, 2**70, None]}, {"a\\ud800": ["b\\ud800", None, 2**70, None]}),
+        (json.loads("[" * 64 + "]" * 64), json.loads("[" * 64 + "]" * 64)),
+        (json.loads("[" * 65 + "]" * 65), None),
+    ],
+)
+def test_other_fields_of_a_call_can_be_encoded_again(field: object, kept: object) -> None:
+    (call,) = parse({"tool_calls": [{**CALL, "extra_content": field}]}).tool_calls
+    assert call == (CALL if kept is None else {**CALL, "extra_content": kept})
+    encode_json(call).decode()
+
+
+def test_other_fields_of_calls_count_as_text() -> None:
+    call = {**CALL, "function": {**CALL["function"], "signature": "x" * MAX_TEXT}}
+    for message in ({"tool_calls": [call]}, {"tool_calls": [{**CALL, "signature": "x" * MAX_TEXT}]}):
+        with pytest.raises(EndpointFailure, match="longer than 2 MiB"):
+            parse(message)
+        accumulator = StreamAccumulator(lambda: 0.0)
+        with pytest.raises(EndpointFailure, match="longer than 2 MiB"):
+            accumulator.add(json.dumps({"choices": [{"delta": message}]}).encode())
+
+
+@pytest.mark.parametrize(
+    ("choice", "cause"),
+    [
+        ({"finish_reason": "error"}, "ended its answer with an error: no cause given"),
+        ({"finish_reason": "error", "native_finish_reason": "MALFORMED_CALL"}, "with an error: MALFORMED_CALL"),
+        ({"finish_reason": "error", "error": {"message": "overloaded"}}, "instead of an answer: overloaded"),
+        ({"finish_reason": "stop", "error": {"message": "overloaded"}}, "instead of an answer: overloaded"),
+    ],
+)
+def test_an_answer_that_ends_with_an_error_is_none(choice: dict[str, Any], cause: str) -> None:
+    with pytest.raises(EndpointFailure, match=cause):
+        parse_reply(json.dumps({"choices": [{"message": {"content": "Action: u"}, **choice}]}).encode())
+    accumulator = StreamAccumulator(lambda: 0.0)
+    accumulator.add(json.dumps({"choices": [{"delta": {"content": "Action: u"}}]}).encode())
+    with pytest.raises(EndpointFailure, match=cause):
+        accumulator.add(json.dumps({"choices": [{"delta": {}, **choice}]}).encode())
 
 
 @pytest.mark.parametrize("usage", [None, [], "many", {}, {"prompt_tokens": -1, "completion_tokens": True}])
@@ -204,12 +247,15 @@ def test_quoted_text_in_errors_is_masked_and_on_one_line() -> None:
 @pytest.mark.parametrize(
     ("given", "ids"),
     [
-        (["a", "a", "a"], ["a", "call_0", "call_1"]),
-        (["", "call_0", "b"], ["call_0", "call_1", "b"]),
-        (["call_1", "", "call_1"], ["call_1", "call_0", "call_2"]),
+        (["a", "a", "a"], ["a", "call00001", "call00002"]),
+        (["", "call00000", "b"], ["call00001", "call00000", "b"]),
+        (["call00002", "", "call00002"], ["call00002", "call00001", "call00003"]),
+        (["x" * 60_000, "x" * 70_000], ["x" * 60_000, "call00001"]),
     ],
 )
-def test_tool_calls_get_unique_ids(given: list[str], ids: list[str]) -> None:
+def test_tool_calls_keep_their_ids_and_others_get_unique_ones_of_nine_letters_and_digits(
+    given: list[str], ids: list[str]
+) -> None:
     calls = [{"index": n, "id": id, "function": {"name": "up"}} for n, id in enumerate(given)]
     message = {"role": "assistant", "content": None, "tool_calls": calls}
     accumulator = StreamAccumulator(lambda: 0.0)

@@ -101,7 +101,7 @@ def call_delta(**function: str) -> dict[str, Any]:
         {"reasoning": "word ", "content": ""},
         {"tensorzero_extra_content": [{"type": "thought", "text": "word "}]},
         call_delta(name="up"),
-        call_delta(arguments="  "),
+        call_delta(name="up", arguments="  "),
     ],
     ids=["text", "reasoning_content", "reasoning", "thought", "name of a call", "arguments of a call"],
 )

@@ -15,12 +15,17 @@ from runner.inference.chat_format import MAX_TEXT
 from runner.inference.errors import EndpointFailure
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
 from runner.inference.tool_calls import MAX_TOOL_CALLS
-from runner.types import StreamDelta
+from runner.types import StreamDelta, Tokens
 from tests.support.examples import examples
 from tests.support.json_values import JSON_VALUES
-from tests.support.rude_model import FINISH_CHUNK, USAGE, delta_chunk
+from tests.support.rude_model import FINISH_CHUNK, USAGE, chat_completion, delta_chunk, sse_event, streamed_answer
 
-LINES = st.sampled_from([b"data: a", b"data:b", b"data:", b": comment", b"event: x", b"", b"id: 1", "data: é".encode()])
+LINES = st.sampled_from(
+    [
+        *(b"data: a", b"data:b", b"data:", "data: é".encode(), b'data: {"a":', b"data: 1}", b'data: {"a": 1}'),
+        *(b": comment", b"event: x", b"event: error", b"error: e", b"error:", b"id: 1", b"", b"{", b"\xef\xbb\xbf"),
+    ]
+)
 
 
 def split_at(data: bytes, places: Sequence[int]) -> list[bytes]:
@@ -36,7 +41,8 @@ def split_at(data: bytes, places: Sequence[int]) -> list[bytes]:
 def test_events_do_not_depend_on_how_the_bytes_are_split(lines: list[tuple[bytes, bytes]], places: list[int]) -> None:
     data = b"".join(line + end for line, end in lines) + b"\n\n"
     unsplit, split = EventParser(), EventParser()
-    assert [event for part in split_at(data, places) for event in split.feed(part)] == unsplit.feed(data)
+    events = [event for part in split_at(data, places) for event in split.feed(part)]
+    assert (events, split.finish()) == (unsplit.feed(data), unsplit.finish())
 
 
 def test_several_data_lines_are_one_event_and_other_fields_are_ignored() -> None:
@@ -45,8 +51,97 @@ def test_several_data_lines_are_one_event_and_other_fields_are_ignored() -> None
     assert events == [b"one\ntwo", b"three"]
 
 
-def test_an_unterminated_event_is_ignored() -> None:
-    assert EventParser().feed(b"data: one\n") == []
+@pytest.mark.parametrize(
+    ("rest", "events"),
+    [
+        (b"data: one\n", []),
+        (b'data: {"a"', []),
+        (b'data: {"a": 1}', [b'{"a": 1}']),
+        (b'event: error\ndata: {"message": "e"}\r\n', [b'{"error":{"message":"e"}}']),
+        (b"data: [DONE]", [b"[DONE]"]),
+        (b": hi", []),
+    ],
+)
+def test_the_end_of_a_stream_completes_only_an_event_whose_data_are_complete(rest: bytes, events: list[bytes]) -> None:
+    parser = EventParser()
+    assert parser.feed(b"data: 0\n\n" + rest) == [b"0"]
+    assert parser.finish() == events
+
+
+ERROR_FORMS = [
+    b'error: {"code": 500, "message": "overloaded"}\n\n',
+    b"error: overloaded\n\n",
+    b'event: error\ndata: {"message": "overloaded"}\n\n',
+    b'event: error\ndata: {"type": "error", "error": {"message": "overloaded"}}\n\n',
+    b"data: overloaded\nevent:error\n\n",
+    b'data: {"error": {"message": "overloaded"}}',
+]
+
+
+@pytest.mark.parametrize("start", [b"", sse_event(delta_chunk(content="go"))])
+@pytest.mark.parametrize("error", ERROR_FORMS)
+def test_the_cause_of_an_error_in_a_stream_is_shown(start: bytes, error: bytes) -> None:
+    with pytest.raises(EndpointFailure, match=r"an error instead of an answer: overloaded$") as raised:
+        read_stream(start + error)
+    assert raised.value.reason == "server"
+
+
+def read_stream(data: bytes) -> StreamAccumulator:
+    parser, accumulator = EventParser(), StreamAccumulator(lambda: 0.0)
+    for event in [*parser.feed(data), *parser.finish()]:
+        accumulator.add(event)
+    return accumulator
+
+
+ANSWER = streamed_answer(["go ", "up"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\n\r\n\n" + ANSWER,
+        b"\xef\xbb\xbf\n: hi\n\n" + ANSWER,
+        b"\xef\xbb\xbf" + ANSWER,
+        b"id: 1\nretry: 5\n" + ANSWER,
+        b"event: message\n" + ANSWER,
+        b": a comment that\nis wrapped: over\nlines\n\n" + ANSWER.replace(b"\n\n", b"\n: more\n\n: ..\n\n"),
+        b"data: null\n\n" + ANSWER.replace(b"\n\n", b"\n\ndata: null\n\ndata:\n\n"),
+        ANSWER.replace(b'"index": 0', b'"index": null'),
+        ANSWER.replace(b'"index": 0, ', b""),
+        ANSWER.replace(b"\n\n", b"\r\r"),
+        ANSWER.replace(b"\n\n", b"\n"),
+        ANSWER.replace(b"\n\n", b"\n") + b"\n",
+        ANSWER.replace(b'"choices"', b'\ndata: "choices"'),
+        ANSWER.replace(b"\n\n", b'\n\ndata: {"choices": [{"index": 1, "delta": {"content": "no"}}]}\n\n', 1),
+        ANSWER.replace(b"data: [DONE]\n\n", sse_event(chat_completion({"content": "go up"}, usage=USAGE))),
+        json.dumps(chat_completion({"content": "go up"}, usage=USAGE), indent=1).encode(),
+        b"\xef\xbb\xbf\n" + json.dumps(chat_completion({"content": "go up"}, None, usage=USAGE)).encode(),
+        ANSWER.removesuffix(b"data: [DONE]\n\n").replace(b"data: ", b""),
+    ],
+)
+def test_an_answer_is_found_in_every_form_of_a_stream(data: bytes) -> None:
+    reply = read_stream(data).result()
+    assert (reply.content, reply.tokens) == ("go up", Tokens(1000, 200))
+
+
+def test_a_whole_message_that_repeats_a_stream_adds_what_is_missing() -> None:
+    calls = [{"id": "a", "function": {"name": "up", "arguments": "{}"}}]
+    chunks = [delta_chunk(content="go", tool_calls=calls), delta_chunk(content=" up")]
+    whole = chat_completion({"content": "go up", "reasoning": "hm", "tool_calls": calls})
+    reply = accumulate(*chunks, whole).result()
+    assert (reply.content, reply.reasoning, len(reply.tool_calls)) == ("go up", "hm", 1)
+
+
+def test_arguments_that_are_replaced_are_shown_from_the_start() -> None:
+    deltas: list[StreamDelta] = []
+    chunks = [delta_chunk(reasoning="hm"), delta_chunk(content="go"), call_delta(0, "a", "up", '{"n":1}')]
+    accumulate(*chunks, call_delta(0, arguments='{"n":2}'), FINISH_CHUNK, deltas=deltas).result()
+    restart = next(number for number, delta in enumerate(deltas) if delta.restart)
+    assert [(delta.part, delta.text) for delta in deltas[restart + 1 :]] == [
+        ("reasoning", "hm"),
+        ("text", "go"),
+        ("call", '{"n":2}'),
+    ]
 
 
 @pytest.mark.parametrize("part", [b"data: " + b"x" * (1 << 20), b"data: " + b"x" * (1 << 20) + b"\n"])
@@ -104,7 +199,7 @@ def test_tool_calls_accumulate_from_deltas() -> None:
     ]
     assert [(c["id"], c["function"]["name"], c["function"]["arguments"]) for c in reply.tool_calls] == [
         ("a", "up", '{"n": 1}'),
-        ("call_1", "down", '{"n":2}'),
+        ("call00001", "down", '{"n":2}'),
     ]
     assert reply.message()["content"] == ""
 
@@ -132,7 +227,8 @@ def test_excess_tool_calls_are_dropped() -> None:
         ([delta_chunk(content="go")], "in the middle"),
         ([b"[DONE]"], "empty"),
         ([delta_chunk(content="go"), b'{"choices": [{', FINISH_CHUNK], "not a JSON object"),
-        ([delta_chunk(content="go"), b"null", FINISH_CHUNK], "not a JSON object"),
+        ([delta_chunk(content="go"), b"[]", FINISH_CHUNK], "not a JSON object"),
+        ([delta_chunk(content="go"), b"null"], "in the middle"),
         ([delta_chunk(content="go"), {"error": {"message": "overloaded"}}], "overloaded"),
         ([delta_chunk(content="x" * (MAX_TEXT // 2 + 1))] * 2, "longer than"),
     ],
