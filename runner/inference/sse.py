@@ -226,7 +226,10 @@ class StreamAccumulator:
         if refusal := as_text(delta.get("refusal")):
             self._count(len(refusal))
             self._refusal.append(refusal)
-        if unknown := unknown_fields(delta):
+        unknown = unknown_fields(delta)
+        if content and "content_parts" not in unknown and "content_parts" in self._reply.extra:
+            unknown["content_parts"] = [{"type": "text", "text": content}]  # the parts are the whole answer
+        if unknown:
             self._add_unknown(unknown)
         if pieces := as_list(delta.get("tool_calls")):
             self._add_calls(pieces, are_whole=delta is message)

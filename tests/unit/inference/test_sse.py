@@ -253,3 +253,43 @@ def test_any_chunk_gives_a_message_or_a_failure(data: list[bytes]) -> None:
     except EndpointFailure:
         return
     assert json.loads(json.dumps(message)) == message
+
+
+def test_what_only_the_server_understands_is_kept_and_its_lists_are_put_together() -> None:
+    details = [
+        {"type": "reasoning.text", "text": "hm", "index": 0, "format": "f"},
+        {"type": "reasoning.text", "text": ", yes", "index": 0, "signature": None},
+        {"type": "reasoning.text", "text": "", "index": 0, "signature": "c2ln"},
+        {"type": "reasoning.encrypted", "data": "AAA", "index": 1},
+    ]
+    chunks = [delta_chunk(reasoning=each.get("text"), reasoning_details=[each]) for each in details]
+    reply = accumulate(*chunks, delta_chunk(content="go", annotations=[]), FINISH_CHUNK).result()
+    assert reply.extra == {
+        "reasoning_details": [
+            {"type": "reasoning.text", "text": "hm, yes", "index": 0, "format": "f", "signature": "c2ln"},
+            {"type": "reasoning.encrypted", "data": "AAA", "index": 1},
+        ]
+    }
+    assert (reply.reasoning, reply.reasoning_field) == ("hm, yes", "")  # it goes back in the details
+
+
+def test_thoughts_among_the_parts_of_a_text_are_reasoning() -> None:
+    thoughts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "h"}]},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "m"}]},
+    ]
+    reply = accumulate(
+        *(delta_chunk(content=[each]) for each in thoughts), delta_chunk(content="go"), FINISH_CHUNK
+    ).result()
+    assert (reply.content, reply.reasoning) == ("go", "hm")
+    assert reply.message()["content_parts"] == [  # type: ignore[typeddict-item]
+        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+        {"type": "text", "text": "go"},
+    ]
+
+
+def test_a_streamed_refusal_is_the_cause_of_an_answer_without_an_action() -> None:
+    reply = accumulate(
+        delta_chunk(content="", refusal="I cannot "), delta_chunk(refusal="help."), FINISH_CHUNK
+    ).result()
+    assert reply.cause_of_silence == "the model refused: I cannot help."
