@@ -34,8 +34,8 @@ def is_refusal(env: str, observation: str) -> bool:
 def is_lost_click(command: str, page: str, next_page: str) -> bool:
     """Return whether a click in WebShop hit nothing, by the texts of the page that was clicked and of the next one.
 
-    Only a click on a value of an option shows the same page again. The text does not tell values from names, so a
-    click on a name counts as one on a value, except on the first name and on those that the instruction has.
+    Of other clicks, only one on a value of an option shows the same page again. Values and names of options look alike
+    in the text, so a click on a name counts as one on a value, except on the first name and those in the instruction.
     """
     start = command.find(_CLICK)
     if start < 0 or page != next_page:
