@@ -131,7 +131,10 @@ def _step_row(step: StepState, shown: str, unsafe: str | None, *, is_noted: bool
     text = flag_unsafe(sanitize_line(shown) or trusted("(nothing)"), unsafe)
     text = join([MARK, trusted(" "), text]) if is_noted else text
     text = join([FALLBACK_MARK, trusted(" "), text]) if step.skipped_endpoints else text
-    action = Cell(text) if step.valid else Cell(join([trusted("✗ invalid: "), text]), "bad")
+    action = Cell(text)
+    if not step.valid or step.refused:
+        mark = trusted("✗ refused: ") if step.valid else trusted("✗ invalid: ")
+        action = Cell(join([mark, text]), "warn" if step.valid else "bad")
     tokens = (
         trusted(f"{format_count(step.tokens.prompt)}+{format_count(step.tokens.completion)}")
         if step.tokens

@@ -149,7 +149,7 @@ def _answer_title(step: StepState) -> SafeText:
 
 def _action_title(step: StepState) -> str:
     marks = ["action", *["by a human"] * (step.actor == "human"), *["✗ not valid"] * (not step.valid)]
-    return " · ".join(marks)
+    return " · ".join([*marks, *["✗ refused"] * (step.valid and step.refused)])
 
 
 def _reply_blocks(step: StepState) -> list[Block]:

@@ -28,7 +28,7 @@ JUMPS: Final[dict[Jump, str]] = {
     "step": "step",
     "reward": "step with another reward",
     "error": "step with an error",
-    "invalid": "step with an action that is not valid",
+    "invalid": "step with an action that is not valid or was refused",
 }
 """What a key can jump to, in words."""
 
@@ -147,7 +147,7 @@ def step_to_jump(episode: Episode, what: Jump, at: int, by: int) -> int | None:
         for before, step in zip(rewards, episode.steps, strict=False)
         if what == "step"
         or (what == "reward" and step.reward != before)
-        or (what == "invalid" and not step.valid)
+        or (what == "invalid" and (not step.valid or step.refused))
         or (what == "error" and (step.skipped_endpoints or (step is episode.steps[-1] and episode.outcome == "error")))
     ]
     later = [index for index in found if (index > at if by > 0 else index < at)]

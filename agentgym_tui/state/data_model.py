@@ -31,6 +31,7 @@ class StepState(msgspec.Struct, gc=False):
         left_out: number of messages of the step that are missing from ``content``.
         phases: how the step's wall time is split; None in data of earlier versions.
         world: picture of the environment after the step, as JSON; empty if there is none.
+        refused: whether the environment refused the action, which is valid.
     """
 
     index: int
@@ -52,6 +53,7 @@ class StepState(msgspec.Struct, gc=False):
     left_out: int = 0
     phases: Phases | None = None
     world: bytes = b""
+    refused: bool = False
 
     @property
     def chats(self) -> list[Messages]:

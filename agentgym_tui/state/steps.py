@@ -32,6 +32,7 @@ def step_from_item(item: LazyTimestep) -> StepState:
         content=RawMessages(bytes(item.chats), bytes(item.observation)),
         action=item.action,
         valid=item.valid,
+        refused=item.refused is True,
         reward=item.reward,
         done=item.done,
         model_s=item.model_s,

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from runner.envs.command_grammar import Grammar
+from runner.envs.refusals import is_refusal
 from runner.errors import EnvironmentFault
-from runner.types import Action, Chat, InvalidAction, Message, Mode, StepResult, ToolSchema, Trajectory
+from runner.types import Action, Chat, InvalidAction, Message, Mode, Rejection, StepResult, ToolSchema, Trajectory
 
 
 class EmbeddedEnvironment(ABC):
@@ -28,6 +29,8 @@ class EmbeddedEnvironment(ABC):
 
     Subclasses do not inherit the value, because their methods may take longer.
     """
+    rejection: Rejection | None = None
+    """How the latest step rejected its action; None if it executed the action."""
     steps_after_end: ClassVar[bool] = False
     """Whether steps after the end of an episode are executed in compat mode, as on some of AgentGym's servers."""
 
@@ -45,6 +48,10 @@ class EmbeddedEnvironment(ABC):
     @abstractmethod
     def _step(self, text: str) -> StepText:
         """Execute a command text, which may be malformed, and return ``(observation, reward, done)``."""
+
+    def _has_refused(self, observation: str) -> bool:
+        """Return whether the step that has just returned ``observation`` refused its action."""
+        return is_refusal(self.name, observation)
 
     def reset(self, *, task_index: int = 0, seed: int | None = None, **extra: Any) -> Chat:  # noqa: ANN401
         """Start task ``task_index`` modulo ``n_tasks``; ``seed`` and ``extra`` are ignored."""
@@ -68,8 +75,10 @@ class EmbeddedEnvironment(ABC):
         command = self.grammar.render(action.tool_calls[0]) if action.tool_calls else action.text or ""
         if isinstance(command, InvalidAction):
             observation, reward, done = f"Invalid action. Expected {command.expected}.", 0.0, False
+            self.rejection = "invalid"
         else:
             observation, reward, done = self._step(command)
+            self.rejection = "refused" if self._has_refused(observation) else None
         self._running = not done or (self.steps_after_end and self.mode == "compat")
         return as_reply_messages(action, observation), reward, done
 

@@ -11,9 +11,14 @@ from typing import Any, Literal
 import msgspec
 
 from runner.types import Action, InvalidAction, ToolCall, ToolSchema
+from runner.util.json_schema import allowed_values, find_mismatch, show_value
 
 _MAX_CACHED_CHARS = 200
 """Maximum length of a text, in characters, whose parse result is cached."""
+
+
+_MAX_SHOWN_CHARS = 100
+"""Maximum length of arguments that are quoted, in characters."""
 
 
 class CommandPattern(msgspec.Struct, frozen=True):
@@ -64,7 +69,7 @@ class Grammar:
         self.expected = expected
         self._anchor = anchor
         self.schemas: list[ToolSchema] = [command.schema() for command in commands]
-        self._by_name = {command.name: command for command in commands}
+        self._by_name = {command.name: (command, command.schema()["function"]["parameters"]) for command in commands}
         self._cached_call = functools.lru_cache(maxsize=1024)(self._call)  # agents repeat a few short texts
 
     def parse(self, text: str) -> Action | InvalidAction:
@@ -81,21 +86,24 @@ class Grammar:
         return None
 
     def render(self, call: ToolCall) -> str | InvalidAction:
-        """Return the canonical text of a tool call, or an invalid action if the call does not match the schema."""
-        command = self._by_name.get(call.name)
+        """Return the canonical text of a tool call, or an invalid action if the call does not stand for a command.
+
+        A number as text, or the other way round, still stands for the command.
+        """
+        command, parameters = self._by_name.get(call.name, (None, {}))
         if command is None:
             return InvalidAction(call.name, f"one of the tools {', '.join(self._by_name)}")
-        expected = f"{call.name} with exactly {_signature(command)}"
         try:
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, str | int])
         except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
-            return InvalidAction(call.arguments, expected)
+            return InvalidAction(call.arguments, _expected_call(command, call.arguments, parameters))
         if arguments.keys() != command.parameters.keys():
-            return InvalidAction(call.arguments, expected)
+            return InvalidAction(call.arguments, _expected_call(command, call.arguments, parameters))
         text = command.template.format(**arguments)
-        if not command.pattern.fullmatch(text):
-            return InvalidAction(text, expected)
-        return text
+        if command.pattern.fullmatch(text):
+            return text
+        makes = f", which makes {self.expected}; got {show_value(text)}"
+        return InvalidAction(text, _expected_call(command, call.arguments, parameters, makes))
 
 
 def _arguments(command: CommandPattern, groups: dict[str, str]) -> str:
@@ -107,7 +115,23 @@ def _arguments(command: CommandPattern, groups: dict[str, str]) -> str:
     return json.dumps(values)  # unlike msgspec, json accepts lone surrogates, which hostile text may contain
 
 
-def _signature(command: CommandPattern) -> str:
-    if not command.parameters:
-        return "no arguments"
-    return ", ".join(f"{name} ({schema['type']})" for name, schema in command.parameters.items())
+def _expected_call(command: CommandPattern, arguments: str, parameters: dict[str, Any], makes: str = "") -> str:
+    """Return what a call of a command expects, with the values that are allowed, and what does not match it.
+
+    ``makes`` is the end of the sentence where only the text that the call makes does not match.
+    """
+    described = (f"{name} ({_described(schema)})" for name, schema in command.parameters.items())
+    expected = f"{command.name} with exactly {', '.join(described) or 'no arguments'}"
+    try:
+        decoded = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        return f"{expected}; got no JSON object"
+    reason = find_mismatch(decoded, parameters)
+    if reason is not None and decoded.keys() == command.parameters.keys():
+        return f"{command.name} with {reason}"
+    return f"{expected}; {reason}" if reason else expected + (makes or f"; got {arguments[:_MAX_SHOWN_CHARS]}")
+
+
+def _described(schema: dict[str, Any]) -> str:
+    pattern = schema.get("pattern")
+    return f"{allowed_values(schema)} matching {pattern}" if pattern else allowed_values(schema)

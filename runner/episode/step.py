@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from runner.episode.validation import check_act_result, check_schemas, check_step, check_usage, resolve_action
+from runner.episode.validation import (
+    check_act_result,
+    check_schemas,
+    check_step,
+    check_usage,
+    note_rejection,
+    resolve_action,
+)
 from runner.tracing import Tracer
 from runner.types import (
     Action,
@@ -129,7 +136,8 @@ class StepRunner(msgspec.Struct):
         now: a monotonic clock in seconds.
         tokens: receives the model output that the agent streams during a step.
         call: calls the methods of the environment.
-        unparsed: number of consecutive invalid actions up to the latest step.
+        unparsed: number of consecutive answers up to the latest step that are an ``InvalidAction``, or a tool call that
+            is not valid.
     """
 
     environment: Environment
@@ -177,11 +185,12 @@ class StepRunner(msgspec.Struct):
             self.unparsed += 1
             new_observation: Chat = [{"role": "user", "content": f"Invalid action. Expected {answer.expected}."}]
             return Action(text=answer.text, valid=False), (new_observation, 0.0, False), 0.0
-        self.unparsed = 0
         action = await resolve_action(self.environment, answer, schemas, self.call)
         resolved_at = self.now()
         with self.tracer.span("env.step", "environment"):
             result = check_step(await self.call(self.environment.step, answer))
+        action = note_rejection(action, getattr(self.environment, "rejection", None))
+        self.unparsed = 0 if action.valid or not answer.tool_calls else self.unparsed + 1
         return action, result, self.now() - resolved_at
 
     def _add_usage(self, step: TimeStep, wall_s: float) -> TimeStep:

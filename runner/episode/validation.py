@@ -8,8 +8,19 @@ from typing import Any, cast
 import msgspec
 
 from runner.errors import AgentFault, EnvironmentFault
-from runner.types import Action, ActResult, Chat, Environment, InvalidAction, StepResult, ToolCall, ToolSchema, Usage
+from runner.types import (
+    Action,
+    ActResult,
+    Chat,
+    Environment,
+    InvalidAction,
+    StepResult,
+    ToolCall,
+    ToolSchema,
+    Usage,
+)
 from runner.types.maybe_async import CallMethod, call_here
+from runner.util.json_schema import find_mismatch
 
 _NUMBER_TYPES = (int, float)  # constants, because ``isinstance(value, int | float)`` would build the union at each call
 _PAIR_TYPES = (tuple, list)
@@ -112,13 +123,29 @@ async def resolve_action(
     """
     if action.tool_calls:
         first = action.tool_calls[0]  # only the first call is executed; the model gets "Not executed" for the others
-        return msgspec.structs.replace(action, valid=_matches_schema(first.name, first.arguments, schemas))
+        return Action(action.text, action.tool_calls, valid=_matches_schema(first, schemas))
     parsed: object = await call(environment.parse, action.text or "")
     if isinstance(parsed, Action) and _is_storable(parsed):
         return Action(text=action.text, tool_calls=parsed.tool_calls)
     if isinstance(parsed, InvalidAction):
-        return msgspec.structs.replace(action, valid=False)
+        return Action(text=action.text, valid=False)
     raise EnvironmentFault(f"parse should return Action or InvalidAction; got {_abbreviate(parsed)}")
+
+
+def note_rejection(action: Action, rejection: object) -> Action:
+    """Return an executed action as it is stored, with what its environment reported in ``SupportsRejection``.
+
+    Raises:
+        EnvironmentFault: if ``rejection`` is not one.
+    """
+    match rejection:
+        case None:
+            return action
+        case "invalid":
+            return msgspec.structs.replace(action, valid=False)
+        case "refused":
+            return msgspec.structs.replace(action, refused=True) if action.valid else action
+    raise EnvironmentFault(f'rejection should be "invalid", "refused" or None; got {_abbreviate(rejection)}')
 
 
 def check_usage(value: object) -> Usage | None:
@@ -155,12 +182,15 @@ def _abbreviate(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def _matches_schema(name: str, arguments: str, schemas: list[ToolSchema]) -> bool:
-    functions: dict[str, Any] = {schema["function"]["name"]: schema["function"] for schema in schemas}
-    if name not in functions:
+def _matches_schema(call: ToolCall, schemas: list[ToolSchema]) -> bool:
+    for schema in schemas:
+        function = schema["function"]
+        if function["name"] == call.name:
+            break
+    else:
         return False
     try:
-        parsed_arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         return False
-    return set(functions[name].get("parameters", {}).get("required", [])) <= parsed_arguments.keys()
+    return find_mismatch(arguments, function.get("parameters")) is None

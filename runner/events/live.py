@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from runner.types import (
     ActionContent,
@@ -100,6 +100,9 @@ class _TimestepFields(EpisodeItemBase, kw_only=True):
     actor: Annotated[Literal["agent", "human"], Meta(description="`human` for an action of a person")]
     action: LiveAction
     valid: Annotated[bool, Meta(description="whether the action is a valid action of the environment")]
+    refused: Annotated[
+        bool | UnsetType, Meta(description="true if the action is valid and the environment refused it; else absent")
+    ] = UNSET
     reward: Annotated[float, Meta(description="reward of this timestep")]
     done: Annotated[bool, Meta(description="whether the environment ended the episode")]
     model_s: Annotated[float, Meta(description="seconds spent in the agent")]

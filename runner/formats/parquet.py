@@ -99,7 +99,7 @@ def table_schema(pa: Any) -> pa.Schema:  # noqa: ANN401 - the module pyarrow
             **dict.fromkeys(("actor", "prompt", "reasoning", "reply", "action", "tool_calls", "observation"), text),
             **dict.fromkeys(("endpoint", "step_model"), text),
             **dict.fromkeys(("reward", "model_s", "env_s", "ttft_s", "cost"), real),
-            **dict.fromkeys(("valid", "done"), flag),
+            **dict.fromkeys(("valid", "refused", "done"), flag),
             **dict.fromkeys(("prompt_token_ids", "completion_token_ids"), pa.list_(pa.int32())),
             "logprobs": pa.list_(real),
             "loss_mask": pa.list_(pa.int8()),
@@ -113,7 +113,7 @@ _SHARED = (
     *("seed", "attempt", "rounds", "started_at", "ended_at", "duration_s", "success"),
 )
 """Columns with the value of the episode of the same name in each row; ``_SAME`` with that of the step."""
-_SAME = ("actor", "endpoint", "reward", "valid", "model_s", "env_s", "ttft_s", "cost", "done")
+_SAME = ("actor", "endpoint", "reward", "valid", "refused", "model_s", "env_s", "ttft_s", "cost", "done")
 
 
 def columns_of(episode: EpisodeRecord) -> dict[str, list[Any]]:

@@ -156,7 +156,9 @@ def _add_step(transcript: Transcript, row: dict[str, Any]) -> None:
         tokens = tokens_of(row, "tokens_prompt", "tokens_completion", "tokens_cached", "tokens_reasoning")
     step = transcript.add_reply(
         reply,
-        msgspec.structs.replace(action_of(reply), valid=row.get("valid") is not False),
+        msgspec.structs.replace(
+            action_of(reply), valid=row.get("valid") is not False, refused=row.get("refused") is True or msgspec.UNSET
+        ),
         reward=number_of(row.get("reward")) or 0.0,
         done=row.get("done") is True,
         actor="human" if row.get("actor") == "human" else "agent",

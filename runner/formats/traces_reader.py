@@ -47,6 +47,7 @@ class _Step(msgspec.Struct):
     reward: float = 0.0
     done: bool = False
     valid: bool = True
+    refused: bool = False
 
 
 def decode_trace(value: object, place: Place) -> Iterator[Draft]:
@@ -163,7 +164,8 @@ def _add_own(transcript: Transcript, info: TraceInfo) -> None:
         if step.index < len(info.steps):
             known = info.steps[step.index]
             step.reward, step.done = known.reward, known.done
-            step.action = msgspec.structs.replace(step.action, valid=known.valid)
+            refused = known.refused or msgspec.UNSET
+            step.action = msgspec.structs.replace(step.action, valid=known.valid, refused=refused)
         transcript.add_sequences(step.index, sequences_of(as_dict(info.sequences).get(str(step.index))))
     transcript.add_sequences(None, sequences_of(info.unfinished_sequences))
 

@@ -217,7 +217,10 @@ def _info(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[str, Any]
         *("batch_id", "env", "data_label", "mode", "task_index", "seed", "attempt", "outcome", "success"),
         *("duration_s", "cost", "evaluation"),
     )
-    steps = [{"reward": step.reward, "valid": step.valid, "done": step.done} for step in episode.timesteps]
+    steps: list[dict[str, Any]] = [
+        {"reward": step.reward, "valid": step.valid, "done": step.done, **({"refused": True} if step.refused else {})}
+        for step in episode.timesteps
+    ]
     return {**{name: getattr(episode, name) for name in names}, "steps": steps, **_other_tokens(episode, added)}
 
 

@@ -136,6 +136,7 @@ def _timestep(item: TimestepPlayed) -> msgspec.Raw:
         chats=chats,
         action=LiveAction(action.text, action.tool_calls),
         valid=step.valid,
+        refused=action.refused,
         observation=observation,
         reward=finite(step.reward),
         done=step.done,

@@ -18,17 +18,19 @@ from runner.store.flags import (
     loop_start,
     messages,
     played_steps,
+    refused_start,
     step_keys,
 )
 from runner.types import Action, Outcome, TimeStep, ToolCall
 from runner.util.display_text import is_unsafe
 from runner.util.json_accessors import as_dict, content_text
 
-Cause: TypeAlias = Literal["error", "invalid", "loop", "limit", "wrong"]
+Cause: TypeAlias = Literal["error", "invalid", "refused", "loop", "limit", "wrong"]
 
 CAUSES: Final[dict[Cause, str]] = {
     "error": "an error ended it",
     "invalid": "invalid actions until the end",
+    "refused": "actions that the environment refused until the end",
     "loop": "the same steps again and again until the end",
     "limit": "stopped at a limit",
     "wrong": "the environment ended it without success",
@@ -129,6 +131,8 @@ def find_failure(
         return Failure("error", observation=template, step=steps[-1].index if steps else None)
     if (start := invalid_start(steps, at_end=True)) is not None:
         return _failure("invalid", steps, start)
+    if (start := refused_start(steps, at_end=True)) is not None:
+        return _failure("refused", steps, start)
     if (start := loop_start(step_keys(steps) if keys is None else keys, at_end=True)) is not None:
         return _failure("loop", steps, start)
     if episode.outcome is Outcome.FAILURE:

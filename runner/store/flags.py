@@ -10,11 +10,12 @@ import msgspec
 
 from runner.types import Action, ErrorInfo, Outcome, TimeStep, skipped_endpoints
 
-FlagName: TypeAlias = Literal["loop", "invalid", "truncated", "unearned", "diverged", "fallback"]
+FlagName: TypeAlias = Literal["loop", "invalid", "refused", "truncated", "unearned", "diverged", "fallback"]
 
 FLAGS: Final[Mapping[FlagName, str]] = {
     "loop": "the same steps three times in a row: up to four actions with the same observations",
     "invalid": "three invalid actions in a row",
+    "refused": "three actions in a row that the environment refused",
     "truncated": "stopped at the limit of rounds",
     "unearned": "reward without success",
     "diverged": "the observation differs from the one that the oracle expected",
@@ -27,7 +28,7 @@ LOOP_REPEATS: Final = 3
 MAX_PERIOD: Final = 4
 """Maximum number of steps that a loop repeats."""
 INVALID_STREAK: Final = 3
-"""Number of invalid actions in a row that are flagged."""
+"""Number of invalid actions, or of refused ones, in a row that are flagged."""
 DIVERGED: Final = "oracle_diverged"
 """Type of the error of an oracle whose environment returned another observation than expected."""
 
@@ -84,6 +85,8 @@ def _flags(episode: EndedEpisode, steps: Sequence[PlayedStep], keys: Sequence[in
         yield Flag("loop", steps[start].index)
     if (start := invalid_start(steps)) is not None:
         yield Flag("invalid", steps[start].index)
+    if (start := refused_start(steps)) is not None:
+        yield Flag("refused", steps[start].index)
     if episode.outcome is Outcome.TRUNCATED:
         yield Flag("truncated")
     if episode.reward > 0 and episode.outcome in (Outcome.FAILURE, Outcome.TRUNCATED, Outcome.TIMEOUT):
@@ -112,6 +115,11 @@ def loop_start(keys: Sequence[int], *, at_end: bool = False) -> int | None:
 def invalid_start(steps: Iterable[PlayedStep], *, at_end: bool = False) -> int | None:
     """Return the position of the first step of the first streak of invalid actions, like ``loop_start``."""
     return _first_run((not step.action.valid for step in steps), INVALID_STREAK, at_end=at_end)
+
+
+def refused_start(steps: Iterable[PlayedStep], *, at_end: bool = False) -> int | None:
+    """Return the position of the first step of the first streak of refused actions, like ``loop_start``."""
+    return _first_run((step.action.refused is True for step in steps), INVALID_STREAK, at_end=at_end)
 
 
 def _loop_of(keys: Sequence[int], period: int, *, at_end: bool) -> int | None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from runner.episode.validation import check_chat, check_details, check_schemas, check_step
+from runner.episode.validation import check_chat, check_details, check_schemas, check_step, note_rejection
 from runner.errors import EnvironmentFault, catch_foreign
 from runner.types import (
     Action,
@@ -289,6 +289,7 @@ class EnvironmentCheck:
             self._expect(isinstance(verdict, bool), f"success should return a bool; got {verdict!r}")
         if isinstance(environment, SupportsTruncation):
             self._expect(isinstance(environment.truncated, bool), "truncated should be a bool")
+        note_rejection(Action(), getattr(environment, "rejection", None))
         if isinstance(environment, SupportsEvaluation):
             check_details(await maybe_await(environment.get_evaluation_details()))
 

@@ -56,10 +56,21 @@ class ActionContent(msgspec.Struct, frozen=True):
     tool_calls: list[ToolCall] = []
 
 
+Rejection: TypeAlias = Literal["invalid", "refused"]
+"""How an environment rejects an action: it is none of its actions, or one that cannot be executed now."""
+
+
 class Action(ActionContent, frozen=True):
-    """An agent's action; ``valid`` is False in a timestep if it is not a valid action of the environment."""
+    """An agent's action.
+
+    Attributes:
+        valid: False in a timestep if it is not a valid action of the environment, for example a tool call that does not
+            match its schema.
+        refused: True in a timestep if it is valid and the environment refused it; unset otherwise.
+    """
 
     valid: bool = True
+    refused: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class InvalidAction(msgspec.Struct, frozen=True):
@@ -241,7 +252,8 @@ class Limits(msgspec.Struct, frozen=True):
     Attributes:
         max_rounds: maximum number of steps.
         max_duration_s: maximum duration in seconds, pauses excluded.
-        max_unparsed: maximum number of consecutive replies that are not an action.
+        max_unparsed: maximum number of consecutive replies that are not an action, or a tool call that does not match
+            its schema.
     """
 
     max_rounds: int = 15
@@ -296,6 +308,11 @@ class TimeStep(msgspec.Struct, kw_only=True):
     def valid(self) -> bool:
         """Whether ``action`` is a valid action of the environment."""
         return self.action.valid
+
+    @property
+    def refused(self) -> bool:
+        """Whether ``action`` is valid and the environment refused it."""
+        return self.action.refused is True
 
 
 class Trajectory(msgspec.Struct, kw_only=True):

@@ -11,7 +11,16 @@ from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 import msgspec
 
 from runner.types.cells import Cells
-from runner.types.data import Action, Chat, InvalidAction, StepResult, StreamDelta, ToolSchema, Trajectory
+from runner.types.data import (
+    Action,
+    Chat,
+    InvalidAction,
+    Rejection,
+    StepResult,
+    StreamDelta,
+    ToolSchema,
+    Trajectory,
+)
 from runner.types.episode_events import EpisodeHeader
 from runner.types.sequences import TokenSequence
 
@@ -127,6 +136,19 @@ class SupportsTruncation(Protocol):
     @property
     def truncated(self) -> bool:
         """Whether the environment's own step limit ended the episode."""
+
+
+@runtime_checkable
+class SupportsRejection(Protocol):
+    """An environment that reports which actions it rejects; of others, no action counts as refused."""
+
+    @property
+    def rejection(self) -> Rejection | None:
+        """How the latest ``step`` rejected its action; None if it executed the action.
+
+        ``invalid`` is for an action that can never be executed, such as a tool call whose arguments have the wrong
+        form; ``refused`` for one that cannot be executed now, such as a step into a wall. It is read after each step.
+        """
 
 
 @runtime_checkable

@@ -48,7 +48,18 @@ from runner.envs.are.protocol import Call, Evaluate, Evaluated, Reset, Stepped, 
 from runner.envs.base import as_reply_messages
 from runner.envs.data_labels import DataLabel
 from runner.errors import AgentFault, EnvironmentFault
-from runner.types import Action, Cells, Chat, InvalidAction, Mode, StepResult, ToolCall, ToolSchema, Trajectory
+from runner.types import (
+    Action,
+    Cells,
+    Chat,
+    InvalidAction,
+    Mode,
+    Rejection,
+    StepResult,
+    ToolCall,
+    ToolSchema,
+    Trajectory,
+)
 
 FAMILY = "are"
 OFFLINE = "offline"
@@ -94,6 +105,8 @@ class AREEnvironment:
         self._tools: list[ToolSchema] = []
         self._next: ToolRequest | None = None
         self._painter: InboxPainter | None = None
+        self.rejection: Rejection | None = None
+        """How the latest step rejected its action; None if it executed the action."""
         self._running = False
         self._details: dict[str, Any] | None = None
 
@@ -155,6 +168,7 @@ class AREEnvironment:
         parsed: Action | InvalidAction = action if action.tool_calls else self.parse(action.text or "")
         request = parsed if isinstance(parsed, InvalidAction) else self._request(parsed.tool_calls[0])
         if isinstance(request, InvalidAction):
+            self.rejection = "invalid"
             return as_reply_messages(action, f"[error] Invalid action. Expected {request.expected}."), 0.0, False
         stepped = await self._process.request(Call(request.name, request.arguments), Stepped)
         self._running, self._next = not stepped.done, stepped.oracle
@@ -162,6 +176,7 @@ class AREEnvironment:
             self._painter.add_call(request.name)
             self._painter.add_messages(stepped.parts)
         answer, *arrived = _tagged(stepped)
+        self.rejection = "refused" if answer.startswith("[error] ") else None
         observation = as_reply_messages(action, answer)
         observation += [{"role": "user", "content": text} for text in arrived]
         return observation, stepped.reward, stepped.done

@@ -28,8 +28,20 @@ from runner.envs.http.dialects import (
 )
 from runner.envs.http.response import Payload
 from runner.envs.http.session import RemoteInstance
+from runner.envs.refusals import is_lost_click, is_refusal
 from runner.errors import ConfigError, EnvironmentFault, ServerGone
-from runner.types import Action, Cells, Chat, InvalidAction, MaybeAwaitable, Mode, StepResult, ToolSchema, Trajectory
+from runner.types import (
+    Action,
+    Cells,
+    Chat,
+    InvalidAction,
+    MaybeAwaitable,
+    Mode,
+    Rejection,
+    StepResult,
+    ToolSchema,
+    Trajectory,
+)
 
 UNKNOWN_N_TASKS = 2**31
 """Assumed number of tasks if the server's number is unknown. The server rejects a task index that it does not have."""
@@ -178,6 +190,8 @@ class HttpEnvironment:
         self._lists_actions = address.lists_actions
         self.n_tasks = address.n_tasks or count_tasks(self._dialect, mode, self._rules)
         self.task_index = 0
+        self.rejection: Rejection | None = None
+        """How the latest step rejected its action; None if it executed the action."""
         self._episode_id = ""
 
     async def reset(self, *, task_index: int = 0, seed: int | None = None, **extra: Any) -> Chat:  # noqa: ANN401
@@ -218,11 +232,13 @@ class HttpEnvironment:
                 raise EnvironmentFault(f"{self._dialect.name}: step called outside an episode; call reset first")
             command = self._command(action)
             if isinstance(command, InvalidAction):
+                self.rejection = "invalid"
                 return as_reply_messages(action, f"Invalid action. Expected {command.expected}."), 0.0, False
             self._running = False
             payload = await self._instance.step(command)
             text = payload.text(self._dialect.observation_at)
             reward, done = self._reward_reader.read(payload, text)
+            self.rejection = "refused" if self._has_refused(command, text) else None
             self._observation = self._with_actions(text, payload)
             self._running = not done
             return as_reply_messages(action, self._observation), reward, done
@@ -318,6 +334,11 @@ class HttpEnvironment:
     def _normalize(self, text: str) -> str | InvalidAction:
         parsed = self._rules.parse(text) if self._dialect.sends_meaning else None
         return self._rules.grammar.render(parsed.tool_calls[0]) if isinstance(parsed, Action) else text
+
+    def _has_refused(self, command: str, observation: str) -> bool:
+        if self._dialect.name == "WebShop":
+            return is_lost_click(command, self._observation, observation)
+        return is_refusal(self._dialect.name, observation)
 
     def _with_actions(self, observation: str, payload: Payload) -> str:
         if self._dialect.actions_at is None:

@@ -61,6 +61,8 @@ class WebShop(EmbeddedEnvironment):
         self._catalogue = shipped_catalogue()
         self.n_tasks = len(self._catalogue.goals)
         self._visit: Visit
+        self._is_lost = False
+        """Whether the latest click was on something that is not on the page."""
 
     @property
     def instruction(self) -> str:
@@ -108,13 +110,17 @@ class WebShop(EmbeddedEnvironment):
 
     def _step(self, text: str) -> StepText:
         parsed = self.parse(text)
-        reward = None
+        reward, self._is_lost = None, False
         if isinstance(parsed, Action):
             (call,) = parsed.tool_calls
             (argument,) = json.loads(call.arguments).values()
-            act = self._visit.search if call.name == "search" else self._visit.click
-            reward = act(argument.lower())
+            target = argument.lower()
+            self._is_lost = call.name == "click" and target not in self._visit.page.links
+            reward = (self._visit.search if call.name == "search" else self._visit.click)(target)
         return self._visit.page.text, reward or 0.0, reward is not None
+
+    def _has_refused(self, observation: str) -> bool:
+        return self._is_lost
 
 
 def _command_prefix(text: str) -> str:

@@ -108,6 +108,7 @@ def test_a_step_row_shows_action_reward_and_cost() -> None:
     assert cell_texts(rows, 0) == ["0", 'guess {"word": "crane"}', "0.25", "", "1.2 s", "4 ms", "120+30"]
     assert cell_texts(rows, 1)[1:3] == ["✗ invalid: guess 1", "-1"]
     assert cell_texts(rows, 2)[2:4] == ["1", "done"]
+    assert cell_texts(StepRows(episode(0, steps=[step(0, refused=True)])), 0)[1].startswith("✗ refused: ")
     assert len(cell_texts(rows, 0)) == len(STEP_COLUMNS)
 
 

@@ -101,6 +101,8 @@ def test_thoughts_are_split_from_actions(text: str, thought: str, rest: str) -> 
 def test_the_title_of_an_action_names_its_actor_and_validity() -> None:
     played = episode(steps=[step(0, actor="human", valid=False, action=LiveAction("nonsense"))])
     assert ("action", "action · by a human · ✗ not valid", "nonsense") in summary(step_blocks(played, 0))
+    played = episode(steps=[step(0, refused=True, action=LiveAction("drop"))])
+    assert ("action", "action · ✗ refused", "drop") in summary(step_blocks(played, 0))
 
 
 def test_texts_clipped_in_transit_show_their_full_length() -> None:

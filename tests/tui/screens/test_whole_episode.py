@@ -100,6 +100,8 @@ def test_jumps_find_rewards_errors_and_invalid_actions() -> None:
     of = played()
     assert [step_to_jump(of, "reward", at, 1) for at in (0, 4, 5)] == [4, 5, 7]
     assert [step_to_jump(of, "invalid", at, by) for at, by in ((0, 1), (2, 1), (6, 1), (6, -1))] == [2, 6, None, 2]
+    refused = episode(1, steps=[step(0), step(1, refused=True)])
+    assert step_to_jump(refused, "invalid", 0, 1) == 1
     assert step_to_jump(of, "error", 0, 1) == 4
     assert step_to_jump(of, "step", 0, -1) is None
     failed = episode(1, steps=[step(0), step(1)], outcome="error")

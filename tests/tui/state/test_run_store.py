@@ -105,6 +105,11 @@ def test_steps_from_a_file_take_precedence_over_clipped_live_steps(run_store: Ru
     assert reversed_order.episodes[episode_id(0)].n_missing == 0
 
 
+def test_a_live_step_may_be_refused(run_store: RunStore) -> None:
+    run_store.apply_events([live(started(0), timestep(0, 0), timestep(0, 1, refused=True))])
+    assert [step.refused for step in run_store.episodes[episode_id(0)].steps] == [False, True]
+
+
 def test_durable_and_live_events_arrive_in_any_order(run_store: RunStore) -> None:
     run_store.apply_events([durable(completed(0))])
     assert run_store.episodes[episode_id(0)].outcome == "success"

@@ -79,7 +79,8 @@ async def test_invalid_actions_send_no_request(env_server: RudeServer) -> None:
     calls = [ToolCall("a", "move", '{"direction": "sideways"}'), ToolCall("b", "move", '{"direction": "up"}')]
     chat, reward, done = await env.step(Action(tool_calls=calls))
     assert [message["role"] for message in chat] == ["tool", "tool"]
-    assert str(chat[0]["content"]).startswith("Invalid action. Expected move with exactly direction")
+    hint = 'Invalid action. Expected move with direction: one of "left", "right", "up", "down"; got "sideways".'
+    assert chat[0]["content"] == hint
     assert (reward, done) == (0.0, False)
     chat, _, _ = await env.step(Action(text="x" * MAX_REQUEST_BYTES))
     assert chat[0]["content"] == "Invalid action. Expected a shorter text."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from runner.envs.maze import Maze
@@ -25,6 +26,7 @@ from runner.types import (
     Outcome,
     Phases,
     SpanLevel,
+    StepResult,
     StreamDelta,
     TimeStep,
     TimestepPlayed,
@@ -160,6 +162,65 @@ async def test_an_action_is_valid_if_its_first_tool_call_fits_a_schema(called: t
     environment.reset()
     resolved = await resolve_action(environment, Action(tool_calls=calls), environment.get_tool_schemas())
     assert resolved == Action(tool_calls=calls, valid=valid)
+
+
+def move(**arguments: object) -> Action:
+    return Action(tool_calls=[ToolCall("c", "move", msgspec.json.encode(arguments).decode())])
+
+
+class MazeFactory(EpisodeFactory):
+    def build_environment(self) -> Environment:
+        return Maze()
+
+
+@pytest.mark.parametrize("arguments", [{"direction": "UP"}, {"direction": "up", "speed": 2}, {"direction": 1}, {}])
+async def test_calls_outside_their_schema_end_the_episode_like_replies_without_an_action(
+    arguments: dict[str, object],
+) -> None:
+    trajectory, _ = await run_episode(MazeFactory(Scripted(move(**arguments))))
+    assert (trajectory.outcome, len(trajectory.timesteps)) == (Outcome.FAILURE, Limits().max_unparsed)
+    for step in trajectory.timesteps:
+        assert (step.valid, step.refused) == (False, False)
+        assert 'one of "left", "right", "up", "down"' in step.observation[0]["content"]
+
+
+class Refusing(Counter):
+    """Refuses every second call, or reports something else."""
+
+    def __init__(self, *, reports: object = "refused") -> None:
+        super().__init__(goal=99)
+        self.rejection: object = None
+        self._reports = reports
+
+    def step(self, action: Action) -> StepResult:
+        self.rejection = None if self.rejection else self._reports
+        return super().step(action)
+
+
+class RefusingFactory(EpisodeFactory):
+    def __init__(self, agent: Agent, reports: object) -> None:
+        super().__init__(agent, Limits(max_rounds=6, max_unparsed=1))
+        self.environment = Refusing(reports=reports)
+
+
+@pytest.mark.parametrize("answer", [UP, Action(tool_calls=[ToolCall("c", "up", "{}")], refused=True, valid=False)])
+async def test_an_environment_may_report_what_it_refuses(answer: Action) -> None:
+    trajectory, _ = await run_episode(RefusingFactory(Scripted(answer), "refused"))
+    assert trajectory.outcome is Outcome.TRUNCATED
+    assert [(step.valid, step.refused) for step in trajectory.timesteps] == [(True, True), (True, False)] * 3
+    assert b"refused" not in msgspec.json.encode(trajectory.timesteps[1].action)
+
+
+async def test_what_an_environment_reports_as_invalid_is_not_valid() -> None:
+    trajectory, _ = await run_episode(RefusingFactory(Scripted(UP), "invalid"))
+    assert [(step.valid, step.refused) for step in trajectory.timesteps] == [(False, False), (True, False)] * 3
+
+
+async def test_what_an_environment_reports_is_checked() -> None:
+    trajectory, _ = await run_episode(RefusingFactory(Scripted(UP), ["no"]))
+    assert trajectory.outcome is Outcome.ERROR
+    assert trajectory.error_info is not None
+    assert "rejection should be" in trajectory.error_info.message
 
 
 async def test_a_valid_action_resets_the_unparsed_count() -> None:

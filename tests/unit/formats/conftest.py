@@ -32,7 +32,7 @@ def model_episode() -> EpisodeRecord:
         make_step(
             0,
             chats=chat_of({"role": "assistant", "content": "Go on.", "reasoning_content": "hm", "tool_calls": [CALL]}),
-            action=Action(tool_calls=[ToolCall("c1", "move", '{"direction":"left"}')]),
+            action=Action(tool_calls=[ToolCall("c1", "move", '{"direction":"left"}')], refused=True),
             observation=[{"role": "tool", "content": "a wall", "tool_call_id": "c1"}],
             endpoint="local",
             model="qwen3:8b",

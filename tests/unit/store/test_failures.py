@@ -109,6 +109,8 @@ def failed(*observations: str, outcome: Outcome = Outcome.FAILURE, **fields: Any
         (failed(outcome=Outcome.ERROR), Failure("error", "", "timeout no answer in … from …")),
         (failed("x", "stuck", "stuck", "stuck"), Failure("loop", "move …", "stuck", 1)),
         (failed(*"abc", action=Action("go", valid=False)), Failure("invalid", "go", "…", 0)),
+        (failed(*"abc", action=Action("go", refused=True)), Failure("refused", "go", "…", 0)),
+        (failed("no", "no", "no", action=Action("go", refused=True)), Failure("refused", "go", "no", 0)),
         (failed("a", outcome=Outcome.CANCELLED), None),
     ],
 )

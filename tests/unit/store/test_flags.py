@@ -61,6 +61,13 @@ def test_three_invalid_actions_in_a_row_are_flagged_where_they_begin() -> None:
     assert flags_of(ended(steps("ABaCD"))) == ()
 
 
+def test_three_refused_actions_in_a_row_are_flagged_where_they_begin() -> None:
+    played = steps("abcdef")
+    for index in (0, 2, 3, 4):
+        played[index].action = Action("go", refused=True)
+    assert flags_of(ended(played)) == (Flag("refused", 2),)
+
+
 @pytest.mark.parametrize(
     ("outcome", "reward", "flags"),
     [
