@@ -229,6 +229,7 @@ class EpisodesScreen(LibraryScreen):
         """Show only the rows that match a query; words of texts are looked up in the background first."""
         library = self.session.library
         if library is not None and library.texts.needs(text) and "text" in self._episodes.lookups:
+            self._show_error(None)  # that of the text before, for which Enter would go back to the filter
             start_worker(self, partial(self._search_texts, library.texts, text), group="texts", exclusive=True)
         else:
             super().search(text)

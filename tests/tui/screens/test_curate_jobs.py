@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -133,6 +134,27 @@ async def test_a_word_said_in_a_transcript(session: FakeSession) -> None:
         await show(pilot, 'text:"violet lantern"', "1 match")
         await pilot.press("enter", "j")
         await wait_for_widget_text(pilot, TRANSCRIPT, "A violet lantern flickers.")
+
+
+async def test_enter_leaves_the_filter_while_texts_are_still_searched(
+    session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.library is not None
+    find, may_find = session.library.texts.find, threading.Event()
+
+    def find_late(query: str) -> None:
+        assert may_find.wait(60)
+        find(query)
+
+    async with console_pilot(session) as pilot:
+        await pilot.press("2")
+        await wait_for_widget_text(pilot, SUMMARY, "20 episodes")
+        monkeypatch.setattr(session.library.texts, "find", find_late)
+        await pilot.press("slash", *'text:"violet lantern"', "enter")
+        await wait_until(pilot, lambda: pilot.app.focused is pilot.app.screen.query_one(LIST), "the list")
+        may_find.set()
+        await wait_for_widget_text(pilot, SUMMARY, "1 match")
+        assert pilot.app.focused is pilot.app.screen.query_one(LIST)
 
 
 async def test_two_are_compared(session: FakeSession) -> None:
