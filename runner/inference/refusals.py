@@ -31,7 +31,7 @@ _CONTEXT: Final = re.compile(
     r"(?i)context.{0,20}(?:length|size|window)|\bcontext (?:is )?(?:full|overflow)|exceed_context|input token count|"
     r"maximum (?:number of )?(?:allowed )?(?:input |prompt )?tokens|too many (?:input |prompt )?tokens|"
     r"(?:prompt|input|messages?|request|conversation)\b.{0,60}\btoo (?:long|large)|reduce the length|"
-    r"longer than the (?:model|maximum)|max_new_tokens.{0,20} must be"
+    r"longer than the (?:model|maximum)|exceed.{0,20}token limit|max length exceeded|max_new_tokens.{0,20} must be"
 )
 _ANSWER_LIMIT: Final = re.compile(r"(?i)max_(?:completion_|new_)?tokens\W.{0,60}(?:too large|at most|less than)")
 _FIGURES: Final = (
