@@ -182,7 +182,8 @@ class _EndpointCheck:
         if failure.is_missing_path and self._target is not None:
             path = one_line(urlsplit(self._target.url).path, 200)
             return f"no chat completions at {path}: correct the endpoint's URL in the profile"
-        if failure.status in (401, 403, None) or WRONG_KEY.search(str(failure)):
+        is_key = failure.status in (401, 403, None) or WRONG_KEY.search(str(failure))
+        if is_key and not failure.unknown_model:
             name = self._endpoint.spec.api_key_env or self._endpoint.spec.optional_key_env
             return (
                 f"set the variable {name} to a valid key"
