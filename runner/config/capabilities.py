@@ -41,7 +41,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def describe(self, without_tools: Self | None = None) -> str:
         """Return what differs from the usual shape in a few words; "" if nothing does.
 
-        With the capabilities ``without_tools`` of the same endpoint, the words also tell where it streams.
+        With the capabilities ``without_tools`` of the same endpoint, the words also show where it streams.
         """
         parts = [
             "tools as text" if self.tools == "text" else "",

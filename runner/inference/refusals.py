@@ -21,7 +21,7 @@ WRONG_KEY: Final = re.compile(
 )
 UNKNOWN_MODEL: Final = re.compile(
     r"(?i)unknown (?:model|function)|invalid model name|model_not_found|no such model|not a valid model|"
-    r"\bmodel\b.{0,200}(?:not found|not exist|must start with|is not loaded|not been pulled)"
+    r"not found the model|\bmodel\b.{0,200}(?:not found|not exist|must start with|is not loaded|not been pulled)"
 )
 POLICY: Final = re.compile(
     r"(?i)content.?(?:filter|polic|management|safety|inspection)|safety|moderation|responsible.?ai|inappropriate|"

@@ -188,8 +188,8 @@ def test_models_are_tried_only_on_request(tmp_path: Path) -> None:
     options = ("preflight", "--config", "tried.yaml", "--env", "Maze")
     with RudeModel(answer) as server:
         endpoint = {"url": server.url, "name": "lab", "kind": "openai", "api_key_env": "LAB_KEY"}
-        agent = {"mode": "local", "local_fallback": None, "model": "small", "endpoints": [endpoint]}
-        agent["price"] = {"small": {"prompt_per_mtok": 1.0, "completion_per_mtok": 2.0}}
+        price = {"small": {"prompt_per_mtok": 1.0, "completion_per_mtok": 2.0}}
+        agent = {"mode": "local", "local_fallback": None, "model": "small", "endpoints": [endpoint], "price": price}
         (tmp_path / "tried.yaml").write_text(json.dumps({"id": "tried", "agent": agent}))
         plain = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
         assert not [request for request in server.chat_requests if request.json()["messages"]]

@@ -61,15 +61,16 @@ def server_with(
 ) -> RudeModel:
     """Return a server that refuses what one of its rules refuses."""
 
-    def behave(pending: PendingRequest) -> None:
-        body = pending.request.json()
+    def respond(body: dict[str, Any]) -> bytes:
         if not body["messages"]:  # the free check
-            return pending.send(closing(http_response(400, b'{"error": {"message": "messages is empty"}}')))
+            return closing(http_response(400, b'{"error": {"message": "messages is empty"}}'))
         for refusal in filter(None, (rule(body) for rule in rules)):
-            error = {"error": {"message": refusal}}
-            return pending.send(closing(http_response(status, json.dumps(error).encode())))
+            return closing(http_response(status, json.dumps({"error": {"message": refusal}}).encode()))
         response = answer_to(body, answer(body))
-        return pending.send(response if body.get("stream") else closing(response))
+        return response if body.get("stream") else closing(response)
+
+    def behave(pending: PendingRequest) -> None:
+        pending.send(respond(pending.request.json()))
 
     routes: dict[str, Behavior] = {}
     if models is not None:
