@@ -11,9 +11,11 @@ from runner.batch.spec import DEFAULT_AGENT, MAX_CONCURRENCY
 from runner.bus.address import egress_reader
 from runner.cli.arguments import Options, add_state_options, at_least, workers
 from runner.cli.run_session import RunSession
-from runner.cli.terminal import print_json, print_table, print_text, reserve_stdout, write_result
-from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight
+from runner.cli.terminal import print_json, print_stderr, print_table, print_text, reserve_stdout, write_result
+from runner.errors import ConfigError
+from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight, trial_checks
 from runner.util.argument_parser import SafeArgumentParser
+from runner.util.display_text import one_line
 
 STATE_LABELS = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 
@@ -45,14 +47,27 @@ def main_preflight(argv: Sequence[str]) -> int:
         egress=egress_reader(session.profile),
     )
     agent, (_, model) = options.agent or DEFAULT_AGENT, resolve_agent(session.profile.agent, plan.request)
+    if options.try_models and model is None:
+        raise ConfigError(f"--try-models needs an agent with a model, and {agent} has none; choose another --agent")
     with closing(session.models()) as models:
-        rows = preflight(plan, models)
+        rows, trials = preflight(plan, models), []
+        if options.try_models and model is not None:
+            from runner.node.model_trial import try_models
+
+            trials = try_models(model, models, session.profile.episode.max_duration_sec, _announce)
+            rows += trial_checks(trials, session.profile.agent.currency)
     code = 0 if can_run(rows) else 1
     document = {"ok": can_run(rows), "agent": agent, "model": model, "rows": rows}
+    if options.try_models:
+        document |= {"trials": trials, "currency": session.profile.agent.currency}
     return write_result(
         code,
         (lambda: print_json(document)) if options.json else (lambda: _print(session.profile.id, agent, model, rows)),
     )
+
+
+def _announce(endpoint: str) -> None:
+    print_stderr(f"trying {one_line(endpoint)} ...")
 
 
 def _print(profile: str, agent: str, model: str | None, rows: Sequence[PreflightCheck]) -> None:
@@ -63,6 +78,8 @@ def _print(profile: str, agent: str, model: str | None, rows: Sequence[Preflight
     verdict = "would work" if can_run(rows) else "would fail: see the FAIL rows"
     other = "" if can_run(rows) or model is None else "; --agent oracle needs no model"
     print_text(f"A run {verdict}{other}.")
+    if model is not None and all(row.what != "trial" for row in rows):
+        print_text("agentgym-runner preflight --try-models asks each model two short questions, to see what it takes.")
 
 
 def _lines(row: PreflightCheck) -> list[tuple[str, ...]]:
@@ -75,13 +92,18 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner preflight",
-        description="Check models, environments, workers, buses and the state directory without running an episode, "
-        "prompting a model or writing anything. Exit code 1: a run with that agent would fail.",
+        description="Check models, environments, workers, buses and the state directory without running an episode "
+        "or writing anything; only --try-models prompts models. Exit code 1: a run with that agent would fail.",
         allow_abbrev=False,
     )
     parser.add_argument("--agent", help="agent of the run (default react)")
     parser.add_argument("--model", metavar="NAME", help="model of the run (default: from the profile)")
     parser.add_argument("--env", metavar="ENV", help="check only this environment, and fail if it is not available")
+    parser.add_argument(
+        "--try-models",
+        action="store_true",
+        help="also play two short turns with a tool on each model endpoint, and show what it takes; this uses tokens",
+    )
     parser.add_argument("--concurrency", type=at_least(1), metavar="N", help="episodes at a time of the run")
     parser.add_argument("--workers", type=workers, metavar="N|ray", help="workers of the run, as for --run")
     add_state_options(parser)

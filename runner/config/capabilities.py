@@ -2,9 +2,17 @@
 
 # Annotations are no text here, for the reason given in ``profile.py``.
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
 import msgspec
+
+_STREAMING: Final = {
+    (True, True): "",
+    (True, False): "no streaming without tools",
+    (False, True): "no streaming with tools",
+    (False, False): "no streaming",
+}
+"""What is not streamed, by whether answers are streamed with and without tools."""
 
 OptionalField: TypeAlias = Literal["temperature", "max_tokens", "stream_options", "token_ids"]
 
@@ -30,11 +38,14 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     reasoning: Literal["none", "calls", "all"] = "calls"
     context_tokens: Annotated[int, msgspec.Meta(ge=16, description="a whole number of at least 16")] | None = None
 
-    def describe(self) -> str:
-        """Return what differs from the usual shape in a few words; "" if nothing does."""
+    def describe(self, without_tools: Self | None = None) -> str:
+        """Return what differs from the usual shape in a few words; "" if nothing does.
+
+        With the capabilities ``without_tools`` of the same endpoint, the words also show where it streams.
+        """
         parts = [
             "tools as text" if self.tools == "text" else "",
-            "" if self.stream else "no streaming",
+            _STREAMING[self.stream, (without_tools or self).stream],
             "folded system" if self.system == "folded" else "",
             *(f"{name} as {new}" for name, new in self.rename.items()),
             *(f"no {name}" for name in self.omit),

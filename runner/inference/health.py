@@ -15,12 +15,16 @@ from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, safe_url
 from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.http import SmallResponse, bearer_header, fetch, model_client
 from runner.inference.providers import NO_MODEL_BODY, Target, resolve_target
+from runner.inference.refusals import WRONG_KEY
 from runner.util.display_text import one_line
 from runner.util.http_client import HttpClient
-from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
+from runner.util.json_accessors import as_count, as_dict, as_list, as_text, decode_json
 
 SLOW_AFTER_S = 1.0
 """Seconds of a request above which the endpoint counts as slow."""
+
+_CONTEXT_FIELDS = ("max_model_len", "max_context_length", "context_length", "context_window")
+"""Fields of a listed model that vLLM and SGLang, Mistral, OpenRouter and Kimi, and Groq have."""
 
 Status: TypeAlias = Literal["up", "slow", "down", "misconfigured"]
 
@@ -40,6 +44,7 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
         note: how the URL or the model name differs from the profile, or None.
         rest_s: seconds for which the circuit breaker still blocks requests; None if it does not.
         limit: the rate limits of the profile.
+        context_tokens: size of the model's context, if the server's list of models has it.
     """
 
     name: str
@@ -53,6 +58,7 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     rest_s: float | None = None
     limit: RateLimit = RateLimit()
+    context_tokens: int | None = None
 
 
 async def check_endpoints(
@@ -84,6 +90,7 @@ class _EndpointCheck:
         self._target: Target | None = None
         self._latency_s: float | None = None
         self._has_response = False
+        self._context_tokens: int | None = None
 
     async def run(self) -> EndpointHealth:
         try:
@@ -127,6 +134,7 @@ class _EndpointCheck:
         names = set() if listed.status in (404, 405) else _names(self._require_ok(listed), "data", "id")
         if names and target.model not in names:  # some servers list no models
             raise _unknown_model(target.model, "is not among its models")
+        self._context_tokens = _listed_context(listed, target.model)
 
     def _check_chat_path(self, rejection: SmallResponse) -> None:
         # Rejecting the empty request as invalid, or with status 500, proves that the path exists.
@@ -174,7 +182,8 @@ class _EndpointCheck:
         if failure.is_missing_path and self._target is not None:
             path = one_line(urlsplit(self._target.url).path, 200)
             return f"no chat completions at {path}: correct the endpoint's URL in the profile"
-        if failure.status in (401, 403) or failure.status is None:
+        is_key = failure.status in (401, 403, None) or WRONG_KEY.search(str(failure))
+        if is_key and not failure.unknown_model:
             name = self._endpoint.spec.api_key_env or self._endpoint.spec.optional_key_env
             return (
                 f"set the variable {name} to a valid key"
@@ -206,6 +215,7 @@ class _EndpointCheck:
             note=note,
             rest_s=self._context.gate.wait_s(endpoint.spec.name) or None,
             limit=endpoint.spec.limit,
+            context_tokens=self._context_tokens,
         )
 
     def _configured(self) -> tuple[str, str]:
@@ -214,6 +224,13 @@ class _EndpointCheck:
 
 def _names(reply: SmallResponse, key: str, field: str) -> set[str]:
     return {as_text(as_dict(entry).get(field)) for entry in as_list(as_dict(decode_json(reply.body)).get(key))}
+
+
+def _listed_context(reply: SmallResponse, model: str) -> int | None:
+    for entry in map(as_dict, as_list(as_dict(decode_json(reply.body)).get("data"))):
+        if entry.get("id") == model:
+            return next(filter(None, (as_count(entry.get(name)) for name in _CONTEXT_FIELDS)), None)
+    return None
 
 
 def _unknown_model(model: str, problem: str) -> EndpointFailure:

@@ -33,6 +33,7 @@ class InferenceManager:
         timing: sources of time and random numbers; None: the real ones.
         gate: admits the requests; None: a ``LocalGate`` of its own.
         on_gateway_id: receives gateways' ids of episodes; None: ``remember_gateway_id``.
+        only: name of the only endpoint to use; None: all.
     """
 
     def __init__(
@@ -42,9 +43,12 @@ class InferenceManager:
         timing: Timing | None = None,
         gate: EndpointGate | None = None,
         on_gateway_id: OnGatewayId | None = None,
+        only: str | None = None,
     ) -> None:
         """Prepare the endpoints without connecting to them."""
-        self._context = context = InferenceContext.build(settings, environ, timing or Timing(), gate)
+        context = InferenceContext.build(settings, environ, timing or Timing(), gate)
+        endpoints = tuple(each for each in context.endpoints if only in (None, each.spec.name))
+        self._context = context = msgspec.structs.replace(context, endpoints=endpoints)
         specs = [endpoint.spec for endpoint in context.endpoints]
         self._feedback = FeedbackSender(settings.feedback, specs, environ, context.mask)
         self._metrics = MetricsReader(context)

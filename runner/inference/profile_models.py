@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.config import AgentSettings
@@ -84,6 +84,13 @@ class Models:
         This blocks the calling thread, so do not call it on the thread of an event loop.
         """
         return run_in_thread(lambda: self.manager.check(model, timeout_s=timeout_s))
+
+    def each_alone(self) -> Iterator[InferenceManager]:
+        """Yield a new manager of each endpoint alone, which knows nothing of earlier failures and lessons."""
+        from runner.inference.manager import InferenceManager
+
+        for endpoint in self.manager.endpoints:
+            yield InferenceManager(self.settings, self._environ, only=endpoint.name)
 
     def require(self, model: str | None) -> list[EndpointHealth]:
         """Check before a batch that an endpoint answers; return the endpoints' health, or no items for ``model=None``.

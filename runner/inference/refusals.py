@@ -21,7 +21,7 @@ WRONG_KEY: Final = re.compile(
 )
 UNKNOWN_MODEL: Final = re.compile(
     r"(?i)unknown (?:model|function)|invalid model name|model_not_found|no such model|not a valid model|"
-    r"\bmodel\b.{0,200}(?:not found|not exist|must start with|is not loaded|not been pulled)"
+    r"not found the model|\bmodel\b.{0,200}(?:not found|not exist|must start with|is not loaded|not been pulled)"
 )
 POLICY: Final = re.compile(
     r"(?i)content.?(?:filter|polic|management|safety|inspection)|safety|moderation|responsible.?ai|inappropriate|"
@@ -31,7 +31,7 @@ _CONTEXT: Final = re.compile(
     r"(?i)context.{0,20}(?:length|size|window)|\bcontext (?:is )?(?:full|overflow)|exceed_context|input token count|"
     r"maximum (?:number of )?(?:allowed )?(?:input |prompt )?tokens|too many (?:input |prompt )?tokens|"
     r"(?:prompt|input|messages?|request|conversation)\b.{0,60}\btoo (?:long|large)|reduce the length|"
-    r"longer than the (?:model|maximum)|max_new_tokens.{0,20} must be"
+    r"longer than the (?:model|maximum)|exceed.{0,20}token limit|max length exceeded|max_new_tokens.{0,20} must be"
 )
 _ANSWER_LIMIT: Final = re.compile(r"(?i)max_(?:completion_|new_)?tokens\W.{0,60}(?:too large|at most|less than)")
 _FIGURES: Final = (

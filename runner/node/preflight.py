@@ -43,6 +43,7 @@ from runner.worker.runner_setup import RunnerSetup
 
 if TYPE_CHECKING:
     from runner.inference.health import EndpointHealth
+    from runner.node.model_trial import ModelTrial
 
 BUS_TIMEOUT_S = 2.0
 """Maximum seconds for a bus to answer."""
@@ -144,6 +145,23 @@ def _endpoint_check(state: EndpointHealth) -> PreflightCheck:
         latency_s=state.latency_s,
         cause=state.cause,
         hint=state.hint,
+    )
+
+
+def trial_checks(trials: Sequence[ModelTrial], currency: str) -> list[PreflightCheck]:
+    """Return the checks of tried endpoints; they fail only if no endpoint has answered both turns."""
+    return _with_failures(
+        [
+            PreflightCheck(
+                what="trial",
+                name=trial.endpoint,
+                state="ok" if trial.failure is None else "warn",
+                detail=one_line(trial.describe(currency), 500),
+                cause=trial.failure or "; ".join(trial.warnings) or None,
+                hint=trial.hint,
+            )
+            for trial in trials
+        ]
     )
 
 

@@ -14,6 +14,7 @@ from runner.serve.mock_llm.scripted_reply import Fault
 from tests.support.command import run_agentgym
 from tests.support.model_server import ModelServer
 from tests.support.nats_server import NatsAccount
+from tests.support.rude_model import PendingRequest, RudeModel, closing, completion_response, http_response
 
 pytestmark = pytest.mark.long
 
@@ -176,6 +177,36 @@ def test_a_preflight_names_problems_and_hints(profile: str, bus: NatsAccount, tm
     assert "model lab" not in output
     assert "A run would fail" in output
     assert not (tmp_path / "data").exists()
+
+
+def test_models_are_tried_only_on_request(tmp_path: Path) -> None:
+    def answer(pending: PendingRequest) -> None:
+        has_key = pending.request.headers.get("authorization") == f"Bearer {KEY}"
+        refusal = http_response(401, b'{"error": {"message": "Incorrect API key provided"}}')
+        pending.send(closing(completion_response('Action: move({"direction": "left"})') if has_key else refusal))
+
+    options = ("preflight", "--config", "tried.yaml", "--env", "Maze")
+    with RudeModel(answer) as server:
+        endpoint = {"url": server.url, "name": "lab", "kind": "openai", "api_key_env": "LAB_KEY"}
+        price = {"small": {"prompt_per_mtok": 1.0, "completion_per_mtok": 2.0}}
+        agent = {"mode": "local", "local_fallback": None, "model": "small", "endpoints": [endpoint], "price": price}
+        (tmp_path / "tried.yaml").write_text(json.dumps({"id": "tried", "agent": agent}))
+        plain = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
+        assert not [request for request in server.chat_requests if request.json()["messages"]]
+        tried = run_agentgym(tmp_path, *options, "--try-models", environ={"LAB_KEY": KEY})
+        as_json = run_agentgym(tmp_path, *options, "--try-models", "--json", environ={"LAB_KEY": KEY})
+        failed = run_agentgym(tmp_path, *options, "--try-models", environ={"LAB_KEY": "sk-another-key-than-that"})
+    assert (plain.returncode, "agentgym-runner preflight --try-models" in plain.stdout) == (0, True)
+    assert (tried.returncode, "--try-models" in tried.stdout) == (0, False)
+    assert "as usual; wrote its action as text; 2 of 2 answers, 2,400 tokens, 0.0028 USD, " in tried.stdout
+    (trial,) = json.loads(as_json.stdout)["trials"]
+    assert (trial["endpoint"], trial["acts"], trial["failure"]) == ("lab", ["text", "text"], None)
+    assert (failed.returncode, failed.stdout.count("HTTP 401: Incorrect API key provided")) == (1, 2)
+    assert "set the variable LAB_KEY to a valid key" in failed.stdout
+    assert not any(KEY in each.stdout + each.stderr for each in (plain, tried, as_json, failed))
+    assert not (tmp_path / "data").exists()
+    oracle = run_agentgym(tmp_path, *options, "--agent", "oracle", "--try-models")
+    assert (oracle.returncode, "needs an agent with a model" in oracle.stderr) == (2, True)
 
 
 def test_a_preflight_can_be_limited_to_one_environment(profile: str, tmp_path: Path) -> None:

@@ -86,10 +86,12 @@ class ReactAgent:
         """Return the answer to the conversation, which is shortened until it fits into the endpoint's context."""
         known = session.capabilities(with_tools=as_calls)
         context_tokens = min(known.context_tokens or self._settings.context_tokens, self._settings.context_tokens)
-        chat = self._chat(episode, schemas, as_calls, context_tokens, known.reasoning)
+
+        def chat_of(context_tokens: int) -> Chat:
+            return self._chat(episode, schemas, as_calls, context_tokens, known.reasoning)
+
+        chat, shortest = chat_of(context_tokens), chat_of(1)
         while True:
-            shorter_tokens = context_tokens // 2
-            shorter = self._chat(episode, schemas, as_calls, shorter_tokens, known.reasoning)
             try:
                 return await session.infer(
                     chat,
@@ -98,13 +100,14 @@ class ReactAgent:
                     on_delta=episode.stream,
                     tracer=self.tracer,
                     on_tokens=episode.record_tokens,
-                    can_shorten=shorter != chat,
+                    can_shorten=shortest != chat,
                 )
             except ContextExceeded as exc:
-                if 0 < exc.context_tokens < context_tokens:
-                    shorter_tokens = exc.context_tokens
-                    shorter = self._chat(episode, schemas, as_calls, shorter_tokens, known.reasoning)
-                context_tokens, chat = shorter_tokens, shorter
+                is_figure_of_use = 0 < exc.context_tokens < context_tokens
+                context_tokens = exc.context_tokens if is_figure_of_use else context_tokens // 2
+                while (shorter := chat_of(context_tokens)) == chat:  # the chat is far below the profile's limit
+                    context_tokens //= 2
+                chat = shorter
 
     def _calls_tools(self, session: InferenceSession, schemas: list[ToolSchema]) -> bool:
         if self._settings.format == "react" or not schemas:

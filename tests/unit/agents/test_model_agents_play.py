@@ -11,12 +11,15 @@ from typing import Literal, TypeAlias
 import pytest
 
 from runner import plugins
+from runner.agents.model import ReactAgent
 from runner.config.profile import EndpointConfig
 from runner.episode.runner import Runner
 from runner.inference.manager import InferenceManager
-from runner.types import Limits, Outcome
-from tests.support.inference import agent_settings
+from runner.types import Action, EpisodeInfo, Limits, Outcome
+from tests.support.fakes import user
+from tests.support.inference import TOOLS, agent_settings, episode_header, inference_manager
 from tests.support.model_server import ModelServer
+from tests.support.rude_model import PendingRequest, RudeModel, closing, completion_response, http_response
 
 Format: TypeAlias = Literal["auto", "react"]
 ENVIRONMENTS = ["ALFWorld", "BabyAI", "Maze", "SQLGym", "TextCraft", "WebShop", "Wordle"]
@@ -78,3 +81,21 @@ async def test_the_test_oracle_solves_tasks_with_omitted_turns(agent: str, model
         runner = make_runner("ALFWorld", agent, "react", model_server, context_tokens=3000)
         trajectory = await runner.play_episode({"task_index": task})
         assert trajectory.outcome is Outcome.SUCCESS and len(trajectory.timesteps) < 15
+
+
+@pytest.mark.parametrize("refusal", ["This model's maximum context length is 600 tokens.", "the prompt is too long"])
+async def test_a_chat_far_below_the_profiles_limit_is_shortened_for_a_smaller_context(refusal: str) -> None:
+    def refuse_long_chats(pending: PendingRequest) -> None:
+        n_chars = sum(len(message["content"]) for message in pending.request.json()["messages"])
+        error = json.dumps({"error": {"message": refusal}}).encode()
+        short = completion_response('Action: up({"by": 1})')
+        pending.send(closing(http_response(400, error) if n_chars > 2400 else short))
+
+    with RudeModel(refuse_long_chats) as server:
+        manager = inference_manager(server.url, format="react", context_tokens=16_384)
+        agent = ReactAgent(inference_mngr=manager, settings=agent_settings(format="react", context_tokens=16_384))
+        agent.enter(EpisodeInfo(episode_header(), lambda: 60.0, lambda delta: None, max_rounds=9))
+        for _ in range(3):
+            _, action = await agent.act([user("a corridor " * 150)], TOOLS)
+            assert isinstance(action, Action)
+    assert len(server.requests) > 3

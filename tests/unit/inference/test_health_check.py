@@ -155,6 +155,16 @@ async def test_the_hint_for_a_wrong_url_names_its_path(
             "misconfigured",
             "set api_key_env to the name of the variable that holds its key",
         ),
+        (
+            error_response("API key not valid. Please pass a valid API key."),
+            "misconfigured",
+            "set api_key_env to the name of the variable that holds its key",
+        ),
+        (
+            error_response("Not found the model qwen35_9b or Permission denied", 400),
+            "misconfigured",
+            "check the endpoint's URL and model",
+        ),
     ],
 )
 async def test_the_path_is_checked_without_running_a_model(response: bytes, status: str, hint: str | None) -> None:
