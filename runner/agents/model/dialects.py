@@ -234,6 +234,11 @@ def _read_tags(parameter: str, close: str) -> Callable[[_Place], Reading]:
     return read
 
 
+def _value_until(tag: str) -> str:
+    """Return a pattern of text up to a tag, given without its ``<``; it never goes back."""
+    return rf"(?P<value>[^<]*+(?:<(?!{tag})[^<]*+)*+)"
+
+
 def _typed(text: str, schema: dict[str, Any]) -> object:
     """Return the value of a parameter in a tag: as JSON where its schema has types other than strings."""
     types = {
@@ -396,7 +401,8 @@ CALL_DIALECTS: Final = (
         "<function=",
         re.compile(rf"<function={_NAME}>(?!\s{{0,99}}\{{)"),
         _read_tags(
-            r"<parameter=(?P<key>[^>\n]{1,100})>(?P<value>.*?)(?P<whole></parameter>|(?=<parameter=|\Z))",
+            rf"<parameter=(?P<key>[^>\n]{{1,100}})>{_value_until('(?:/parameter>|parameter=)')}"
+            r"(?P<whole></parameter>|(?=<parameter=|\Z))",
             "</function>|</tool_call>|</seed:tool_call>",
         ),
         "<tool_call>\n<function=move>\n<parameter=direction>\nright\n</parameter>\n</function>\n</tool_call>",
@@ -407,7 +413,7 @@ CALL_DIALECTS: Final = (
         "<tool_call>",
         re.compile(rf"<tool_call>\s{{0,9}}{_NAME}\s{{0,9}}(?=<)"),
         _read_tags(
-            r"<arg_key>(?P<key>[^<]{1,100})</arg_key>\s*+<arg_value>(?P<value>.*?)(?P<whole></arg_value>)",
+            rf"<arg_key>(?P<key>[^<]{{1,100}})</arg_key>\s*+<arg_value>{_value_until('/arg_value>')}(?P<whole></arg_value>)",
             "</tool_call>",
         ),
         "<tool_call>move\n<arg_key>direction</arg_key>\n<arg_value>right</arg_value>\n</tool_call>",
@@ -418,7 +424,8 @@ CALL_DIALECTS: Final = (
         "invoke name=",
         re.compile(rf'<{_SPACE_NAME}invoke name="{_NAME}">'),
         _read_tags(
-            rf'<{_SPACE_NAME}parameter name="(?P<key>[^"\n]{{1,100}})"[^>\n]{{0,40}}>(?P<value>.*?)'
+            rf'<{_SPACE_NAME}parameter name="(?P<key>[^"\n]{{1,100}})"[^>\n]{{0,40}}>'
+            rf"{_value_until(f'/{_SPACE_NAME}parameter>')}"
             rf"(?P<whole></{_SPACE_NAME}parameter>)",
             f"</{_SPACE_NAME}invoke>",
         ),
@@ -468,6 +475,7 @@ END_TOKENS: Final = (
 )
 """Template tokens that end a turn or begin the next; ``</s>`` ends one only at the end of a text."""
 
+_LAST_TOKENS: Final = (*END_TOKENS, "</s>")
 _END_TOKEN = re.compile("|".join(map(re.escape, END_TOKENS)))
 _ROLE = re.compile(
     r"\s*+(?:<\|im_start\|>assistant\s|<\|start_header_id\|>assistant<\|end_header_id\|>|assistantfinal|"
@@ -509,10 +517,9 @@ def without_end_tokens(text: str) -> str:
     for _ in range(MAX_MARKS):
         while end and text[end - 1].isspace():
             end -= 1
-        token = next((token for token in (*END_TOKENS, "</s>") if text.endswith(token, 0, end)), None)
-        if token is None:
+        if not text.endswith(_LAST_TOKENS, 0, end):
             break
-        end -= len(token)
+        end -= next(len(token) for token in _LAST_TOKENS if text.endswith(token, 0, end))
     return text[:end]
 
 

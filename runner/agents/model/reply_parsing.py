@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from runner.agents.model.dialects import (
+    Tools,
     action_labels,
     clean_action,
     clean_call,
@@ -111,11 +112,10 @@ def parse_reply(
         mode: strict mode also understands the dialects of models, see ``dialects``; compat mode has AgentGym's rules.
     """
     text = message["content"] or ""
-    calls = _native_calls(message)
+    calls, tools = _native_calls(message), tool_parameters(schemas)
     if not calls and schemas and style != "raw":
-        calls = _written_calls(text, schemas, mode)
+        calls = _written_calls(text, tools, mode)
     if mode == "strict":
-        tools = tool_parameters(schemas)
         calls = [clean_call(call, tools) for call in calls]
     if calls and not _has_valid_arguments(calls[0]):
         text = flatten_tool_calls([message])[0]["content"] or ""
@@ -136,11 +136,6 @@ def _without_dialect(text: str, style: ActionStyle) -> str:
     return f"{ACTION_MARK} {clean_action(text, labels[-1] if style == 'last' else labels[0])}"
 
 
-def tool_names(schemas: Sequence[ToolSchema]) -> list[str]:
-    """Return the names of the tools."""
-    return [as_text(as_dict(schema.get("function")).get("name")) for schema in schemas]
-
-
 def _native_calls(message: Message) -> list[ToolCall]:
     functions = [(as_text(call.get("id")), as_dict(call.get("function"))) for call in message.get("tool_calls", [])]
     return [
@@ -153,22 +148,22 @@ def _has_valid_arguments(call: ToolCall) -> bool:
     return isinstance(decode_json(call.arguments.encode("utf-8", "replace")), dict)
 
 
-def _written_calls(text: str, schemas: Sequence[ToolSchema], mode: Mode) -> list[ToolCall]:
+def _written_calls(text: str, tools: Tools, mode: Mode) -> list[ToolCall]:
     """Return the call that a text contains, if any; a dialect's call precedes the JSON within its arguments."""
     start = text.find("{", text.rfind(ACTION_MARK) + 1)
-    call = _call_at_brace(text, start, schemas) if start >= 0 else None
-    found = find_call(text, tool_parameters(schemas)) if mode == "strict" else None
+    call = _call_at_brace(text, start, tools) if start >= 0 else None
+    found = find_call(text, tools) if mode == "strict" else None
     if found and (call is None or found.start < start < found.end):
         call = ToolCall("call_0", found.name, found.arguments)
     return [call] if call else []
 
 
-def _call_at_brace(text: str, start: int, schemas: Sequence[ToolSchema]) -> ToolCall | None:
+def _call_at_brace(text: str, start: int, tools: Tools) -> ToolCall | None:
     """Return the call at the first brace after the last ``Action:``, in a code block or not; None if there is none."""
     try:
         value, _ = _DECODER.raw_decode(text, start)
         prefix = _CALL_PREFIX.search(text[max(0, start - _MAX_PREFIX_CHARS) : start])
-        if prefix and prefix[1] in tool_names(schemas):
+        if prefix and prefix[1] in tools:
             return ToolCall("call_0", prefix[1], json.dumps(value))
         return _call_from_json(value)
     except (ValueError, RecursionError):
