@@ -106,7 +106,7 @@ async def test_dialects_are_understood_in_strict_mode_alone() -> None:
     assert step.action.text == "up"
     reply = {"role": "assistant", "content": "**Action**: up<|im_end|>", "reasoning_content": "Action: wait"}
     assert step.chats[0][-1] == reply
-    (step,) = compat.trajectory.timesteps
+    step = compat.trajectory.timesteps[0]
     assert step.action.text == "wait[/THINK]**Action**: up<|im_end|>"
     assert step.chats[0][-1] == {"role": "assistant", "content": text}
 
