@@ -6,8 +6,9 @@ uses, signatures, and fields that we do not know. Servers of thinking models ref
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Any, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -41,7 +42,6 @@ _PART_TEXTS = frozenset({"text", "thinking", "summary", "data"})
 _NOTES = frozenset({"origin", "reasoning_field"})
 _SHARED_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 """Fields that every endpoint gets."""
-_OPEN, _CLOSE = re.compile(r"<think(?:ing)?>", re.IGNORECASE), re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
 class InferenceQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -418,21 +418,52 @@ def _flatten_message(message: Message) -> Message:
     return message
 
 
-def split_thinking(text: str) -> tuple[str, str]:
-    """Split a text into the contents of all ``<think>`` blocks and the remaining text, each stripped.
+class ThinkingMark(NamedTuple):
+    """The marks around reasoning, as patterns without groups.
 
-    A block without an end tag extends to the end of the text. A block without a start tag extends from the beginning,
-    because some prompts already contain the start tag.
+    Attributes:
+        families: the models that write them.
+        hint: what both marks contain; other texts are not searched for them.
+        alone: whether the end mark without a start mark ends reasoning that began with the text, because some prompts
+            already contain the start mark.
     """
+
+    families: str
+    hint: str
+    start: str
+    end: str
+    alone: bool = True
+
+
+THINK_TAG: Final = ThinkingMark("Qwen, DeepSeek, GLM and others", "", "<(?i:think(?:ing)?>)", "</(?i:think(?:ing)?>)")
+
+
+def split_thinking(text: str, marks: tuple[ThinkingMark, ...] = (THINK_TAG,)) -> tuple[str, str]:
+    """Split a text into the contents of all blocks of reasoning and the remaining text, each stripped.
+
+    A block without an end mark extends to the end of the text. A block without a start mark extends from the beginning,
+    see ``ThinkingMark.alone``.
+    """
+    starts, lonely_ends, ends = _compile_marks(tuple(mark for mark in marks if mark.hint in text))
     thoughts, answers, position = [], [], 0
-    first_open, first_close = _OPEN.search(text), _CLOSE.search(text)
+    first_open, first_close = starts.search(text), lonely_ends.search(text)
     if first_close and (first_open is None or first_close.start() < first_open.start()):
         thoughts.append(text[: first_close.start()])
         position = first_close.end()
-    while opened := _OPEN.search(text, position):
+    while opened := starts.search(text, position):
         answers.append(text[position : opened.start()])
-        closed = _CLOSE.search(text, opened.end())
+        closed = ends[(opened.lastindex or 1) - 1].search(text, opened.end())
         thoughts.append(text[opened.end() : closed.start() if closed else len(text)])
         position = closed.end() if closed else len(text)
     answers.append(text[position:])
     return "\n".join(filter(None, map(str.strip, thoughts))), "".join(answers).strip()
+
+
+@functools.cache
+def _compile_marks(
+    marks: tuple[ThinkingMark, ...],
+) -> tuple[re.Pattern[str], re.Pattern[str], list[re.Pattern[str]]]:
+    """Return patterns of all start marks with one group each, of the end marks that stand alone, and of each end."""
+    starts = "|".join(f"({mark.start})" for mark in marks)
+    alone = "|".join(mark.end for mark in marks if mark.alone)
+    return re.compile(starts, re.DOTALL), re.compile(alone), [re.compile(mark.end) for mark in marks]

@@ -11,10 +11,11 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, cast
 
+from runner.agents.model.dialects import THINKING
 from runner.config.profile import AgentSettings
-from runner.inference.chat_format import flatten_tool_calls, split_thinking
+from runner.inference.chat_format import THINK_TAG, flatten_tool_calls, split_thinking
 from runner.inference.tool_calls import tool_call
-from runner.types import Action, Chat, InvalidAction, Message, ToolCall, ToolSchema
+from runner.types import Action, Chat, InvalidAction, Message, Mode, ToolCall, ToolSchema
 from runner.util.json_accessors import as_dict, as_text, content_text
 
 ReasoningTurns: TypeAlias = Literal["none", "calls", "all"]
@@ -65,9 +66,12 @@ class Conversation:
         self.turns.append([cast("Message", {"role": "assistant", "content": text or NO_ANSWER, **kept})])
 
 
-def strip_thinking(message: Message) -> Message:
-    """Return a model's reply with its inline reasoning moved from ``content`` to ``reasoning_content``."""
-    thought, answer = split_thinking(message["content"] or "")
+def strip_thinking(message: Message, mode: Mode = "strict") -> Message:
+    """Return a model's reply with its inline reasoning moved from ``content`` to ``reasoning_content``.
+
+    In compat mode only ``<think>`` marks reasoning.
+    """
+    thought, answer = split_thinking(message["content"] or "", THINKING if mode == "strict" else (THINK_TAG,))
     reasoning = "\n".join(filter(None, [message.get("reasoning_content"), thought]))
     calls = message.get("tool_calls")
     kept = {name: value for name, value in message.items() if name not in _REPLACED}

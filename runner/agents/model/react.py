@@ -75,8 +75,9 @@ class ReactAgent:
         self._conversation.add_observation(observation)
         inference = await self._infer(episode, session, tool_schemas, as_calls)
         self.last_usage, self.last_response_flow_id = inference.usage, inference.flow_id
-        reply = strip_thinking(inference.noted)
-        action = parse_reply(reply, action_style(episode.header.env), tool_schemas, as_calls=as_calls)
+        mode = episode.header.mode
+        reply = strip_thinking(inference.noted, mode)
+        action = parse_reply(reply, action_style(episode.header.env), tool_schemas, as_calls=as_calls, mode=mode)
         self._conversation.add_reply(reply, action)
         return [[*inference.sent, *stored_chat([reply])]], _explain(action, inference)
 

@@ -2,7 +2,7 @@
 
 The rule of an environment finds the action in a plain text; model text is never evaluated. The rules are those of
 AgentGym's clients, ``agentenv/agentenv/envs/<environment>.py`` (``lmrlgym.py`` for Maze and Wordle), so an answer
-means the same in AgentGym and in this runner.
+means the same in AgentGym and in this runner. In strict mode, forms that ``dialects`` lists are understood as well.
 """
 
 from __future__ import annotations
@@ -12,8 +12,17 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
+from runner.agents.model.dialects import (
+    Tools,
+    action_labels,
+    clean_action,
+    clean_call,
+    find_call,
+    tool_parameters,
+    without_tokens,
+)
 from runner.inference.chat_format import flatten_tool_calls
-from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema
+from runner.types import Action, InvalidAction, Message, Mode, ToolCall, ToolSchema
 from runner.util.json_accessors import as_dict, as_text, decode_json
 
 ActionStyle: TypeAlias = Literal["once", "first", "last", "sql", "fence", "raw"]
@@ -88,7 +97,7 @@ _MAX_PREFIX_CHARS = 120
 
 
 def parse_reply(
-    message: Message, style: ActionStyle, schemas: Sequence[ToolSchema], *, as_calls: bool
+    message: Message, style: ActionStyle, schemas: Sequence[ToolSchema], *, as_calls: bool, mode: Mode = "strict"
 ) -> Action | InvalidAction:
     """Return the action in a reply: native tool calls, else a call written as text, else an action text.
 
@@ -100,24 +109,31 @@ def parse_reply(
         style: the environment's rule for finding an action in a text.
         schemas: the available tools.
         as_calls: whether the model was instructed to call tools.
+        mode: strict mode also understands the dialects of models, see ``dialects``; compat mode has AgentGym's rules.
     """
     text = message["content"] or ""
-    calls = _native_calls(message)
-    if not calls and schemas and style != "raw" and (call := _find_written_call(text, schemas)):
-        calls = [call]
+    calls, tools = _native_calls(message), tool_parameters(schemas)
+    if not calls and schemas and style != "raw":
+        calls = _written_calls(text, tools, mode)
+    if mode == "strict":
+        calls = [clean_call(call, tools) for call in calls]
     if calls and not _has_valid_arguments(calls[0]):
         text = flatten_tool_calls([message])[0]["content"] or ""
         return InvalidAction(text, f"the arguments of {calls[0].name} as a JSON object")
     if calls:
         return Action(tool_calls=[calls[0], *filter(_has_valid_arguments, calls[1:])])
-    if action := parse_action(text, style):
+    if action := parse_action(_without_dialect(text, style) if mode == "strict" else text, style):
         return Action(text=action)
     return InvalidAction(text, f"one tool call, or {EXPECTED_FORMAT[style]}" if as_calls else EXPECTED_FORMAT[style])
 
 
-def tool_names(schemas: Sequence[ToolSchema]) -> list[str]:
-    """Return the names of the tools."""
-    return [as_text(as_dict(schema.get("function")).get("name")) for schema in schemas]
+def _without_dialect(text: str, style: ActionStyle) -> str:
+    """Return a text as AgentGym's rules expect it: without template tokens and with a plain ``Action:``."""
+    text = without_tokens(text)
+    labels = action_labels(text) if style in ("once", "first", "last") else []
+    if not labels or (style == "once" and len(labels) > 1):
+        return text
+    return f"{ACTION_MARK} {clean_action(text, labels[-1] if style == 'last' else labels[0])}"
 
 
 def _native_calls(message: Message) -> list[ToolCall]:
@@ -132,16 +148,22 @@ def _has_valid_arguments(call: ToolCall) -> bool:
     return isinstance(decode_json(call.arguments.encode("utf-8", "replace")), dict)
 
 
-def _find_written_call(text: str, schemas: Sequence[ToolSchema]) -> ToolCall | None:
+def _written_calls(text: str, tools: Tools, mode: Mode) -> list[ToolCall]:
+    """Return the call that a text contains, if any; a dialect's call precedes the JSON within its arguments."""
+    start = text.find("{", text.rfind(ACTION_MARK) + 1)
+    call = _call_at_brace(text, start, tools) if start >= 0 else None
+    found = find_call(text, tools) if mode == "strict" else None
+    if found and (call is None or found.start < start < found.end):
+        call = ToolCall("call_0", found.name, found.arguments)
+    return [call] if call else []
+
+
+def _call_at_brace(text: str, start: int, tools: Tools) -> ToolCall | None:
     """Return the call at the first brace after the last ``Action:``, in a code block or not; None if there is none."""
-    body = text.rpartition(ACTION_MARK)[2]
-    start = body.find("{")
-    if start < 0:
-        return None
     try:
-        value, _ = _DECODER.raw_decode(body, start)
-        prefix = _CALL_PREFIX.search(body[max(0, start - _MAX_PREFIX_CHARS) : start])
-        if prefix and prefix[1] in tool_names(schemas):
+        value, _ = _DECODER.raw_decode(text, start)
+        prefix = _CALL_PREFIX.search(text[max(0, start - _MAX_PREFIX_CHARS) : start])
+        if prefix and prefix[1] in tools:
             return ToolCall("call_0", prefix[1], json.dumps(value))
         return _call_from_json(value)
     except (ValueError, RecursionError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from typing import get_args
 
 import msgspec
 
@@ -15,7 +17,7 @@ from runner.inference.chat_format import InferenceQuestion, ModelReply, flatten_
 from runner.inference.errors import EndpointFailure
 from runner.inference.providers import Target
 from runner.inference.tool_calls import MAX_TOOL_CALLS
-from runner.types import Action, InvalidAction, ToolSchema
+from runner.types import Action, InvalidAction, Mode, ToolSchema
 from runner.util.json_accessors import decode_json
 from tests.fuzz.oracles import outcome
 
@@ -31,6 +33,20 @@ TOKENS = (
     b'move({\\"to\\": \\"left\\"})',
     b'{\\"function_name\\": \\"move\\", \\"arguments\\": {}}',
     b"\\ud800",
+    b"[TOOL_CALLS]move[ARGS]",
+    b"<function=move>",
+    b"<parameter=to>",
+    b"</function>",
+    b"<tool_call>move",
+    b"</tool_call>",
+    b"<arg_key>to</arg_key><arg_value>",
+    b"<|channel|>analysis<|message|>",
+    b"to=functions.move",
+    b"<|tool_call>call:move{to:",
+    b"[move(to='left')]",
+    b"**Action:**",
+    b"<|im_end|>",
+    b"Observation:",
 )
 STYLES: tuple[ActionStyle, ...] = ("once", "first", "last", "sql", "fence", "raw")
 TOOLS: list[ToolSchema] = [{"type": "function", "function": {"name": "move", "parameters": {}}}]
@@ -50,8 +66,8 @@ def check_reply(reply: ModelReply) -> None:
     ids = [call["id"] for call in reply.tool_calls]
     assert len(set(ids)) == len(ids) <= MAX_TOOL_CALLS and all(ids)
     thought_through = strip_thinking(message)
-    for style in STYLES:
-        _check_action(parse_action(thought_through, style, TOOLS, as_calls=style == "last"))
+    for style, mode in itertools.product(STYLES, get_args(Mode)):
+        _check_action(parse_action(thought_through, style, TOOLS, as_calls=style == "last", mode=mode))
     conversation = Conversation()
     conversation.add_observation([{"role": "user", "content": "o"}])
     conversation.add_reply(thought_through, parse_action(thought_through, "last", TOOLS, as_calls=True))

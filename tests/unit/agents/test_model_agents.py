@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+import msgspec
 import pytest
 
 from runner.agents.model import ReactAgent, ToolsAgent
@@ -14,7 +15,7 @@ from runner.errors import AgentFault
 from runner.inference.manager import InferenceManager
 from runner.serve.mock_llm.scripted_reply import ScriptedCall, ScriptedReply, ScriptResponder
 from runner.tracing import SpanList, Tracer
-from runner.types import Action, Chat, EpisodeEvent, Limits, Outcome, StepResult, TokensStreamed, Trajectory
+from runner.types import Action, Chat, EpisodeEvent, Limits, Mode, Outcome, StepResult, TokensStreamed, Trajectory
 from tests.support.fakes import Counter, user
 from tests.support.inference import agent_settings, episode_header
 from tests.support.model_server import ModelServer
@@ -62,6 +63,7 @@ async def play_counter(
     limits: Limits | None = None,
     stream: bool = False,
     goal: int = 3,
+    mode: Mode = "strict",
 ) -> EpisodeResult:
     result = EpisodeResult()
     with ModelServer(ScriptResponder(replies), models=["scripted"]) as server:
@@ -74,7 +76,8 @@ async def play_counter(
             limits=limits or Limits(max_duration_s=30),
         )
         tracer = Tracer(collectors=[result.spans])
-        context = EpisodeContext(header=episode_header(), tracer=tracer, emit=result.events.append)
+        header = msgspec.structs.replace(episode_header(), mode=mode)
+        context = EpisodeContext(header=header, tracer=tracer, emit=result.events.append)
         result.trajectory = await runner.play_episode(context=context)
         result.requests = [json.loads(received.body) for received in server.received]
     return result
@@ -91,6 +94,21 @@ async def test_a_step_records_the_request_and_the_reply() -> None:
     assert steps[0].chats == [[*first, {"role": "assistant", "content": UP, "reasoning_content": "hm"}]]
     assert steps[1].chats == [[*second, {"role": "assistant", "content": UP, "reasoning_content": "ha"}]]
     assert not any("hm" in json.dumps(chat) or "think" in json.dumps(chat[1:]) for chat in result.chats)
+
+
+async def test_dialects_are_understood_in_strict_mode_alone() -> None:
+    text = "[THINK]Action: wait[/THINK]**Action**: up<|im_end|>"
+    strict, compat = [
+        await play_counter(text, goal=1, mode=mode, limits=Limits(max_unparsed=1, max_duration_s=30))
+        for mode in get_args(Mode)
+    ]
+    (step,) = strict.trajectory.timesteps
+    assert step.action.text == "up"
+    reply = {"role": "assistant", "content": "**Action**: up<|im_end|>", "reasoning_content": "Action: wait"}
+    assert step.chats[0][-1] == reply
+    step = compat.trajectory.timesteps[0]
+    assert step.action.text == "wait[/THINK]**Action**: up<|im_end|>"
+    assert step.chats[0][-1] == {"role": "assistant", "content": text}
 
 
 async def test_each_step_has_its_token_usage() -> None:
