@@ -104,9 +104,9 @@ def report_damaged(files: Iterable[DamagedFile]) -> None:
         print_stderr(f"Skipped {file.path}: {file.reason}")
 
 
-def environment_cell(env: str, mode: str, data_label: str) -> str:
-    """Return the name of an environment; add the mode unless it is strict, and the data label unless it is empty."""
-    return " · ".join([env, *(label for label in (mode if mode != "strict" else "", data_label) if label)])
+def environment_cell(env: str, mode: str, data_label: str, shape: str = "") -> str:
+    """Return the name of an environment; add mode, data label and shape of requests where they are not the usual."""
+    return " · ".join([env, *(label for label in (mode if mode != "strict" else "", data_label, shape) if label)])
 
 
 def outcomes_cell(outcomes: Mapping[str, int], n_unscored: int = 0) -> str:

@@ -99,6 +99,7 @@ class ReactAgent:
                     tracer=self.tracer,
                     on_tokens=episode.record_tokens,
                     can_shorten=shorter != chat,
+                    tools_as_text=bool(schemas) and not as_calls and self._settings.format != "react",
                 )
             except ContextExceeded as exc:
                 if 0 < exc.context_tokens < context_tokens:
