@@ -107,7 +107,10 @@ def _summary_cell(aligned: AlignedEpisodes | None, width: int) -> Cell:
         text = fill_in("{} of {} differ, the first is step {}", format_count(n), steps, first)
     if aligned.reset_differs:
         text = join([trusted("the first observations differ · "), text])
-    return Cell(cut(text, width), "good" if aligned.divergence is None and not aligned.reset_differs else "warn")
+    if note := aligned.shape_note:
+        text = join([sanitize_line(note), text], " · ")
+    same = aligned.divergence is None and not aligned.reset_differs and not note
+    return Cell(cut(text, width), "good" if same else "warn")
 
 
 class _Part(NamedTuple):

@@ -158,7 +158,7 @@ def earlier_messages(n: int) -> str:
 
 
 def message_blocks(message: object) -> Iterator[Block]:
-    """Yield blocks of the reasoning, text and tool calls of a message."""
+    """Yield blocks of the reasoning, refusal, text and tool calls of a message; the JSON shows its other fields."""
     fields = message_fields(message)
     role = fields.get("role")
     known = _ROLES.get(role) if isinstance(role, str) else None
@@ -172,7 +172,10 @@ def message_blocks(message: object) -> Iterator[Block]:
     if thought:
         yield text_block("thought", trusted("thought"), thought)
     calls = fields.get("tool_calls")
-    if rest or not (thought or calls):
+    refusal = content_text(fields.get("refusal")) if kind == "action" else ""
+    if refusal:
+        yield text_block("warning", trusted("refusal"), refusal, full_length=cut.get("refusal"))
+    if rest or not (thought or calls or refusal):
         yield text_block(kind, title, rest, title_text=title_text, full_length=cut.get("content"))
     yield from (_tool_call(call) for call in (calls if isinstance(calls, list) else ()))
 

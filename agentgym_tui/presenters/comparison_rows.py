@@ -109,6 +109,7 @@ def comparison_lines(comparison: Comparison | None, width: int) -> list[Line]:
             [
                 [Cell(join([trusted("success "), rate_text(comparison.success_rate)]))],
                 [Cell(join([trusted("baseline "), rate_text(comparison.baseline_rate)]))],
+                [Cell(sanitize_line(comparison.shape_note), "warn")] if comparison.shape_note else [],
             ],
             width,
         ),

@@ -114,8 +114,9 @@ def sparkline(rates: list[float]) -> SafeText:
 
 
 def data_text(row: ResultRow) -> SafeText:
-    """Return the data label, and the mode where it is not the strict one."""
-    return sanitize_line(" ".join(filter(None, (row.data_label, row.mode if row.mode != "strict" else ""))), 40)
+    """Return the shape of requests, the data label and the mode, each where it is not the usual one."""
+    mode = row.mode if row.mode != "strict" else ""
+    return sanitize_line(" ".join(filter(None, (row.shape, row.data_label, mode))), 60)
 
 
 def player_text(row: ResultRow) -> SafeText:

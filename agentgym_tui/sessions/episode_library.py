@@ -310,6 +310,7 @@ def _step_from_record(record: TimeStep) -> StepState:
     return StepState(
         **{
             **same,
+            "shape": record.shape or "",
             "phases": None if record.phases is None else clamp_phases(record.phases),
             "content": DecodedMessages([as_messages(chat) for chat in record.chats], as_messages(record.observation)),
             "action": LiveAction(record.action.text, record.action.tool_calls),

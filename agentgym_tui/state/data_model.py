@@ -16,7 +16,16 @@ from agentgym_tui.state.episode_content import DecodedMessages, Messages, RawMes
 from agentgym_tui.state.machine import MachineInfo
 from agentgym_tui.state.normalize import as_aware
 from runner.events.live import LiveAction
-from runner.types import GpuUse, Phases, Tokens, WorkerCounts, WorkerInfo, fallback_endpoints, skipped_endpoints
+from runner.types import (
+    GpuUse,
+    Phases,
+    Tokens,
+    WorkerCounts,
+    WorkerInfo,
+    fallback_endpoints,
+    join_shapes,
+    skipped_endpoints,
+)
 from runner.types.notes import Note
 
 Outcome: TypeAlias = str
@@ -28,6 +37,7 @@ class StepState(msgspec.Struct, gc=False):
 
     Attributes:
         warnings: deviations of the step from the configuration, such as failed endpoints.
+        shape: the shape of its request, see ``Usage``.
         left_out: number of messages of the step that are missing from ``content``.
         phases: how the step's wall time is split; None in data of earlier versions.
         world: picture of the environment after the step, as JSON; empty if there is none.
@@ -50,6 +60,7 @@ class StepState(msgspec.Struct, gc=False):
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
+    shape: str = ""
     left_out: int = 0
     phases: Phases | None = None
     world: bytes = b""
@@ -154,6 +165,7 @@ class Episode(msgspec.Struct):
         worker: the worker that plays or played the episode; None if it is not known.
         unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
         reported_fallback: ``fallback`` of the completion event or the index row, for an episode without its steps.
+        reported_shape: ``shape`` of the index row, likewise.
         evaluation: the evaluation in the episode's file, any JSON object; None if it is not known or there is none.
         gpu: what the GPUs did for it; None if it is not known.
         found_flags: what is wrong with it: names of flags, and the step where each begins, None for the whole episode.
@@ -199,6 +211,7 @@ class Episode(msgspec.Struct):
     worker: WorkerInfo | None = None
     unscored: bool = False
     reported_fallback: str | None = None
+    reported_shape: str = ""
     evaluation: dict[str, Any] | None = None
     gpu: GpuUse | None = None
     found_flags: tuple[tuple[str, int | None], ...] = ()
@@ -230,6 +243,11 @@ class Episode(msgspec.Struct):
     def fallback(self) -> str | None:
         """Endpoints that answered after another endpoint had failed, as one text; None if no endpoint failed."""
         return fallback_endpoints((step.endpoint, step.warnings) for step in self.steps) or self.reported_fallback
+
+    @property
+    def shape(self) -> str:
+        """The shape of requests that its steps were played under; "" if it is the usual one, or not known."""
+        return join_shapes(step.shape for step in self.steps) or self.reported_shape
 
 
 class EnvironmentState(msgspec.Struct):

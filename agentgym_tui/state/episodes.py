@@ -203,6 +203,7 @@ class EpisodeRegistry:
         if (episode := self.running.get(row.episode_id)) is not None:
             episode.error_type = clip_optional(row.error_type)
             episode.reported_fallback = clip_optional(row.fallback)
+            episode.reported_shape = clip_name(row.shape)
             self._record_result(episode, row)
 
     def merge_file(self, episode: Episode, boot: str) -> bool:

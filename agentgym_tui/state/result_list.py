@@ -1,4 +1,4 @@
-"""List of results, one row per environment, data, mode, agent and model or per batch, with sorting and search."""
+"""List of results, one row per environment, data, mode, agent, model and shape, or batch, with sorting and search."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from agentgym_tui.state.episode_query import exact_terms
 from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.query import FieldSet, search_text
 from agentgym_tui.state.sorting import Rank, number_rank, text_rank
+from runner.types import SHAPES
 
 if TYPE_CHECKING:
     from runner.results.summary import ResultRow, Selection
@@ -45,6 +46,7 @@ RESULT_FIELDS: Final[FieldSet[ResultRow]] = FieldSet(
     ("model", "text", "model; none for baselines", lambda row: row.model),
     ("data", "text", "label of the environment's data", lambda row: row.data_label),
     ("mode", "text", "rules", lambda row: row.mode),
+    ("shape", "text", "how requests differ, as the server refused the usual", lambda row: row.shape),
     ("batch", "id", "beginning of the id of the batch", lambda row: row.batch_id),
     ("episodes", "number", "number of episodes", lambda row: row.n),
     ("success", "number", "success rate from 0 to 1", lambda row: row.success_rate),
@@ -54,7 +56,7 @@ RESULT_FIELDS: Final[FieldSet[ResultRow]] = FieldSet(
     ("cost", "number", "sum of the costs", lambda row: row.cost),
     ("time", "duration", "mean duration, such as 90s or 2m", lambda row: row.completion_time_sec),
     ("tokens", "number", "sum of the tokens", lambda row: row.tokens.total),
-    values={"mode": ("strict", "compat")},
+    values={"mode": ("strict", "compat"), "shape": SHAPES},
 )
 """The fields of a result in a query."""
 
@@ -84,7 +86,7 @@ class ResultList(FilteredList["ResultRow"]):
 
 def result_key(row: ResultRow) -> str:
     """Return the key of a row, which stays the same when its numbers change."""
-    return repr((row.env, row.data_label, row.mode, row.agent, row.model, row.batch_id))
+    return repr((row.env, row.data_label, row.mode, row.agent, row.model, row.shape, row.batch_id))
 
 
 def selection_of(row: ResultRow) -> Selection:
@@ -98,6 +100,7 @@ def selection_of(row: ResultRow) -> Selection:
         has_model=row.model is not None,
         data_label=row.data_label,
         mode=row.mode,
+        shape=row.shape,
         batch=row.batch_id,
     )
 
@@ -134,8 +137,10 @@ def episodes_filter(rows: Sequence[ResultRow], **terms: object) -> str:
         named["batch"] = batches
     if first.mode != "strict":
         named["mode"] = first.mode
+    if any(shapes := tuple(dict.fromkeys(row.shape for row in rows))):
+        named["shape"] = shapes
     return exact_terms(**named, **({"data": first.data_label} if first.data_label else {}))
 
 
 def _search_text(row: ResultRow) -> str:
-    return search_text((row.env, row.agent, row.model or BASELINE, row.data_label, row.mode, row.batch_id))
+    return search_text((row.env, row.agent, row.model or BASELINE, row.data_label, row.mode, row.shape, row.batch_id))

@@ -12,7 +12,7 @@ from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.episode_content import FIELD_BYTES, DecodedMessages, RawMessages, Spans
 from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, clamp_count, clamp_finite, clip_name, clip_optional, json_size
 from runner.events.live import LazyTimestep, LiveAction
-from runner.types import Phases, Tokens
+from runner.types import Phases, Tokens, join_shapes
 from runner.types.cells import MAX_CELLS_BYTES
 
 MAX_WARNINGS = 20
@@ -44,6 +44,7 @@ def step_from_item(item: LazyTimestep) -> StepState:
         tokens=item.tokens,
         cost=item.cost,
         warnings=tuple([warning[:MAX_CAUSE_CHARS] for warning in item.warnings[:MAX_WARNINGS]]),
+        shape=join_shapes([item.shape]),
         left_out=clamp_count(item.left_out),
         phases=None if item.phases is None else clamp_phases(item.phases),
         world=world_from_item(item.world),

@@ -87,6 +87,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
         currency: currency of ``cost``, or None if it is not known.
         latency_s: mean seconds per model answer, or None without answers.
         answers: number of model answers by ``endpoint: model``; several keys show that a fallback was used.
+        shapes: number of episodes by shape of requests, without those of the usual one.
         problems: messages of the errors that occurred while episodes were stored.
         interruption: why the batch was interrupted, if its environment server was gone for too long, files, memory or
             threads ran out, workers were lost, or its budget is used up.
@@ -120,6 +121,7 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     currency: str | None = None
     latency_s: float | None = None
     answers: dict[str, int] = {}
+    shapes: dict[str, int] = {}
     episodes: list[EpisodeSummary]
     problems: list[str]
     interruption: str | None = None
@@ -151,6 +153,7 @@ class BatchStats:
         self._currency: str | None = None
         self._model_s = 0.0
         self._answers: Counter[str] = Counter()
+        self._shapes: Counter[str] = Counter()
         self._outcomes: Counter[Outcome] = Counter()
         self._workers: dict[str, WorkerStatus] = {}
         self._n_lost = 0
@@ -160,6 +163,8 @@ class BatchStats:
         self.episodes.append(_summary(record))
         self.add_answers(record)
         self._outcomes[record.outcome] += 1
+        if shape := record.shape:
+            self._shapes[shape] += 1
         self.n_unscored += record.unscored
         if record.outcome not in UNRATED and not record.unscored:
             self.n_rated += 1
@@ -286,6 +291,7 @@ class BatchStats:
             currency=self._currency,
             latency_s=self._model_s / self._answers.total() if self._answers else None,
             answers=dict(self._answers.most_common()),
+            shapes=dict(self._shapes.most_common()),
             episodes=self.episodes,
             problems=self.problems,
             workers=self.workers,

@@ -13,14 +13,13 @@ from runner.cli.report import format_number
 from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, safe_text, write_result
 from runner.errors import ConfigError
-from runner.results.alignment import AlignedEpisodes, AlignedStep, Segment, StepText, align, word_segments
+from runner.results.alignment import SIDES, AlignedEpisodes, AlignedStep, Segment, StepText, align, word_segments
 from runner.store import EpisodeStore, open_index_to_read
 from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.display_text import one_line, pluralize
 from runner.util.files import read_file
 
-SIDES = ("A", "B")
 _COMPARED = ("action", "observation")
 _ADVICE = "agentgym-runner episodes lists the ids"
 
@@ -88,7 +87,8 @@ def _fields(aligned: AlignedEpisodes) -> dict[str, object]:
         {"index": step.index, "a": step.left, "b": step.right, "differences": step.differences}
         for step in aligned.steps
     ]
-    return {"reset_differs": aligned.reset_differs, "divergence": aligned.divergence, "steps": steps}
+    shapes = dict(zip(("a", "b"), aligned.shapes, strict=True))
+    return {"reset_differs": aligned.reset_differs, "shapes": shapes, "divergence": aligned.divergence, "steps": steps}
 
 
 def _lines(left: EpisodeRecord, right: EpisodeRecord, aligned: AlignedEpisodes, *, everything: bool) -> Iterator[str]:
@@ -96,6 +96,8 @@ def _lines(left: EpisodeRecord, right: EpisodeRecord, aligned: AlignedEpisodes, 
         yield f"{side}  {_headline(episode)}"
     if aligned.reset_differs:
         yield "The first observations differ: these are different tasks, or different data."
+    if aligned.shape_note:
+        yield f"The {aligned.shape_note}."
     if aligned.divergence is None:
         yield f"No difference in {pluralize(len(aligned.steps), 'step')}."
     else:

@@ -67,7 +67,7 @@ def _agent_label(result: BatchResult) -> str:
 def _row(result: BatchResult, data_dir: Path) -> list[str]:
     n_not_stored = _n_not_stored(result, data_dir)
     return [
-        environment_cell(result.env, result.mode, result.data_label),
+        environment_cell(result.env, result.mode, result.data_label, _shapes(result)),
         f"{result.n_episodes}/{result.n_planned}",
         str(result.n_errors),
         format_success(result.success_rate, result.n_rated, result.n_episodes),
@@ -76,6 +76,12 @@ def _row(result: BatchResult, data_dir: Path) -> list[str]:
         format_number(result.mean_rounds),
         outcomes_cell(result.outcomes | ({"not stored": n_not_stored} if n_not_stored else {}), result.n_unscored),
     ]
+
+
+def _shapes(result: BatchResult) -> str:
+    """Return the shapes of requests, each with its number of episodes unless all had it."""
+    n = result.n_episodes
+    return " · ".join(f"{shape}{f' in {count}' if count < n else ''}" for shape, count in result.shapes.items())
 
 
 def _n_not_stored(result: BatchResult, data_dir: Path) -> int:
@@ -104,9 +110,9 @@ def report_damaged(files: Iterable[DamagedFile]) -> None:
         print_stderr(f"Skipped {file.path}: {file.reason}")
 
 
-def environment_cell(env: str, mode: str, data_label: str) -> str:
-    """Return the name of an environment; add the mode unless it is strict, and the data label unless it is empty."""
-    return " · ".join([env, *(label for label in (mode if mode != "strict" else "", data_label) if label)])
+def environment_cell(env: str, mode: str, data_label: str, shape: str = "") -> str:
+    """Return the name of an environment; add mode, data label and shape of requests where they are not the usual."""
+    return " · ".join([env, *(label for label in (mode if mode != "strict" else "", data_label, shape) if label)])
 
 
 def outcomes_cell(outcomes: Mapping[str, int], n_unscored: int = 0) -> str:

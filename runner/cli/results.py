@@ -160,7 +160,7 @@ def _gpu_cell(row: ResultRow) -> str:
 
 
 def _names(row: ResultRow) -> tuple[str, ...]:
-    return environment_cell(row.env, row.mode, row.data_label), row.agent
+    return environment_cell(row.env, row.mode, row.data_label, row.shape), row.agent
 
 
 def _numbers(row: ResultRow, metrics: Sequence[str]) -> tuple[str, ...]:

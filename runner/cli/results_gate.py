@@ -31,9 +31,8 @@ _LEGEND = "+ success, - failure, t round limit, T time limit, E error, c cancell
 def print_matrices(matrices: Sequence[TaskMatrix]) -> None:
     """Print a table of tasks and attempts for each matrix, and one of its pass@k and pass^k."""
     for matrix in matrices:
-        name = (
-            f"{_player(matrix.agent, matrix.model)} in {environment_cell(matrix.env, matrix.mode, matrix.data_label)}"
-        )
+        env = environment_cell(matrix.env, matrix.mode, matrix.data_label, matrix.shape)
+        name = f"{_player(matrix.agent, matrix.model)} in {env}"
         rows = [_task_cells(task) for task in matrix.tasks]
         print_table(f"Tasks of {name} ({_LEGEND})", ("task", "attempts", "success", "reward", "note"), rows)
         cells = [(str(e.k), str(e.n_tasks), f"{e.pass_at_k:.1%}", f"{e.pass_hat_k:.1%}") for e in matrix.estimates]
@@ -51,6 +50,7 @@ def print_comparison(comparison: Comparison, baseline: str) -> None:
         f"{len(comparison.won)} won, {len(comparison.lost)} lost, {comparison.n_tied} tied, "
         f"{comparison.n_unpaired} without a partner; success {_rate(comparison.success_rate)}, "
         f"baseline {_rate(comparison.baseline_rate)}; p = {comparison.p_value:.3g} (sign test)"
+        + (f"; {comparison.shape_note}" if comparison.shape_note else "")
     )
 
 
@@ -77,8 +77,8 @@ def _below(rows: Sequence[ResultRow], bound: float) -> list[str]:
     if not rows:
         return [f"no episode is selected, so no success rate reaches {bound:.1%}"]
     return [
-        f"{_player(row.agent, row.model)} in {row.env}: success rate "
-        f"{format_success(row.success_rate, row.n_rated, row.n)}"
+        f"{_player(row.agent, row.model)} in {environment_cell(row.env, row.mode, row.data_label, row.shape)}: "
+        f"success rate {format_success(row.success_rate, row.n_rated, row.n)}"
         f" is below {bound:.1%}"
         for row in rows
         if row.success_rate is None or row.success_rate < bound

@@ -200,6 +200,7 @@ class StepRunner(msgspec.Struct):
             return msgspec.structs.replace(step, phases=phases)
         values = msgspec.structs.asdict(usage)
         del values["times"]
+        values["shape"] = usage.shape or msgspec.UNSET
         return msgspec.structs.replace(step, phases=phases, **values)
 
     def _check_schemas(self, schemas: list[ToolSchema]) -> list[ToolSchema]:

@@ -116,6 +116,10 @@ class _TimestepFields(EpisodeItemBase, kw_only=True):
     warnings: Annotated[
         list[str], Meta(description="deviations from the configuration, such as a fallback endpoint that responded")
     ] = msgspec.field(default_factory=list)
+    shape: Annotated[
+        str | UnsetType,
+        Meta(description="shape of the request where the server refused the usual one, e.g. `tools as text`"),
+    ] = UNSET
     left_out: Annotated[int, Meta(description="messages left out for size; the episode file has them")] = 0
     phases: Annotated[
         Phases | None,

@@ -51,6 +51,7 @@ class _StepExtra(msgspec.Struct, kw_only=True):
     env_s: float
     ttft_s: float | UnsetType = UNSET
     warnings: tuple[str, ...] | UnsetType = UNSET
+    shape: str | UnsetType = UNSET
     cost: float | UnsetType = UNSET
     unparsed_arguments: dict[str, str] | UnsetType = UNSET
     sequences: list[dict[str, Any]] | UnsetType = UNSET
@@ -153,6 +154,7 @@ def _agent_step(turn: Turn, episode: EpisodeRecord, number: int, step_id: int, a
         env_s=step.env_s,
         ttft_s=_known(step.ttft_s),
         warnings=step.warnings or UNSET,
+        shape=step.shape,
         cost=_known(step.cost),
         unparsed_arguments=unparsed or UNSET,
         sequences=tokens.others or UNSET,

@@ -56,6 +56,7 @@ class StepExtra(msgspec.Struct, kw_only=True):
     env_s: float = 0.0
     ttft_s: float | None = None
     warnings: tuple[str, ...] = ()
+    shape: str | msgspec.UnsetType = msgspec.UNSET
     cost: float | None = None
     unparsed_arguments: dict[str, str] = {}
     sequences: Any = None
@@ -161,6 +162,7 @@ def _add_reply(transcript: Transcript, step: dict[str, Any], content: str, model
         actor="human" if extra.actor == "human" else "agent",
         **{name: getattr(extra, name) for name in ("reward", "done", "endpoint", "model_s", "env_s", "ttft_s")},
         warnings=extra.warnings,
+        shape=extra.shape,
     )
     transcript.add_sequences(played.index, sequences_of(extra.sequences))
     named = {**metrics, "endpoint": played.endpoint, "model": played.model, "label": "agent", "problems": []}

@@ -15,7 +15,7 @@ import msgspec
 from runner.formats.format import LeftOut
 from runner.inference.tool_calls import parse_tool_calls, plain_call
 from runner.store.episode_file import EpisodeRecord
-from runner.types import Message, TimeStep, ToolCall
+from runner.types import Message, TimeStep, ToolCall, skipped_endpoints
 from runner.util.json_accessors import as_dict, as_text, content_text, decode_json
 
 RenderCall: TypeAlias = Callable[[ToolCall], str]
@@ -23,12 +23,18 @@ RenderCall: TypeAlias = Callable[[ToolCall], str]
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A step: the agent's reply and the environment's answer; ``prompted`` is False for a step without a model."""
+    """A step: the agent's reply and the environment's answer.
+
+    Attributes:
+        prompted: False for a step without a model.
+        is_own: False if another model than that of the episode answered, such as that of a fallback endpoint.
+    """
 
     step: TimeStep
     reply: Message
     observation: list[Message]
     prompted: bool
+    is_own: bool
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -39,11 +45,17 @@ class Conversation(msgspec.Struct, frozen=True):
     turns: list[Turn]
 
     def messages(self) -> list[Message]:
-        """Return the whole conversation as OpenAI chat messages."""
+        """Return the whole conversation as OpenAI chat messages, with reasoning of the episode's own model alone.
+
+        They are trained on under the name of one model; what another one thought must not pass for its thoughts.
+        """
         chat: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
         chat += self.opening
         for turn in self.turns:
-            chat += [turn.reply, *turn.observation]
+            reply = turn.reply.copy()
+            if not turn.is_own:
+                reply.pop("reasoning_content", None)
+            chat += [reply, *turn.observation]
         return chat
 
 
@@ -51,7 +63,17 @@ def read_conversation(episode: EpisodeRecord) -> Conversation:
     """Return the conversation of an episode; messages of any stored form become valid chat messages."""
     first = episode.timesteps[0].chats if episode.timesteps else []
     opening = [_incoming(message) for message in episode.reset_observation]
-    return Conversation(_system_prompt(first), opening, [_turn(step) for step in episode.timesteps])
+    own_models = (None, _own_model(episode))
+    turns = [_turn(step, is_own=step.model in own_models) for step in episode.timesteps]
+    return Conversation(_system_prompt(first), opening, turns)
+
+
+def _own_model(episode: EpisodeRecord) -> str | None:
+    """Return the name under which the episode's model answered: its own, or the one that its endpoint has for it."""
+    first = [
+        step.model for step in episode.timesteps if step.model and not skipped_endpoints(step.endpoint, step.warnings)
+    ]
+    return episode.model if episode.model in first or not first else first[0]
 
 
 def require_steps(episode: EpisodeRecord) -> None:
@@ -80,12 +102,12 @@ def _system_prompt(chats: list[list[Any]]) -> str | None:
     return "\n\n".join(texts) if texts else None
 
 
-def _turn(step: TimeStep) -> Turn:
+def _turn(step: TimeStep, *, is_own: bool) -> Turn:
     last = as_dict(step.chats[0][-1]) if step.chats and step.chats[0] else {}
     prompted = last.get("role") == "assistant"
     reply = _reply(last) if prompted else _action(step)
     calls = [call["id"] for call in reply.get("tool_calls", [])]
-    return Turn(step, reply, [_answer(message, calls) for message in step.observation], prompted)
+    return Turn(step, reply, [_answer(message, calls) for message in step.observation], prompted, is_own)
 
 
 def _reply(message: dict[str, Any]) -> Message:

@@ -16,7 +16,7 @@ from runner.inference.endpoint_state import InferenceContext
 from runner.inference.fallback import EndpointAnswer, FallbackChain, InferenceRequest
 from runner.inference.lessons import LessonKey
 from runner.tracing import Tracer
-from runner.types import Chat, Message, StreamDelta, Tokens, ToolSchema, Usage
+from runner.types import SHAPES, Chat, Message, StreamDelta, Tokens, ToolSchema, Usage, join_shapes
 from runner.types.sequences import Label, TokenSequence
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -83,6 +83,7 @@ class InferenceSession:
         on_tokens: Callable[[TokenSequence], None] | None = None,
         label: Label = "agent",
         can_shorten: bool = False,
+        tools_as_text: bool = False,
     ) -> Inference:
         """Return a model's answer to a chat: the answer of the first endpoint that responds.
 
@@ -97,6 +98,7 @@ class InferenceSession:
             label: ``agent`` if the answer is the agent's action, ``auxiliary`` otherwise.
             can_shorten: whether the caller shortens the chat and asks again if it is too long for an endpoint;
                 without it, the next endpoint is tried.
+            tools_as_text: whether the caller describes tools in the chat that it would send as such to another server.
 
         Raises:
             ContextExceeded: the chat is too long for an endpoint, and ``can_shorten``.
@@ -117,7 +119,7 @@ class InferenceSession:
             noted=noted,
             sent=answer.sent,
             cause_of_silence=reply.cause_of_silence,
-            usage=self._usage(answer, chain.warnings),
+            usage=self._usage(answer, chain.warnings, request_shape(answer, request.question, tools_as_text)),
             finish_reason=reply.finish_reason,
             used_tools=answer.used_tools,
             flow_id=answer.flow_id,
@@ -157,7 +159,7 @@ class InferenceSession:
             self._gateway_ids[name] = id
             self._on_gateway_id(self._episode, name, id)
 
-    def _usage(self, answer: EndpointAnswer, warnings: tuple[str, ...]) -> Usage:
+    def _usage(self, answer: EndpointAnswer, warnings: tuple[str, ...], shape: str) -> Usage:
         reply, model = answer.reply, answer.endpoint.spec.model or self.model
         return Usage(
             endpoint=answer.endpoint.spec.name,
@@ -167,8 +169,17 @@ class InferenceSession:
             tokens=reply.tokens,
             cost=token_cost(reply.tokens, self._context.settings.price.get(model)),
             warnings=warnings,
+            shape=shape,
             times=answer.times,
         )
+
+
+def request_shape(answer: EndpointAnswer, question: InferenceQuestion, tools_as_text: bool) -> str:
+    """Return the shape of an answered request as in ``Usage``; see ``InferenceSession.infer`` for ``tools_as_text``."""
+    taken = answer.capabilities
+    as_text = tools_as_text or (bool(question.tools) and taken.tools == "text")
+    is_folded = taken.system == "folded" and any(message["role"] == "system" for message in question.messages)
+    return join_shapes(name for name, holds in zip(SHAPES, (as_text, is_folded), strict=True) if holds)
 
 
 def token_cost(tokens: Tokens | None, price: Price | None) -> float | None:

@@ -149,6 +149,7 @@ def _timestep(item: TimestepPlayed) -> msgspec.Raw:
         tokens=step.tokens,
         cost=step.cost,
         warnings=[truncate(warning) for warning in step.warnings],
+        shape=step.shape,
         phases=step.phases,
         reset_observation=reset_observation,
         world=step.world,

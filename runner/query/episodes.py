@@ -26,7 +26,7 @@ from runner.query.syntax import All, Any, Node, Not, Term, Word, parse
 from runner.store.flags import FLAGS
 from runner.store.notes import Notes
 from runner.store.passages import TextPattern
-from runner.types import Outcome
+from runner.types import SHAPES, Outcome
 
 _OUTCOMES = tuple(str(outcome) for outcome in Outcome)
 _FIELDS = (
@@ -49,6 +49,7 @@ _FIELDS = (
     Field(name="id", kind="id", description="beginning of its id"),
     Field(name="error", kind="text", description="type of the error that ended it"),
     Field(name="fallback", kind="text", description="endpoint that answered for a failed one"),
+    Field(name="shape", kind="text", description="how requests differ, as the server refused the usual", values=SHAPES),
     Field(name="flag", kind="text", description="what is wrong with it", values=tuple(FLAGS)),
     Field(name="failure", kind="text", description="how it failed, such as loop*: cause, action, answer"),
     Field(name="data", kind="text", description="label of the environment's data"),

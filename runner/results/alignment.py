@@ -11,11 +11,13 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from runner.store.episode_file import EpisodeRecord
-from runner.types import TimeStep
+from runner.types import TimeStep, shape_note
 from runner.util.json_accessors import as_dict, content_text
 
 Difference: TypeAlias = Literal["action", "observation", "reward", "missing"]
 """What differs between the two sides of a step; ``missing``: one side has no such step."""
+
+SIDES: Final = ("A", "B")
 
 MAX_DIFF_WORDS: Final = 1_000
 """Number of words, spaces included, up to which differences within a part of a text are found."""
@@ -54,12 +56,19 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True):
 class AlignedEpisodes(msgspec.Struct, frozen=True, kw_only=True):
     """Two episodes, their steps in pairs, and the position of the first pair that differs; None if none does.
 
-    ``reset_differs`` is whether they already began with different observations.
+    ``reset_differs`` is whether they already began with different observations, ``shapes`` has the shape of requests of
+    each.
     """
 
     reset_differs: bool
+    shapes: tuple[str, str]
     steps: list[AlignedStep]
     divergence: int | None
+
+    @property
+    def shape_note(self) -> str:
+        """See ``shape_note``."""
+        return shape_note(dict(zip(SIDES, ([shape] for shape in self.shapes), strict=True)))
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -76,7 +85,8 @@ def align(left: EpisodeRecord, right: EpisodeRecord) -> AlignedEpisodes:
     steps = [_aligned(number, *pair) for number, pair in enumerate(pairs)]
     divergence = next((number for number, step in enumerate(steps) if step.differences), None)
     reset_differs = _join(left.reset_observation) != _join(right.reset_observation)
-    return AlignedEpisodes(reset_differs=reset_differs, steps=steps, divergence=divergence)
+    shapes = left.shape, right.shape
+    return AlignedEpisodes(reset_differs=reset_differs, shapes=shapes, steps=steps, divergence=divergence)
 
 
 def step_text(step: TimeStep) -> StepText:

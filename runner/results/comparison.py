@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import TypeAlias
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from runner.errors import ConfigError
 from runner.results.statistics import sign_test
 from runner.results.task_matrix import TaskGroup, TaskMatrix
+from runner.types import shape_note
 
 SIGNIFICANCE = 0.05
 """Largest p-value of a difference that counts as more than chance."""
@@ -41,6 +42,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         tied: the tasks with the same one.
         n_tied: number of tasks with the same one.
         n_unpaired: number of tasks that only one of the two has.
+        shapes: the shapes of requests of the selection in the compared tasks, "" for the usual one.
+        baseline_shapes: those of the baseline.
         p_value: of the exact two-sided sign test over the won and lost tasks.
     """
 
@@ -52,11 +55,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     success_rate: float | None
     baseline_rate: float | None
     p_value: float
+    shapes: list[str] = []
+    baseline_shapes: list[str] = []
 
     @property
     def n_paired(self) -> int:
         """Number of compared tasks."""
         return len(self.won) + len(self.lost) + self.n_tied
+
+    @property
+    def shape_note(self) -> str:
+        """See ``shape_note``."""
+        return shape_note({"selection": self.shapes, "baseline": self.baseline_shapes})
 
     @property
     def is_worse(self) -> bool:
@@ -70,6 +80,8 @@ _Groups: TypeAlias = dict[TaskKey, TaskGroup]
 def compare(selected: Sequence[TaskMatrix], baseline: Sequence[TaskMatrix]) -> Comparison:
     """Compare the tasks of two selections, each of one agent and model per environment.
 
+    Shapes of requests may differ, as agents and models may: what the server took is a part of what is compared.
+
     Raises:
         ConfigError: a selection mixes agents or models.
     """
@@ -81,6 +93,7 @@ def compare(selected: Sequence[TaskMatrix], baseline: Sequence[TaskMatrix]) -> C
         and (rate := group.success_rate) is not None
         and (baseline_rate := other.success_rate) is not None
     ]
+    paired = {pair.task for pair in pairs}
     won = [pair for pair in pairs if pair.rate > pair.baseline_rate]
     lost = [pair for pair in pairs if pair.rate < pair.baseline_rate]
     tied = [pair for pair in pairs if pair.rate == pair.baseline_rate]
@@ -93,6 +106,8 @@ def compare(selected: Sequence[TaskMatrix], baseline: Sequence[TaskMatrix]) -> C
         success_rate=_mean([pair.rate for pair in pairs]),
         baseline_rate=_mean([pair.baseline_rate for pair in pairs]),
         p_value=sign_test(len(won), len(lost)),
+        shapes=_shapes(selected, paired),
+        baseline_shapes=_shapes(baseline, paired),
     )
 
 
@@ -100,16 +115,26 @@ def _groups(matrices: Sequence[TaskMatrix]) -> _Groups:
     players: dict[tuple[str, str, str], TaskMatrix] = {}
     for matrix in matrices:
         first = players.setdefault((matrix.env, matrix.data_label, matrix.mode), matrix)
-        if first is not matrix:
+        if (first.agent, first.model) != (matrix.agent, matrix.model):
             names = " and ".join(f"{each.agent} {each.model or ''}".strip() for each in (first, matrix))
             raise ConfigError(
                 f"the results of {names} in {matrix.env} cannot be compared as one; choose with --agent or --model"
             )
-    return {
-        TaskKey(matrix.env, matrix.data_label, matrix.mode, group.task_index): group
-        for matrix in matrices
-        for group in matrix.tasks
-    }
+    groups: _Groups = {}
+    for key, group in _keyed(matrices):
+        attempts = (*groups[key].attempts, *group.attempts) if key in groups else group.attempts
+        groups[key] = TaskGroup(task_index=key.task_index, attempts=attempts)
+    return groups
+
+
+def _keyed(matrices: Iterable[TaskMatrix]) -> Iterator[tuple[TaskKey, TaskGroup]]:
+    for matrix in matrices:
+        for group in matrix.tasks:
+            yield TaskKey(matrix.env, matrix.data_label, matrix.mode, group.task_index), group
+
+
+def _shapes(matrices: Sequence[TaskMatrix], tasks: Set[TaskKey]) -> list[str]:
+    return sorted({matrix.shape for matrix in matrices if any(key in tasks for key, _ in _keyed([matrix]))})
 
 
 def _mean(rates: list[float]) -> float | None:

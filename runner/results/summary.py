@@ -1,4 +1,4 @@
-"""Results aggregated from the index, per environment, data, mode, agent and model, and histograms of rewards."""
+"""Results aggregated from the index, per environment, data, mode, player and shape, and histograms of rewards."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         env: name of the environment, ignoring case.
         batch: id of a batch or a battery.
         excluded_batch: id of a batch or a battery whose episodes are left out.
+        shape: the shape of requests; "" for the usual one.
         has_model: whether the agent used a model; False for baselines, which ``model`` cannot select.
     """
 
@@ -57,6 +58,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     excluded_batch: str | None = None
     data_label: str | None = None
     mode: str | None = None
+    shape: str | None = None
     has_model: bool | None = None
 
     def condition(self) -> tuple[str, dict[str, object]]:
@@ -72,6 +74,7 @@ _CONDITIONS = {
     "batch": ":batch IN (batch_id, battery_id)",
     "data_label": "data_label = :data_label",
     "mode": "mode = :mode",
+    "shape": "shape = :shape",
     "has_model": "(model IS NOT NULL) = :has_model",
     "excluded_batch": "NOT (batch_id = :excluded_batch OR battery_id IS :excluded_batch)",
 }
@@ -82,11 +85,12 @@ EVERYTHING = Selection()
 
 
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Aggregated results of one agent and model in one environment, with one data set and mode.
+    """Aggregated results of one agent, model and shape of requests in one environment, with one data set and mode.
 
     Rates and means cover the rated episodes and are None if there is none.
 
     Attributes:
+        shape: what of the usual shape of requests the server refused, see ``join_shapes``; "" for nothing.
         baseline: whether no model was used; a baseline is not comparable with the rows of models.
         n: number of episodes.
         n_rated: number of episodes with an outcome outside ``UNRATED`` that are not unscored.
@@ -115,6 +119,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     agent: str
     model: str | None
+    shape: str = ""
     baseline: bool
     n: int
     n_rated: int
@@ -148,7 +153,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
 def summarize_results(
     source: ResultSource, selection: Selection = EVERYTHING, *, by_batch: bool = False
 ) -> list[ResultRow]:
-    """Return one row per environment, data, mode, agent and model; within an environment, baselines come last.
+    """Return one row per environment, data, mode, agent, model and shape; within an environment, baselines come last.
 
     Args:
         source: the index, or rows in memory.
@@ -164,7 +169,8 @@ def summarize_results(
     try:
         for values in found:
             group = msgspec.convert((*values[:_N_VALUES], values[_N_VALUES:]), _Group)
-            key = (group.env, group.model is None, group.data_label, group.mode, group.agent, group.model or "")
+            player = (group.agent, group.model or "", group.shape)
+            key = (group.env, group.model is None, group.data_label, group.mode, *player)
             groups.setdefault((*key, group.batch_id if by_batch else ""), []).append(group)
         newest_first = sorted(groups, key=lambda key: key[-1], reverse=True)
         return [_result_row(groups[key], by_batch=by_batch) for key in sorted(newest_first, key=lambda key: key[:-1])]
@@ -172,11 +178,11 @@ def summarize_results(
         raise source.unusable(exc) from exc
 
 
-_Key: TypeAlias = tuple[str, bool, str, str, str, str, str]
+_Key: TypeAlias = tuple[str, bool, str, str, str, str, str, str]
 
 
 class _Group(msgspec.Struct, frozen=True, array_like=True):
-    """Sums over the episodes of a batch, environment, data, mode, agent and model that count alike."""
+    """Sums over the episodes of a batch, environment, data, mode, agent, model and shape that count alike."""
 
     batch_id: str
     env: str
@@ -184,6 +190,7 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
     mode: str
     agent: str
     model: str | None
+    shape: str
     outcome: Outcome
     unscored: Annotated[int, msgspec.Meta(ge=0, le=1)]
     n: int
@@ -221,7 +228,7 @@ _SUMS = ", ".join(
         *(f"sum({column})" for column in TIME_COLUMNS.values()),
     ]
 )
-_GROUPED = "batch_id, env, data_label, mode, agent, model, outcome, unscored"
+_GROUPED = "batch_id, env, data_label, mode, agent, model, shape, outcome, unscored"
 _QUERY = f"SELECT {_GROUPED}, {_SUMS} FROM episodes WHERE {{condition}} GROUP BY {_GROUPED}"
 """One pass over all rows; the few groups are added here, because conditions in SQL would take longer."""
 
@@ -242,6 +249,7 @@ def _result_row(groups: Sequence[_Group], *, by_batch: bool) -> ResultRow:
         mode=first.mode,
         agent=first.agent,
         model=first.model,
+        shape=first.shape,
         baseline=first.model is None,
         batch_id=first.batch_id if by_batch else None,
         n=sum(group.n for group in groups),

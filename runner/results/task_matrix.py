@@ -71,13 +71,14 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class TaskMatrix(msgspec.Struct, frozen=True, kw_only=True):
-    """All attempts of one agent and model in one environment, with one data set and mode, by task."""
+    """All attempts of one agent, model and shape of requests in one environment, data set and mode, by task."""
 
     env: str
     data_label: str
     mode: str
     agent: str
     model: str | None
+    shape: str = ""
     tasks: list[TaskGroup]
     estimates: list[Estimate]
 
@@ -86,7 +87,7 @@ msgspec.json.Decoder(TaskMatrix)  # ``convert`` could crash where two threads ar
 
 
 def task_matrices(source: ResultSource, selection: Selection = EVERYTHING) -> list[TaskMatrix]:
-    """Return one matrix per environment, data, mode, agent and model, with its tasks in their order.
+    """Return one matrix per environment, data, mode, agent, model and shape, with its tasks in their order.
 
     Raises:
         StoreError: the index cannot be read, or has values that no episode has.
@@ -105,8 +106,8 @@ def estimates(tasks: Iterable[TaskGroup]) -> list[Estimate]:
     return [_estimate(counts, k) for k in range(1, min(MAX_K, max((n for _, n in counts), default=0)) + 1)]
 
 
-_KEY = "env, data_label, mode, agent, model"
-_N_KEY = 5
+_KEY = "env, data_label, mode, agent, model, shape"
+_N_KEY = 6
 _QUERY = f"""
     SELECT {_KEY}, task_index, episode_id, batch_id, outcome, success, reward, {IS_RATED} AS rated
     FROM episodes

@@ -24,6 +24,7 @@ from runner.types import (
     ToolSchema,
     fallback_endpoints,
     is_unscored,
+    join_shapes,
 )
 from runner.types.machine import GpuUse
 from runner.util.clock import is_ulid
@@ -101,6 +102,11 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     def fallback(self) -> str | None:
         """Endpoints that answered in place of a failed one, joined by commas; None if there are none."""
         return fallback_endpoints((step.endpoint, step.warnings) for step in self.timesteps)
+
+    @property
+    def shape(self) -> str:
+        """The shape of requests that its steps were played under, see ``join_shapes``."""
+        return join_shapes(step.shape for step in self.timesteps)
 
 
 class _Version(msgspec.Struct):

@@ -31,6 +31,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         model_s: total seconds of all model answers; None if no model answered.
         error_type: ``error.type`` of the error that ended the episode.
         fallback: model endpoints that answered in place of a failed one, joined by commas.
+        shape: the shape of requests that its steps were played under, see ``join_shapes``.
         unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
         energy_j: energy of the GPUs in joules; None if it was not measured.
         energy_shared: whether energy and GPU seconds are shares by time, which are estimates.
@@ -75,6 +76,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     model_s: float | None = None
     error_type: str | None
     fallback: str | None = None
+    shape: str = ""
     unscored: bool = False
     energy_j: float | None = None
     energy_shared: bool = False
@@ -101,7 +103,7 @@ LOCAL = "local"
 # From version 5 on, the tables from "events" to "streams" record what was delivered, which no file can restore. They
 # are kept; only the tables derived from the episode files are replaced.
 _FIRST_DURABLE_VERSION = 5
-_VERSION = 8
+_VERSION = 9
 
 TIME_COLUMNS: Final[Mapping[Cause, str]] = {
     "queue": "queue_s",
@@ -115,7 +117,7 @@ TIME_COLUMNS: Final[Mapping[Cause, str]] = {
 """Columns with the seconds of an episode's steps, by what they were spent on."""
 
 RESULT_COLUMNS = (
-    *("batch_id", "env", "data_label", "mode", "agent", "model", "outcome", "unscored"),
+    *("batch_id", "env", "data_label", "mode", "agent", "model", "shape", "outcome", "unscored"),
     *("success", "reward", "rounds", "duration_s", "cost", "model_s"),
     *("tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached", "task_index", "battery_id"),
     *("energy_j", "energy_shared", "gpu_s", *TIME_COLUMNS.values(), "times_about"),
@@ -147,18 +149,23 @@ _DERIVED = f"""
     {_END}
 """
 
-_KEPT = ", ".join(
-    name for name in (*EpisodeRow.__struct_fields__, "size", "mtime_ns") if name not in (*FOUND_COLUMNS, "currency")
-)
-_MIGRATION = f"""
+
+def _migration(*unknown: str) -> str:
+    """Return what keeps the rows of an earlier version, whose episodes all had the usual shape."""
+    columns = (*EpisodeRow.__struct_fields__, "size", "mtime_ns")
+    kept = ", ".join(name for name in columns if name not in ("shape", *unknown))
+    return f"""
     BEGIN IMMEDIATE;
     DROP TRIGGER announced;
     ALTER TABLE episodes RENAME TO old_episodes;
     {_EPISODES};
-    INSERT INTO episodes ({_KEPT}) SELECT {_KEPT} FROM old_episodes;
+    INSERT INTO episodes ({kept}, shape) SELECT {kept}, '' FROM old_episodes;
     DROP TABLE old_episodes;
     {_END}
 """
+
+
+_WITHOUT_FINDINGS = _migration(*FOUND_COLUMNS, "currency")
 """Keeps the rows of versions 6 and 7 without flags, failures and currency; ``fill_findings`` adds those of today."""
 
 # Compared columns have the same type, as SQLite does not use an index otherwise.
@@ -186,7 +193,7 @@ SCHEMA = SqliteSchema(
     ),
     upgrade=f"BEGIN IMMEDIATE; DROP TABLE IF EXISTS episodes; DROP TABLE IF EXISTS damaged; {_DERIVED}",
     upgrade_from=_FIRST_DURABLE_VERSION,
-    migrations={6: _MIGRATION, 7: _MIGRATION},
+    migrations={6: _WITHOUT_FINDINGS, 7: _WITHOUT_FINDINGS, 8: _migration()},
     indexes=(_RESULT_INDEX, _UNKNOWN_INDEX),
     kept_probes=(
         "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
@@ -208,6 +215,7 @@ def episode_row(record: EpisodeRecord, content: EpisodeRecord | None = None) -> 
         tokens_cached=record.tokens.cached,
         model_s=record.model_s,
         fallback=record.fallback,
+        shape=record.shape,
         error_type=record.error.type if record.error else None,
         unscored=record.unscored,
         **time_values(record.timesteps),
@@ -229,7 +237,7 @@ def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:
 
 _SHARED_COLUMNS = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
-    *("error_type", "fallback", "flags", "failure", "currency"),
+    *("error_type", "fallback", "shape", "flags", "failure", "currency"),
 )
 """Columns in which many rows have the same text."""
 

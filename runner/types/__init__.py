@@ -5,6 +5,7 @@ from runner.types.data import (
     MAX_DURATION_S,
     MAX_ROUNDS,
     MAX_WORKERS,
+    SHAPES,
     UNFINISHED,
     UNRATED,
     Action,
@@ -38,6 +39,8 @@ from runner.types.data import (
     WorkerStatus,
     fallback_endpoints,
     is_unscored,
+    join_shapes,
+    shape_note,
     skipped_endpoints,
 )
 from runner.types.episode_events import (
@@ -85,6 +88,7 @@ __all__ = [
     "MAX_DURATION_S",
     "MAX_ROUNDS",
     "MAX_WORKERS",
+    "SHAPES",
     "UNFINISHED",
     "UNRATED",
     "AREEvaluatedTrajectory",
@@ -157,7 +161,9 @@ __all__ = [
     "is_result_unknown",
     "is_reward_unknown",
     "is_unscored",
+    "join_shapes",
     "merge_runs",
+    "shape_note",
     "skipped_endpoints",
     "unpack_cells",
 ]

@@ -6,8 +6,8 @@ Messages and tool calls follow the OpenAI chat format. Times are in seconds unle
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, takewhile
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 import msgspec
@@ -116,6 +116,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
             number of tokens is unknown.
         cost: cost in the currency of the profile's prices; None if the model has no price.
         warnings: deviations from the configuration, e.g. ``name: reason`` for a skipped endpoint.
+        shape: the ``SHAPES`` of the request that change what the model sees, joined by commas; "" for the usual one.
         times: seconds of the answer and their parts; None if they are unknown.
     """
 
@@ -126,7 +127,30 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
+    shape: str = ""
     times: AnswerTimes | None = None
+
+
+SHAPES = ("tools as text", "folded system")
+"""What servers may refuse and a model notices: tools beside the chat, and a system prompt of its own."""
+
+
+def join_shapes(shapes: Iterable[str | msgspec.UnsetType]) -> str:
+    """Return the ``SHAPES`` that any step of an episode was played under, joined by commas; "" if there are none."""
+    found = {name for shape in shapes if shape for name in shape.split(", ")}
+    return ", ".join(name for name in SHAPES if name in found)
+
+
+def shape_note(shapes: Mapping[str, Iterable[str]]) -> str:
+    """Return that the requests of compared sides differed, which may explain how their results differ; else "".
+
+    Args:
+        shapes: the shapes of each side, by its name.
+    """
+    if len(set(chain.from_iterable(shapes.values()))) < 2:
+        return ""
+    sides = (f"{name} {' and '.join(shape or 'as usual' for shape in each)}" for name, each in shapes.items())
+    return f"requests differ: {', '.join(sides)}"
 
 
 def skipped_endpoints(endpoint: str | None, warnings: Iterable[str]) -> list[str]:
@@ -277,6 +301,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
         tokens_per_s: completion tokens per second while the endpoint answered; excludes other work of the agent.
         env_s: seconds spent in the environment's step; 0 if the reply was not an action.
         warnings: deviations from the configuration, such as an answer from a fallback endpoint.
+        shape: as in ``Usage``; unset for the usual one.
         phases: how the step's wall time is split; None in files of earlier versions.
         world: picture of the environment after the step; see ``unpack_cells``.
         tokens_ref: index of the step's record in the episode's token file; unset without token ids.
@@ -300,6 +325,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
     tokens: Tokens | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
+    shape: str | msgspec.UnsetType = msgspec.UNSET
     phases: Phases | None = None
     world: PackedCells | None = None
     tokens_ref: int | msgspec.UnsetType = msgspec.UNSET

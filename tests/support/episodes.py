@@ -179,14 +179,14 @@ class RecordedEpisode:
     def end(self, **fields: Any) -> None:  # noqa: ANN401
         self.send(EpisodeEnded, trajectory=make_trajectory(self.header, self.steps, **fields))
 
-    def record_episode(self, n_steps: int = 3, **fields: Any) -> EpisodeRecord:  # noqa: ANN401
-        """Record a complete episode and return its record."""
+    def record_episode(self, n_steps: int = 3, *, shape: str = "", **fields: Any) -> EpisodeRecord:  # noqa: ANN401
+        """Record a complete episode whose requests had a shape, and return its record."""
         self.start()
         self.reset()
         with self.spans.tracer.span("episode", "episode"):
             for index in range(n_steps):
                 with self.spans.tracer.span("timestep", "timestep", index=index):
-                    step = make_step(index, tokens=Tokens(10, 2), cost=0.5)
+                    step = make_step(index, tokens=Tokens(10, 2), cost=0.5, shape=shape or msgspec.UNSET)
                 self.play(step)
         self.end(**fields)
         assert self.recorder.content is not None

@@ -91,7 +91,7 @@ class ReactAgent:
         def chat_of(context_tokens: int) -> Chat:
             return self._chat(episode, schemas, as_calls, context_tokens, known.reasoning)
 
-        chat, shortest = chat_of(context_tokens), chat_of(1)
+        chat, can_shorten = chat_of(context_tokens), True
         while True:
             try:
                 return await session.infer(
@@ -101,14 +101,16 @@ class ReactAgent:
                     on_delta=episode.stream,
                     tracer=self.tracer,
                     on_tokens=episode.record_tokens,
-                    can_shorten=shortest != chat,
+                    can_shorten=can_shorten,
+                    tools_as_text=bool(schemas) and not as_calls and self._settings.format != "react",
                 )
             except ContextExceeded as exc:
                 is_figure_of_use = 0 < exc.context_tokens < context_tokens
                 context_tokens = exc.context_tokens if is_figure_of_use else context_tokens // 2
-                while (shorter := chat_of(context_tokens)) == chat:  # the chat is far below the profile's limit
+                shortest = chat_of(1)
+                while (shorter := chat_of(context_tokens)) == chat != shortest:  # far below the profile's limit
                     context_tokens //= 2
-                chat = shorter
+                chat, can_shorten = shorter, shorter != shortest
 
     def _calls_tools(self, session: InferenceSession, schemas: list[ToolSchema]) -> bool:
         if self._settings.format == "react" or not schemas:

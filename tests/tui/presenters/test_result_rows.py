@@ -5,13 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_tui.presenters.cells import line_width
+from agentgym_tui.presenters.comparison_rows import comparison_lines
 from agentgym_tui.presenters.matrix_rows import MatrixRows, attempt_at, estimate_lines
 from agentgym_tui.presenters.number_format import UNKNOWN, format_interval
-from agentgym_tui.presenters.result_rows import histogram_lines, sparkline
+from agentgym_tui.presenters.result_rows import histogram_lines, result_detail, sparkline
+from agentgym_tui.state.result_list import comparable_selections, episodes_filter, result_key
 from agentgym_tui.state.task_list import matrix_list
-from runner.results.summary import Histogram
-from runner.results.task_matrix import Attempt, Estimate, TaskGroup
+from runner.results.comparison import compare
+from runner.results.summary import Histogram, summarize_results
+from runner.results.task_matrix import Attempt, Estimate, TaskGroup, task_matrices
 from runner.types import Outcome
+from tests.support.console.line_views import line_text
+from tests.support.results import ResultTable
 
 
 def group(n: int) -> TaskGroup:
@@ -51,6 +56,19 @@ def test_estimates_name_the_tasks_that_they_cover() -> None:
         ["pass@k", "50%", "75%"],
         ["pass^k", "50%", "25%"],
     ]
+
+
+def test_rows_of_other_shapes_are_named_selected_and_compared() -> None:
+    usual, as_text = summarize_results(ResultTable([{"model": "m"}, {"model": "m", "shape": "tools as text"}]))
+    assert ["tools as text" in line_text(result_detail(each, "", 120)[0]) for each in (usual, as_text)] == [False, True]
+    assert result_key(usual) != result_key(as_text)
+    assert episodes_filter([as_text]).endswith('shape:"tools as text" data:upstream')
+    selected, baseline = comparable_selections(as_text, usual)
+    assert (selected.shape, baseline.shape, baseline.excluded_batch) == ("tools as text", "", None)
+    table = ResultTable([{"model": "m"}, {"model": "m", "shape": "tools as text", "task_index": 0}])
+    comparison = compare(task_matrices(table, selected), task_matrices(table, baseline))
+    lines = [line_text(line) for line in comparison_lines(comparison, 120)]
+    assert lines[1].endswith("requests differ: selection tools as text, baseline as usual")
 
 
 def test_a_histogram_leaves_empty_bins_empty() -> None:

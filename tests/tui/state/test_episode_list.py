@@ -298,6 +298,18 @@ def test_a_fallback_endpoint_is_shown_in_the_row_and_the_heading() -> None:
     assert episode(steps=steps[1:]).fallback is None
 
 
+def test_the_shape_of_requests_is_shown_in_the_heading_of_live_and_stored_episodes() -> None:
+    live = episode(1, agent="react", model="m", steps=[step(0, shape="tools as text"), step(1)])
+    for entry in (live, row(1, agent="react", model="m", shape="tools as text")):
+        heading = line_text(episode_heading(entry, trusted(""), trusted(""), 120)[1])
+        assert heading.startswith("agent react · model m · tools as text · ")
+    episodes = EpisodeList()
+    episodes.set_stored([row(1, shape="tools as text"), row(0)])
+    for query, keys in (("shape:none", [episode_id(0)]), ('shape:"tools as text"', [episode_id(1)])):
+        episodes.search(query)
+        assert shown_keys(episodes) == keys
+
+
 def test_an_empty_list_shows_the_next_action() -> None:
     episodes = EpisodeList()
     assert "press" in "".join(map(line_text, empty_episodes_lines(episodes, Keymap().key, "", 80)))

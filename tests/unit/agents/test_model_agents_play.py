@@ -8,7 +8,9 @@ import pickle
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
+import msgspec
 import pytest
+from msgspec import UNSET, UnsetType
 
 from runner import plugins
 from runner.agents.model import ReactAgent
@@ -61,6 +63,39 @@ async def test_each_agent_solves_tasks_of_each_environment(
         assert all(step.valid and step.endpoint == "test" and step.tokens for step in episode.timesteps)
     assert len(requests) == sum(len(episode.timesteps) for episode in trajectories)
     assert {"tools" in request for request in requests} == {(agent, format) != ("react", "react")}
+
+
+def maze_runner(endpoint: EndpointConfig, agent: str, format: Format) -> Runner:
+    settings = agent_settings(endpoint, format=format)
+    return Runner(
+        env_cfg=plugins.find(plugins.ENVS, "Maze").config(),
+        agent_cfg=plugins.find(plugins.AGENTS, agent).config(settings=settings),
+        inference_mngr=InferenceManager(settings, {}),
+        limits=Limits(max_rounds=2, max_duration_s=60),
+    )
+
+
+@pytest.mark.parametrize("agent", ["react", "tools"])
+@pytest.mark.parametrize(
+    ("refused", "shape"),
+    [("m does not support tools", "tools as text"), ("System role not supported", "folded system"), ("", UNSET)],
+)
+async def test_each_step_names_the_shape_in_which_it_was_played(
+    agent: str, refused: str, shape: str | UnsetType
+) -> None:
+    refusal = http_response(400, json.dumps({"error": refused}).encode())
+    with RudeModel(*([refusal] if refused else []), completion_response("up")) as server:
+        endpoint = EndpointConfig(url=server.url, name="test", kind="openai")
+        trajectory = await maze_runner(endpoint, agent, "auto").play_episode({"task_index": 0})
+    assert [step.shape for step in trajectory.timesteps] == [shape] * 2
+    assert ("shape" in msgspec.to_builtins(trajectory.timesteps[0])) == bool(refused)
+
+
+async def test_text_actions_that_the_profile_asks_for_are_the_usual_shape() -> None:
+    with RudeModel(completion_response("up")) as server:
+        endpoint = EndpointConfig(url=server.url, name="test", kind="openai")
+        trajectory = await maze_runner(endpoint, "react", "react").play_episode({"task_index": 0})
+    assert {step.shape for step in trajectory.timesteps} == {UNSET}
 
 
 @pytest.mark.parametrize("agent", ["react", "tools"])

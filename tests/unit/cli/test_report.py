@@ -51,6 +51,19 @@ def wide_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "240")
 
 
+def test_a_batch_names_the_shapes_of_its_requests(
+    index: EpisodeIndex, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stats = BatchStats()
+    for shape in ("tools as text", "", "tools as text"):
+        stats.add(RecordedEpisode(index._store, index, model="small").record_episode(shape=shape))
+    spec = BatchSpec(env="Maze", agent="react", model="small", repeat=3)
+    result = stats.result(spec, batch_id="b", battery_id=None, status="completed", data_label="", duration_s=1.0)
+    assert result.shapes == {"tools as text": 2}
+    print_summary([result], [], tmp_path, as_json=False)
+    assert cells_by_column(capsys.readouterr().out)["environment"] == "Maze · tools as text in 2"
+
+
 @pytest.mark.parametrize(
     ("outcomes", "errors", "success", "interval"),
     [

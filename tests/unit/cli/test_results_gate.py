@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
 from tests.support.episodes import RecordedEpisode, record_episodes
 
-OLD, NEW = "01J00000000000000000000001", "01J00000000000000000000002"
+OLD, NEW, TEXT = "01J00000000000000000000001", "01J00000000000000000000002", "01J00000000000000000000003"
 
 
 @pytest.fixture
@@ -78,6 +79,25 @@ def test_the_matrix_is_printed(
     output = capsys.readouterr().out
     assert "+ -" in output
     assert "pass^k" in output
+
+
+def test_results_show_the_shape_of_requests_and_a_comparison_names_it(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    store = EpisodeStore(data_dir)
+    with closing(open_index(store)) as index:
+        for task in range(6):
+            recording = RecordedEpisode(store, index, batch_id=TEXT, task_index=task, agent="react", model="small")
+            recording.record_episode(1, shape="tools as text", outcome=Outcome.FAILURE, success=False)
+    assert results(data_dir, "--matrix", "--batch", TEXT, "--baseline", OLD, "--fail-below", "0.1") == 3
+    output, errors = capsys.readouterr()
+    assert output.count("Maze · tools as text") == 3
+    assert "p = 0.0312 (sign test); requests differ: selection tools as text, baseline as usual" in errors
+    assert "react small in Maze · tools as text: success rate 0.0%" in errors
+    assert results(data_dir, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["results"]
+    assert [(row["shape"], row["n"]) for row in rows] == [("", 12), ("tools as text", 6)]
 
 
 @pytest.mark.parametrize("option", [["--matrix"], ["--fail-below", "0.5"], ["--baseline", OLD], ["--batch", OLD]])

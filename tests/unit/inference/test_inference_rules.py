@@ -220,6 +220,21 @@ def test_a_key_in_tool_arguments_is_masked_in_any_escaping(escape: Callable[[str
     assert redacted.content == "it is ***"
 
 
+def test_a_key_in_a_field_that_we_do_not_know_is_masked() -> None:
+    key = 'sk-"0123/456\\789"abc'
+    details = [{"type": "reasoning.text", "signature": f"for {key}"}]
+    extra = {"reasoning_details": details, key: {"of": [json.dumps(key)]}}
+    call = {**tool_call(0, "c", "up", "{}"), "extra_content": {"google": {"thought_signature": key}}}
+    reply = redact_key(ModelReply(refusal=f"no, {key}", extra=extra, tool_calls=[call]), key)
+    assert "0123" not in json.dumps(reply.message("a m"))
+    assert reply.message()["refusal"] == "no, ***"
+    assert reply.tool_calls[0]["extra_content"] == {"google": {"thought_signature": "***"}}
+    assert reply.extra == {
+        "reasoning_details": [{"type": "reasoning.text", "signature": "for ***"}],
+        "***": {"of": ['"***"']},
+    }
+
+
 def test_a_connect_timeout_waits_as_long_as_a_timeout() -> None:
     breaker = CircuitBreaker(ManualClock())
     with pytest.raises(EndpointFailure, match="no connection within 5 s") as raised, translate_errors(str):

@@ -111,6 +111,7 @@ ROWS = [
         "cost": cost,
         "duration_s": 30.0 * n,
         "rounds": n,
+        "shape": ("", "tools as text", "tools as text, folded system")[n % 3],
         "flags": (None, "", "loop", "invalid,truncated")[n % 4],
         "failure": (None, "loop: go … -> A wall")[n % 2],
         "ended_at": NOW - timedelta(hours=n),
@@ -179,6 +180,7 @@ TERMS = st.sampled_from(
             "id:01arz3ndektsv4rrffq69g5fa",
         ),
         *("tag:todo", "-tag:todo", "baby", "oracle", "8B", "id:*b2", "model:*", 'model:""', "since:2026-11-26T09:00"),
+        *("shape:none", "-shape:none", 'shape:"Tools as text"', "shape:*system"),
         *("flag:loop", "-flag:l*d", "flag:none", "flag:tr*,INVALID", 'flag:"l*"', "failure:loop*", "-failure:none"),
     ]
 )
@@ -206,6 +208,8 @@ def test_terms_select_what_they_name() -> None:
     assert found_in_index("rounds:2..3 OR rounds>29") == [2, 3, 30, 31]
     assert found_in_index("flag:truncated rounds<9") == [3, 7]
     assert found_in_index("flag:none rounds<9") == [1, 5]
+    assert found_in_index('rounds<4 shape:"tools as text"') == [1]
+    assert found_in_index("rounds<4 shape:none") == [0, 3]
     assert found_in_index("") == list(range(len(ROWS)))
 
 

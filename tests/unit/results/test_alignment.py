@@ -42,6 +42,15 @@ def test_equal_episodes_have_no_divergence_whatever_they_took() -> None:
     assert align(left, other).reset_differs
 
 
+def test_the_shapes_of_requests_are_named_where_they_differ() -> None:
+    left, right = played(("up", "a wall", 0.0)), played(("up", "a wall", 0.0))
+    assert align(left, right).shape_note == ""
+    right.timesteps[0].shape = "tools as text"
+    aligned = align(left, right)
+    assert (aligned.shapes, aligned.divergence) == (("", "tools as text"), None)
+    assert aligned.shape_note == "requests differ: A as usual, B tools as text"
+
+
 @pytest.mark.parametrize(
     ("left", "right", "segments"),
     [

@@ -17,7 +17,13 @@ WON, LOST, LIMIT, FAULT = Outcome.SUCCESS, Outcome.FAILURE, Outcome.TRUNCATED, O
 OLD, NEW = "01J00000000000000000000001", "01J00000000000000000000002"
 
 
-def play(index: EpisodeIndex, outcomes: dict[int, list[Outcome]], batch: str = OLD, agent: str = "react") -> None:
+def play(
+    index: EpisodeIndex,
+    outcomes: dict[int, list[Outcome]],
+    batch: str = OLD,
+    agent: str = "react",
+    shape: str = "",
+) -> None:
     for task, attempts in outcomes.items():
         for attempt, outcome in enumerate(attempts):
             fields: dict[str, Any] = {
@@ -28,7 +34,7 @@ def play(index: EpisodeIndex, outcomes: dict[int, list[Outcome]], batch: str = O
                 "model": "small",
             }
             recording = RecordedEpisode(index._store, index, **fields)
-            recording.record_episode(1, outcome=outcome, success=outcome is WON)
+            recording.record_episode(1, shape=shape, outcome=outcome, success=outcome is WON)
 
 
 def compared(index: EpisodeIndex) -> Comparison:
@@ -87,6 +93,31 @@ def test_a_selection_that_loses_many_tasks_is_worse_than_chance(index: EpisodeIn
     comparison = compared(index)
     assert comparison.is_worse
     assert comparison.p_value == pytest.approx(2 / 2**6)
+
+
+def test_shapes_of_requests_are_never_mixed_in_a_matrix(index: EpisodeIndex) -> None:
+    play(index, {0: [WON]})
+    play(index, {0: [LOST]}, shape="tools as text")
+    assert [(each.shape, each.tasks[0].n_success) for each in task_matrices(index)] == [("", 1), ("tools as text", 0)]
+    selected = task_matrices(index, Selection(shape=""))
+    assert [each.shape for each in selected] == [""]
+
+
+def test_selections_of_different_shapes_are_compared_and_the_comparison_says_so(index: EpisodeIndex) -> None:
+    play(index, {0: [WON], 1: [WON]})
+    play(index, {0: [LOST]}, batch=NEW, shape="tools as text")
+    play(index, {0: [WON], 1: [WON]}, batch=NEW, shape="folded system")
+    play(index, {2: [WON]}, batch=NEW)
+    found = compared(index)
+    assert [(pair.task.task_index, pair.rate) for pair in found.lost] == [(0, 0.5)]
+    assert (found.n_paired, found.shapes, found.baseline_shapes) == (2, ["folded system", "tools as text"], [""])
+    assert found.shape_note == "requests differ: selection folded system and tools as text, baseline as usual"
+
+
+def test_selections_of_the_same_shape_need_no_note(index: EpisodeIndex) -> None:
+    for batch in (OLD, NEW):
+        play(index, {0: [WON]}, batch=batch, shape="tools as text")
+    assert (compared(index).shapes, compared(index).shape_note) == (["tools as text"], "")
 
 
 def test_a_selection_of_two_agents_cannot_be_compared(index: EpisodeIndex) -> None:

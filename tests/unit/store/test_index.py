@@ -170,7 +170,7 @@ def test_rows_of_version_7_are_kept_and_get_their_currency_afterwards(
     RecordedEpisode(episode_store, index, model="small", currency="EUR").record_episode()
     ((before,), events) = newest_rows(index), index.select("SELECT * FROM events")
     index.close()
-    execute(database_path(episode_store), "ALTER TABLE episodes DROP COLUMN currency")
+    drop_columns(database_path(episode_store), "currency", "shape")
     execute(database_path(episode_store), "PRAGMA user_version = 7")
     with closing(open_index(episode_store)) as upgraded:
         (row,) = newest_rows(upgraded)
@@ -178,6 +178,30 @@ def test_rows_of_version_7_are_kept_and_get_their_currency_afterwards(
         assert fill_findings(episode_store, upgraded) == 1
         assert newest_rows(upgraded) == [before]
         assert upgraded.select("SELECT * FROM events") == events
+
+
+def test_rows_of_version_8_are_kept_with_the_usual_shape(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    RecordedEpisode(episode_store, index, model="small", currency="EUR").record_episode()
+    (before,) = newest_rows(index)
+    index.close()
+    drop_columns(database_path(episode_store), "shape")
+    execute(database_path(episode_store), "PRAGMA user_version = 8")
+    with closing(open_index(episode_store)) as upgraded:
+        assert newest_rows(upgraded) == [before]
+        assert upgraded.select("SELECT shape, flags FROM episodes") == [("", "")]
+
+
+def test_the_row_has_the_shapes_of_all_steps(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    recording = RecordedEpisode(episode_store, index, model="small")
+    recording.start()
+    recording.reset()
+    for number, shape in enumerate(("folded system", "", "folded system, tools as text", "anything else")):
+        recording.play(make_step(number, shape=shape or msgspec.UNSET))
+    recording.end()
+    (row,) = newest_rows(index)
+    assert row.shape == "tools as text, folded system"
+    assert row == episode_row(episode_store.load(recording.file))
+    assert recording.file.read_bytes().count(b'"shape"') == 3
 
 
 def test_an_index_that_only_claims_the_version_before_is_rebuilt(
@@ -194,9 +218,14 @@ def test_an_index_that_only_claims_the_version_before_is_rebuilt(
 
 def as_version_6(path: Path) -> None:
     execute(path, "DROP INDEX unknown")
-    for column in ("flags", "failure", "failed_step", "currency"):
-        execute(path, f"ALTER TABLE episodes DROP COLUMN {column}")
+    drop_columns(path, "flags", "failure", "failed_step", "currency", "shape")
     execute(path, "PRAGMA user_version = 6")
+
+
+def drop_columns(path: Path, *columns: str) -> None:
+    execute(path, "DROP INDEX IF EXISTS results")  # has the column of shapes
+    for column in columns:
+        execute(path, f"ALTER TABLE episodes DROP COLUMN {column}")
 
 
 def execute(path: Path, statement: str) -> None:
