@@ -482,7 +482,7 @@ _ROLE = re.compile(
     r"(?:<\|start\|>assistant)?<\|channel\|>final\s?(?:<\|constrain\|>\w{1,20})?<\|message\|>|<\|START_RESPONSE\|>)"
 )
 _OBSERVATION = re.compile(r"^[ \t]{0,9}[*_`]{0,3}Observation[*_`]{0,3}[:：]|Observation:\s*+\Z", re.MULTILINE)
-_WRAPPED = re.compile(r"(\*{1,3}|`)([^`*\n]++)\1|```[ \t]*+\n([^`\n]++)\n[ \t]*+```")
+_WRAPPED = re.compile(r"(\*{1,3}|`{3}|`)([^`*\n]++)\1|```[ \t]*+\n([^`\n]++)\n[ \t]*+```")
 
 
 class Label(NamedTuple):
