@@ -20,13 +20,13 @@ class AnswerLimits:
     """
 
     def __init__(self, settings: AgentSettings, time_left_s: float) -> None:
-        """Start with the limit of a whole answer."""
+        """Start with the limit of a stream's first delta."""
         self._settings = settings
         self._now = asyncio.get_running_loop().time
         self._whole_s = time_left_s if settings.timeout_sec is None else min(settings.timeout_sec, time_left_s)
         self._end = self._now() + self._whole_s
         self._n_deltas: int | None = None
-        self.timer = asyncio.timeout_at(self._end)
+        self.timer = asyncio.timeout_at(min(self._now() + settings.first_token_timeout_sec, self._end))
 
     def expect_first(self) -> None:
         """Wait for the first delta of a stream, from now."""
@@ -39,7 +39,8 @@ class AnswerLimits:
 
     def expect_whole(self) -> None:
         """Wait for an answer that is not streamed: nothing shows whether the model is at work."""
-        self.timer.reschedule(self._end)
+        if self.timer.when() != self._end:
+            self.timer.reschedule(self._end)
 
     def describe(self) -> str:
         """Return the limit that the timer waits for, with its key in the profile."""
@@ -63,7 +64,6 @@ async def limit_answer(settings: AgentSettings, time_left_s: float) -> AsyncIter
     limits = AnswerLimits(settings, time_left_s)
     try:
         async with limits.timer:
-            limits.expect_first()
             yield limits
     except TimeoutError:
         raise EndpointFailure("timeout", limits.describe()) from None

@@ -39,6 +39,8 @@ _OWN_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id", "origi
 _THOUGHT_KINDS = ("thought", "thinking", "reasoning")
 _KNOWN_FIELDS = _OWN_FIELDS.union(_REASONING_FIELDS, ("refusal",))
 _PART_TEXTS = frozenset({"text", "thinking", "summary", "data"})
+_PLAIN = 2
+"""Number of fields of a message that has only a role and a content."""
 _NOTES = frozenset({"origin", "reasoning_field"})
 _SHARED_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 """Fields that every endpoint gets."""
@@ -151,6 +153,7 @@ def request_body(
     capabilities: Capabilities,
     *,
     origin: str = "",
+    chat: Chat | None = None,
     episode_id: str | None = None,
     with_token_ids: bool = False,
 ) -> bytes:
@@ -161,12 +164,13 @@ def request_body(
         target: the endpoint and its name of the model.
         capabilities: what the endpoint takes.
         origin: the endpoint and model, as in the messages that they sent.
+        chat: what ``sent_chat`` has returned for these arguments, if it was called.
         episode_id: TensorZero's id of the episode.
         with_token_ids: whether to request token ids and log-probabilities.
     """
     fields = question.fields(capabilities, token_ids=with_token_ids)
-    chat = _wire_chat(sent_chat(question, capabilities, origin), origin)
-    body: dict[str, Any] = {"model": target.model, "messages": chat}
+    chat = sent_chat(question, capabilities, origin) if chat is None else chat
+    body: dict[str, Any] = {"model": target.model, "messages": _wire_chat(chat)}
     if "tools" in fields:
         body["tools"] = question.tools
     for name in ("temperature", "max_tokens"):
@@ -190,14 +194,14 @@ def sent_chat(question: InferenceQuestion, capabilities: Capabilities, origin: s
     strictest servers demand.
     """
     has_calls = capabilities.tools == "native" or not question.tools
-    chat = question.messages if has_calls else flatten_tool_calls(question.messages)
     merged: Chat = []
-    for message in chat:
+    for message in question.messages if has_calls else flatten_tool_calls(question.messages):
         sent = _for_endpoint(message, capabilities, origin)
         if capabilities.system == "folded" and sent["role"] == "system":
             sent["role"] = "user"
-        if merged and _may_merge(merged[-1], sent):
-            merged[-1]["content"] = f"{merged[-1]['content']}\n\n{sent['content']}".strip("\n")
+        last = merged[-1] if merged else None
+        if last is not None and last["role"] == sent["role"] and len(last) == len(sent) == _PLAIN:
+            last["content"] = "\n\n".join(filter(None, (last["content"], sent["content"])))
         else:
             merged.append(sent)
     return merged
@@ -205,6 +209,8 @@ def sent_chat(question: InferenceQuestion, capabilities: Capabilities, origin: s
 
 def _for_endpoint(message: Message, capabilities: Capabilities, origin: str) -> Message:
     """Return what an endpoint gets of a message: all of its own replies, but the reasoning by its capabilities."""
+    if len(message) == _PLAIN:
+        return {"role": message["role"], "content": message["content"] or ""}
     shared = cast("Message", {name: value for name, value in message.items() if name in _SHARED_FIELDS})
     shared["content"] = shared.get("content") or ""
     if message["role"] != "assistant":
@@ -226,7 +232,7 @@ def stored_chat(chat: Chat) -> Chat:
     return [cast("Message", {name: value for name, value in each.items() if name not in _NOTES}) for each in chat]
 
 
-def _wire_chat(chat: Chat, origin: str) -> list[dict[str, Any]]:
+def _wire_chat(chat: Chat) -> list[dict[str, Any]]:
     """Return a chat without our own notes; the reasoning has the name that the server uses."""
     wire = []
     for message in chat:
@@ -239,10 +245,6 @@ def _wire_chat(chat: Chat, origin: str) -> list[dict[str, Any]]:
             sent["content"] = sent.pop("content_parts", sent["content"])
         wire.append(sent)
     return wire
-
-
-def _may_merge(first: Message, second: Message) -> bool:
-    return first["role"] == second["role"] != "tool" and not (first.keys() | second.keys()) - {"role", "content"}
 
 
 def flatten_tool_calls(chat: Chat) -> Chat:

@@ -344,11 +344,13 @@ class FallbackChain:
             gateway_id = self._request.gateway_ids.get(endpoint.spec.name) if target.kind == "tensorzero" else None
             question = self._request.question
             origin = f"{endpoint.spec.name} {target.model}"
+            chat = sent_chat(question, capabilities, origin)
             body = request_body(
                 question,
                 target,
                 capabilities,
                 origin=origin,
+                chat=chat,
                 episode_id=gateway_id,
                 with_token_ids=self._capture is not None,
             )
@@ -364,7 +366,7 @@ class FallbackChain:
             target=target,
             capabilities=capabilities,
             origin=origin,
-            sent=stored_chat(sent_chat(question, capabilities, origin)),
+            sent=stored_chat(chat),
             reply=redact_key(reply, key),
             used_tools=bool(question.tools) and capabilities.tools == "native",
             tokens_per_s=rate,
