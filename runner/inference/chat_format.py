@@ -289,7 +289,9 @@ def raise_on_error(value: dict[str, Any]) -> None:
         EndpointFailure: if there is an error; the message quotes the server, so the caller must mask it.
     """
     error = value.get("error")
-    details = as_dict(error) if error else ({} if "choices" in value else value)
+    if not error and ("choices" in value or "delta" in value):
+        return
+    details = as_dict(error) if error else value
     message = as_text(error) or as_text(details.get("message")) or as_text(details.get("detail"))
     if not error and not message:
         return

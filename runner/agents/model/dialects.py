@@ -111,7 +111,7 @@ def _is_object(text: str) -> bool:
 
 def find_call(text: str, tools: Tools) -> FoundCall | None:
     """Return the first call of one of the tools that no later ``Action:`` replaces; None if there is none."""
-    if not any(name in text for name in tools):
+    if not _BRACKET.search(text) or not any(name in text for name in tools):
         return None
     text = without_end_tokens(text)
     labels = action_labels(text)
@@ -453,6 +453,10 @@ CALL_DIALECTS: Final = (
 )
 
 EMPHASIS: Final = ("***", "**", "*", "__", "_", "`")
+_BRACKET = re.compile(r"[({\[<]")
+"""Every call has one."""
+MAYBE_DECORATED: Final = re.compile(r"[*_`：<\[]|Observation")
+"""What a text has where an action is announced or ended in a dialect; most texts do not."""
 _LABEL = re.compile(r"Action(?:(?P<plain>:)|(?P<closed>\*{1,3}|_{1,2}|`) ?[:：]|(?P<wide>：))")
 LABEL_KINDS: Final = ("plain", "closed", "wide")
 """Forms of ``Action:``; a later one counts only where the earlier ones do not occur.

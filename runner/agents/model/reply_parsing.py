@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from runner.agents.model.dialects import (
+    MAYBE_DECORATED,
     Tools,
     action_labels,
     clean_action,
@@ -129,6 +130,8 @@ def parse_reply(
 
 def _without_dialect(text: str, style: ActionStyle) -> str:
     """Return a text as AgentGym's rules expect it: without template tokens and with a plain ``Action:``."""
+    if not MAYBE_DECORATED.search(text):
+        return text
     text = without_tokens(text)
     labels = action_labels(text) if style in ("once", "first", "last") else []
     if not labels or (style == "once" and len(labels) > 1):
