@@ -30,7 +30,8 @@ PUBLISHED = """
     UnreadableItem UnreadableItem
     Unusable Unusable
     WrongFormat WrongFormat
-    _Refused _Refused
+    _NotAdmitted _NotAdmitted
+_Refused _Refused
     _Unusable _Unusable
     _stuck _Stuck
     agent_fault AgentFault
@@ -41,6 +42,7 @@ PUBLISHED = """
     check_failed CheckFailed
     config_error ConfigError
     config_error ConfigError
+context_exceeded ContextExceeded
     endpoint_failure EndpointFailure
     environment_fault EnvironmentFault
     environment_fault EnvironmentFault
