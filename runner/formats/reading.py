@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, TypeAlias
+from typing import BinaryIO, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,8 @@ _SPACE: Final = b" \t\r\n"
 _BOM: Final = b"\xef\xbb\xbf"
 _BETWEEN: Final = re.compile(rb'[,"\[\]{}]|[^\s,"\[\]{}]+')
 _STRUCTURE, _STRING_END = re.compile(rb'["\[\]{}]'), re.compile(rb'["\\]')
+_NEXT_DOCUMENT: Final = re.compile(rb"\}[ \t\r]*\n\s*\{")
+"""Between two objects of which neither contains the other: a string of JSON has no line end, and a list a comma."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +130,7 @@ def read_place(place: Place, limits: Limits = LIMITS) -> bytes:
 
 
 def json_items(path: Path, limits: Limits = LIMITS) -> Iterator[Found]:
-    """Yield the items of a JSON file: the elements of an array, the lines of JSON Lines, or one document.
+    """Yield the items of a JSON file: the elements of an array, the lines of JSON Lines, or documents over several lines.
 
     Raises:
         StoreError: the file cannot be read.
@@ -136,15 +138,15 @@ def json_items(path: Path, limits: Limits = LIMITS) -> Iterator[Found]:
     head = read_head(path)
     start = len(_BOM) if head.startswith(_BOM) else 0
     if head[start:].lstrip(_SPACE).startswith(b"["):
-        yield from _elements(path, limits)
+        yield from _parts(path, limits, "element", start)
     elif is_document(head):
-        yield from _document(path, limits)
+        yield from _documents(path, limits, start)
     else:
         yield from _lines(path, limits)
 
 
 def is_document(head: bytes) -> bool:
-    """Return whether a file that starts with ``head`` is one JSON object over several lines, not JSON Lines."""
+    """Return whether a file that starts with ``head`` has a JSON object over several lines, not JSON Lines."""
     first, newline, rest = head.removeprefix(_BOM).lstrip(_SPACE).partition(b"\n")
     if not newline or not rest.strip(_SPACE):
         return False
@@ -181,8 +183,11 @@ def _too_large(limits: Limits) -> str:
     return f"it is larger than {limits.item_bytes >> 20} MiB" if limits.item_bytes >= 1 << 20 else "it is too large"
 
 
-def _document(path: Path, limits: Limits) -> Iterator[Found]:
+def _documents(path: Path, limits: Limits, start: int) -> Iterator[Found]:
     data = read_head(path, limits.item_bytes + 1)
+    if _NEXT_DOCUMENT.search(data):
+        yield from _parts(path, limits, "document", start)
+        return
     place = Place(path, 1, 0, len(data), "document")
     yield Malformed(place, _too_large(limits)) if len(data) > limits.item_bytes else Item(place, data)
 
@@ -218,13 +223,17 @@ def _skip_line(file: BinaryIO, path: Path) -> int:
     return n_skipped
 
 
-class _ArraySplitter:
-    """Finds the elements of a JSON array in parts of a file; it knows only strings, brackets and commas."""
+class _Splitter:
+    """Finds the elements of a JSON array, or documents one after another, in parts of a file.
 
-    def __init__(self, path: Path, limits: Limits) -> None:
-        self._path, self._limits = path, limits
+    It knows only strings, brackets and commas.
+    """
+
+    def __init__(self, path: Path, limits: Limits, unit: Literal["element", "document"], n_skipped: int) -> None:
+        self._path, self._limits, self._unit = path, limits, unit
+        self._outside = 1 if unit == "element" else 0  # the depth between two of them
         self._depth, self._in_string, self._in_scalar = 0, False, False
-        self._n_escaped = 0  # bytes at the start of the next part that belong to an escape
+        self._n_escaped = n_skipped  # bytes at the start of the next part that belong to an escape
         self._element: list[bytes] | None = None
         self._n_bytes = self._start = self._number = 0
         self._offset = 0  # of the current part in the file
@@ -234,7 +243,7 @@ class _ArraySplitter:
         """Yield the elements that end in the next part of the file, and the scalars that begin there."""
         begin, position = 0, self._n_escaped
         while not self._is_complete:
-            pattern = _STRING_END if self._in_string else _BETWEEN if self._depth == 1 else _STRUCTURE
+            pattern = _STRING_END if self._in_string else _BETWEEN if self._depth == self._outside else _STRUCTURE
             if (match := pattern.search(part, position)) is None:
                 break
             position, sign = match.end(), match[0]
@@ -243,18 +252,18 @@ class _ArraySplitter:
                 self._in_string = sign == b"\\"
             elif sign in (b"[", b"{"):
                 self._depth += 1
-                if self._depth == 2:
+                if self._depth == self._outside + 1:
                     begin = match.start()
                     self._begin(self._offset + begin)
             elif sign in (b"]", b"}"):
                 self._depth -= 1
-                self._is_complete = self._depth <= 0
-                if self._depth == 1:
+                self._is_complete = self._depth < self._outside
+                if self._depth == self._outside:
                     self._keep(part[begin:position])
                     yield self._found()
             else:
                 self._in_string = sign == b'"'
-                if self._depth == 1:
+                if self._depth == self._outside:
                     yield from self._scalar(sign, self._offset + match.start())
         self._keep(part[begin:])
         self._n_escaped = max(position - len(part), 0)
@@ -262,18 +271,22 @@ class _ArraySplitter:
         self._offset += len(part)
 
     def rest(self) -> Malformed | None:
-        """Return what follows the last complete element or the array; None if the array is the whole file."""
-        if self._is_complete and not self.goes_on:
+        """Return what follows the last complete part or the array; None if there is nothing else in the file."""
+        if self._unit == "document":
+            if not self._is_complete and self._element is None:
+                return None
+        elif self._is_complete and not self.goes_on:
             return None
         number = self._number + 1 if self._element is None else self._number
-        reason = "the file goes on after the end of the array" if self._is_complete else "the array has no end"
-        return Malformed(Place(self._path, number, self._start, self._offset - self._start, "element"), reason)
+        whole = "array" if self._unit == "element" else "document"
+        reason = f"the file goes on after the end of the {whole}" if self._is_complete else f"the {whole} has no end"
+        return Malformed(Place(self._path, number, self._start, self._offset - self._start, self._unit), reason)
 
     def _scalar(self, sign: bytes, start: int) -> Iterator[Malformed]:
         """Yield a number, a text or the like, of which nothing but its place is kept, when it begins."""
         if sign != b"," and not self._in_scalar:
             self._number += 1
-            yield Malformed(Place(self._path, self._number, start, 0, "element"), "it is no object")
+            yield Malformed(Place(self._path, self._number, start, 0, self._unit), "it is no object")
         self._in_scalar = sign != b","
 
     def _begin(self, start: int) -> None:
@@ -289,13 +302,13 @@ class _ArraySplitter:
                 self._element.clear()
 
     def _found(self) -> Found:
-        place = Place(self._path, self._number, self._start, self._n_bytes, "element")
+        place = Place(self._path, self._number, self._start, self._n_bytes, self._unit)
         data, self._element = b"".join(self._element or ()), None
         return Item(place, data) if len(data) == self._n_bytes else Malformed(place, _too_large(self._limits))
 
 
-def _elements(path: Path, limits: Limits) -> Iterator[Found]:
-    splitter = _ArraySplitter(path, limits)
+def _parts(path: Path, limits: Limits, unit: Literal["element", "document"], n_skipped: int) -> Iterator[Found]:
+    splitter = _Splitter(path, limits, unit, n_skipped)
     with open_regular(path) as file:
         while not splitter.goes_on and (part := _read(file, _CHUNK_BYTES, path)):
             yield from splitter.feed(part)

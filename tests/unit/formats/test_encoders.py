@@ -160,7 +160,7 @@ def test_messages_of_any_form_become_chat_messages(messages: list[Any], observat
 def test_registered_formats_are_loaded_by_name() -> None:
     written = ["agentgym-rl", "agenttraj", "atif", "messages", "parquet", "preferences", "sharegpt", "verifiers"]
     assert list(writable_formats()) == written
-    assert set(readable_formats()) == {*written, "harbor", "inspect", "nemo-gym"}
+    assert set(readable_formats()) == {*written, "harbor", "inspect", "nemo-gym", "verifiers-results"}
     with pytest.raises(ConfigError, match="Did you mean atif"):
         find_format("atiff")
 

@@ -28,10 +28,11 @@ from tests.support.episodes import newest_rows
 from tests.support.json_values import JSON_VALUES
 from tests.unit.formats.conftest import FILES, NOW, imported, read_all, stored
 
+REPLY = {"role": "assistant", "content": "left"}
+
 
 def line(text: str, **fields: Any) -> bytes:  # noqa: ANN401
-    messages = [{"role": "user", "content": text}, {"role": "assistant", "content": "left"}]
-    return json.dumps({"messages": messages, **fields}).encode() + b"\n"
+    return json.dumps({"messages": [{"role": "user", "content": text}, REPLY], **fields}).encode() + b"\n"
 
 
 @pytest.fixture
@@ -150,6 +151,32 @@ def test_every_element_that_is_no_object_is_counted(
     items = list(json_items(path))
     assert ["i" if isinstance(item, Item) else "m" for item in items] == kinds.split()
     assert [item.place.number for item in items] == list(range(1, len(items) + 1))
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf\n"])
+def test_documents_one_after_another_are_read_each(
+    start: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [{"messages": [{"role": "user", "content": f'{n} }}\n{{ "'}, REPLY]} for n in range(3)]
+    path = tmp_path / "pretty.jsonl"
+    path.write_bytes(start + "\n".join(json.dumps(value, indent=1) for value in values).encode())
+    for size in (1, 2, 3, 7, 1 << 20):
+        monkeypatch.setattr("runner.formats.reading._CHUNK_BYTES", size)
+        found, malformed = read_all(path)
+        assert [each.record.reset_observation for each in found] == [[value["messages"][0]] for value in values]
+        assert [(each.place.unit, each.place.number) for each in found] == [("document", n) for n in (1, 2, 3)]
+        assert [json.loads(read_place(each.place)) for each in found] == values
+        assert not malformed
+
+
+@pytest.mark.parametrize("rest", ['{\n "messages": [', "}\n"])
+def test_a_document_without_an_end_costs_only_itself(rest: str, tmp_path: Path) -> None:
+    path = tmp_path / "pretty.jsonl"
+    path.write_text(f"{json.dumps({'messages': [REPLY]}, indent=1)}\n" * 2 + rest)
+    found, malformed = read_all(path)
+    assert len(found) == 2
+    assert [(each.place.unit, each.place.number) for each in malformed] == [("document", 3)]
+    assert "document" in malformed[0].reason
 
 
 def test_an_array_without_an_end_keeps_its_complete_elements(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeRecord
 from runner.store.safe_json import encode
 from runner.store.token_file import TokenizedEpisode
-from runner.types import Outcome, Tokens
+from runner.types import Outcome, Tokens, ToolCall
 from tests.unit.formats.conftest import FILES, model_episode, read_all
 
 NO_PYARROW = "run `.venv/bin/pip install pyarrow`"
@@ -93,6 +93,33 @@ def test_a_trace_that_verifiers_has_written_is_read_with_its_branches() -> None:
     assert [step.action.text for step in main.record.timesteps] == ["4", "yes"]
     assert [step.action.text for step in other.record.timesteps] == ["5"]
     assert other.record.unscored
+
+
+def test_results_of_an_old_verifiers_have_example_reward_and_rubric(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+    completion = [
+        {"role": "assistant", "content": "", "tool_calls": [json.dumps(call)]},
+        {"role": "tool", "content": "4", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "4"},
+    ]
+    row = {
+        **{"example_id": 5, "prompt": [{"role": "user", "content": "2+2?"}], "completion": completion, "answer": "4"},
+        **{"task": "sum", "info": {}, "reward": 1.5, "right": 1.0, "total_ms": 2500.0},
+    }
+    text = {"id": 6, "prompt": "2+2?", "completion": "5", "task": "default", "reward": 0.0}
+    (chat, plain), malformed = read_all(written(tmp_path / "results.jsonl", row, text))
+    record = chat.record
+    assert not malformed
+    assert (record.env, record.task_index, record.reward, record.success) == ("sum", 5, 1.5, True)
+    assert (record.duration_s, record.evaluation) == (2.5, {"right": 1.0, "answer": "4"})
+    assert record.reset_observation == row["prompt"]
+    assert [step.action.tool_calls or step.action.text for step in record.timesteps] == [
+        [ToolCall("c1", "add", '{"a": 2}')],
+        "4",
+    ]
+    assert record.timesteps[0].observation == completion[1:2]
+    assert (plain.record.env, plain.record.task_index, plain.record.outcome) == ("results", 6, Outcome.FAILURE)
+    assert plain.record.timesteps[0].action.text == "5"
 
 
 @pytest.mark.parametrize("parent", [2, 1, 99, -1])
