@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from agentgym_tui.safe_text import sanitize_message
 from runner import __version__
 from runner.util.argument_parser import SafeArgumentParser, describe_completion
-from runner.util.data_dir import default_data_dir, resolve_path, unwritable_reason, xdg_folder
+from runner.util.data_dir import default_data_dir, deleted_folder_problem, resolve_path, unwritable_reason, xdg_folder
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.node_launcher import LaunchOptions
@@ -46,12 +46,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _config(write=args.write)
     if args.command == "completion":
         return _completion(args.shell, parser)
+    from agentgym_tui.terminal.encoding import replace_unknown_characters
     from agentgym_tui.terminal.run import unsupported_reason
 
-    reason = _location_error(args) or unsupported_reason(os.environ) or _folder_error(args) or _limit_error()
+    reason = (
+        deleted_folder_problem(os.environ)
+        or _location_error(args)
+        or unsupported_reason(os.environ)
+        or _folder_error(args)
+        or _limit_error()
+    )
     if reason is not None:
         sys.stderr.write(f"agentgym-tui: {reason}\n")
         return 2
+    replace_unknown_characters()
     return _run_console(args)
 
 

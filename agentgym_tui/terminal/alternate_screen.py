@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from agentgym_tui.terminal.encoding import output_encoding
+
 SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """Signals that end the console."""
 
@@ -43,7 +45,7 @@ def preview_screen(lines: Sequence[str]) -> Iterator[None]:
             2,
             "".join(
                 (ENTER_ALTERNATE_SCREEN, HIDE_CURSOR, *(f"\x1b[{row};1H{text}" for row, text in enumerate(lines, 1)))
-            ).encode(),
+            ).encode(*output_encoding()),
         )
         yield
         termios.tcsetattr(0, termios.TCSANOW, attributes)

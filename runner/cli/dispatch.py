@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -77,7 +78,10 @@ def _run(arguments: list[str]) -> int:
         if shortage is None and not isinstance(exc, OSError):
             raise
         discard_output()
-        print_stderr(f"agentgym-runner: {exc if shortage is None else describe_shortage(shortage)}")
+        from runner.util.data_dir import deleted_folder_problem
+
+        problem = exc if shortage is None else describe_shortage(shortage)
+        print_stderr(f"agentgym-runner: {deleted_folder_problem(os.environ) or problem}")
         code = failure
     return write_result(code, output_stream().flush)
 

@@ -130,7 +130,7 @@ def read_place(place: Place, limits: Limits = LIMITS) -> bytes:
 
 
 def json_items(path: Path, limits: Limits = LIMITS) -> Iterator[Found]:
-    """Yield the items of a JSON file: the elements of an array, the lines of JSON Lines, or documents over several lines.
+    """Yield the items of a JSON file: elements of an array, lines of JSON Lines, or documents over several lines.
 
     Raises:
         StoreError: the file cannot be read.

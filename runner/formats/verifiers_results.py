@@ -1,8 +1,8 @@
 """Results of ``vf-eval`` of verifiers 0.1: a file ``results.jsonl``, one rollout per line; only read.
 
-Source: ``verifiers.utils.eval_utils`` of verifiers 0.1. A line has ``prompt`` and ``completion``, each a text or a list of
-messages, ``task``, ``info``, ``answer``, ``reward`` and a column for each function of the rubric. The number of its example
-is ``example_id``, before 0.1.7 ``id``. Tool calls are objects or, as they are saved, texts with the JSON of one.
+Source: ``verifiers.utils.eval_utils`` of verifiers 0.1. A line has ``prompt`` and ``completion``, each a text or a list
+of messages, ``task``, ``info``, ``answer``, ``reward`` and a column for each function of the rubric. The number of its
+example is ``example_id``, in older versions ``id``. Tool calls are objects, or texts with the JSON of one.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from runner.errors import ConfigError
+from runner.util.display_text import one_line
 
 FOLDER_NAME: Final = "agentgym-console"
 _STATE_FILES: Final = ("node.lock", "index.sqlite", "outbox.sqlite")
@@ -33,6 +34,18 @@ def resolve_path(path: str, environ: Mapping[str, str], cwd: Path) -> Path:
     if home and (path == "~" or path.startswith("~/")):
         path = home + path[1:]
     return cwd.absolute() / path
+
+
+def deleted_folder_problem(environ: Mapping[str, str]) -> str | None:
+    """Return that the current folder does not exist any more, and what to do; None if it exists."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        name = one_line(environ.get("PWD", ""), 500)
+        return (
+            f"the current folder{name and ' '}{name} has been deleted; change to another folder with cd and try again"
+        )
+    return None
 
 
 def xdg_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:

@@ -8,7 +8,7 @@ import pytest
 
 from agentgym_tui.cli import main as main_console
 from agentgym_tui.terminal import run as terminal_run
-from tests.support.command import run_agentgym
+from tests.support.command import run_agentgym, run_shell
 
 RUN = ["--run", "Maze", "--agent", "oracle"]
 WRITING = [RUN, ["--battery", "lightweight", "--agent", "oracle"], ["node"]]
@@ -46,6 +46,15 @@ def test_a_missing_profile_ends_the_runner(command: list[str], tmp_path: Path) -
     completed = run_agentgym(tmp_path, *command, "--config", "none.yaml")
     assert completed.returncode == 2
     assert f"There is no profile {tmp_path}/none.yaml" in completed.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["agentgym-runner --list-envs", "agentgym-runner episodes", "agentgym-tui open x"])
+def test_a_deleted_current_folder_is_named(command: str, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    completed = run_shell(tmp_path, f"cd gone && rmdir ../gone && {command}")
+    assert completed.returncode == 2
+    assert f"the current folder {tmp_path}/gone has been deleted; change to another" in completed.stderr
 
 
 @pytest.mark.usefixtures("terminal")
