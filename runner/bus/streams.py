@@ -123,6 +123,17 @@ async def stream_info(js: JetStreamContext, stream: str) -> StreamInfo:
     return await checked_reply(_checked_info(js, stream))
 
 
+def refusal_of(info: StreamInfo, size: int) -> str | None:
+    """Return why a stream would refuse a message of ``size`` bytes, headers included; None if it would keep it."""
+    config, state = info.config, info.state
+    if 0 <= (limit := -1 if config.max_msg_size is None else config.max_msg_size) < size:
+        return f"the stream {config.name} keeps messages of at most {limit:,} bytes"
+    if config.discard != DiscardPolicy.NEW:
+        return None
+    is_full = 0 < (config.max_msgs or 0) <= state.messages or 0 < (config.max_bytes or 0) < state.bytes + size
+    return f"the stream {config.name} is full" if is_full else None
+
+
 async def checked_reply(request: Awaitable[_T]) -> _T:
     """Await a JetStream request and turn an unreadable answer into an error of the bus.
 
@@ -150,7 +161,8 @@ async def _checked_name(js: JetStreamContext, subject: str) -> str:
 async def _checked_info(js: JetStreamContext, stream: str) -> StreamInfo:
     info = await js.stream_info(stream)
     msgspec.convert([info.config.name, *(info.config.subjects or [])], list[str])
-    msgspec.convert([info.state.first_seq, info.state.last_seq, info.state.messages], list[int])
+    msgspec.convert([info.state.first_seq, info.state.last_seq, info.state.messages, info.state.bytes], list[int])
+    msgspec.convert([info.config.max_msg_size, info.config.max_msgs, info.config.max_bytes], list[int | None])
     msgspec.convert(info.created, datetime | None)
     return info
 

@@ -15,6 +15,7 @@ from runner.config import LiveTokens
 from runner.errors import catch_foreign
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
+from runner.publish.outbox import DeadLetter
 from runner.publish.publisher import Publisher, Sink
 
 DRAIN_TIMEOUT_S = 5.0
@@ -22,7 +23,11 @@ DRAIN_TIMEOUT_S = 5.0
 
 
 class EventThread:
-    """Delivers recorded events and live items to the broker of a running node and to the egress bus."""
+    """Delivers recorded events and live items to the broker of a running node and to the egress bus.
+
+    Attributes:
+        refused: after ``close``, the events of the run that a broker has refused for good.
+    """
 
     def __init__(
         self,
@@ -37,6 +42,7 @@ class EventThread:
         self._workspace = workspace
         self._egress = egress
         self._ready = threading.Event()
+        self.refused: list[DeadLetter] = []
         self._closing: Callable[[], object] = _nothing
         self._live: LivePublisher | None = None
         self._thread = threading.Thread(target=self._serve, name="events", daemon=True)
@@ -62,6 +68,7 @@ class EventThread:
         closing, loop = asyncio.Event(), asyncio.get_running_loop()
         workspace, recorder = self._workspace, self._recorder
         sinks = [Sink("local", lambda: address_of_node(workspace.data_dir)), Sink("egress", self._egress)]
+        start = workspace.clock.now()
         publisher = Publisher(recorder.outbox, sinks, subjects=recorder.names.all(), name=workspace.node)
         self._live = live = LivePublisher(
             publisher.sink_connections, node=workspace.node, boot=workspace.boot, tokens=self._tokens
@@ -75,6 +82,7 @@ class EventThread:
             print_stderr(
                 f"{n_waiting} events are not delivered yet; they stay in the outbox (see: agentgym-runner outbox)."
             )
+        self.refused = await publisher.refused_since(start)
         await live.flush()
         for task in tasks:
             task.cancel()

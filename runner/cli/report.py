@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,6 +16,10 @@ from runner.store import DamagedFile, EpisodeRecord
 from runner.types import Tokens
 from runner.util.amounts import format_amount
 from runner.util.display_text import pluralize
+
+if TYPE_CHECKING:
+    from runner.cli.arguments import Options
+    from runner.publish.outbox import DeadLetter
 
 MAX_ERRORS = 5
 """Maximum number of errors to print per batch; the episode files contain all errors."""
@@ -53,6 +60,22 @@ def report_errors(results: list[BatchResult], data_dir: Path) -> None:
         label = batch_label(result.env, result.model if len(results) > 1 else None)
         _report_batch_errors(result, label)
         print_stderr(f"{label}: episodes in {data_dir / 'runs' / result.batch_id}")
+
+
+def report_refused(letters: Sequence[DeadLetter], options: Options) -> None:
+    """Print how many events the brokers have refused for good, the most frequent reason, and how to send them again."""
+    if not letters:
+        return
+    (reason, _), *others = Counter(letter.reason for letter in letters).most_common()
+    more = f" (and {pluralize(len(others), 'other reason')})" if others else ""
+    command = ["agentgym-runner", "outbox", "--retry", "all"]
+    for name, value in (("--config", options.config), ("--data-dir", options.data_dir)):
+        command += [name, value] if value else []
+    n = len({letter.id for letter in letters})
+    print_stderr(
+        f"{pluralize(n, 'event')} of this run became dead letters: {reason}{more}. "
+        f"Each new connection to that broker tries them again; a connected node, after: {shlex.join(command)}"
+    )
 
 
 def batch_label(env: str, model: str | None) -> str:

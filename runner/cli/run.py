@@ -32,6 +32,7 @@ from runner.cli.report import (
     report_errors,
     report_models,
     report_recovered,
+    report_refused,
 )
 from runner.cli.run_session import RunSession
 from runner.cli.signals import INTERRUPTED, SignalHandler
@@ -44,6 +45,7 @@ from runner.machine.sampler import MachineSampler
 from runner.node.state_lock import is_node_alive
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.notifier import Notifier
+from runner.publish.outbox import DeadLetter
 from runner.util.clock import new_ulid
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
@@ -80,12 +82,13 @@ def run_batches(session: RunSession) -> int:
         options = session.options
         battery_id = new_ulid() if options.battery or len(batches) > 1 or options.until_width is not None else None
         notifier = Notifier(session.profile, session.node, os.environ)
+        refused: list[DeadLetter] = []
         with (
             closing(workspace),
             closing(models),
             closing(notifier),
             _reading_servers(models) if _uses_model(batches) else nullcontext(),
-            _event_recording(session, workspace) as (recorder, observers),
+            _event_recording(session, workspace, refused) as (recorder, observers),
         ):
             workspace.meter = GpuMeter(MachineSampler(None, workspace.clock), workspace.clock.monotonic)
             sequence = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models, notifier)
@@ -99,6 +102,7 @@ def run_batches(session: RunSession) -> int:
             report_errors(results, session.data_dir)
         report_models(results)
         _report_interruptions(batches, results, session.options.argv)
+        report_refused(refused, session.options)
         return code
 
 
@@ -157,9 +161,12 @@ def _queued_ids(path: Path) -> set[str]:
 
 @contextmanager
 def _event_recording(
-    session: RunSession, workspace: Workspace
+    session: RunSession, workspace: Workspace, refused: list[DeadLetter]
 ) -> Iterator[tuple[EventRecorder, list[SelectiveObserver]]]:
-    """Yield a recorder of events and the observers that deliver live items, if a node or an egress is available."""
+    """Yield a recorder of events and the observers that deliver live items, if a node or an egress is available.
+
+    At the end, ``refused`` gets the events that a broker has refused for good.
+    """
     recorder = EventRecorder(workspace, durable_names(session.profile.nats), role="run")
     recorder.record_missed_batches(partial(_queued_ids, workspace.data_dir / "queue.sqlite"))
     egress = egress_reader(session.profile)
@@ -172,6 +179,7 @@ def _event_recording(
     tokens = session.profile.nats.live_tokens
     with closing(EventThread(recorder, workspace, egress, tokens)) as event_thread, _running_status(recorder):
         yield recorder, event_thread.observers
+    refused += event_thread.refused
 
 
 @contextmanager

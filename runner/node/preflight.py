@@ -13,7 +13,7 @@ import msgspec
 
 from runner.batch.resolve import BatchRequest, resolve_agent, resolve_batch
 from runner.batch.spec import BatchSpec
-from runner.bus.address import BusAddress
+from runner.bus.address import BusAddress, durable_names
 from runner.config import EnvironmentEntry, Profile
 from runner.envs.are.catalog import ADVICE, is_are
 from runner.envs.are.catalog import NOT_INSTALLED as ARE_NOT_INSTALLED
@@ -42,9 +42,13 @@ from runner.util.files import world_writable_problem
 from runner.worker.runner_setup import RunnerSetup
 
 if TYPE_CHECKING:
+    from nats.aio.client import Client
+
     from runner.inference.health import EndpointHealth
     from runner.node.model_trial import ModelTrial
 
+USUAL_EVENT_BYTES = 1_000
+"""Size of the event of an episode with its headers; long names make it larger."""
 BUS_TIMEOUT_S = 2.0
 """Maximum seconds for a bus to answer."""
 
@@ -267,7 +271,7 @@ def check_workers(spec: BatchSpec, profile: Profile, setups: Sequence[RunnerSetu
 async def _check_buses(plan: PlannedRun) -> list[PreflightCheck]:
     checks = [_check_broker()]
     if (egress := plan.egress()) is not None:
-        checks.append(await _check_egress(egress))
+        checks.append(await check_egress(egress, durable_names(plan.profile.nats).all()))
     if plan.profile.nats.monitor_url is not None:
         checks.append(await _check_monitor(plan.profile.nats.monitor_url))
     return checks
@@ -285,17 +289,42 @@ def _check_broker() -> PreflightCheck:
         )
 
 
-async def _check_egress(address: BusAddress) -> PreflightCheck:
-    """Check the egress bus, which is optional: without it, the events of a run wait in the outbox."""
+async def check_egress(address: BusAddress, subjects: Iterable[str]) -> PreflightCheck:
+    """Check the egress bus, which is optional: without it, the events of a run wait in the outbox.
+
+    A missing permission to publish shows only at the first event, because only a message would reveal it.
+    """
     from runner.bus.connection import NatsConnection
 
     check = PreflightCheck(what="bus", name="egress", state="ok", detail=address.display_url)
     try:
-        await (await NatsConnection.open(address, name="preflight", timeout_s=BUS_TIMEOUT_S)).close()
+        async with await NatsConnection.open(address, name="preflight", timeout_s=BUS_TIMEOUT_S) as connection:
+            cause = await _refusal(connection.client, subjects)
     except RunnerError as exc:
         hint = "correct NATS_URL or nats.url, or start that broker; until then the events wait in the outbox"
         return msgspec.structs.replace(check, state="warn", cause=one_line(mask(str(exc)), 300), hint=hint)
-    return check
+    if cause is None:
+        return check
+    hint = "raise that limit on the broker; until then the events wait in the outbox or become dead letters"
+    return msgspec.structs.replace(check, state="warn", cause=one_line(mask(cause), 300), hint=hint)
+
+
+async def _refusal(client: Client, subjects: Iterable[str]) -> str | None:
+    """Return why a broker would refuse an event of usual size; None also where it does not let its streams be read."""
+    from runner.bus.streams import BUS_ERRORS, find_stream, refusal_of, stream_info
+
+    if client.max_payload < USUAL_EVENT_BYTES:
+        return f"its max_payload is {client.max_payload:,} bytes, and an event takes about {USUAL_EVENT_BYTES:,}"
+    js = client.jetstream(timeout=BUS_TIMEOUT_S / 2)
+    try:
+        async with asyncio.timeout(BUS_TIMEOUT_S):
+            streams = {await find_stream(js, subject) for subject in subjects}
+            for stream in filter(None, streams):
+                if (refusal := refusal_of(await stream_info(js, stream), USUAL_EVENT_BYTES)) is not None:
+                    return f"{refusal}, and an event takes about {USUAL_EVENT_BYTES:,} bytes"
+    except (*BUS_ERRORS, TimeoutError):
+        return None
+    return None
 
 
 async def _check_monitor(url: str) -> PreflightCheck:

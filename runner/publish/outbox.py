@@ -40,6 +40,9 @@ ABANDON_AFTER_S = 30 * 86400.0
 
 MAX_PRUNED_PER_TRANSACTION = 5000
 
+DAMAGED = "its row in the index is damaged"
+"""Reason of a dead letter that no broker has refused."""
+
 LOCK_TIMEOUT_S = 1.0
 """Seconds to wait for another process that has locked the index; an episode that ends meanwhile waits, too."""
 
@@ -176,7 +179,7 @@ class Outbox:
             try:
                 events.append(self._event(row))
             except (ValueError, TypeError) as exc:
-                self.mark_dead(sink, row[0], f"its row in the index is damaged: {exc}")
+                self.mark_dead(sink, row[0], f"{DAMAGED}: {exc}")
         return events
 
     def _event(self, row: tuple[Any, ...]) -> OutboxEvent:
@@ -202,8 +205,9 @@ class Outbox:
         self._mark("state = 'acked', stream = ?, seq = ?, reason = NULL, at = ?", rows)
 
     def mark_dead(self, sink: str, event_id: str, reason: str) -> None:
-        """Mark an event as undeliverable to a sink."""
-        self._mark("state = 'dead', reason = ?, at = ?", [(reason, self._now(), sink, event_id)])
+        """Mark an event as undeliverable to a sink; one that ``retry_refused`` tried in vain keeps its time."""
+        change = "state = 'dead', at = CASE WHEN reason IS ?1 THEN at ELSE ?2 END, reason = ?1"
+        self._mark(change, [(reason, self._now(), sink, event_id)])
 
     def _mark(self, change: str, rows: Sequence[tuple[object, ...]]) -> None:
         update = f"UPDATE marks SET {change} WHERE sink = ? AND n = (SELECT n FROM events WHERE id = ?)"
@@ -218,6 +222,14 @@ class Outbox:
         )
         with self._transaction() as connection:
             return connection.execute(update, (self._now(), event_id)).rowcount
+
+    def retry_refused(self, sink: str) -> None:
+        """Make the dead letters of a sink pending again, because its limits and permissions may have changed."""
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE marks SET state = 'pending' WHERE sink = ? AND state = 'dead' AND reason NOT LIKE ? || '%'",
+                (sink, DAMAGED),
+            )
 
     def reconcile_stream(self, sink: str, stream: str, *, created: datetime | None, last_seq: int) -> int:
         """Compare acknowledged events with the state of their stream and make lost ones pending again.

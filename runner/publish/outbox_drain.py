@@ -96,6 +96,7 @@ class OutboxDrain:
             if n_connects != self._sink_connection.n_connects:
                 n_connects = self._sink_connection.n_connects
                 sender.backoff.clear()
+                sender.is_prepared, sender.refusal = False, None
                 failed = True
             if failed or loop.time() - looked_up_at > REFRESH_S:
                 sender.routes.forget()
@@ -105,7 +106,7 @@ class OutboxDrain:
             if is_cancelled():  # nats-py swallows a cancellation that coincides with an answer
                 raise asyncio.CancelledError
             failed = cause is not None
-            self._report(cause or sender.backoff.cause)
+            self._report(cause or sender.backoff.cause or sender.refusal)
             if cause is None:
                 backoff.reset()
                 drained_at = loop.time()
@@ -128,7 +129,10 @@ class OutboxDrain:
 
 
 class _OutboxSender(msgspec.Struct):
-    """Sends the pending events of one sink through one client, whose address never changes."""
+    """Sends the pending events of one sink through one client, whose address never changes.
+
+    ``refusal`` is the first reason why the sink has refused every event since it accepted one, or None.
+    """
 
     sink_connection: SinkConnection
     client: Client
@@ -138,7 +142,8 @@ class _OutboxSender(msgspec.Struct):
     options: DeliveryOptions
     unmarked: dict[str, DeliveryResult]
     backoff: SubjectBackoff = msgspec.field(default_factory=partial(SubjectBackoff, MAX_BACKOFF_S))
-    is_registered: bool = False
+    is_prepared: bool = False
+    refusal: str | None = None
 
     @property
     def connected(self) -> bool:
@@ -152,9 +157,10 @@ class _OutboxSender(msgspec.Struct):
     async def send_pending(self) -> str | None:
         """Send pending events; return why sending stopped, None when only events on paused subjects are left."""
         try:
-            if not self.is_registered:
+            if not self.is_prepared:
                 await asyncio.to_thread(self.outbox.register_sinks, self.sink)
-                self.is_registered = True
+                await asyncio.to_thread(self.outbox.retry_refused, self.sink)
+                self.is_prepared = True
             while True:
                 if self.unmarked:
                     await asyncio.to_thread(self._mark)
@@ -212,6 +218,10 @@ class _OutboxSender(msgspec.Struct):
             lost.cancel()
         for subject, cause in causes.items():
             self.backoff.pause(subject, cause)
+        if results:
+            refusals = [result.reason for result in results.values() if isinstance(result, PermanentFailure)]
+            first = self.refusal or f"it refuses events: {refusals[0]}" if refusals else None
+            self.refusal = first if len(refusals) == len(results) else None
         self.unmarked.update(results)
         await asyncio.to_thread(self._mark)
         return connected

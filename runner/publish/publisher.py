@@ -7,12 +7,13 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from functools import partial
 
 from runner.errors import StoreError
 from runner.events.subjects import DURABLE
 from runner.publish.delivery import DEFAULT_DELIVERY, DeliveryOptions
-from runner.publish.outbox import LOCAL, Outbox
+from runner.publish.outbox import LOCAL, DeadLetter, Outbox
 from runner.publish.outbox_drain import OutboxDrain
 from runner.publish.sink import OnState, Sink, SinkConnection, SinkState, sink_key
 
@@ -101,6 +102,15 @@ class Publisher:
             logger.warning("the outbox cannot be used; its events wait for the next start: %s", exc)
             return False
         return True
+
+    async def refused_since(self, start: datetime) -> list[DeadLetter]:
+        """Return the events that a sink has refused for good since then.
+
+        Raises:
+            StoreError: the outbox cannot be used.
+        """
+        letters = await asyncio.to_thread(self._outbox.dead_letters)
+        return [letter for letter in letters if letter.at >= start and letter.sink in self._sink_keys()]
 
     async def n_undelivered(self) -> int:
         """Return the largest number of pending events of any sink.

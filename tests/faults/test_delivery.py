@@ -107,6 +107,24 @@ async def test_a_run_with_an_egress_publishes_there_although_its_node_has_none(
     assert "running" in [event["status"] for event in durable_events(messages, FIELD_STATUS)]
 
 
+async def test_a_run_names_the_refusal_of_its_events_and_the_next_one_sends_them(tmp_path: Path) -> None:
+    denied = {"user": "u", "password": "canary", "permissions": {"publish": {"deny": ["agentgym.>"]}}}
+    with NatsServer(tmp_path / "server", config={"authorization": {"users": [denied]}}) as server:
+        login = {"NATS_URL": server.url, "NATS_USER": "u", "NATS_PASSWORD": "canary"}
+        run = await asyncio.to_thread(run_agentgym, tmp_path, *MAZE, environ=login)
+        lines = run.stderr.splitlines()
+        assert run.returncode == 0
+        assert any("sink egress is stalled: it refuses events: not allowed to publish to" in line for line in lines)
+        assert lines[-1].startswith("4 events of this run became dead letters: not allowed to publish to agentgym.")
+        assert lines[-1].endswith("agentgym-runner outbox --retry all")
+        server.config = {"authorization": {"users": [{"user": "u", "password": "canary"}]}}
+        await asyncio.to_thread(server.restart)
+        run = await asyncio.to_thread(run_agentgym, tmp_path, *MAZE, environ=login)
+        assert "dead letters" not in run.stderr
+    outbox = json.loads((await asyncio.to_thread(run_agentgym, tmp_path, "outbox", "--json", environ=login)).stdout)
+    assert outbox["sinks"][f"egress {server.display_url}"] == {"configured": True, "pending": 0, "acked": 8, "dead": 0}
+
+
 async def test_an_unreachable_egress_does_not_affect_a_run_and_receives_its_events_later(
     tmp_path: Path, nats_server: NatsServer
 ) -> None:

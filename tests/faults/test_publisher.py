@@ -201,12 +201,36 @@ async def test_events_of_a_denied_subject_become_dead_letters(jetstream: bool, t
             assert all(f"not allowed to publish to {denied}" in letter.reason for letter in letters)
             assert outbox.counts()[egress_key(server)] == SinkCounts(acked=1, dead=2)
             server.config = runner_users({"allow": [">"]})
+            running.states.clear()
             await asyncio.to_thread(server.restart)
-            await running.wait_for_state("down")
-            outbox.retry_dead()
+            await running.wait_for_state("up")
+            outbox.add(outbox_event(3, denied))
             await running.wait_until_drained()
-            assert outbox.counts()[egress_key(server)] == SinkCounts(acked=3)
+            assert outbox.counts()[egress_key(server)] == SinkCounts(acked=4)
     assert RUNNER_PASSWORD not in repr(running.states)
+
+
+async def test_a_broker_that_refuses_every_event_gets_each_again_at_the_next_connection(
+    tmp_path: Path, outbox: Outbox
+) -> None:
+    with NatsServer(tmp_path / "server", config={"max_payload": 1024}) as server:
+        outbox.add(outbox_event(0, payload=b"x" * 2000), outbox_event(1, payload=b"x" * 3000))
+        async with run_publisher(outbox, sink_to(server)) as running:
+            await running.wait_for_state("stalled", "it refuses events:")
+            assert outbox.counts()[egress_key(server)] == SinkCounts(dead=2)
+            server.config = {"max_payload": 2500}
+            running.states.clear()
+            await asyncio.to_thread(server.restart)
+            await running.wait_for_state("up")
+            outbox.add(outbox_event(2))
+            await running.wait_until_drained()
+            assert outbox.counts()[egress_key(server)] == SinkCounts(acked=2, dead=1)
+        (letter,) = outbox.dead_letters()
+        async with run_publisher(outbox, sink_to(server)) as running:
+            outbox.add(outbox_event(3))
+            await running.wait_until_drained()
+        assert outbox.dead_letters() == [letter]
+    assert letter.id == "event:1" and "the broker's limit is 2500" in letter.reason
 
 
 @pytest.mark.parametrize("jetstream", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from nats.js.api import DiscardPolicy
 
 from runner.batch.batch import Batch
 from runner.batch.resolve import BatchRequest, resolve_agent
@@ -32,6 +34,8 @@ from tests.support.batches import resolved_batch
 from tests.support.episodes import RecordedEpisode
 from tests.support.inference import agent_settings
 from tests.support.model_server import ModelServer
+from tests.support.nats_server import NatsServer
+from tests.support.publishing import add_external_stream
 from tests.support.rude_model import RudeModel, http_response
 
 UNREACHABLE = EndpointConfig(url="http://127.0.0.1:1", name="gone", kind="openai")
@@ -154,6 +158,30 @@ def test_bus_problems_are_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert health.cause == "HTTP 503: JetStream ␛[2J is not there"
     assert can_run(unhealthy)
     assert "secret" not in str(unhealthy)
+
+
+@pytest.mark.parametrize(
+    ("config", "stream", "cause"),
+    [
+        ({"max_payload": 300}, None, "its max_payload is 300 bytes, and an event takes about 1,000"),
+        ({}, {"max_msg_size": 500}, "the stream THEIRS keeps messages of at most 500 bytes, and an event takes"),
+        ({}, {"discard": DiscardPolicy.NEW, "max_bytes": 600}, "the stream THEIRS is full"),
+        ({}, {"max_bytes": 600}, None),
+        ({}, None, None),
+    ],
+)
+def test_a_bus_that_would_refuse_every_event_is_a_warning(
+    config: dict[str, Any], stream: dict[str, Any] | None, cause: str | None, tmp_path: Path
+) -> None:
+    with NatsServer(tmp_path / "server", config=config) as server:
+        if stream is not None:
+            asyncio.run(add_external_stream(server, **stream))
+        rows = run_preflight(tmp_path, egress=lambda: BusAddress(server.url))
+    (bus,) = [row for row in rows if row.name == "egress"]
+    assert bus.state == ("ok" if cause is None else "warn")
+    assert (bus.cause or "").startswith(cause or "")
+    assert (bus.hint is None) == (cause is None)
+    assert can_run(rows)
 
 
 def test_a_model_resolves_to_the_requested_one_or_the_profiles(install: Install) -> None:

@@ -15,7 +15,17 @@ import msgspec
 import pytest
 
 from runner.errors import StoreError
-from runner.publish.outbox import ABANDON_AFTER_S, KEEP_ACKED_S, LOCAL, Ack, DeadLetter, Outbox, OutboxEvent, SinkCounts
+from runner.publish.outbox import (
+    ABANDON_AFTER_S,
+    DAMAGED,
+    KEEP_ACKED_S,
+    LOCAL,
+    Ack,
+    DeadLetter,
+    Outbox,
+    OutboxEvent,
+    SinkCounts,
+)
 from runner.publish.publisher import Publisher
 from runner.store import EpisodeIndex
 from tests.support.episodes import newest_rows, record_episodes
@@ -149,6 +159,23 @@ def test_events_are_not_retained_for_future_sinks(outbox: Outbox, clock: ManualW
     assert outbox.prune() == 4
     outbox.register_sinks("egress")
     assert outbox.counts() == {LOCAL: SinkCounts(), "egress": SinkCounts()}
+
+
+def test_a_dead_letter_that_is_refused_again_keeps_its_time(outbox: Outbox, clock: ManualWallClock) -> None:
+    outbox.add(*map(event, range(3)))
+    outbox.mark_dead(LOCAL, "episode:0", "too large")
+    outbox.mark_dead(LOCAL, "episode:1", "too large")
+    outbox.mark_dead(LOCAL, "episode:2", f"{DAMAGED}: no time")
+    before = outbox.dead_letters()
+    clock.advance(60)
+    outbox.retry_refused(LOCAL)
+    assert outbox.dead_letters() == before[2:]
+    assert pending_ids(outbox) == ["episode:0", "episode:1"]
+    outbox.mark_dead(LOCAL, "episode:0", "too large")
+    outbox.mark_dead(LOCAL, "episode:1", "not allowed")
+    first, second, _ = outbox.dead_letters()
+    assert first == before[0]
+    assert (second.reason, second.at > before[1].at) == ("not allowed", True)
 
 
 def test_dead_letters_are_pruned_eventually(outbox: Outbox, clock: ManualWallClock) -> None:
