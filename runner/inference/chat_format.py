@@ -221,7 +221,7 @@ def _for_endpoint(message: Message, capabilities: Capabilities, origin: str) -> 
         return shared
     sent = cast("Message", {**message, **shared})
     wanted = capabilities.reasoning == "all" or (capabilities.reasoning == "calls" and "tool_calls" in message)
-    if not wanted:
+    if not wanted or message.get("reasoning_field") == "":
         sent.pop("reasoning_content", None)
         sent.pop("reasoning_field", None)
     return sent

@@ -142,9 +142,7 @@ class Learner(Generic[_AnswerT]):
         guesses = () if named is None else changes(shape, named, refusal.refusal)
         return next((guess for guess in guesses if self._is_new(guess)), None)
 
-    async def _leave_out(
-        self, refused: Capabilities, refusal: EndpointFailure
-    ) -> tuple[_AnswerT, Capabilities]:
+    async def _leave_out(self, refused: Capabilities, refusal: EndpointFailure) -> tuple[_AnswerT, Capabilities]:
         """Leave out each part alone, then all; what is answered is a lesson if the refused shape is refused again."""
         present = self._question.fields(refused, token_ids=self._token_ids)
         trials = [change for part in _TRIALS if part in present for change in changes(refused, part)]

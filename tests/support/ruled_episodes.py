@@ -86,7 +86,8 @@ class RuledEpisode:
 
 
 def plain_message(message: Mapping[str, Any]) -> Json:
-    """Return a message with its reasoning under one name, whatever the server calls it."""
-    reasoning = next((message[name] for name in REASONING_FIELDS if message.get(name)), None)
+    """Return a message with its reasoning under one name, whatever the server calls it, if only that has it."""
+    has_details = "reasoning_details" in message
+    reasoning = None if has_details else next((message[name] for name in REASONING_FIELDS if message.get(name)), None)
     plain = {name: value for name, value in message.items() if name not in REASONING_FIELDS}
     return json.loads(json.dumps({**plain, "reasoning": reasoning}))

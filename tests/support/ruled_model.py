@@ -33,6 +33,7 @@ Json: TypeAlias = dict[str, Any]
 SHARED_FIELDS = {"role", "content", "tool_calls", "tool_call_id"}
 CALL_FIELDS = {"id", "type", "function"}
 REASONING_FIELDS = ("reasoning_content", "reasoning")
+SIGNED_FIELDS = ("reasoning_details", "signature")
 TRANSIENT = Wording("any", 500, "The server had an error while processing your request. Sorry about that!")
 _MARK = re.compile(r"turn (\d+) of (\w+)")
 _NINE = re.compile(r"[A-Za-z0-9]{9}")
@@ -163,7 +164,7 @@ class RuledModel(RudeModel):
                 continue
             if any(message.get(name) for name in REASONING_FIELDS):
                 yield "reasoning"
-            elif self._own_answer(message) is not None:
+            elif not message.get("reasoning_details") and self._own_answer(message) is not None:
                 yield "missing reasoning"
                 if message.get("tool_calls"):
                     yield "missing reasoning of calls"
@@ -205,15 +206,14 @@ class RuledModel(RudeModel):
                 yield f"{call} lacks its signature"
             if "id" in sent and call["id"] != sent["id"]:
                 yield f"{call} has another id than {sent['id']}"
-        if message.get("reasoning_details") != own.get("reasoning_details"):
-            yield f"{message} lacks reasoning_details"
+        yield from (f"{message} lacks {name}" for name in SIGNED_FIELDS if message.get(name) != own.get(name))
         for name in REASONING_FIELDS:
             if message.get(name) not in (None, own.get(name)):
                 yield f"{name} is {message[name]}"
 
     def _refuse(self, wording: Wording, body: Json) -> bytes:
         text = wording.text + f" Request with {self._key}." * self.rules.quotes_key
-        return http_response(wording.status, _error_body(self.rules.form, wording.status, text, body))
+        return http_response(wording.status, error_body(self.rules.form, wording.status, text, body))
 
     def _answer(self, has_tools: bool) -> Json:
         rules, number = self.rules, len(self.answers)
@@ -231,8 +231,10 @@ class RuledModel(RudeModel):
             answer["content"] = f"<think>{thought}</think>{answer['content']}"
         elif rules.reasoning:
             answer[rules.reasoning] = thought
-        if rules.signs:
-            answer["reasoning_details"] = [{"type": "reasoning.encrypted", "data": f"details {number} of {self._name}"}]
+        if rules.signs and rules.reasoning == "reasoning":  # as OpenRouter, which has the text there, too
+            answer["reasoning_details"] = [{"type": "reasoning.text", "text": thought, "signature": f"for {mark}"}]
+        elif rules.signs:
+            answer["signature"] = f"signature of {mark}"
         return answer
 
     def _send(self, answer: Json, *, streams: bool) -> bytes:
@@ -254,7 +256,7 @@ def _deltas(answer: Json, *, in_pieces: bool) -> Iterator[Json]:
     for name in ("reasoning_content", "reasoning", "content"):
         text = answer.get(name) or ""
         yield from ({name: text[start : start + 7]} for start in range(0, len(text), 7))
-    yield from ({name: answer[name]} for name in ("reasoning_details",) if name in answer)
+    yield from ({name: answer[name]} for name in SIGNED_FIELDS if name in answer)
     for call in calls:
         yield {"tool_calls": [{**call, "function": {**call["function"], "arguments": ""}}]}
         for character in call["function"]["arguments"]:
@@ -274,7 +276,7 @@ def _tokens(body: Json, context: Context) -> int:
     return int(len(json.dumps([body["messages"], body.get("tools")])) / context.chars_per_token)
 
 
-def _error_body(form: Form, status: int, text: str, request: Json) -> bytes:
+def error_body(form: Form, status: int, text: str, request: Json) -> bytes:
     bodies: dict[Form, object] = {
         "error": {"error": {"message": text, "type": "invalid_request_error", "param": None, "code": None}},
         "string": {"error": text},

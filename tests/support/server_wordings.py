@@ -40,12 +40,12 @@ PARTS: dict[Part, list[Wording]] = {
         Wording("LM Studio", 400, "Tool calling is not supported for this model"),
         Wording("Mistral", 400, "Function calling is not enabled for this model"),
         Wording("Gemini", 400, "Function calling is not enabled for models/gemma-3-27b-it"),
-        Wording("OpenRouter", 404, "No endpoints found that support tool use. To learn more, visit: https://or.ai/docs"),
+        Wording(
+            "OpenRouter", 404, "No endpoints found that support tool use. To learn more, visit: https://or.ai/docs"
+        ),
         Wording("Ollama", 400, "registry.ollama.ai/library/gemma3:4b does not support tools"),
         Wording("DeepSeek", 400, "deepseek-reasoner does not support Function Calling"),
-        Wording(
-            "vLLM", 400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-        ),
+        Wording("vLLM", 400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
         Wording("pydantic", 422, "tools: Extra inputs are not permitted"),
     ],
     "stream": [
@@ -112,7 +112,9 @@ PARTS: dict[Part, list[Wording]] = {
     ],
     "missing reasoning of calls": [
         Wording(
-            "Kimi", 400, "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2"
+            "Kimi",
+            400,
+            "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
         ),
     ],
     "missing reasoning": [
@@ -190,6 +192,13 @@ CONTEXTS = [
         "This model's maximum context length is {limit} tokens. However, you requested {given} tokens ({given} in the "
         "messages, 0 in the completion). Please reduce the length of the messages or completion.",
     ),
+    Wording(
+        "vLLM, new",
+        400,
+        "This model's maximum context length is {limit} tokens. However, you requested 64 output tokens and your prompt "
+        "contains at least {given} input tokens. Please reduce the length of the input prompt or the number of requested "
+        "output tokens.",
+    ),
     Wording("llama.cpp", 400, "request ({given} tokens) exceeds the available context size ({limit} tokens)"),
     Wording("llama.cpp, old", 500, "the request exceeds the available context size. try increasing the context size"),
     Wording(
@@ -205,7 +214,9 @@ CONTEXTS = [
         "Requested token count exceeds the model's maximum context length of {limit} tokens. You requested a total of "
         "{given} tokens.",
     ),
-    Wording("SGLang, input", 400, "The input ({given} tokens) is longer than the model's context length ({limit} tokens)."),
+    Wording(
+        "SGLang, input", 400, "The input ({given} tokens) is longer than the model's context length ({limit} tokens)."
+    ),
     Wording("Mistral", 400, "Prompt contains {given} tokens, too large for model with {limit} maximum context length"),
     Wording("Anthropic", 400, "prompt is too long: {given} tokens > {limit} maximum"),
     Wording("Gemini", 400, "The input token count ({given}) exceeds the maximum number of tokens allowed ({limit})."),
@@ -219,6 +230,9 @@ CONTEXTS = [
     Wording("xAI", 400, "This model's maximum prompt length is {limit} but the request contains {given} tokens."),
     Wording("TGI", 422, "Input validation error: `inputs` must have less than {limit} tokens. Given: {given}"),
     Wording("DashScope", 400, "Range of input length should be [1, {limit}]"),
+    Wording(
+        "TGI, sum", 422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= {limit}. Given: {given}"
+    ),
     Wording("Fireworks", 400, "The prompt is too long: {given}, model maximum context length: {limit}"),
     Wording("Bedrock", 400, "Input is too long for requested model."),
     Wording("Zhipu", 400, "Prompt exceeds max length"),

@@ -13,7 +13,16 @@ from runner.config.capabilities import Capabilities
 from runner.types import Outcome
 from tests.support.ruled_episodes import KEYS, RuledEpisode
 from tests.support.ruled_model import Context, Form, Refusal, RuledModel, Rules
-from tests.support.server_wordings import ANONYMOUS, CONTEXTS, KEYS as KEY_WORDINGS, MODELS, PARTS, POLICIES, Part, Wording
+from tests.support.server_wordings import (
+    ANONYMOUS,
+    CONTEXTS,
+    KEYS as KEY_WORDINGS,
+    MODELS,
+    PARTS,
+    POLICIES,
+    Part,
+    Wording,
+)
 
 N_SHAPES = 9
 """Parts of a request that are left out alone; the reasoning is left out and added."""
@@ -31,9 +40,7 @@ def rules(draw: st.DrawFn, *, n_anonymous: int = 2, fails: bool = True) -> Rules
     if reasoning in ("", "<think>"):
         parts = [part for part in parts if part not in REASONING]
     anonymous = set(draw(st.permutations(parts))[: draw(st.integers(0, n_anonymous))])
-    refusals = [
-        Refusal(part, draw(st.sampled_from(ANONYMOUS if part in anonymous else PARTS[part]))) for part in parts
-    ]
+    refusals = [Refusal(part, draw(st.sampled_from(ANONYMOUS if part in anonymous else PARTS[part]))) for part in parts]
     context = draw(
         st.none()
         | st.builds(
