@@ -45,7 +45,8 @@ class Lessons:
     def keep(self, key: LessonKey, learned: Capabilities, *, is_news: bool = True) -> None:
         """Keep a lesson, and pass it to the watchers if it ``is_news`` to them.
 
-        What has nothing to do with tools also holds for the requests with or without them.
+        What has nothing to do with tools also holds for the requests with or without them. An endpoint may refuse to
+        stream only beside tools.
         """
         if key.endpoint not in self._first:
             return
@@ -55,7 +56,8 @@ class Lessons:
             self._kept[key] = learned
             sibling = key._replace(with_tools=not key.with_tools)
             other = self.get(sibling)
-            self._kept[sibling] = msgspec.structs.replace(learned, tools=other.tools, stream=other.stream)
+            stream = other.stream if key.with_tools and learned.tools == "native" else learned.stream
+            self._kept[sibling] = msgspec.structs.replace(learned, tools=other.tools, stream=stream)
             for watcher in self._watchers if is_news else ():
                 watcher(key, learned)
 
