@@ -146,9 +146,7 @@ class Learner(Generic[_AnswerT]):
         """Leave out each part alone, then all; what is answered is a lesson if the refused shape is refused again."""
         present = self._question.fields(refused, token_ids=self._token_ids)
         trials = [change for part in _TRIALS if part in present for change in changes(refused, part)]
-        for trial in (*trials, without_all(refused, present)):
-            if not self._is_new(trial):
-                continue
+        for trial in filter(self._is_new, (*trials, without_all(refused, present))):
             result, shape = await self._try_twice(trial, refusal), trial
             if isinstance(result, EndpointFailure) and not _is_same(result, refusal):
                 result, shape = await self._follow_names(shape, result)
