@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,3 +128,27 @@ def test_no_episode_ends_as_an_error_where_a_shape_is_taken(drawn: Rules, agent:
     check_lessons(episode, server, "a")
     assert [*episode.unequal_chats()] == []
     assert not any(key in episode.stored for key in KEYS.values())
+
+
+@given(rules(), rules(n_anonymous=1), st.integers(0, 3), st.sampled_from([*KEY_WORDINGS, *MODELS, *POLICIES]), agents())
+def test_another_endpoint_gets_nothing_that_only_the_first_one_understands(
+    first: Rules, second: Rules, n_answers: int, end: Wording, agent: dict[str, Any]
+) -> None:
+    ending = msgspec.structs.replace(first, end=(n_answers, end), context=None)
+    episode = asyncio.run(RuledEpisode(ending, second).play(**agent))
+    assert episode.trajectory.outcome is Outcome.SUCCESS, episode.trajectory.error_info
+    for server, name in zip(episode.servers, "ab", strict=True):
+        check_server(episode, server)
+        check_lessons(episode, server, name)
+    for requests in episode.requests(episode.servers[0]):
+        assert sum(each.cause == "end" for each in requests) <= 1
+    assert [*episode.unequal_chats()] == []
+    assert not any(key in episode.stored for key in KEYS.values())
+
+
+@pytest.mark.parametrize("wording", [*KEY_WORDINGS, *MODELS, *POLICIES], ids=lambda each: each.text[:30])
+async def test_a_key_a_model_and_a_policy_end_the_request_at_once(wording: Wording) -> None:
+    episode = await RuledEpisode(Rules(end=(0, wording), form="list"), Rules()).play(goal=1, format="auto", stream=True)
+    assert episode.trajectory.outcome is Outcome.SUCCESS
+    assert [len(server.received) for server in episode.servers] == [1, 1]
+    assert episode.lessons == {}
