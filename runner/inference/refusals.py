@@ -55,7 +55,9 @@ _FIELDS: Final[dict[Field, re.Pattern[str]]] = {
     "reasoning": re.compile(
         r"(?i)reasoning.?(?:content|details)|['\"`]reasoning['\"`]|thinking (?:mode|block|content)"
     ),
-    "system": re.compile(r"(?i)system.{0,20}(?:role|message|prompt|instruction)|role.{0,40}system|developer instruct"),
+    "system": re.compile(
+        r"(?i)system.{0,20}(?:role|message|prompt|instruction)|role.{0,40}system|developer instruct|roles must alternate"
+    ),
     "stream": re.compile(r"(?i)\bstream(?:s|ed|ing)?\b"),
     "tools": re.compile(r"(?i)\btools?\b|tool.?(?:calls?|calling|use|choice)|functions?.?call|\bfunctions\b"),
 }

@@ -18,8 +18,6 @@ FIELDS: dict[Part, Field] = {
     "missing reasoning": "reasoning",
     "missing reasoning of calls": "reasoning",
 }
-UNNAMED = {"vLLM, Mistral 7B"}
-"""Servers that refuse a part without its name."""
 
 
 def failures(wording: Wording) -> Iterable[EndpointFailure]:
@@ -33,9 +31,7 @@ def named(wordings: Iterable[Wording]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("wording", wordings, ids=lambda each: each.server)
 
 
-@pytest.mark.parametrize(
-    ("part", "wording"), [(part, each) for part, all in PARTS.items() for each in all if each.server not in UNNAMED]
-)
+@pytest.mark.parametrize(("part", "wording"), [(part, each) for part, all in PARTS.items() for each in all])
 def test_a_refusal_names_its_field(part: Part, wording: Wording) -> None:
     present: set[Field] = set(get_args(Field))
     for failure in failures(wording):
