@@ -227,10 +227,11 @@ class FallbackChain:
                 token_ids=self._wants_tokens(endpoint),
             )
             answer, learned = await learner.run(failure)
+            if learned != known:
+                self._gate.lessons.keep(key, learned)
         finally:
             self._gate.leave(learner_name)
         if learned != known:
-            self._gate.lessons.keep(key, learned)
             reason = self._context.error_text(failure)
             self._lessons[endpoint.spec.name] = f"learned {learned.describe() or 'the usual shape'} from {reason}"
         return answer

@@ -33,7 +33,7 @@ class Lessons:
 
     def __init__(self, specs: Iterable[EndpointSpec]) -> None:
         """Start with the capabilities that are known before any request."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the driver sends a lesson back to the worker that it came from
         self._first = {spec.name: first_capabilities(spec) for spec in specs}
         self._kept: dict[LessonKey, Capabilities] = {}
         self._watchers: list[OnLesson] = []

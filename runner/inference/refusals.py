@@ -16,7 +16,8 @@ Field: TypeAlias = Literal[
 """What a request may have and an endpoint may not take."""
 
 WRONG_KEY: Final = re.compile(
-    r"(?i)api.?(?:key|token)|subscription key|password|unauthori[sz]ed|authenticat|(?:invalid|missing|expired) (?:access )?token|credential|"
+    r"(?i)api.?(?:key|token)|subscription key|password|unauthori[sz]ed|authenticat|"
+    r"(?:invalid|missing|expired) (?:access )?token|credential|"
     r"permission.?denied|billing|insufficient.(?:balance|credit|fund|quota)|credit balance|exceeded your current quota"
 )
 UNKNOWN_MODEL: Final = re.compile(
@@ -56,7 +57,8 @@ _FIELDS: Final[dict[Field, re.Pattern[str]]] = {
         r"(?i)reasoning.?(?:content|details)|['\"`]reasoning['\"`]|thinking (?:mode|block|content)"
     ),
     "system": re.compile(
-        r"(?i)system.{0,20}(?:role|message|prompt|instruction)|role.{0,40}system|developer instruct|roles must alternate"
+        r"(?i)system.{0,20}(?:role|message|prompt|instruction)|role.{0,40}system|developer instruct|"
+        r"roles must alternate"
     ),
     "stream": re.compile(r"(?i)\bstream(?:s|ed|ing)?\b"),
     "tools": re.compile(r"(?i)\btools?\b|tool.?(?:calls?|calling|use|choice)|functions?.?call|\bfunctions\b"),

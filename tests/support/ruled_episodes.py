@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from runner.inference.manager import InferenceManager
 from runner.tracing import SpanList, Tracer
 from runner.types import EpisodeEvent, Limits, TimestepPlayed, Trajectory
 from tests.support.inference import VirtualTime, agent_settings, episode_header
-from tests.support.ruled_model import REASONING_FIELDS, Json, Received, Rules, RuledModel
+from tests.support.ruled_model import REASONING_FIELDS, Json, Received, RuledModel, Rules
 
 KEYS = {"a": "sk-0123456789abcdef-first", "b": "sk-fedcba9876543210-other"}
 
@@ -73,7 +73,7 @@ class RuledEpisode:
         """Return the requests that each step, and what came after the last one, sent to a server."""
         number = self.servers.index(server)
         marks = [mark[number] for mark in self._marks]
-        return [server.received[start:end] for start, end in zip(marks, marks[1:], strict=False)]
+        return [server.received[start:end] for start, end in pairwise(marks)]
 
     def unequal_chats(self) -> Iterator[tuple[list[Json], list[Json]]]:
         """Yield each chat of a step that is not what was sent, and what was sent."""
@@ -90,4 +90,4 @@ def plain_message(message: Mapping[str, Any]) -> Json:
     has_details = "reasoning_details" in message
     reasoning = None if has_details else next((message[name] for name in REASONING_FIELDS if message.get(name)), None)
     plain = {name: value for name, value in message.items() if name not in REASONING_FIELDS}
-    return json.loads(json.dumps({**plain, "reasoning": reasoning}))
+    return {**plain, "reasoning": reasoning}

@@ -1,4 +1,4 @@
-"""A model server whose rules are data: what it refuses and in which words, what it wants back, how it streams, when it fails.
+"""A model server whose rules are data: what it refuses in which words, what it wants back, how it streams and fails.
 
 Its answers count up (``tests.support.fakes.Counter``), by a tool call where the request has tools, and each bears its
 number and the name of its server, so that the server knows its own turns in a chat again.
@@ -10,6 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -28,6 +29,8 @@ from tests.support.server_wordings import Part, Wording
 
 Form: TypeAlias = Literal["error", "string", "detail", "message", "list", "plain", "problems"]
 """The body of a refusal; ``problems`` is FastAPI's list, which quotes the request."""
+Streaming: TypeAlias = Literal["whole", "streamed", "pieces"]
+Reasoning: TypeAlias = Literal["", "reasoning_content", "reasoning", "<think>"]
 Json: TypeAlias = dict[str, Any]
 
 SHARED_FIELDS = {"role", "content", "tool_calls", "tool_call_id"}
@@ -69,8 +72,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     refusals: tuple[Refusal, ...] = ()
     form: Form = "error"
     quotes_key: bool = False
-    streaming: Literal["whole", "streamed", "pieces"] = "streamed"
-    reasoning: Literal["", "reasoning_content", "reasoning", "<think>"] = ""
+    streaming: Streaming = "streamed"
+    reasoning: Reasoning = ""
     signs: bool = False
     ids: Literal["long", "nine", "none"] = "long"
     has_bare_calls: bool = False
@@ -84,7 +87,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Received(NamedTuple):
-    """A request; ``cause`` is the part for which it was refused, ``failing``, ``context`` or ``end``; "" if answered."""
+    """A request; ``cause`` of its refusal: a part, ``failing``, ``context`` or ``end``; "" if it was answered."""
 
     body: Json
     headers: dict[str, str]
@@ -118,8 +121,10 @@ class RuledModel(RudeModel):
     def next_behavior(self, request: Request) -> Behavior:
         if request.method == "GET":
             return http_response(200, b'{"data": [{"id": "m"}]}')
+        body = request.json()
+        if not body["messages"]:  # of a health check
+            return http_response(400, b'{"error": {"message": "messages must not be empty"}}')
         with self._lock:
-            body = request.json()
             cause, refused = self._refusal(body)
             self.received.append(Received(body, request.headers, cause))
             self.violations += self._violations(body, request.headers)
@@ -185,7 +190,7 @@ class RuledModel(RudeModel):
             yield f"the key is {headers.get('authorization')}"
         chat = body["messages"]
         roles = [message["role"] for message in chat]
-        yield from (f"two {one} in a row" for one, two in zip(roles, roles[1:], strict=False) if one == two != "tool")
+        yield from (f"two {one} in a row" for one, two in pairwise(roles) if one == two != "tool")
         for message in chat:
             if message.get("content") is None:
                 yield "content is null"

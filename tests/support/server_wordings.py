@@ -83,7 +83,8 @@ PARTS: dict[Part, list[Wording]] = {
         Wording(
             "OpenAI",
             400,
-            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' "
+            "instead.",
         ),
     ],
     "system": [
@@ -123,8 +124,8 @@ PARTS: dict[Part, list[Wording]] = {
         Wording(
             "Anthropic",
             400,
-            "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `text`. When `thinking` is "
-            "enabled, a final `assistant` message must start with a thinking block.",
+            "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `text`. When `thinking` "
+            "is enabled, a final `assistant` message must start with a thinking block.",
         ),
     ],
 }
@@ -138,7 +139,7 @@ ANONYMOUS = [
     Wording("llama.cpp", 500, "Failed to process the request"),
 ]
 
-KEYS = [
+WRONG_KEYS = [
     Wording("OpenAI", 401, "Incorrect API key provided: sk-abc***xyz. You can find your API key at https://o.ai/keys."),
     Wording("Gemini", 400, "API key not valid. Please pass a valid API key."),
     Wording("Gemini, expired", 400, "API key expired. Please renew the API key."),
@@ -195,9 +196,9 @@ CONTEXTS = [
     Wording(
         "vLLM, new",
         400,
-        "This model's maximum context length is {limit} tokens. However, you requested 64 output tokens and your prompt "
-        "contains at least {given} input tokens. Please reduce the length of the input prompt or the number of requested "
-        "output tokens.",
+        "This model's maximum context length is {limit} tokens. However, you requested 64 output tokens and your "
+        "prompt contains at least {given} input tokens. Please reduce the length of the input prompt or the number of "
+        "requested output tokens.",
     ),
     Wording("llama.cpp", 400, "request ({given} tokens) exceeds the available context size ({limit} tokens)"),
     Wording("llama.cpp, old", 500, "the request exceeds the available context size. try increasing the context size"),

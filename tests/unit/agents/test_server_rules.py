@@ -13,17 +13,8 @@ from hypothesis import strategies as st
 from runner.config.capabilities import Capabilities
 from runner.types import Outcome
 from tests.support.ruled_episodes import KEYS, RuledEpisode
-from tests.support.ruled_model import Context, Form, Refusal, RuledModel, Rules
-from tests.support.server_wordings import (
-    ANONYMOUS,
-    CONTEXTS,
-    KEYS as KEY_WORDINGS,
-    MODELS,
-    PARTS,
-    POLICIES,
-    Part,
-    Wording,
-)
+from tests.support.ruled_model import Context, Form, Reasoning, Refusal, RuledModel, Rules, Streaming
+from tests.support.server_wordings import ANONYMOUS, CONTEXTS, MODELS, PARTS, POLICIES, WRONG_KEYS, Part, Wording
 
 N_SHAPES = 9
 """Parts of a request that are left out alone; the reasoning is left out and added."""
@@ -38,7 +29,7 @@ FAILING = st.lists(st.integers(1, 14), max_size=2).map(
 
 @st.composite
 def rules(draw: st.DrawFn, *, n_anonymous: int = 2) -> Rules:
-    reasoning = draw(st.sampled_from(["", "reasoning_content", "reasoning", "<think>"]))
+    reasoning: Reasoning = draw(st.sampled_from(get_args(Reasoning)))
     parts = draw(st.lists(st.sampled_from([*PARTS]), unique=True, max_size=5))
     for group in EXCLUSIVE:
         taken = [part for part in parts if part in group]
@@ -60,7 +51,7 @@ def rules(draw: st.DrawFn, *, n_anonymous: int = 2) -> Rules:
         refusals=tuple(refusals),
         form=draw(st.sampled_from(get_args(Form))),
         quotes_key=draw(st.booleans()),
-        streaming=draw(st.sampled_from(["whole", "streamed", "pieces"])),
+        streaming=draw(st.sampled_from(get_args(Streaming))),
         reasoning=reasoning,
         signs=draw(st.booleans()),
         ids=draw(st.sampled_from(["long", "nine", "none"])),
@@ -130,7 +121,7 @@ def test_no_episode_ends_as_an_error_where_a_shape_is_taken(drawn: Rules, agent:
     assert not any(key in episode.stored for key in KEYS.values())
 
 
-@given(rules(), rules(n_anonymous=1), st.integers(0, 3), st.sampled_from([*KEY_WORDINGS, *MODELS, *POLICIES]), agents())
+@given(rules(), rules(n_anonymous=1), st.integers(0, 3), st.sampled_from([*WRONG_KEYS, *MODELS, *POLICIES]), agents())
 def test_another_endpoint_gets_nothing_that_only_the_first_one_understands(
     first: Rules, second: Rules, n_answers: int, end: Wording, agent: dict[str, Any]
 ) -> None:
@@ -146,7 +137,7 @@ def test_another_endpoint_gets_nothing_that_only_the_first_one_understands(
     assert not any(key in episode.stored for key in KEYS.values())
 
 
-@pytest.mark.parametrize("wording", [*KEY_WORDINGS, *MODELS, *POLICIES], ids=lambda each: each.text[:30])
+@pytest.mark.parametrize("wording", [*WRONG_KEYS, *MODELS, *POLICIES], ids=lambda each: each.text[:30])
 async def test_a_key_a_model_and_a_policy_end_the_request_at_once(wording: Wording) -> None:
     episode = await RuledEpisode(Rules(end=(0, wording), form="list"), Rules()).play(goal=1, format="auto", stream=True)
     assert episode.trajectory.outcome is Outcome.SUCCESS

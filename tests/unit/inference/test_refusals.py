@@ -10,7 +10,7 @@ import pytest
 from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.refusals import Field, named_field, wants_completion_tokens, wants_reasoning
 from tests.support.ruled_model import Form, error_body
-from tests.support.server_wordings import ANONYMOUS, CONTEXTS, KEYS, MODELS, PARTS, POLICIES, Part, Wording
+from tests.support.server_wordings import ANONYMOUS, CONTEXTS, MODELS, PARTS, POLICIES, WRONG_KEYS, Part, Wording
 
 FIELDS: dict[Part, Field] = {
     "stream with tools": "stream",
@@ -49,7 +49,7 @@ def test_a_refusal_without_a_name_may_mean_any_field(wording: Wording) -> None:
         assert named_field(failure.refusal, set(get_args(Field))) is None, failure.refusal
 
 
-@named(KEYS)
+@named(WRONG_KEYS)
 def test_a_wrong_key_is_no_reason_for_another_shape(wording: Wording) -> None:
     assert {(each.reason, each.refusal, each.unknown_model) for each in failures(wording)} == {
         ("configuration", "", False)
