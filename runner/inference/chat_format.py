@@ -277,7 +277,7 @@ def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
         raise EndpointFailure("reply", "the reply is not a JSON object")
     raise_on_error(value)
     if not as_list(value.get("choices")):
-        raise EndpointFailure("reply", "the reply has no choices")
+        raise EndpointFailure("reply", "the reply is empty: it has no choices")
     if capture is not None:
         capture.add(value)
     choice = as_dict(next(iter(as_list(value.get("choices"))), None))

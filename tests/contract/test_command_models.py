@@ -249,7 +249,9 @@ def test_a_preflight_can_be_limited_to_one_environment(profile: str, tmp_path: P
 def test_errors_of_an_endpoint_are_no_failures_of_the_model(
     profile: str, model_server: ModelServer, tmp_path: Path
 ) -> None:
-    model_server.inject(Fault("400", times=6))
+    model_server.inject(
+        Fault("400", times=6 * 6)
+    )  # with streaming, its options, the system prompt, tools, none of them
     options = ("--config", profile, "--run", "Maze", "--repeat", "12", "--concurrency", "1", "--json")
     completed = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
     model_server.inject()
