@@ -17,7 +17,7 @@ from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.providers import Target
 from runner.inference.refusals import Field
 from runner.inference.token_capture import GATEWAY_FIELDS, REQUEST_FIELDS, TokenCapture
-from runner.inference.tool_calls import calls_size, other_fields, parse_tool_calls, plain_call
+from runner.inference.tool_calls import calls_size, other_fields, parse_tool_calls, plain_call, portable_id
 from runner.types import Chat, Message, Tokens, ToolSchema
 from runner.util.display_text import one_line
 from runner.util.json_accessors import (
@@ -195,8 +195,11 @@ def sent_chat(question: InferenceQuestion, capabilities: Capabilities, origin: s
     """
     has_calls = capabilities.tools == "native" or not question.tools
     merged: Chat = []
+    ids: dict[str, str] = {}
     for message in question.messages if has_calls else flatten_tool_calls(question.messages):
-        sent = _for_endpoint(message, capabilities, origin)
+        if message["role"] == "assistant":
+            ids = _foreign_ids(message, origin)
+        sent = _for_endpoint(message, capabilities, origin, ids)
         if capabilities.system == "folded" and sent["role"] == "system":
             sent["role"] = "user"
         last = merged[-1] if merged else None
@@ -207,21 +210,32 @@ def sent_chat(question: InferenceQuestion, capabilities: Capabilities, origin: s
     return merged
 
 
-def _for_endpoint(message: Message, capabilities: Capabilities, origin: str) -> Message:
-    """Return what an endpoint gets of a message: all of its own replies, but the reasoning by its capabilities."""
+def _foreign_ids(message: Message, origin: str) -> dict[str, str]:
+    """Return the ids of another endpoint's calls, each with one that every server takes."""
+    is_foreign = message.get("origin") not in (None, origin)
+    return {call["id"]: portable_id(call["id"]) for call in message.get("tool_calls", ())} if is_foreign else {}
+
+
+def _for_endpoint(message: Message, capabilities: Capabilities, origin: str, ids: dict[str, str]) -> Message:
+    """Return what an endpoint gets of a message: all of its own replies, but the reasoning by its capabilities.
+
+    ``ids`` replace those of another endpoint's calls.
+    """
     if len(message) == _PLAIN:
         return {"role": message["role"], "content": message["content"] or ""}
     shared = cast("Message", {name: value for name, value in message.items() if name in _SHARED_FIELDS})
     shared["content"] = shared.get("content") or ""
     if message["role"] != "assistant":
+        if (answered := message.get("tool_call_id")) in ids:
+            shared["tool_call_id"] = ids[answered]
         return shared
     if not origin or message.get("origin") != origin:
         if calls := message.get("tool_calls"):
-            shared["tool_calls"] = [plain_call(call) for call in calls]
+            shared["tool_calls"] = [{**plain_call(call), "id": ids.get(call["id"], call["id"])} for call in calls]
         return shared
     sent = cast("Message", {**message, **shared})
     wanted = capabilities.reasoning == "all" or (capabilities.reasoning == "calls" and "tool_calls" in message)
-    if not wanted:
+    if not wanted or message.get("reasoning_field") == "":
         sent.pop("reasoning_content", None)
         sent.pop("reasoning_field", None)
     return sent
@@ -263,7 +277,7 @@ def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
         raise EndpointFailure("reply", "the reply is not a JSON object")
     raise_on_error(value)
     if not as_list(value.get("choices")):
-        raise EndpointFailure("reply", "the reply has no choices")
+        raise EndpointFailure("reply", "the reply is empty: it has no choices")
     if capture is not None:
         capture.add(value)
     choice = as_dict(next(iter(as_list(value.get("choices"))), None))

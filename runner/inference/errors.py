@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from runner.errors import InferenceFault
 from runner.inference.refusals import (
@@ -15,7 +15,7 @@ from runner.inference.refusals import (
     is_missing_path,
 )
 from runner.util.display_text import one_line
-from runner.util.json_accessors import as_dict, as_text, decode_json, encode_json
+from runner.util.json_accessors import as_dict, as_list, as_text, decode_json, encode_json
 
 Reason: TypeAlias = Literal["connection", "timeout", "busy", "server", "reply", "configuration", "request"]
 """``reply``: the reply is unusable; ``request``: the endpoint refuses the request, which others may answer."""
@@ -126,6 +126,12 @@ def _error_message(body: bytes) -> str:
     text = as_text(error) or as_text(named.get("message")) or as_text(named.get("msg"))
     if text and (field := as_text(named.get("param"))) and field not in text:
         text = f"{text} ({field})"
-    if not text and error:  # FastAPI's list of problems
+    if not text and isinstance(error, list):  # FastAPI's problems, which quote the request beside their messages
+        text = "; ".join(map(_describe_problem, map(as_dict, error)))
+    if not text and error:
         text = encode_json(error).decode()
     return (text or body[:4096].decode("utf-8", "replace"))[:2000].strip()
+
+
+def _describe_problem(problem: dict[str, Any]) -> str:
+    return f"{'.'.join(map(str, as_list(problem.get('loc'))))}: {as_text(problem.get('msg'))}"

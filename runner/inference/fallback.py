@@ -126,6 +126,7 @@ class FallbackChain:
         self._notes: dict[str, str] = {}
         self._lessons: dict[str, str] = {}
         self._excluded: set[str] = set()
+        self._searched: set[str] = set()
         self._n_refusals = 0
         self._n_requests = 0
         self._is_admitted = False
@@ -189,8 +190,9 @@ class FallbackChain:
         try:
             answer = await self._send_request(endpoint, known)
         except EndpointFailure as failure:
-            if not failure.refusal:
+            if not failure.refusal or (failure.reason == "server" and key.endpoint in self._searched):
                 raise
+            self._searched.add(key.endpoint)
             return await self._learn(endpoint, key, known, failure)
         if answer.reply.is_silent and not self._has_repeated:
             self._has_repeated = True
@@ -225,10 +227,11 @@ class FallbackChain:
                 token_ids=self._wants_tokens(endpoint),
             )
             answer, learned = await learner.run(failure)
+            if learned != known:
+                self._gate.lessons.keep(key, learned)
         finally:
             self._gate.leave(learner_name)
         if learned != known:
-            self._gate.lessons.keep(key, learned)
             reason = self._context.error_text(failure)
             self._lessons[endpoint.spec.name] = f"learned {learned.describe() or 'the usual shape'} from {reason}"
         return answer
@@ -288,9 +291,8 @@ class FallbackChain:
             if self._request.can_shorten:
                 raise ContextExceeded(f"{name}: {text}", failure.context_tokens)
         self._notes[name] = text
-        is_refused = failure.reason == "request" or failure.refusal != ""
-        self._n_refusals += is_refused
-        if is_refused or failure.reason in ("timeout", "configuration"):
+        self._n_refusals += failure.reason == "request"
+        if failure.reason in ("request", "timeout", "configuration"):
             self._excluded.add(name)
         if failure.reason == "request":
             self._gate.report(name, None, "")

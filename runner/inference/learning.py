@@ -39,6 +39,8 @@ _TRIALS: Final[tuple[Field, ...]] = (
     "tools",
 )
 """Parts in the order in which they are left out, the least valuable first."""
+_MAX_REPEATS = 2
+"""Maximum number of times that a request is repeated unchanged until a server error comes twice in a row."""
 
 
 def first_capabilities(spec: EndpointSpec) -> Capabilities:
@@ -102,35 +104,37 @@ class Learner(Generic[_AnswerT]):
         self._question, self._known, self._token_ids = question, known, token_ids
         self._changed: list[Capabilities] = []
 
-    async def run(self, first: EndpointFailure) -> tuple[_AnswerT, Capabilities]:
+    async def run(self, refusal: EndpointFailure) -> tuple[_AnswerT, Capabilities]:
         """Return the first answer and what was learned, which is the known shape if a failure has only passed.
 
+        Args:
+            refusal: the answer to the request in the known shape.
+
         Raises:
-            EndpointFailure: ``first`` if the endpoint refuses every shape; another failure, such as that of a rate
+            EndpointFailure: a refusal if the endpoint refuses every shape; another failure, such as that of a rate
                 limit or of a key, if it ends the search.
         """
-        if _is_server_error(first):
+        for _ in range(_MAX_REPEATS if _is_server_error(refusal) else 0):
             again = await self._try(self._known)
             if not isinstance(again, EndpointFailure):
                 return again, self._known
-            if not _is_same(again, first):
-                raise again
-        found = await self._follow_names(self._known, first) or await self._leave_out(first)
-        if found is None:
-            raise first
-        return found
+            if _is_same(again, refusal):
+                break
+            refusal = again
+        result, shape = await self._follow_names(self._known, refusal)
+        return (await self._leave_out(shape, result)) if isinstance(result, EndpointFailure) else (result, shape)
 
     async def _follow_names(
         self, shape: Capabilities, refusal: EndpointFailure
-    ) -> tuple[_AnswerT, Capabilities] | None:
-        """Change the fields that refusals name, one after another; return None when one names no field to change."""
+    ) -> tuple[_AnswerT | EndpointFailure, Capabilities]:
+        """Change the fields that refusals name, one after another, until one names none; return the last result."""
         while (changed := self._named_change(shape, refusal)) is not None:
             result = await self._try_twice(changed, refusal)
             if not isinstance(result, EndpointFailure):
                 return result, changed
             if not _is_same(result, refusal):  # the change was of use
                 shape, refusal = changed, result
-        return None
+        return refusal, shape
 
     def _named_change(self, shape: Capabilities, refusal: EndpointFailure) -> Capabilities | None:
         present = self._question.fields(shape, token_ids=self._token_ids)
@@ -138,25 +142,21 @@ class Learner(Generic[_AnswerT]):
         guesses = () if named is None else changes(shape, named, refusal.refusal)
         return next((guess for guess in guesses if self._is_new(guess)), None)
 
-    async def _leave_out(self, refusal: EndpointFailure) -> tuple[_AnswerT, Capabilities] | None:
-        """Leave out each part alone, then all; what is answered is a lesson if the known shape is refused again."""
-        present = self._question.fields(self._known, token_ids=self._token_ids)
-        trials = [change for part in _TRIALS if part in present for change in changes(self._known, part)]
-        for shape in (*trials, without_all(self._known, present)):
-            if not self._is_new(shape):
-                continue
-            result = await self._try_twice(shape, refusal)
+    async def _leave_out(self, refused: Capabilities, refusal: EndpointFailure) -> tuple[_AnswerT, Capabilities]:
+        """Leave out each part alone, then all; what is answered is a lesson if the refused shape is refused again."""
+        present = self._question.fields(refused, token_ids=self._token_ids)
+        trials = [change for part in _TRIALS if part in present for change in changes(refused, part)]
+        for trial in filter(self._is_new, (*trials, without_all(refused, present))):
+            result, shape = await self._try_twice(trial, refusal), trial
+            if isinstance(result, EndpointFailure) and not _is_same(result, refusal):
+                result, shape = await self._follow_names(shape, result)
             if not isinstance(result, EndpointFailure):
-                found: tuple[_AnswerT, Capabilities] | None = result, shape
-            else:
-                found = None if _is_same(result, refusal) else await self._follow_names(shape, result)
-            if found is not None:
-                return found if await self._is_refused_again(refusal) else (found[0], self._known)
-        return None
+                return result, shape if await self._is_refused_again(refused, refusal) else refused
+        raise refusal
 
-    async def _is_refused_again(self, refusal: EndpointFailure) -> bool:
+    async def _is_refused_again(self, shape: Capabilities, refusal: EndpointFailure) -> bool:
         try:
-            await self._confirm(self._known)
+            await self._confirm(shape)
         except EndpointFailure as failure:
             return _is_same(failure, refusal)
         return False

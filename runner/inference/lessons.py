@@ -33,7 +33,7 @@ class Lessons:
 
     def __init__(self, specs: Iterable[EndpointSpec]) -> None:
         """Start with the capabilities that are known before any request."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the driver sends a lesson back to the worker that it came from
         self._first = {spec.name: first_capabilities(spec) for spec in specs}
         self._kept: dict[LessonKey, Capabilities] = {}
         self._watchers: list[OnLesson] = []
@@ -45,7 +45,8 @@ class Lessons:
     def keep(self, key: LessonKey, learned: Capabilities, *, is_news: bool = True) -> None:
         """Keep a lesson, and pass it to the watchers if it ``is_news`` to them.
 
-        What has nothing to do with tools also holds for the requests with or without them.
+        What has nothing to do with tools also holds for the requests with or without them. An endpoint may refuse to
+        stream only beside tools.
         """
         if key.endpoint not in self._first:
             return
@@ -55,7 +56,8 @@ class Lessons:
             self._kept[key] = learned
             sibling = key._replace(with_tools=not key.with_tools)
             other = self.get(sibling)
-            self._kept[sibling] = msgspec.structs.replace(learned, tools=other.tools, stream=other.stream)
+            stream = other.stream if key.with_tools and learned.tools == "native" else learned.stream
+            self._kept[sibling] = msgspec.structs.replace(learned, tools=other.tools, stream=stream)
             for watcher in self._watchers if is_news else ():
                 watcher(key, learned)
 

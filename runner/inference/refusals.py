@@ -16,27 +16,36 @@ Field: TypeAlias = Literal[
 """What a request may have and an endpoint may not take."""
 
 WRONG_KEY: Final = re.compile(
-    r"(?i)api.?key|unauthori[sz]ed|authenticat|(?:invalid|missing|expired) (?:access )?token|credential|"
-    r"permission.?denied|billing|insufficient.(?:balance|credit|fund|quota)|exceeded your current quota"
+    r"(?i)api.?(?:key|token)|subscription key|password|unauthori[sz]ed|authenticat|"
+    r"(?:invalid|missing|expired) (?:access )?token|credential|"
+    r"permission.?denied|billing|insufficient.(?:balance|credit|fund|quota)|credit balance|exceeded your current quota"
 )
 UNKNOWN_MODEL: Final = re.compile(
-    r"(?i)unknown (?:model|function)|invalid model name|model_not_found|no such model|not a valid model|"
-    r"not found the model|\bmodel\b.{0,200}(?:not found|not exist|must start with|is not loaded|not been pulled)"
+    r"(?i)unknown (?:model|function)|invalid model\b|model_not_found|no such model|not a valid model|no models? loaded|"
+    r"not found the model|no endpoints found for|unable to access model|"
+    r"\b(?:models?|deployment)\b.{0,200}"
+    r"(?:not found|not exist|must start with|is not loaded|not been pulled|decommissioned)"
 )
 POLICY: Final = re.compile(
     r"(?i)content.?(?:filter|polic|management|safety|inspection)|safety|moderation|responsible.?ai|inappropriate|"
-    r"data_inspection|usage polic|flagged|prohibited"
+    r"data_inspection|usage polic|flagged|prohibited|"
+    r"content exists risk|high risk|sensitive (?:content|information|words?)|敏感"
 )
 _CONTEXT: Final = re.compile(
     r"(?i)context.{0,20}(?:length|size|window)|\bcontext (?:is )?(?:full|overflow)|exceed_context|input token count|"
     r"maximum (?:number of )?(?:allowed )?(?:input |prompt )?tokens|too many (?:input |prompt )?tokens|"
     r"(?:prompt|input|messages?|request|conversation)\b.{0,60}\btoo (?:long|large)|reduce the length|"
-    r"longer than the (?:model|maximum)|exceed.{0,20}token limit|max length exceeded|max_new_tokens.{0,20} must be"
+    r"longer than the (?:model|maximum)|max_new_tokens.{0,20} must be|\binputs?\W{1,3}must have less|token limit|"
+    r"(?:prompt|input) length|exceeds? max(?:imum)? length|max length exceeded"
 )
-_ANSWER_LIMIT: Final = re.compile(r"(?i)max_(?:completion_|new_)?tokens\W.{0,60}(?:too large|at most|less than)")
+_ANSWER_LIMIT: Final = re.compile(
+    r"(?i)max_(?:completion_|new_)?tokens\W.{0,60}(?:too large|at most|less than)|allowed number of output tokens|"
+    r"output token limit"
+)
 _FIGURES: Final = (
+    re.compile(r"\[1, ?(\d+)\]"),
     re.compile(r"(?i)n_ctx\W{1,4}(\d+)"),
-    re.compile(r"(?i)(?:context (?:length|window|size)|maximum|limit|max)[^\d\n]{0,60}?(\d[\d,_]*)"),
+    re.compile(r"(?i)(?:context (?:length|window|size)|maximum|limit|max|less than)[^\d\n]{0,60}?(\d[\d,_]*)"),
     re.compile(r"(?i)(\d[\d,_]*)\s*(?:tokens?\s*)?(?:maximum|max\b)"),
 )
 _FIELDS: Final[dict[Field, re.Pattern[str]]] = {
@@ -47,15 +56,16 @@ _FIELDS: Final[dict[Field, re.Pattern[str]]] = {
     "reasoning": re.compile(
         r"(?i)reasoning.?(?:content|details)|['\"`]reasoning['\"`]|thinking (?:mode|block|content)"
     ),
-    "system": re.compile(r"(?i)system.{0,20}(?:role|message|prompt|instruction)|role.{0,40}system|developer instruct"),
+    "system": re.compile(
+        r"(?i)system.{0,20}(?:role|message|prompt|instruction)|role.{0,40}system|developer instruct|"
+        r"roles must alternate"
+    ),
     "stream": re.compile(r"(?i)\bstream(?:s|ed|ing)?\b"),
     "tools": re.compile(r"(?i)\btools?\b|tool.?(?:calls?|calling|use|choice)|functions?.?call|\bfunctions\b"),
 }
 """How refusals name a field; of several named ones, the first is meant."""
 _MUST_RETURN: Final = re.compile(r"(?i)must|miss(?:es|ing)|required|pass(?:ed)? back|expect|need")
-_NOT_TAKEN: Final = re.compile(
-    r"(?i)not (?:be|allowed|permitted|support|expect)|un(?:known|supported|expected|recogni)|extra "
-)
+_NOT_TAKEN: Final = re.compile(r"(?i)not (?:be|allowed|permitted|support)|un(?:known|supported|expected|recogni)")
 _NO_PATH: Final = re.compile(r"(?i)\W*(?:404\W*)?(?:page |path |route |url )?(?:method )?not (?:found|allowed)\W*|\s*<")
 
 
@@ -86,10 +96,7 @@ def named_field(message: str, present: Container[Field]) -> Field | None:
 
 def wants_reasoning(message: str) -> bool:
     """Return whether a refusal that names the reasoning misses it, instead of not taking it."""
-    return (
-        _MUST_RETURN.search(message) is not None
-        and re.search(r"(?i)not (?:be|allowed|permitted|support)", message) is None
-    )
+    return _MUST_RETURN.search(message) is not None and _NOT_TAKEN.search(message) is None
 
 
 def wants_completion_tokens(message: str) -> bool:

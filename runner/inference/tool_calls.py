@@ -6,7 +6,9 @@ some servers reject a chat in which it is missing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from itertools import count
 from math import isfinite
 from typing import Any
@@ -25,6 +27,7 @@ _FIELDS = frozenset({"id", "type", "function", "index"})
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
 _INDEX_TYPES = frozenset({int, str})
 _EMPTY: tuple[object, ...] = (None, "", [], {})
+_PORTABLE_ID = re.compile(r"[A-Za-z0-9]{9}")
 _NOTHING: dict[str, Any] = {}
 
 
@@ -92,6 +95,11 @@ def unique_ids(ids: Sequence[str]) -> list[str]:
 def made_id(number: int) -> str:
     """Return an id for the call with this number: nine letters and digits, since Mistral's servers accept no other."""
     return f"call{number % 100_000:05}"
+
+
+def portable_id(id: str) -> str:
+    """Return an id of nine letters and digits for the id of a call that another server made."""
+    return id if _PORTABLE_ID.fullmatch(id) else blake2b(id.encode(), digest_size=5).hexdigest()[:9]
 
 
 def tool_call(

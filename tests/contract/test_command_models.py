@@ -15,6 +15,8 @@ from tests.support.command import run_agentgym
 from tests.support.model_server import ModelServer
 from tests.support.nats_server import NatsAccount
 from tests.support.rude_model import PendingRequest, RudeModel, closing, completion_response, http_response
+from tests.support.ruled_model import Refusal, RuledModel, Rules
+from tests.support.server_wordings import PARTS
 
 pytestmark = pytest.mark.long
 
@@ -99,6 +101,27 @@ def test_token_ids_of_episodes_are_stored_by_every_kind_of_worker_and_audited(
     assert audit["n_trained_ids"] == sum(each["tokens"]["completion"] for each in episodes)
     assert audit["n_prompt_ids"] == sum(each["tokens"]["prompt"] for each in episodes)
     assert audit["problems"] == {}
+
+
+def test_worker_processes_learn_once_what_an_endpoint_does_not_take(tmp_path: Path) -> None:
+    rules = Rules(refusals=(Refusal("tools", PARTS["tools"][0]), Refusal("system", PARTS["system"][0])))
+    with RuledModel(rules, key=KEY) as server:
+        endpoint = {"url": server.url, "name": "a", "kind": "openai", "api_key_env": "LAB_KEY"}
+        agent = {"mode": "local", "local_fallback": None, "model": "m", "endpoints": [endpoint]}
+        profile = {"id": "lab", "episode": {"max_rounds": 3}, "agent": {**agent, "max_unparsed": 9}}
+        (tmp_path / "lab.yaml").write_text(json.dumps(profile))
+        options = ("--config", "lab.yaml", "--run", "Maze", "--repeat", "16", "--concurrency", "4", "--workers", "2")
+        completed = run_agentgym(tmp_path, *options, "--json", environ={"LAB_KEY": KEY})
+    assert completed.returncode == 0, completed.stderr
+    _, episodes = stored_batch(tmp_path, completed.stdout)
+    warnings = [warning for each in episodes for step in each["timesteps"] for warning in step.get("warnings", ())]
+    assert [len(each["timesteps"]) for each in episodes] == [3] * 16
+    assert warnings == ["a: learned tools as text, folded system from HTTP 500: tools param requires --jinja flag"]
+    causes = [received.cause for received in server.received]
+    assert (causes.count(""), server.violations) == (3 * 16, [])
+    # the learner: one refusal of each part and its repetition; the three requests that were on their way: one
+    assert causes.count("tools") <= 2 + 3
+    assert causes.count("system") <= 2
 
 
 def test_model_usage_is_summarized_and_the_key_is_never_stored(profile: str, tmp_path: Path) -> None:
@@ -226,7 +249,9 @@ def test_a_preflight_can_be_limited_to_one_environment(profile: str, tmp_path: P
 def test_errors_of_an_endpoint_are_no_failures_of_the_model(
     profile: str, model_server: ModelServer, tmp_path: Path
 ) -> None:
-    model_server.inject(Fault("400", times=6))
+    model_server.inject(
+        Fault("400", times=6 * 6)
+    )  # with streaming, its options, the system prompt, tools, none of them
     options = ("--config", profile, "--run", "Maze", "--repeat", "12", "--concurrency", "1", "--json")
     completed = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
     model_server.inject()

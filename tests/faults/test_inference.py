@@ -108,13 +108,21 @@ async def test_a_hanging_endpoint_is_skipped_in_later_steps(fallback_server: Rud
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
-async def test_a_rejected_request_is_not_sent_to_the_fallback(status: int, fallback_server: RudeModel) -> None:
-    before = len(fallback_server.chat_requests)
+async def test_a_request_that_one_endpoint_refuses_is_sent_to_the_next_one(
+    status: int, fallback_server: RudeModel
+) -> None:
+    virtual_time = VirtualTime()
     with RudeModel(http_response(status, b'{"error": {"message": "context of 9 tokens"}}')) as refusing:
-        with pytest.raises(InferenceFault, match=rf"a at .* rejected the request: HTTP {status}: context of 9"):
-            await infer(inference_manager(refusing.url, fallback_server.url))
+        usage = (await infer(inference_manager(refusing.url, fallback_server.url))).usage
+        assert (usage.endpoint, usage.warnings) == ("b", (f"a: HTTP {status}: context of 9 tokens",))
         assert len(refusing.chat_requests) == 1
-    assert len(fallback_server.chat_requests) == before
+        with RudeModel(refusing.script[0]) as other, pytest.raises(InferenceFault) as raised:
+            await infer(inference_manager(refusing.url, other.url, virtual_time=virtual_time))
+        assert (len(refusing.chat_requests), len(other.chat_requests), virtual_time.sleeps) == (2, 1, [])
+        assert "; the other endpoints refused it, too. Check agent.model" in str(raised.value)
+        with pytest.raises(InferenceFault) as raised:
+            await infer(inference_manager(refusing.url, virtual_time=virtual_time))
+        assert "too" not in str(raised.value)
 
 
 async def test_retry_after_is_waited_for_if_there_is_no_other_endpoint() -> None:
@@ -135,7 +143,19 @@ async def test_retries_are_bounded_with_growing_pauses() -> None:
     with RudeModel(http_response(500, b"oops")) as failing:
         with pytest.raises(InferenceFault, match=r"no model answered; a .*HTTP 500: oops"):
             await infer(inference_manager(failing.url, virtual_time=virtual_time))
-        assert len(failing.chat_requests) == 3
+        assert len(failing.chat_requests) == 4  # the first one is repeated at once
+    assert virtual_time.sleeps == [0.5, 1.0]
+
+
+async def test_a_server_that_is_down_gets_a_request_in_other_shapes_only_once() -> None:
+    virtual_time = VirtualTime()
+    with RudeModel(http_response(500, b"oops")) as failing:
+        manager = inference_manager(failing.url, virtual_time=virtual_time, temperature=0.5, max_tokens=9)
+        with pytest.raises(InferenceFault, match="HTTP 500: oops"):
+            await infer(manager)
+        shapes = [sorted(request.json().keys() - {"model", "messages"}) for request in failing.chat_requests]
+    all, no_limit, no_temperature = ["max_tokens", "temperature"], ["temperature"], ["max_tokens"]
+    assert shapes == [all, all, no_temperature, no_limit, [], all, all]
     assert virtual_time.sleeps == [0.5, 1.0]
 
 
@@ -156,9 +176,7 @@ async def test_the_error_names_every_endpoint_when_none_answers() -> None:
 async def test_a_recovered_endpoint_is_used_again() -> None:
     virtual_time = VirtualTime()
     with (
-        RudeModel(
-            http_response(500, b""), http_response(500, b""), http_response(500, b""), completion_response("home")
-        ) as main,
+        RudeModel(*[http_response(500, b"")] * 6, completion_response("home")) as main,
         RudeModel(completion_response("away")) as other,
     ):
         session = inference_manager(main.url, other.url, virtual_time=virtual_time).session(episode_header())

@@ -69,7 +69,7 @@ async def test_the_fallback_answers_in_place_of_a_faulty_endpoint(
     )
     session = manager.session(episode_header())
     assert (await infer(session)).usage.endpoint == "main"
-    main_server.inject(Fault(kind, times=1))
+    main_server.inject(Fault(kind))
     usage = (await infer(session)).usage
     assert (usage.endpoint, len(usage.warnings)) == ("fallback", 1)
     assert usage.warnings[0].startswith("main: ")
@@ -81,7 +81,7 @@ async def play_maze(
 ) -> Trajectory:
     """Play Maze with a model that moves up twice and then answers ``third_reply``; there is no fallback."""
     up = ScriptedReply(content="Action: move up")
-    with ModelServer(ScriptResponder([up, up, third_reply, third_reply, third_reply])) as server:
+    with ModelServer(ScriptResponder([up, up, *[third_reply] * 9])) as server:
         manager = manager_of(server, stream=True, timeout_sec=timeout_sec)
         runner = Runner(
             env_cfg=plugins.find(plugins.ENVS, "Maze").config(),
@@ -97,7 +97,7 @@ async def play_maze(
     [
         (
             ScriptedReply(status=400, content="context of 9 tokens"),
-            "rejected the request: HTTP 400: context of 9 tokens",
+            "model agentgym-test-model): HTTP 400: context of 9 tokens. Check agent.model",
         ),
         (ScriptedReply(status=401, content="expired"), "no model answered; main (http://127.0.0.1:"),
         (ScriptedReply(fault="hang"), "no complete answer within 0.5 s (agent.timeout_sec)"),

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
+from runner.config.capabilities import Capabilities
 from runner.inference.gate import LocalGate
+from runner.inference.lessons import LessonKey
 from runner.worker.frames import (
+    EndpointLesson,
     EndpointOutcome,
     EndpointRest,
     GatewayLink,
@@ -16,16 +21,20 @@ from runner.worker.frames import (
     encode_frame,
 )
 from runner.worker.link import DriverLink
-from runner.worker.remote_gate import RemoteGate, apply_outcome
+from runner.worker.remote_gate import RemoteGate, apply_outcome, keep_lesson, lesson_frame
 
 
 class DriverGateLink(DriverLink):
-    """Applies a worker's frames to the driver's gate; ``sent`` and ``requests`` are what the worker sent."""
+    """Applies a worker's frames to the driver's gate; ``sent`` and ``requests`` are what the worker sent.
+
+    ``has_requested`` is set by its first request.
+    """
 
     def __init__(self, gate: LocalGate, worker: str) -> None:
         super().__init__()
         self.sent: list[bytes] = []
         self.requests: list[int | str | None] = []
+        self.has_requested = threading.Event()
         self.gateway_links: list[GatewayLink] = []
         self._gate = gate
         self._worker = worker
@@ -34,6 +43,7 @@ class DriverGateLink(DriverLink):
         if isinstance(frame, Request):
             request_id = frame.id
             self.requests.append(frame.instance)
+            self.has_requested.set()
             self._gate.request(
                 self._worker,
                 frame.instance,
@@ -45,19 +55,27 @@ class DriverGateLink(DriverLink):
         match decode_worker_frame(self.sent[-1]):
             case EndpointOutcome() as outcome:
                 apply_outcome(self._gate, outcome)
+            case EndpointLesson() as lesson:
+                keep_lesson(self._gate.lessons, lesson)
             case Release(instance=key):
                 self._gate.release(self._worker, key)
             case GatewayLink() as link:
                 self.gateway_links.append(link)
 
     def watch(self, gate: RemoteGate) -> None:
-        """Send the rests of the endpoints to a worker's gate, as the driver does."""
+        """Send the rests of the endpoints and what they take to a worker's gate, as the driver does."""
 
         def on_rest(endpoint: str, wait_s: float, cause: str) -> None:
             frame = decode_driver_frame(encode_frame(EndpointRest(endpoint=endpoint, wait_s=wait_s, cause=cause)))
             assert isinstance(frame, EndpointRest)
             gate.on_rest(frame)
 
+        def on_lesson(key: LessonKey, learned: Capabilities) -> None:
+            frame = decode_driver_frame(encode_frame(lesson_frame(key, learned)))
+            assert isinstance(frame, EndpointLesson)
+            gate.on_lesson(frame)
+
         self._gate.watch(on_rest)
+        self._gate.lessons.watch(on_lesson)
         for state in self._gate.states():
             on_rest(*state)

@@ -57,6 +57,27 @@ class Counter:
         Counter.closed.append(type(self).__name__)
 
 
+class ToolAnswerCounter(Counter):
+    """Returns one observation per tool call, as the embedded environments do."""
+
+    def step(self, action: Action) -> StepResult:
+        (message,), reward, done = super().step(action)
+        texts = [message["content"], *["Not executed."] * (len(action.tool_calls) - 1)]
+        answers: Chat = [
+            {"role": "tool", "content": text, "tool_call_id": call.id}
+            for text, call in zip(texts, action.tool_calls, strict=False)
+        ]
+        return answers or [message], reward, done
+
+
+class WordyCounter(ToolAnswerCounter):
+    """Each observation has 3,000 characters."""
+
+    def step(self, action: Action) -> StepResult:
+        messages, reward, done = super().step(action)
+        return [{**message, "content": f"{message['content']} ".ljust(3000, ".")} for message in messages], reward, done
+
+
 class AsyncCounter(Counter):
     async def reset(self, **kwargs: Any) -> Chat:  # type: ignore[override]  # noqa: ANN401
         await asyncio.sleep(0)

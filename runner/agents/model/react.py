@@ -51,6 +51,7 @@ class ReactAgent:
         self._settings = settings
         self._conversation = Conversation()
         self._episode: tuple[EpisodeInfo, InferenceSession] | None = None
+        self._fitting_tokens: int | None = None
         self._prompt_cache: tuple[list[ToolSchema], bool, str, int] | None = None
 
     def enter(self, episode: EpisodeInfo) -> None:
@@ -86,7 +87,8 @@ class ReactAgent:
     ) -> Inference:
         """Return the answer to the conversation, which is shortened until it fits into the endpoint's context."""
         known = session.capabilities(with_tools=as_calls)
-        context_tokens = min(known.context_tokens or self._settings.context_tokens, self._settings.context_tokens)
+        limits = (known.context_tokens, self._settings.context_tokens, self._fitting_tokens)
+        context_tokens = min(filter(None, limits))
 
         def chat_of(context_tokens: int) -> Chat:
             return self._chat(episode, schemas, as_calls, context_tokens, known.reasoning)
@@ -111,6 +113,7 @@ class ReactAgent:
                 while (shorter := chat_of(context_tokens)) == chat != shortest:  # far below the profile's limit
                     context_tokens //= 2
                 chat, can_shorten = shorter, shorter != shortest
+                self._fitting_tokens = context_tokens
 
     def _calls_tools(self, session: InferenceSession, schemas: list[ToolSchema]) -> bool:
         if self._settings.format == "react" or not schemas:

@@ -15,26 +15,13 @@ from runner.errors import AgentFault
 from runner.inference.manager import InferenceManager
 from runner.serve.mock_llm.scripted_reply import ScriptedCall, ScriptedReply, ScriptResponder
 from runner.tracing import SpanList, Tracer
-from runner.types import Action, Chat, EpisodeEvent, Limits, Mode, Outcome, StepResult, TokensStreamed, Trajectory
-from tests.support.fakes import Counter, user
+from runner.types import Chat, EpisodeEvent, Limits, Mode, Outcome, TokensStreamed, Trajectory
+from tests.support.fakes import user
 from tests.support.inference import agent_settings, episode_header
 from tests.support.model_server import ModelServer
 
 UP = "Thought: on.\nAction: up"
 CALL = ScriptedReply(tool_calls=(ScriptedCall("up", {}),))
-
-
-class ToolAnswerCounter(Counter):
-    """Returns one observation per tool call, as the embedded environments do."""
-
-    def step(self, action: Action) -> StepResult:
-        (message,), reward, done = super().step(action)
-        texts = [message["content"], *["Not executed."] * (len(action.tool_calls) - 1)]
-        answers: Chat = [
-            {"role": "tool", "content": text, "tool_call_id": call.id}
-            for text, call in zip(texts, action.tool_calls, strict=False)
-        ]
-        return answers or [message], reward, done
 
 
 class EpisodeResult:
@@ -162,7 +149,7 @@ async def test_a_truncated_reply_is_reported_as_truncated() -> None:
     assert result.chats[1][-2] == {"role": "assistant", "content": "(no answer)"}
 
 
-@pytest.mark.parametrize("env", ["tests.support.fakes.Counter", f"{__name__}.ToolAnswerCounter"])
+@pytest.mark.parametrize("env", ["tests.support.fakes.Counter", "tests.support.fakes.ToolAnswerCounter"])
 async def test_each_call_is_paired_with_its_answer(env: str) -> None:
     two = ScriptedReply(content="both", tool_calls=(ScriptedCall("up", {}, id="a"), ScriptedCall("up", {}, id="b")))
     result = await play_counter(two, CALL, CALL, env=env, format="tools")
@@ -191,7 +178,7 @@ async def test_an_unparsable_call_is_sent_back_as_text() -> None:
 
 async def test_a_call_written_as_text_is_answered_as_text() -> None:
     text = '```json\n{"thought": "on", "function_name": "up", "arguments": {}}\n```'
-    result = await play_counter(text, env=f"{__name__}.ToolAnswerCounter")
+    result = await play_counter(text, env="tests.support.fakes.ToolAnswerCounter")
     assert result.trajectory.outcome is Outcome.SUCCESS
     assert result.chats[1][2:] == [{"role": "assistant", "content": text}, user("at 1")]
     assert [call.name for call in result.trajectory.timesteps[0].action.tool_calls] == ["up"]

@@ -11,10 +11,12 @@ from runner.config.profile import AgentSettings, EndpointConfig, FeedbackMetrics
 from runner.errors import InferenceFault
 from runner.inference.endpoints import resolve_endpoints
 from runner.inference.gate import LocalGate
+from runner.inference.lessons import LessonKey
 from runner.inference.manager import InferenceManager
+from runner.worker.frames import EndpointLesson, Release, decode_worker_frame
 from runner.worker.remote_gate import RemoteGate, remote_manager
 from tests.support.driver_link import DriverGateLink
-from tests.support.inference import agent_settings, episode_header, infer
+from tests.support.inference import TOOLS, agent_settings, episode_header, infer
 from tests.support.manual_clock import ManualClock
 from tests.support.rude_model import (
     PendingRequest,
@@ -124,6 +126,59 @@ async def test_the_limit_of_requests_in_flight_holds_over_workers_and_cancellati
             await infer(workers.managers[1], time_left_s=0.01)
         workers.gate.release_all("worker-0")
         assert (await infer(workers.managers[1])).message["content"] == "up"
+
+
+NO_TOOLS = http_response(400, b'{"error": {"message": "m does not support tools"}}')
+LESSON = LessonKey("a", "m", with_tools=True)
+
+
+async def infer_with_tools(manager: InferenceManager) -> tuple[str, ...]:
+    """Return the warnings of an answer."""
+    return (await infer(manager, tools=TOOLS)).usage.warnings
+
+
+async def test_one_worker_learns_what_an_endpoint_takes_and_the_others_wait_for_the_lesson() -> None:
+    arrived, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def answer_after_the_other_has_requested(pending: PendingRequest) -> None:
+        loop.call_soon_threadsafe(arrived.set)
+        workers.links[1].has_requested.wait(60)
+        pending.send(closing(completion_response("up")))
+
+    script = (NO_TOOLS, answer_after_the_other_has_requested, NO_TOOLS, completion_response("up"))
+    with RudeModel(*script) as server:
+        workers = Workers(settings_of(server, model="m"))
+        first = asyncio.create_task(infer_with_tools(workers.managers[0]))
+        await asyncio.wait_for(arrived.wait(), 60)
+        learned = await infer_with_tools(workers.managers[1]), await first
+        assert [await infer_with_tools(manager) for manager in workers.managers] == [(), ()]
+        with_tools = ["tools" in request.json() for request in server.chat_requests]
+    assert learned == ((), ("a: learned tools as text from HTTP 400: m does not support tools",))
+    assert with_tools == [True, False, True, False, False, False]
+    assert [type(decode_worker_frame(frame)) for frame in workers.links[0].sent] == [EndpointLesson, Release]
+    late = RemoteGate(workers.links[0], resolve_endpoints(settings_of(server), {}), workers.clock)
+    assert late.lessons.get(LESSON).tools == "native"
+    workers.links[0].watch(late)
+    assert late.lessons.get(LESSON).tools == "text"
+
+
+async def test_a_lost_worker_frees_the_place_of_the_learner() -> None:
+    arrived, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def hold(pending: PendingRequest) -> None:
+        loop.call_soon_threadsafe(arrived.set)
+        pending.stopping.wait(60)
+
+    with RudeModel(NO_TOOLS, hold, NO_TOOLS, completion_response("up")) as server:
+        workers = Workers(settings_of(server, model="m"))
+        lost = asyncio.create_task(infer_with_tools(workers.managers[0]))
+        await asyncio.wait_for(arrived.wait(), 60)
+        other = asyncio.create_task(infer_with_tools(workers.managers[1]))
+        await asyncio.to_thread(workers.links[1].has_requested.wait, 60)
+        workers.gate.release_all("worker-0")
+        assert await other == ("a: learned tools as text from HTTP 400: m does not support tools",)
+        lost.cancel()
+    assert workers.gate.lessons.get(LESSON).tools == "text"
 
 
 async def test_feedback_is_sent_by_the_driver_with_its_own_key() -> None:
