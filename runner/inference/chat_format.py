@@ -293,6 +293,8 @@ def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
         finish_reason=as_text(choice.get("finish_reason"))[:40] or None,
     )
     read_metadata(reply, value)
+    if reply.is_silent and reply.finish_reason is None and not reply.extra:
+        raise EndpointFailure("reply", "the reply is empty")
     return validate_reply(reply)
 
 

@@ -47,6 +47,7 @@ FALLBACK_CASES: list[tuple[str, Behavior, str]] = [
     ("invalid JSON", http_response(200, b'{"choices": [{'), "not a JSON object"),
     ("invalid JSON in a stream", stream_response(sse_event(b"{{") + streamed_answer(["up"])), "not a JSON object"),
     ("empty choices", http_response(200, b'{"choices": []}'), "empty"),
+    ("empty choice", http_response(200, b'{"choices": [5]}'), "empty"),
     ("10 MB", http_response(200, b'{"choices": "' + b"x" * 10_000_000 + b'"}'), "larger than 4 MiB"),
     ("10 MB stream", stream_response(streamed_answer(["x" * 1_000_000] * 10)), "longer than 2 MiB"),
     ("10 MB error", http_response(500, b"x" * 10_000_000), "HTTP 500: xxx"),
