@@ -44,6 +44,8 @@ _PLAIN = 2
 _NOTES = frozenset({"origin", "reasoning_field"})
 _SHARED_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 """Fields that every endpoint gets."""
+LENGTH_REASONS = ("length", "max_tokens")
+WITHHELD = "withheld by the endpoint's content filter"
 
 
 class InferenceQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,8 +115,8 @@ class ModelReply(msgspec.Struct, kw_only=True):
 
     @property
     def is_silent(self) -> bool:
-        """Whether the reply has nothing at all, and no reason why."""
-        return not (self.content or self.reasoning or self.tool_calls or self.cause_of_silence)
+        """Whether the reply has neither a text nor a tool call, and no reason why."""
+        return not (self.content.strip() or self.tool_calls or self.cause_of_silence)
 
     @property
     def cause_of_silence(self) -> str:
@@ -124,8 +126,8 @@ class ModelReply(msgspec.Struct, kw_only=True):
         if self.refusal or self.finish_reason == "refusal":
             return f"the model refused: {one_line(self.refusal, 200)}" if self.refusal else "the model refused"
         if self.finish_reason == "content_filter":
-            return "withheld by the endpoint's content filter"
-        if self.finish_reason in ("length", "max_tokens"):
+            return WITHHELD
+        if self.finish_reason in LENGTH_REASONS:
             return describe_cut(self.tokens)
         return ""
 
@@ -293,7 +295,7 @@ def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
         finish_reason=as_text(choice.get("finish_reason"))[:40] or None,
     )
     read_metadata(reply, value)
-    if reply.is_silent and reply.finish_reason is None and not reply.extra:
+    if reply.is_silent and reply.finish_reason is None and not (reply.extra or reply.reasoning):
         raise EndpointFailure("reply", "the reply is empty")
     return validate_reply(reply)
 

@@ -126,6 +126,10 @@ def _error_message(body: bytes) -> str:
     text = as_text(error) or as_text(named.get("message")) or as_text(named.get("msg"))
     if text and (field := as_text(named.get("param"))) and field not in text:
         text = f"{text} ({field})"
+    if text and (cause := as_text(as_dict(named.get("metadata")).get("raw"))):  # OpenRouter quotes its provider
+        text = f"{text}: {cause}"
+    if text and (code := as_text(named.get("code"))) and "_" in code and code not in text:
+        text = f"{text} ({code})"
     if not text and isinstance(error, list):  # FastAPI's problems, which quote the request beside their messages
         text = "; ".join(map(_describe_problem, map(as_dict, error)))
     if not text and error:

@@ -5,8 +5,9 @@ The names of the spans' attributes are those of OpenTelemetry's GenAI semantic c
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -45,6 +46,10 @@ from runner.util.resources import find_shortage
 
 GRACE_S = 0.25
 """Seconds that a request may exceed the episode's time limit, so that the episode ends as a timeout, not an error."""
+
+
+CONFIRM_S = 5.0
+"""Seconds to wait for a refusal that confirms a lesson: refusals come at once, and an answer is at hand already."""
 
 
 class InferenceRequest(msgspec.Struct, frozen=True):
@@ -97,11 +102,16 @@ class EndpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextExceeded(InferenceFault):
-    """The chat is too long for an endpoint; ``context_tokens`` is the size of its context, 0 if it is unknown."""
+    """The chat is too long for an endpoint.
 
-    def __init__(self, text: str, context_tokens: int) -> None:
+    Attributes:
+        context_tokens: size of the endpoint's context, 0 if it is unknown.
+        warnings: those of the inference so far, with this refusal.
+    """
+
+    def __init__(self, text: str, context_tokens: int, warnings: tuple[str, ...]) -> None:
         super().__init__(text)
-        self.context_tokens = context_tokens
+        self.context_tokens, self.warnings = context_tokens, warnings
 
 
 class _NotAdmitted(Exception):
@@ -221,7 +231,7 @@ class FallbackChain:
                     known, failure = newer, later
             learner = Learner(
                 partial(self._send_again, endpoint),
-                partial(self._send_request, endpoint, is_shown=False),
+                partial(self._confirm, endpoint),
                 self._request.question,
                 known,
                 token_ids=self._wants_tokens(endpoint),
@@ -235,6 +245,12 @@ class FallbackChain:
             reason = self._context.error_text(failure)
             self._lessons[endpoint.spec.name] = f"learned {learned.describe() or 'the usual shape'} from {reason}"
         return answer
+
+    async def _confirm(self, endpoint: LiveEndpoint, capabilities: Capabilities) -> None:
+        """Send a request whose answer is not used; what is not refused soon counts as not refused."""
+        with suppress(TimeoutError, _NotAdmitted):
+            async with asyncio.timeout(CONFIRM_S):
+                await self._send_request(endpoint, capabilities, is_shown=False)
 
     def _key(self, endpoint: LiveEndpoint) -> LessonKey:
         model = endpoint.spec.model or self._request.model
@@ -285,11 +301,10 @@ class FallbackChain:
         self._emit(StreamDelta(failure=f"{name}: {text}", restart=True))
         if failure.context_tokens is not None:
             if failure.context_tokens:
-                key = self._key(endpoint)
-                known = self._gate.lessons.get(key)
-                self._gate.lessons.keep(key, msgspec.structs.replace(known, context_tokens=failure.context_tokens))
+                self._gate.lessons.keep_context(self._key(endpoint), failure.context_tokens)
             if self._request.can_shorten:
-                raise ContextExceeded(f"{name}: {text}", failure.context_tokens)
+                self._notes[name] = f"shortened for its context: {text}"
+                raise ContextExceeded(f"{name}: {text}", failure.context_tokens, self.warnings)
         self._notes[name] = text
         self._n_refusals += failure.reason == "request"
         if failure.reason in ("request", "timeout", "configuration"):
@@ -326,7 +341,10 @@ class FallbackChain:
         except EndpointFailure as failure:
             self._record_tokens(None, failure)
             raise
-        self._record_tokens(answer if is_shown else None, None)
+        if is_shown and (self._has_repeated or not answer.reply.is_silent):
+            self._record_tokens(answer, None)
+        else:
+            self._record_tokens(None, EndpointFailure("reply", "the answer is not used"))
         return answer
 
     async def _exchange(

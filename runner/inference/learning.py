@@ -129,7 +129,7 @@ class Learner(Generic[_AnswerT]):
     ) -> tuple[_AnswerT | EndpointFailure, Capabilities]:
         """Change the fields that refusals name, one after another, until one names none; return the last result."""
         while (changed := self._named_change(shape, refusal)) is not None:
-            result = await self._try_twice(changed, refusal)
+            result = await self._try_surely(changed, refusal)
             if not isinstance(result, EndpointFailure):
                 return result, changed
             if not _is_same(result, refusal):  # the change was of use
@@ -147,7 +147,7 @@ class Learner(Generic[_AnswerT]):
         present = self._question.fields(refused, token_ids=self._token_ids)
         trials = [change for part in _TRIALS if part in present for change in changes(refused, part)]
         for trial in filter(self._is_new, (*trials, without_all(refused, present))):
-            result, shape = await self._try_twice(trial, refusal), trial
+            result, shape = await self._try_surely(trial, refusal), trial
             if isinstance(result, EndpointFailure) and not _is_same(result, refusal):
                 result, shape = await self._follow_names(shape, result)
             if not isinstance(result, EndpointFailure):
@@ -161,12 +161,16 @@ class Learner(Generic[_AnswerT]):
             return _is_same(failure, refusal)
         return False
 
-    async def _try_twice(self, shape: Capabilities, known: EndpointFailure) -> _AnswerT | EndpointFailure:
-        """Send a request, and once more after a server error other than the known one, which may pass."""
-        result = await self._try(shape)
-        if isinstance(result, EndpointFailure) and _is_server_error(result) and not _is_same(result, known):
-            return await self._try(shape)
-        return result
+    async def _try_surely(self, shape: Capabilities, known: EndpointFailure) -> _AnswerT | EndpointFailure:
+        """Send a request, and again after a server error that may pass, until one comes again or is the known one."""
+        seen = [known]
+        while True:
+            result = await self._try(shape)
+            if not isinstance(result, EndpointFailure) or not _is_server_error(result):
+                return result
+            if len(seen) > _MAX_REPEATS or any(_is_same(result, each) for each in seen):
+                return result
+            seen.append(result)
 
     async def _try(self, shape: Capabilities) -> _AnswerT | EndpointFailure:
         """Return an answer or a refusal.
@@ -194,5 +198,5 @@ def _is_server_error(failure: EndpointFailure) -> bool:
 
 def _is_same(failure: EndpointFailure, other: EndpointFailure) -> bool:
     """Return whether two refusals are the same except for numbers and ids."""
-    texts = [re.sub(r"\w*\d\w*", "", each.refusal) for each in (failure, other)]
+    texts = [re.sub(r"\b\w*\d\w*", "", each.refusal) for each in (failure, other)]
     return failure.status == other.status and texts[0] == texts[1]

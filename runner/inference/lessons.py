@@ -61,6 +61,11 @@ class Lessons:
             for watcher in self._watchers if is_news else ():
                 watcher(key, learned)
 
+    def keep_context(self, key: LessonKey, context_tokens: int) -> None:
+        """Keep the size of a context, whatever else is learned at the same time."""
+        with self._lock:
+            self.keep(key, msgspec.structs.replace(self.get(key), context_tokens=context_tokens))
+
     def watch(self, on_lesson: OnLesson) -> Callable[[], None]:
         """Call ``on_lesson``, which must not block, with each lesson, now and later; return what ends the calls."""
         with self._lock:

@@ -18,23 +18,30 @@ Field: TypeAlias = Literal[
 WRONG_KEY: Final = re.compile(
     r"(?i)api.?(?:key|token)|subscription key|password|unauthori[sz]ed|authenticat|"
     r"(?:invalid|missing|expired) (?:access )?token|credential|"
+    r"not authori[sz]ed|\bauthorization header|access denied|forbidden|payment required|key not valid|"
+    r"(?:invalid|missing|expired|incorrect|malformed) (?:\w+ ){0,2}(?:token|key|jwt)\b|"
+    r"(?:token|key|jwt) (?:is |was |has )?(?:not valid|invalid|expired|missing|revoked)|"
+    r"account.{0,40}(?:deactivat|suspend|disabled|good standing)|(?:enough|out of|no) (?:\w+ )?credits?\b|"
     r"permission.?denied|billing|insufficient.(?:balance|credit|fund|quota)|credit balance|exceeded your current quota"
 )
 UNKNOWN_MODEL: Final = re.compile(
     r"(?i)unknown (?:model|function)|invalid model\b|model_not_found|no such model|not a valid model|no models? loaded|"
+    r"unsupported model\b|model.?not.?supported|\bmodel\b.{0,60}(?:not available|unavailable|deprecated)|"
     r"not found the model|no endpoints found for|unable to access model|"
     r"\b(?:models?|deployment)\b.{0,200}"
     r"(?:not found|not exist|must start with|is not loaded|not been pulled|decommissioned)"
 )
 POLICY: Final = re.compile(
     r"(?i)content.?(?:filter|polic|management|safety|inspection)|safety|moderation|responsible.?ai|inappropriate|"
-    r"data_inspection|usage polic|flagged|prohibited|"
+    r"data_inspection|guardrail|usage polic|flagged|prohibited|"
     r"content exists risk|high risk|sensitive (?:content|information|words?)|敏感"
 )
 _CONTEXT: Final = re.compile(
     r"(?i)context.{0,20}(?:length|size|window)|\bcontext (?:is )?(?:full|overflow)|exceed_context|input token count|"
     r"maximum (?:number of )?(?:allowed )?(?:input |prompt )?tokens|too many (?:input |prompt )?tokens|"
     r"(?:prompt|input|messages?|request|conversation)\b.{0,60}\btoo (?:long|large)|reduce the length|"
+    r"context (?:limit|overflow)|context_length|range of input length|max.?seq.?len|"
+    r"(?:input|prompt).{0,20}tokens?\b.{0,30}exceeds?.{0,30}limit|prompt exceeds|"
     r"longer than the (?:model|maximum)|max_new_tokens.{0,20} must be|\binputs?\W{1,3}must have less|token limit|"
     r"(?:prompt|input) length|exceeds? max(?:imum)? length|max length exceeded"
 )
@@ -45,8 +52,11 @@ _ANSWER_LIMIT: Final = re.compile(
 _FIGURES: Final = (
     re.compile(r"\[1, ?(\d+)\]"),
     re.compile(r"(?i)n_ctx\W{1,4}(\d+)"),
-    re.compile(r"(?i)(?:context (?:length|window|size)|maximum|limit|max|less than)[^\d\n]{0,60}?(\d[\d,_]*)"),
-    re.compile(r"(?i)(\d[\d,_]*)\s*(?:tokens?\s*)?(?:maximum|max\b)"),
+    re.compile(
+        r"(?i)(?:context (?:length|window|size)|maximum|limit|max|less than)"
+        r"(?![^\d\n]{0,60}\bby \d)[^\d\n]{0,60}?(\d[\d,_]*)"
+    ),
+    re.compile(r"(?i)(?<![\d,_])(\d[\d,_]*+)\s*+(?:tokens?\s*+)?(?:maximum|max\b)"),
 )
 _FIELDS: Final[dict[Field, re.Pattern[str]]] = {
     "token_ids": re.compile(r"(?i)return_token_ids|logprobs|extra_body|include_raw_response"),

@@ -97,8 +97,13 @@ async def _stream(response: aiohttp.ClientResponse, accumulator: StreamAccumulat
         n_deltas = accumulator.n_deltas
         if size > MAX_STREAM:
             raise EndpointFailure("reply", f"the stream is larger than {MAX_STREAM >> 20} MiB")
-        for data in parser.feed(chunk):
-            accumulator.add(data)
+        try:
+            for data in parser.feed(chunk):
+                accumulator.add(data)
+        except EndpointFailure as failure:
+            if accumulator.n_deltas:  # nothing is learned after a part of an answer
+                failure.refusal, failure.context_tokens = "", None
+            raise
         if accumulator.n_deltas > n_deltas:
             call.limits.expect_next(accumulator.n_deltas)
         if accumulator.done or accumulator.has_finish_reason:

@@ -140,6 +140,11 @@ ANONYMOUS = [
 ]
 
 WRONG_KEYS = [
+    Wording("DashScope", 400, "Access denied, please make sure your account is in good standing."),
+    Wording("a proxy", 400, "Invalid bearer token"),
+    Wording("a gateway", 400, "The token is invalid"),
+    Wording("a gateway, later", 400, "token expired"),
+    Wording("a router", 400, "Missing Authorization header"),
     Wording("OpenAI", 401, "Incorrect API key provided: sk-abc***xyz. You can find your API key at https://o.ai/keys."),
     Wording("Gemini", 400, "API key not valid. Please pass a valid API key."),
     Wording("Gemini, expired", 400, "API key expired. Please renew the API key."),
@@ -160,6 +165,9 @@ WRONG_KEYS = [
     Wording("gateway", 403, "Forbidden"),
 ]
 MODELS = [
+    Wording("Groq, retired", 400, "The model `m` has been decommissioned and is no longer supported."),
+    Wording("a reseller", 400, "unsupported model: m"),
+    Wording("a pool", 400, "The requested model is not available"),
     Wording("OpenAI", 404, "The model `m` does not exist or you do not have access to it."),
     Wording("Ollama", 404, "model 'm' not found"),
     Wording("LM Studio", 404, "No models loaded. Please load a model in the developer page or use `lms load`."),
@@ -186,6 +194,12 @@ POLICIES = [
     Wording("Zhipu", 400, "系统检测到输入或生成内容可能包含不安全或敏感内容"),
 ]
 CONTEXTS = [
+    Wording("xAI", 400, "This model's maximum prompt length is {limit} but the request contains {given} tokens."),
+    Wording("OpenAI, responses", 400, "Input tokens exceed the configured limit of {limit} tokens."),
+    Wording("z.ai", 400, "Prompt exceeds max length"),
+    Wording("Ollama, in part", 400, "prompt too long; exceeded max context length by 300 tokens"),
+    Wording("Copilot", 400, "prompt token count of {given} exceeds the limit of {limit}"),
+    Wording("TGI, inputs", 422, "`inputs` must have less than {limit} tokens. Given: {given}"),
     Wording("OpenAI", 400, "This model's maximum context length is {limit} tokens. Please reduce the length."),
     Wording(
         "vLLM",

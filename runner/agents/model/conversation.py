@@ -62,6 +62,8 @@ class Conversation:
                 turn = {"role": "assistant", "content": reply["content"] or "", **kept, "tool_calls": calls}
                 self.turns.append([cast("Message", turn)])
                 return
+        if reply.get("tool_calls"):
+            kept.pop("content_parts", None)  # they lack the calls
         text = flatten_tool_calls([reply])[0]["content"]
         self.turns.append([cast("Message", {"role": "assistant", "content": text or NO_ANSWER, **kept})])
 
@@ -157,7 +159,7 @@ def fit_chat(
         total -= sizes[n_omitted]
         n_omitted += 1
     chat = [system, *_with_note(opening, n_omitted), *(message for turn in turns[n_omitted:] for message in turn)]
-    return _cut_messages(chat, budget) if total > budget else chat
+    return _cut_messages(chat, budget, reasoning) if total > budget else chat
 
 
 def _chat_size(chat: Chat, reasoning: ReasoningTurns = "calls") -> int:
@@ -190,10 +192,10 @@ def _with_note(opening: Chat, n_omitted: int) -> Chat:
     return [*others, {**last, "content": f"{last['content']}\n\n{note}".strip()}]
 
 
-def _cut_messages(chat: Chat, budget: int) -> Chat:
+def _cut_messages(chat: Chat, budget: int, reasoning: ReasoningTurns) -> Chat:
     """Cut messages, the longest first, until the chat fits or all messages have their minimum length."""
     chat = chat.copy()
-    excess = _chat_size(chat) - budget
+    excess = _chat_size(chat, reasoning) - budget
     by_length = sorted(range(1, len(chat)), key=lambda index: len(chat[index]["content"] or ""), reverse=True)
     for index in by_length:
         text = chat[index]["content"] or ""

@@ -18,7 +18,7 @@ from runner.agents.model.prompts import system_prompt
 from runner.agents.model.reply_parsing import action_style, parse_reply
 from runner.config.profile import AgentSettings
 from runner.errors import AgentFault
-from runner.inference.chat_format import describe_cut, flatten_tool_calls, stored_chat
+from runner.inference.chat_format import LENGTH_REASONS, WITHHELD, describe_cut, flatten_tool_calls, stored_chat
 from runner.inference.fallback import ContextExceeded
 from runner.inference.inference_session import Inference, InferenceSession
 from runner.inference.manager import InferenceManager
@@ -94,9 +94,10 @@ class ReactAgent:
             return self._chat(episode, schemas, as_calls, context_tokens, known.reasoning)
 
         chat, can_shorten = chat_of(context_tokens), True
+        warnings: tuple[str, ...] = ()
         while True:
             try:
-                return await session.infer(
+                inference = await session.infer(
                     chat,
                     tools=schemas if as_calls else [],
                     time_left_s=episode.time_left_s(),
@@ -106,7 +107,10 @@ class ReactAgent:
                     can_shorten=can_shorten,
                     tools_as_text=bool(schemas) and not as_calls and self._settings.format != "react",
                 )
+                usage = msgspec.structs.replace(inference.usage, warnings=warnings + inference.usage.warnings)
+                return msgspec.structs.replace(inference, usage=usage)
             except ContextExceeded as exc:
+                warnings = exc.warnings
                 is_figure_of_use = 0 < exc.context_tokens < context_tokens
                 context_tokens = exc.context_tokens if is_figure_of_use else context_tokens // 2
                 shortest = chat_of(1)
@@ -145,8 +149,10 @@ class ReactAgent:
 def _explain(action: Action | InvalidAction, inference: Inference) -> Action | InvalidAction:
     """Add to an answer without an action why the endpoint ended it."""
     cause = inference.cause_of_silence
-    if not cause and inference.finish_reason == "length":
+    if not cause and inference.finish_reason in LENGTH_REASONS:
         cause = describe_cut(inference.usage.tokens)
+    elif not cause and inference.finish_reason == "content_filter":
+        cause = WITHHELD
     if isinstance(action, InvalidAction) and cause:
         return msgspec.structs.replace(action, expected=f"{action.expected}; the answer was {cause}")
     return action
