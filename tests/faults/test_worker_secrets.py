@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,14 +45,24 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SeenProcesses:
-    """Records what other processes can read about the workers and their fork server during a model request."""
+    """Records what other processes can read about the workers and their fork server during a model request.
+
+    Both workers make one request, and none is answered before the other: one of them could play both episodes.
+    """
 
     def __init__(self) -> None:
         self.items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self.texts: dict[int, str] = {}
         self.client: ForkServerClient | None = None
+        self._both, self._lock = threading.Barrier(2), threading.Lock()
 
     def answer(self, pending: PendingRequest) -> None:
+        self._both.wait(60)
+        with self._lock:
+            self._look()
+        pending.send(completion_response("Thought: on.\nAction: up"))
+
+    def _look(self) -> None:
         assert self.client is not None
         pids = [self.client.pid]
         while not self.items.empty():
@@ -60,7 +71,6 @@ class SeenProcesses:
         for pid in filter(None, pids):
             parts = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")]
             self.texts[pid] = b"\0".join(parts).decode()
-        pending.send(completion_response("Thought: on.\nAction: up"))
 
 
 @pytest.mark.parametrize("mode", ["fork", "spawn"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -136,7 +137,8 @@ async def test_a_stopped_node_starts_again_and_its_batches_can_be_resumed(data_d
             await console.control.command("resume", batch_id=batch_id)
         await console.wait_until(lambda: status_of(console, waiting) == "completed")
         await console.wait_until(lambda: len(console.finished(playing)) > n_before)
-        await console.control.command("cancel", batch_id=playing)
+        with contextlib.suppress(ControlRequestError):  # on a busy machine the node has played the rest by now
+            await console.control.command("cancel", batch_id=playing)
 
 
 async def test_a_drained_node_ends_after_all_batches(data_dir: Path) -> None:
