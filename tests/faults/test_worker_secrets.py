@@ -55,6 +55,7 @@ class SeenProcesses:
         self.texts: dict[int, str] = {}
         self.client: ForkServerClient | None = None
         self._both, self._lock = threading.Barrier(2), threading.Lock()
+        self._workers: set[int] = set()
 
     def answer(self, pending: PendingRequest) -> None:
         self._both.wait(60)
@@ -64,11 +65,11 @@ class SeenProcesses:
 
     def _look(self) -> None:
         assert self.client is not None
-        pids = [self.client.pid]
-        while not self.items.empty():
-            item = self.items.get()
-            pids += [item.pid] if isinstance(item, WorkerState) else []
-        for pid in filter(None, pids):
+        while len(self._workers) < 2:  # the driver reports a worker when it gets to it
+            item = self.items.get(timeout=60)
+            if isinstance(item, WorkerState) and item.pid:
+                self._workers.add(item.pid)
+        for pid in filter(None, (self.client.pid, *self._workers)):
             parts = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")]
             self.texts[pid] = b"\0".join(parts).decode()
 
