@@ -2,7 +2,7 @@
 
 # Annotations are no text here, for the reason given in ``profile.py``.
 
-from typing import Annotated, Final, Literal, Self, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,14 @@ _STREAMING: Final = {
 """What is not streamed, by whether answers are streamed with and without tools."""
 
 OptionalField: TypeAlias = Literal["temperature", "max_tokens", "stream_options", "token_ids"]
+
+
+class LessonKey(NamedTuple):
+    """What capabilities hold for: an endpoint, a model, and requests with or without tools."""
+
+    endpoint: str
+    model: str
+    with_tools: bool
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -153,9 +153,8 @@ def request_body(
     question: InferenceQuestion,
     target: Target,
     capabilities: Capabilities,
+    chat: Chat,
     *,
-    origin: str = "",
-    chat: Chat | None = None,
     episode_id: str | None = None,
     with_token_ids: bool = False,
 ) -> bytes:
@@ -165,13 +164,11 @@ def request_body(
         question: what to send.
         target: the endpoint and its name of the model.
         capabilities: what the endpoint takes.
-        origin: the endpoint and model, as in the messages that they sent.
-        chat: what ``sent_chat`` has returned for these arguments, if it was called.
+        chat: the messages, as ``sent_chat`` returns them for these capabilities.
         episode_id: TensorZero's id of the episode.
         with_token_ids: whether to request token ids and log-probabilities.
     """
     fields = question.fields(capabilities, token_ids=with_token_ids)
-    chat = sent_chat(question, capabilities, origin) if chat is None else chat
     body: dict[str, Any] = {"model": target.model, "messages": _wire_chat(chat)}
     if "tools" in fields:
         body["tools"] = question.tools

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from runner.config.capabilities import Capabilities
+from runner.config.capabilities import Capabilities, LessonKey
 from runner.errors import InferenceFault
 from runner.inference.answer_limits import AnswerLimits, limit_answer
 from runner.inference.api_keys import DeltaFilter, is_secret, read_api_key, redact_key
@@ -32,7 +32,6 @@ from runner.inference.errors import EndpointFailure
 from runner.inference.gate import learner_of
 from runner.inference.http import model_client
 from runner.inference.learning import Learner
-from runner.inference.lessons import LessonKey
 from runner.inference.providers import Target, resolve_target
 from runner.inference.request import InferenceCall, send_call
 from runner.inference.token_capture import TokenCapture
@@ -322,7 +321,8 @@ class FallbackChain:
         await self._enter(name)
         self._n_requests += 1
         id, model = f"{request.id}:{self._n_requests}", endpoint.spec.model or request.model
-        self._emit(StreamDelta(endpoint=name, model=one_line(model)))
+        if is_shown:
+            self._emit(StreamDelta(endpoint=name, model=one_line(model)))
         self._capture = TokenCapture(name, model) if self._wants_tokens(endpoint) else None
         try:
             with (
@@ -369,8 +369,7 @@ class FallbackChain:
                 question,
                 target,
                 capabilities,
-                origin=origin,
-                chat=chat,
+                chat,
                 episode_id=gateway_id,
                 with_token_ids=self._capture is not None,
             )

@@ -9,12 +9,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from runner.config.capabilities import Capabilities
+from runner.config.capabilities import Capabilities, LessonKey
 from runner.config.profile import Price
 from runner.inference.chat_format import InferenceQuestion, stored_chat
 from runner.inference.endpoint_state import InferenceContext
 from runner.inference.fallback import EndpointAnswer, FallbackChain, InferenceRequest
-from runner.inference.lessons import LessonKey
 from runner.tracing import Tracer
 from runner.types import SHAPES, Chat, Message, StreamDelta, Tokens, ToolSchema, Usage, join_shapes
 from runner.types.sequences import Label, TokenSequence

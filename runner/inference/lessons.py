@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
-from runner.config.capabilities import Capabilities
+from runner.config.capabilities import Capabilities, LessonKey
 from runner.inference.endpoints import EndpointSpec
 from runner.inference.learning import first_capabilities
-
-
-class LessonKey(NamedTuple):
-    """What capabilities hold for: an endpoint, a model, and requests with or without tools."""
-
-    endpoint: str
-    model: str
-    with_tools: bool
-
 
 OnLesson: TypeAlias = Callable[[LessonKey, Capabilities], None]
 

@@ -24,8 +24,7 @@ from runner.worker.frames import (
 from runner.worker.runner_setup import RunnerSetup
 
 if TYPE_CHECKING:
-    from runner.config.capabilities import Capabilities
-    from runner.inference.lessons import LessonKey
+    from runner.config.capabilities import Capabilities, LessonKey
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +67,7 @@ class BatchServices:
             send(EndpointTimes(endpoint=endpoint, times=times))
 
         def send_lesson(key: LessonKey, learned: Capabilities) -> None:
-            from runner.worker.remote_gate import lesson_frame  # imported late: only models need it
-
-            send(lesson_frame(key, learned))
+            send(EndpointLesson(key=key, capabilities=learned))
 
         ends = (
             self._gate.watch(send_rest),
@@ -103,9 +100,7 @@ class BatchServices:
                     apply_outcome(self._gate, frame)
             case EndpointLesson():
                 if self._gate is not None:
-                    from runner.worker.remote_gate import keep_lesson
-
-                    keep_lesson(self._gate.lessons, frame)
+                    self._gate.lessons.keep(frame.key, frame.capabilities)
             case GatewayLink():
                 if self._models is not None:
                     self._models.manager.remember_gateway_id(frame.episode_id, frame.endpoint, frame.gateway_id)

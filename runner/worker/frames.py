@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from runner.config.capabilities import Capabilities
+from runner.config.capabilities import Capabilities, LessonKey
 from runner.inference.errors import Reason
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
 from runner.types import EpisodeHeader, ErrorInfo, Outcome, StreamDelta
@@ -93,9 +93,7 @@ class EndpointTimes(_Frame, frozen=True):
 class EndpointLesson(_Frame, frozen=True):
     """What a model endpoint takes, for both directions: a worker or the driver has learned it from a refusal."""
 
-    endpoint: str
-    model: str
-    with_tools: bool
+    key: LessonKey
     capabilities: Capabilities
 
 

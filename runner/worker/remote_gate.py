@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from runner.config import AgentSettings
-from runner.config.capabilities import Capabilities
+from runner.config.capabilities import Capabilities, LessonKey
 from runner.inference.endpoints import EndpointSpec, resolve_endpoints
 from runner.inference.entrance import CircuitBreaker, describe_limit
 from runner.inference.errors import EndpointFailure
 from runner.inference.gate import LocalGate, with_learners
-from runner.inference.lessons import LessonKey, Lessons
+from runner.inference.lessons import Lessons
 from runner.inference.manager import InferenceManager
 from runner.types.phases import ServerTimes
 from runner.worker.frames import EndpointLesson, EndpointOutcome, EndpointRest, GatewayLink, Release
@@ -38,17 +38,6 @@ def apply_outcome(gate: LocalGate, frame: EndpointOutcome) -> None:
     if frame.failure is not None:
         failure = EndpointFailure(frame.failure, frame.cause, retry_after_s=frame.retry_after_s)
     gate.report(frame.endpoint, failure, frame.cause)
-
-
-def lesson_frame(key: LessonKey, learned: Capabilities) -> EndpointLesson:
-    """Return the frame of a lesson, for both directions."""
-    return EndpointLesson(endpoint=key.endpoint, model=key.model, with_tools=key.with_tools, capabilities=learned)
-
-
-def keep_lesson(lessons: Lessons, frame: EndpointLesson, *, is_news: bool = True) -> None:
-    """Keep what another process has learned; see ``Lessons.keep``."""
-    key = LessonKey(frame.endpoint, frame.model, frame.with_tools)
-    lessons.keep(key, frame.capabilities, is_news=is_news)
 
 
 class RemoteGate:
@@ -145,10 +134,10 @@ class RemoteGate:
 
     def on_lesson(self, frame: EndpointLesson) -> None:
         """Keep what the driver or another worker has learned."""
-        keep_lesson(self.lessons, frame, is_news=False)
+        self.lessons.keep(frame.key, frame.capabilities, is_news=False)
 
     def _send_lesson(self, key: LessonKey, learned: Capabilities) -> None:
-        self._link.send(lesson_frame(key, learned))
+        self._link.send(EndpointLesson(key=key, capabilities=learned))
 
     def leave(self, endpoint: str) -> None:
         """See ``EndpointGate.leave``."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from runner.config.capabilities import Capabilities
+from runner.config.capabilities import Capabilities, LessonKey
 from runner.inference.gate import LocalGate
-from runner.inference.lessons import LessonKey
 from runner.worker.frames import (
     EndpointLesson,
     EndpointOutcome,
@@ -21,7 +20,7 @@ from runner.worker.frames import (
     encode_frame,
 )
 from runner.worker.link import DriverLink
-from runner.worker.remote_gate import RemoteGate, apply_outcome, keep_lesson, lesson_frame
+from runner.worker.remote_gate import RemoteGate, apply_outcome
 
 
 class DriverGateLink(DriverLink):
@@ -56,7 +55,7 @@ class DriverGateLink(DriverLink):
             case EndpointOutcome() as outcome:
                 apply_outcome(self._gate, outcome)
             case EndpointLesson() as lesson:
-                keep_lesson(self._gate.lessons, lesson)
+                self._gate.lessons.keep(lesson.key, lesson.capabilities)
             case Release(instance=key):
                 self._gate.release(self._worker, key)
             case GatewayLink() as link:
@@ -71,7 +70,7 @@ class DriverGateLink(DriverLink):
             gate.on_rest(frame)
 
         def on_lesson(key: LessonKey, learned: Capabilities) -> None:
-            frame = decode_driver_frame(encode_frame(lesson_frame(key, learned)))
+            frame = decode_driver_frame(encode_frame(EndpointLesson(key=key, capabilities=learned)))
             assert isinstance(frame, EndpointLesson)
             gate.on_lesson(frame)
 

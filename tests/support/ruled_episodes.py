@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
+from runner.config.capabilities import LessonKey
 from runner.config.profile import EndpointConfig
 from runner.episode.runner import EpisodeContext, Runner
 from runner.inference.endpoints import resolve_endpoints
 from runner.inference.gate import LocalGate
-from runner.inference.lessons import LessonKey
 from runner.inference.manager import InferenceManager
 from runner.tracing import SpanList, Tracer
 from runner.types import EpisodeEvent, Limits, TimestepPlayed, Trajectory

@@ -13,7 +13,7 @@ from runner.agents.model.reply_parsing import ActionStyle
 from runner.agents.model.reply_parsing import parse_reply as parse_action
 from runner.config.capabilities import Capabilities
 from runner.inference import chat_format
-from runner.inference.chat_format import InferenceQuestion, ModelReply, flatten_tool_calls, request_body
+from runner.inference.chat_format import InferenceQuestion, ModelReply, flatten_tool_calls, request_body, sent_chat
 from runner.inference.errors import EndpointFailure
 from runner.inference.providers import Target
 from runner.inference.tool_calls import MAX_TOOL_CALLS
@@ -74,7 +74,7 @@ def check_reply(reply: ModelReply) -> None:
     chat = [message, *conversation.opening, *(each for turn in conversation.turns for each in turn)]
     question = InferenceQuestion(messages=chat, tools=TOOLS)
     for capabilities in (Capabilities(), Capabilities(tools="text", system="folded", reasoning="all")):
-        body = json.loads(request_body(question, TARGET, capabilities, origin="a m"))
+        body = json.loads(request_body(question, TARGET, capabilities, sent_chat(question, capabilities, "a m")))
         assert [each["role"] for each in body["messages"]]
     assert not any("tool_calls" in each for each in flatten_tool_calls(chat))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.config.capabilities import Capabilities
-from runner.inference.chat_format import MAX_TEXT, InferenceQuestion, parse_reply, request_body
+from runner.inference.chat_format import MAX_TEXT, InferenceQuestion, parse_reply, request_body, sent_chat
 from runner.inference.errors import EndpointFailure, Reason, response_failure
 from runner.inference.providers import Target
 from runner.inference.refusals import named_field
@@ -32,7 +32,8 @@ CHAT: Chat = [
 
 
 def sent_body(question: InferenceQuestion, episode_id: str | None = None, **capabilities: Any) -> dict[str, Any]:  # noqa: ANN401
-    body = request_body(question, TARGET, Capabilities(**capabilities), episode_id=episode_id)
+    shape = Capabilities(**capabilities)
+    body = request_body(question, TARGET, shape, sent_chat(question, shape, ""), episode_id=episode_id)
     sent: dict[str, Any] = json.loads(body)
     return sent
 

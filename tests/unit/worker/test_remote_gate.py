@@ -7,11 +7,11 @@ import json
 
 import pytest
 
+from runner.config.capabilities import LessonKey
 from runner.config.profile import AgentSettings, EndpointConfig, FeedbackMetrics, RateLimit
 from runner.errors import InferenceFault
 from runner.inference.endpoints import resolve_endpoints
 from runner.inference.gate import LocalGate
-from runner.inference.lessons import LessonKey
 from runner.inference.manager import InferenceManager
 from runner.worker.frames import EndpointLesson, Release, decode_worker_frame
 from runner.worker.remote_gate import RemoteGate, remote_manager
