@@ -202,10 +202,10 @@ class FallbackChain:
             if not failure.refusal or (failure.reason == "server" and key.endpoint in self._searched):
                 raise
             self._searched.add(key.endpoint)
-            return await self._learn(endpoint, key, known, failure)
+            answer = await self._learn(endpoint, key, known, failure)
         if answer.reply.is_silent and not self._has_repeated:
             self._has_repeated = True
-            return await self._send_again(endpoint, known)
+            return await self._send_again(endpoint, answer.capabilities)
         return answer
 
     async def _send_again(self, endpoint: LiveEndpoint, capabilities: Capabilities) -> EndpointAnswer:

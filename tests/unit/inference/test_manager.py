@@ -208,6 +208,14 @@ async def test_a_model_that_rejects_tools_gets_no_more_tools(model_server: RudeM
     assert (await infer(inference_manager(model_server.url), tools=TOOLS)).used_tools
 
 
+async def test_an_empty_answer_is_requested_once_more_in_the_shape_that_was_learned() -> None:
+    refusal = http_response(400, b'{"error": "m does not support tools"}')
+    with RudeModel(refusal, completion_response(""), completion_response("up")) as server:
+        inference = await infer(inference_manager(server.url), tools=TOOLS)
+        assert ["tools" in request.json() for request in server.chat_requests] == [True, False, False]
+    assert inference.message["content"] == "up"
+
+
 async def test_the_deltas_of_a_failed_stream_are_withdrawn(model_server: RudeModel) -> None:
     deltas: list[StreamDelta] = []
     with (
