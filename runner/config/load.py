@@ -71,16 +71,17 @@ def read_profile(
             invalid value, and the expected value.
     """
     file = _find_profile(name_or_path or DEFAULT_PROFILE, cwd, user_config or user_config_dir(environ))
-    try:
-        content, text = _read(file)
-        data = parse_yaml(text)
-    except ConfigError as exc:
-        raise ConfigError(f"{file}: {one_line(mask(str(exc), environ))}") from exc
+    content, data = _read_data(file, environ)
+    return convert_profile(data, str(file), environ), ProfileFile(cwd.absolute() / file, content)
+
+
+def convert_profile(data: YamlValue, source: str, environ: Mapping[str, str]) -> Profile:
+    """Return the profile with these data; the ``ConfigError`` of invalid data begins with ``source``."""
     built = build_profile(expand_all(data, environ), lambda key_path, value: _format_value(key_path, value, environ))
     if isinstance(built, Profile):
-        return built, ProfileFile(cwd.absolute() / file, content)
+        return built
     lines = [f"{one_line(format_key_path(key_path))}: {reason}" for key_path, reason in built]
-    raise ConfigError("\n  ".join([f"{file}:", *lines]) if len(lines) > 1 else f"{file}: {lines[0]}")
+    raise ConfigError("\n  ".join([f"{source}:", *lines]) if len(lines) > 1 else f"{source}: {lines[0]}")
 
 
 def _format_value(key_path: KeyPath, value: YamlValue, environ: Mapping[str, str]) -> str:
@@ -139,17 +140,37 @@ def _profile_dirs(cwd: Path, user_config: Path | None) -> Iterator[Path]:
 def _suggest_profile(name: str, cwd: Path, user_config: Path | None) -> str:
     from difflib import get_close_matches  # needed only after a failed search
 
-    names = sorted({known for folder in _profile_dirs(cwd, user_config) for known in _profile_names(folder)})
+    names = profile_names(cwd, user_config)
     close = get_close_matches(name, names)
     return f"Did you mean {' or '.join(close)}?" if close else f"Available: {', '.join(names) or 'none'}."
 
 
-def _profile_names(folder: Path) -> list[str]:
+def profile_names(cwd: Path, user_config: Path | None) -> list[str]:
+    """Return the names of all profiles, sorted."""
+    return sorted({name for folder in _profile_dirs(cwd, user_config) for name in _names_in(folder)})
+
+
+def _names_in(folder: Path) -> list[str]:
     try:
         files = [Path(file.name) for file in folder.iterdir()]
     except OSError:  # missing or unreadable
         return []
     return [file.stem for file in files if file.suffix in SUFFIXES]
+
+
+def default_environments(environ: Mapping[str, str], cwd: Path) -> YamlValue:
+    """Return the environments of the default profile as its file has them, with all ``${VAR}``."""
+    file = _find_profile(DEFAULT_PROFILE, cwd, user_config_dir(environ))
+    data = _read_data(file, environ)[1]
+    return data.get("environments") if isinstance(data, dict) else None
+
+
+def _read_data(file: Path, environ: Mapping[str, str]) -> tuple[bytes, YamlValue]:
+    try:
+        content, text = _read(file)
+        return content, parse_yaml(text)
+    except ConfigError as exc:
+        raise ConfigError(f"{file}: {one_line(mask(str(exc), environ))}") from exc
 
 
 def _read(file: Path) -> tuple[bytes, str]:

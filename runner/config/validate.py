@@ -31,6 +31,8 @@ _VALUE_TYPES: dict[str | int, Any] = {
     "addresses": HostName,
 }
 """Type of the values of each mapping whose keys the schema does not define."""
+_DEFAULT_ENDPOINT_KEYS = ("mode", "api_endpoint", "local_fallback")
+"""Keys of ``agent`` about the gateway and Ollama, which are used by default."""
 _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
 
 
@@ -46,7 +48,7 @@ def build_profile(expanded: Expanded, format_value: FormatValue) -> Profile | li
     problems: list[Problem] = []
     while True:
         try:
-            profile = msgspec.convert(expanded.data, Profile)
+            profile = _with_own_endpoints(msgspec.convert(expanded.data, Profile), expanded.data)
         except msgspec.ValidationError as exc:
             key_path, unknown = _locate(str(exc), expanded.data)
             if _restore_text(expanded, key_path):
@@ -58,6 +60,19 @@ def build_profile(expanded: Expanded, format_value: FormatValue) -> Profile | li
                 return problems
         else:
             return problems or find_violations(profile, format_value) or profile
+
+
+def _with_own_endpoints(profile: Profile, data: YamlValue) -> Profile:
+    """Leave out the gateway and Ollama of a profile with ``endpoints`` that sets no key of theirs.
+
+    Its default model is the model of its first endpoint.
+    """
+    keys, agent = _value_at(data, ("agent",)), profile.agent
+    if not isinstance(keys, dict) or not agent.endpoints or not keys.keys().isdisjoint(_DEFAULT_ENDPOINT_KEYS):
+        return profile
+    model = agent.model if "model" in keys else agent.endpoints[0].model or agent.model
+    agent = msgspec.structs.replace(agent, mode="local", local_fallback=None, model=model)
+    return msgspec.structs.replace(profile, agent=agent)
 
 
 def _locate(message: str, data: YamlValue) -> tuple[KeyPath, bool]:
