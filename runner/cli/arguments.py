@@ -58,6 +58,8 @@ class Options(NamedTuple):
     node: str | None = None
     agent: str | None = None
     model: str | None = None
+    endpoint: str | None = None
+    key_env: str | None = None
     script: Path | None = None
     repeat: int = 1
     attempts: int = 1
@@ -146,6 +148,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model", metavar="NAME", help="model name (default: from the profile); several with commas between"
     )
+    add_endpoint_options(group)
     group.add_argument("--script", type=path, metavar="FILE", help="actions of the scripted agent, one per line")
     group.add_argument("--repeat", type=at_least(1), metavar="N", help="number of consecutive tasks (default 1)")
     group.add_argument("--attempts", type=at_least(1), metavar="K", help="number of episodes per task (default 1)")
@@ -209,6 +212,16 @@ def _add_results_options(parser: argparse.ArgumentParser) -> None:
         "--baseline",
         metavar="ID",
         help="compare task by task with this batch or battery; exit with 3 if more were lost than won (p <= 0.05)",
+    )
+
+
+def add_endpoint_options(group: argparse._ActionsContainer) -> None:
+    """Add the options of a model server that the profile does not have."""
+    group.add_argument(
+        "--endpoint", metavar="URL", help="use exactly this model server instead of the profile's, with --model"
+    )
+    group.add_argument(
+        "--key-env", metavar="NAME", help="environment variable that holds the key of --endpoint (never the key itself)"
     )
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from runner.batch.resolve import resolve_agent
 from runner.batch.spec import DEFAULT_AGENT, MAX_CONCURRENCY
 from runner.bus.address import egress_reader
-from runner.cli.arguments import Options, add_state_options, at_least, workers
+from runner.cli.arguments import Options, add_endpoint_options, add_state_options, at_least, workers
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, print_text, reserve_stdout, write_result
 from runner.errors import ConfigError
@@ -34,6 +34,8 @@ def main_preflight(argv: Sequence[str]) -> int:
             data_dir=options.data_dir,
             agent=options.agent,
             model=options.model,
+            endpoint=options.endpoint,
+            key_env=options.key_env,
             concurrency=options.concurrency,
             workers=options.workers,
             repeat=MAX_CONCURRENCY,
@@ -98,6 +100,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--agent", help="agent of the run (default react)")
     parser.add_argument("--model", metavar="NAME", help="model of the run (default: from the profile)")
+    add_endpoint_options(parser)
     parser.add_argument("--env", metavar="ENV", help="check only this environment, and fail if it is not available")
     parser.add_argument(
         "--try-models",

@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 SERVER_INTERVAL_S = 2.0
 """Seconds between two readings of the model servers, as of a node."""
 
-_MODEL_OPTIONS = ("--agent", "--model")
+_MODEL_OPTIONS = ("--agent", "--model", "--endpoint", "--key-env")
 
 
 def run_batches(session: RunSession) -> int:

@@ -22,6 +22,7 @@ from runner.config import (
 )
 from runner.errors import ConfigError
 from runner.util.data_dir import require_named_folder
+from runner.util.display_text import one_line
 
 if TYPE_CHECKING:  # loaded by the methods below: a list of environments or results needs none of it
     from runner.batch.resolve import BatchRequest, ResolvedBatch
@@ -47,6 +48,7 @@ class RunSession(NamedTuple):
         """
         cwd = Path.cwd()
         profile, profile_file = read_profile(options.config, environ=os.environ, cwd=cwd)
+        profile = _with_endpoint(profile, options)
         data_dir = find_data_dir(options.data_dir, os.environ, profile, cwd)
         if data_dir.notice:
             print_stderr(data_dir.notice)
@@ -138,6 +140,29 @@ class RunSession(NamedTuple):
         limits = Budget(cost=options.budget_cost, tokens=options.budget_tokens, errors_in_a_row=options.budget_errors)
         fields["budget"] = limits if limits != Budget() else None
         return BatchRequest(**fields, mode="compat" if options.compat else "strict")
+
+
+def _with_endpoint(profile: Profile, options: Options) -> Profile:
+    """Return the profile with the model server of ``--endpoint`` in place of its own, if that is given.
+
+    Raises:
+        ConfigError: an option is missing, or not valid.
+    """
+    if options.endpoint is None:
+        if options.key_env is not None:
+            raise ConfigError("--key-env belongs to --endpoint URL; the keys of a profile are named by api_key_env")
+        return profile
+    from runner.config.own_model import OwnModel
+
+    own = OwnModel(options.endpoint, options.model or profile.agent.model, options.key_env)
+    profile = own.used_by(profile, os.environ)
+    if options.model is None:
+        from runner.inference.profile_models import Models
+
+        (state,) = Models(profile.agent, os.environ).check()
+        listed = one_line(", ".join(state.listed), 500)
+        raise ConfigError(f"--endpoint needs --model NAME{listed and f'; that server lists {listed}'}")
+    return profile
 
 
 def _read_script(path: Path | None) -> tuple[str, ...] | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from runner.config.profile import AgentSettings
 from runner.inference.chat_format import ModelReply
-from runner.inference.endpoints import GATEWAY_KEY_ENV, OLLAMA_HOST_ENV, EndpointSpec, Kind, sent_login
+from runner.inference.endpoints import GATEWAY_KEY_ENV, OLLAMA_HOST_ENV, AnyKind, EndpointSpec, Kind, sent_login
 from runner.inference.errors import EndpointFailure, Mask
 from runner.types import DeltaPart, StreamDelta
 from runner.util.display_text import MASK, masker
@@ -40,6 +40,16 @@ def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> 
             "configuration", f"its URL has a login and {name} has a key, but only one of them can be sent"
         )
     return value or None
+
+
+def key_advice(spec: EndpointSpec, kind: AnyKind) -> str:
+    """Return what to do about an endpoint's key that is wrong or missing."""
+    name = spec.api_key_env or (spec.optional_key_env if kind == "tensorzero" else None)
+    if name is not None:
+        return f"set the variable {name} to a valid key"
+    if spec.optional_key_env is not None:
+        return f"{spec.optional_key_env} is only for TensorZero; list this server in agent.endpoints with api_key_env"
+    return "name the variable that holds its key, with api_key_env of the endpoint or with --key-env"
 
 
 def endpoint_variables(settings: AgentSettings, environ: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ AnyKind: TypeAlias = Literal["auto"] | Kind
 OLLAMA_PORT = 11434
 CHECK_TIMEOUT_S = 2.0
 """Maximum duration of a health check, in seconds."""
-NO_ENDPOINT = "the profile has no model endpoint; set agent.api_endpoint or agent.local_fallback"
+NO_ENDPOINT = "the profile has no model endpoint; set agent.endpoints, agent.api_endpoint or agent.local_fallback"
 GATEWAY_KEY_ENV, OLLAMA_HOST_ENV = "TENSORZERO_API_KEY", "OLLAMA_HOST"
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}

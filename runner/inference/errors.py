@@ -35,6 +35,10 @@ _STATUS_REASONS: dict[int, Reason] = {
     425: "server",
     429: "busy",
 }
+_REFUSED_KEYS = {
+    401: "a model server answers, but the API key is missing or not valid: ",
+    403: "a model server answers, but the API key is missing, not valid or not permitted to do this: ",
+}
 _REFUSALS = frozenset({400, 404, 422, 500, 501, 502})
 """Statuses with which endpoints refuse a part of a request; llama.cpp and gateways do with those of a failed server."""
 
@@ -77,6 +81,13 @@ class EndpointFailure(InferenceFault):
         return str(self.status) if self.status is not None else self.reason
 
     @property
+    def is_about_key(self) -> bool:
+        """Whether the key is wrong, missing, or cannot be sent."""
+        if self.reason != "configuration" or self.unknown_model:
+            return False
+        return self.status in (401, 403, None) or WRONG_KEY.search(str(self)) is not None
+
+    @property
     def is_missing_path(self) -> bool:
         """Whether the server has no such path (as opposed to no such model)."""
         return self.status in (404, 405) and not self.unknown_model
@@ -89,7 +100,7 @@ def response_failure(status: int, body: bytes, mask: Mask, retry_after_s: float 
     is_refusal = status in _REFUSALS and not unknown_model and not WRONG_KEY.search(message)
     is_too_long = (is_refusal or status == 413) and is_context_refusal(message)
     quoted = one_line(mask(message), MAX_QUOTE_CHARS)
-    text = f"HTTP {status}: {quoted}" if quoted else f"HTTP {status}"
+    text = _REFUSED_KEYS.get(status, "") + (f"HTTP {status}: {quoted}" if quoted else f"HTTP {status}")
     if retry_after_s:
         text += f"; the server asks to wait {retry_after_s:.3g} s"
     if is_too_long or POLICY.search(message) or (status == 404 and is_missing_path(message)):

@@ -16,7 +16,7 @@ import msgspec
 from runner.config.capabilities import Capabilities, LessonKey
 from runner.errors import InferenceFault
 from runner.inference.answer_limits import AnswerLimits, limit_answer
-from runner.inference.api_keys import DeltaFilter, is_secret, read_api_key, redact_key
+from runner.inference.api_keys import DeltaFilter, is_secret, key_advice, read_api_key, redact_key
 from runner.inference.chat_format import (
     InferenceQuestion,
     ModelReply,
@@ -304,6 +304,8 @@ class FallbackChain:
             if self._request.can_shorten:
                 self._notes[name] = f"shortened for its context: {text}"
                 raise ContextExceeded(f"{name}: {text}", failure.context_tokens, self.warnings)
+        if failure.is_about_key and failure.status is not None:
+            text = f"{text}; {key_advice(endpoint.spec, endpoint.kind)}"
         self._notes[name] = text
         self._n_refusals += failure.reason == "request"
         if failure.reason in ("request", "timeout", "configuration"):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 
 from runner.config.profile import GATEWAY, RateLimit
-from runner.inference.api_keys import read_api_key
+from runner.inference.api_keys import key_advice, read_api_key
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, safe_url
 from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.http import SmallResponse, bearer_header, fetch, model_client
-from runner.inference.providers import NO_MODEL_BODY, Target, resolve_target
-from runner.inference.refusals import WRONG_KEY
+from runner.inference.providers import NOT_OFFERED, Target, resolve_target
 from runner.util.display_text import one_line
 from runner.util.http_client import HttpClient
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text, decode_json
@@ -27,6 +27,12 @@ _CONTEXT_FIELDS = ("max_model_len", "max_context_length", "context_length", "con
 """Fields of a listed model that vLLM and SGLang, Mistral, OpenRouter and Kimi, and Groq have."""
 
 Status: TypeAlias = Literal["up", "slow", "down", "misconfigured"]
+
+_N_LISTED = 8
+"""Maximum number of a server's models that a cause names."""
+
+_LACKS_SCOPE = re.compile(rb"(?i)scope|permission")
+"""Text of a refusal of a valid key that may only ask models."""
 
 _UNKNOWN_TOOL = "agentgym_preflight"
 """Name of an undefined tool. TensorZero first looks up the model and then rejects the tool, so no model runs."""
@@ -45,6 +51,8 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
         rest_s: seconds for which the circuit breaker still blocks requests; None if it does not.
         limit: the rate limits of the profile.
         context_tokens: size of the model's context, if the server's list of models has it.
+        listed: names in that list.
+        key_hint: what to do if the key is wrong or missing.
     """
 
     name: str
@@ -59,6 +67,8 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
     rest_s: float | None = None
     limit: RateLimit = RateLimit()
     context_tokens: int | None = None
+    listed: tuple[str, ...] = ()
+    key_hint: str = ""
 
 
 async def check_endpoints(
@@ -91,6 +101,7 @@ class _EndpointCheck:
         self._latency_s: float | None = None
         self._has_response = False
         self._context_tokens: int | None = None
+        self._listed: tuple[str, ...] = ()
 
     async def run(self) -> EndpointHealth:
         try:
@@ -118,30 +129,42 @@ class _EndpointCheck:
         if target.kind == "tensorzero":
             await self._check_gateway(target, headers)
             return
-        url = f"{target.origin}/api/tags" if target.kind == "ollama" else target.models_url
-        listed, rejection = await asyncio.gather(
-            self._fetch("GET", url, headers),
-            self._fetch("POST", target.url, headers, {**NO_MODEL_BODY, "model": target.model}),
-        )
-        self._check_model_listed(target, listed)
-        self._check_chat_path(rejection)
+        urls = [target.models_url, *([f"{target.origin}/api/tags"] if target.kind == "ollama" else [])]
+        replies = await asyncio.gather(*(self._fetch("GET", url, headers) for url in urls))
+        self._check_model_listed(target, replies[-1])
+        await self._check_chat_path(target, headers, is_listed=_lists_models(replies[0]))
 
-    def _check_model_listed(self, target: Target, listed: SmallResponse) -> None:
+    def _check_model_listed(self, target: Target, reply: SmallResponse) -> None:
         if target.kind == "ollama":
-            if not {target.model, f"{target.model}:latest"} & _names(self._require_ok(listed), "models", "name"):
+            self._listed = _names(self._require_ok(reply), "models", "name")
+            if not {target.model, f"{target.model}:latest"} & {*self._listed}:
                 raise _unknown_model(target.model, "is not pulled")
             return
-        names = set() if listed.status in (404, 405) else _names(self._require_ok(listed), "data", "id")
-        if names and target.model not in names:  # some servers list no models
-            raise _unknown_model(target.model, "is not among its models")
-        self._context_tokens = _listed_context(listed, target.model)
+        self._listed = () if reply.status in NOT_OFFERED else _names(self._require_ok(reply), "data", "id")
+        if self._listed and target.model not in self._listed:  # some servers list no models
+            names = ", ".join(one_line(name, 60) for name in self._listed[:_N_LISTED])
+            more = ", ..." if len(self._listed) > _N_LISTED else ""
+            raise _unknown_model(target.model, f"is not among its models: {names}{more}")
+        self._context_tokens = _listed_context(reply, target.model)
 
-    def _check_chat_path(self, rejection: SmallResponse) -> None:
-        # Rejecting the empty request as invalid, or with status 500, proves that the path exists.
-        failure = response_failure(rejection.status, rejection.body, self._context.mask)
-        if rejection.status == 200 and not isinstance(decode_json(rejection.body), dict):
-            raise EndpointFailure("configuration", "its response is not a JSON object", status=404)
-        if rejection.status not in (200, 500) and failure.reason != "request":
+    async def _check_chat_path(self, target: Target, headers: dict[str, str], *, is_listed: bool) -> None:
+        """Check the path without a message: a list of models beside it, or the refusal of a request without any.
+
+        Some servers list their models without a key, and refuse a wrong key on every other path.
+        """
+        method, body = ("GET", None) if is_listed else ("POST", {"model": target.model})
+        try:
+            reply = await self._fetch(method, target.url, headers, body)
+        except EndpointFailure:  # it has answered before; a simple server fails without messages
+            return
+        failure = response_failure(reply.status, reply.body, self._context.mask)
+        if is_listed:
+            if reply.status == 401 and not _LACKS_SCOPE.search(reply.body):
+                raise failure
+            return
+        if reply.status == 200 and "choices" not in as_dict(decode_json(reply.body)):
+            raise EndpointFailure("configuration", "its response is not a chat completion", status=404)
+        if reply.status not in (200, 500) and failure.reason != "request":
             raise failure
 
     async def _check_gateway(self, target: Target, headers: dict[str, str]) -> None:
@@ -175,27 +198,25 @@ class _EndpointCheck:
             return "start it with: ollama serve"
         if kind == "tensorzero" or spec.name == GATEWAY:
             return "start TensorZero's gateway, or set TENSORZERO_URL to its URL"
-        return f"start the server at {safe_url(spec.url)}, or change its URL in the profile"
+        return f"start the server at {safe_url(spec.url)}, or correct its URL"
 
     def _configuration_hint(self, failure: EndpointFailure) -> str:
         model = one_line(self._endpoint.spec.model or self._model, 100)
         if failure.is_missing_path and self._target is not None:
             path = one_line(urlsplit(self._target.url).path, 200)
-            return f"no chat completions at {path}: correct the endpoint's URL in the profile"
-        is_key = failure.status in (401, 403, None) or WRONG_KEY.search(str(failure))
-        if is_key and not failure.unknown_model:
-            name = self._endpoint.spec.api_key_env or self._endpoint.spec.optional_key_env
-            return (
-                f"set the variable {name} to a valid key"
-                if name
-                else "set api_key_env to the name of the variable that holds its key"
-            )
+            return f"no chat completions at {path}: correct the endpoint's URL"
+        if failure.is_about_key:
+            return self._key_hint
         match self._kind:
             case "ollama":
                 return f"pull it with: ollama pull {model}"
             case "tensorzero":
                 return f"add [models.{model}] to the gateway's configuration, or change agent.model in the profile"
-        return "check the endpoint's URL and model in the profile"
+        return "check the endpoint's URL and model"
+
+    @property
+    def _key_hint(self) -> str:
+        return key_advice(self._endpoint.spec, self._kind)
 
     def _health(self, status: Status, cause: str | None = None, hint: str | None = None) -> EndpointHealth:
         endpoint, target = self._endpoint, self._target
@@ -216,14 +237,21 @@ class _EndpointCheck:
             rest_s=self._context.gate.wait_s(endpoint.spec.name) or None,
             limit=endpoint.spec.limit,
             context_tokens=self._context_tokens,
+            listed=self._listed,
+            key_hint=self._key_hint,
         )
 
     def _configured(self) -> tuple[str, str]:
         return self._endpoint.spec.url, self._endpoint.spec.model or self._model
 
 
-def _names(reply: SmallResponse, key: str, field: str) -> set[str]:
-    return {as_text(as_dict(entry).get(field)) for entry in as_list(as_dict(decode_json(reply.body)).get(key))}
+def _names(reply: SmallResponse, key: str, field: str) -> tuple[str, ...]:
+    entries = as_list(as_dict(decode_json(reply.body)).get(key))
+    return tuple(filter(None, (as_text(as_dict(entry).get(field)) for entry in entries)))
+
+
+def _lists_models(reply: SmallResponse) -> bool:
+    return reply.status == 200 and isinstance(as_dict(decode_json(reply.body)).get("data"), list)
 
 
 def _listed_context(reply: SmallResponse, model: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import datetime
 
 import msgspec
@@ -16,9 +17,10 @@ from runner.util.json_accessors import as_dict, decode_json
 
 GATEWAY_PATH = "/openai/v1/chat/completions"
 GATEWAY_PREFIX = "tensorzero::"
+_GATEWAY_REFUSAL = re.compile(rb"missing field `messages`|tensorzero::")
 _CHAT_PATH = "/chat/completions"
-NO_MODEL_BODY = {"model": "", "messages": []}
-"""Body of a chat request that every server rejects without running a model; used to recognize TensorZero."""
+NOT_OFFERED = (404, 405, 501)
+"""Statuses of a server that has no such path, or not for this method."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,24 +61,28 @@ def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
 async def find_kind(client: HttpClient, spec: EndpointSpec, mask: Mask, now: datetime) -> Kind:
     """Detect the kind of an endpoint's server with three concurrent requests, without an API key.
 
+    TensorZero embedded in another program has no health; how its chat path refuses a request without messages shows it.
+
     Raises:
         EndpointFailure: if the server does not answer, or is too busy to show its kind.
     """
     if spec.kind != "auto":
         return spec.kind
     origin = url_origin(spec.url)
-    health, rejection, tags = await asyncio.gather(
+    health, chat, tags = await asyncio.gather(
         _fetch_or_failure(client, "GET", f"{origin}/health"),
-        _fetch_or_failure(client, "POST", origin + GATEWAY_PATH, NO_MODEL_BODY),
+        _fetch_or_failure(client, "GET", origin + GATEWAY_PATH),
         _fetch_or_failure(client, "GET", f"{origin}/api/tags"),
     )
     if isinstance(health, SmallResponse) and "gateway" in as_dict(decode_json(health.body)):
         return "tensorzero"
-    if isinstance(rejection, SmallResponse) and rejection.status != 200 and GATEWAY_PREFIX.encode() in rejection.body:
-        return "tensorzero"
+    if isinstance(chat, SmallResponse) and chat.status == 405:
+        refusal = await _fetch_or_failure(client, "POST", origin + GATEWAY_PATH, {"model": ""})
+        if isinstance(refusal, SmallResponse) and refusal.status == 400 and _GATEWAY_REFUSAL.search(refusal.body):
+            return "tensorzero"
     if isinstance(tags, SmallResponse) and tags.status == 200 and "models" in as_dict(decode_json(tags.body)):
         return "ollama"
-    for response in (health, rejection, tags):
+    for response in (health, chat, tags):
         _raise_unless_healthy(response, mask, now)
     return "openai"
 
@@ -94,7 +100,7 @@ def _raise_unless_healthy(response: SmallResponse | EndpointFailure, mask: Mask,
     # The kind of a server that is starting or overloaded cannot be detected.
     if isinstance(response, EndpointFailure):
         raise response
-    if response.status >= 500 or response.status == 429:
+    if (response.status >= 500 and response.status not in NOT_OFFERED) or response.status == 429:
         raise response_failure(response.status, response.body, mask, retry_after_s(response.retry_after, now))
 
 

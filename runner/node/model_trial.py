@@ -185,7 +185,7 @@ def _hint(health: EndpointHealth, failure: str) -> str:
     if health.hint is not None:
         return health.hint
     if WRONG_KEY.search(failure):
-        return "set api_key_env to the name of the variable that holds its key, and that variable to a valid key"
+        return health.key_hint
     if "agent." in failure:  # a time limit, with its key
         return "look whether the server still loads its model, or raise that limit"
     return "see the server's log; capabilities of this endpoint in the profile set what its requests have"

@@ -77,7 +77,7 @@ def test_a_profile_without_endpoints_is_reported(tmp_path: Path) -> None:
     (tmp_path / "none.yaml").write_text(json.dumps({"id": "none", "agent": agent}))
     completed = run_agentgym(tmp_path, "--config", "none.yaml", "--run", "Maze")
     assert completed.returncode == 2
-    assert "the profile has no model endpoint; set agent.api_endpoint" in completed.stderr
+    assert "the profile has no model endpoint; set agent.endpoints" in completed.stderr
     checked = run_agentgym(tmp_path, "preflight", "--config", "none.yaml", "--env", "Maze")
     assert checked.returncode == 1
     assert "the profile has no model endpoint" in checked.stdout
@@ -215,7 +215,7 @@ def test_models_are_tried_only_on_request(tmp_path: Path) -> None:
         agent = {"mode": "local", "local_fallback": None, "model": "small", "endpoints": [endpoint], "price": price}
         (tmp_path / "tried.yaml").write_text(json.dumps({"id": "tried", "agent": agent}))
         plain = run_agentgym(tmp_path, *options, environ={"LAB_KEY": KEY})
-        assert not [request for request in server.chat_requests if request.json()["messages"]]
+        assert not [request for request in server.chat_requests if request.json().get("messages")]
         tried = run_agentgym(tmp_path, *options, "--try-models", environ={"LAB_KEY": KEY})
         as_json = run_agentgym(tmp_path, *options, "--try-models", "--json", environ={"LAB_KEY": KEY})
         failed = run_agentgym(tmp_path, *options, "--try-models", environ={"LAB_KEY": "sk-another-key-than-that"})

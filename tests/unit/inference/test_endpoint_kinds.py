@@ -17,7 +17,9 @@ from tests.support.inference import (
 from tests.support.rude_gateway import CHAT_PATH, GATEWAY_HEALTH, GATEWAY_ID, rude_gateway
 from tests.support.rude_model import (
     Behavior,
+    PendingRequest,
     RudeModel,
+    closing,
     completion_response,
     http_response,
 )
@@ -31,7 +33,7 @@ async def test_a_gateway_is_detected_once_and_keeps_its_episode_id() -> None:
         first, second = manager.session(episode_header()), manager.session(episode_header("episode-2"))
         for session in (first, first, second):
             assert (await infer(session)).usage.model == "qwen35_9b"
-        chat_requests = [r for r in server.requests if r.path.startswith("/openai") and r.json()["model"]]
+        chat_requests = [r for r in server.requests if r.path.startswith("/openai") and r.body]
         assert [r.path for r in server.requests].count("/health") == 1
     assert [r.json().get("tensorzero::episode_id") for r in chat_requests] == [None, GATEWAY_ID, None]
     assert {r.json()["model"] for r in chat_requests} == {"tensorzero::model_name::qwen35_9b"}
@@ -40,9 +42,11 @@ async def test_a_gateway_is_detected_once_and_keeps_its_episode_id() -> None:
 
 
 async def test_each_kind_of_server_is_detected(model_server: RudeModel) -> None:
-    rejecting = RudeModel(
-        completion_response(""), routes={CHAT_PATH: http_response(400, b'{"error": "say tensorzero::"}')}
-    )
+    def reject(pending: PendingRequest) -> None:
+        refusal = http_response(400, b'{"error": {"message": "missing field `messages`"}}')
+        pending.send(closing(http_response(405, b"") if pending.request.method == "GET" else refusal))
+
+    rejecting = RudeModel(completion_response(""), routes={CHAT_PATH: reject})
     ollama = RudeModel(completion_response("up"), routes={"/api/tags": http_response(200, b'{"models": []}')})
     with rejecting, ollama:
         for server, kind in ((rejecting, "tensorzero"), (ollama, "ollama"), (model_server, "openai")):

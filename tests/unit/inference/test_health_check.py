@@ -138,7 +138,7 @@ async def test_the_hint_for_a_wrong_url_names_its_path(
     assert health.kind == ("ollama" if kind == "auto" else kind)
     assert (health.status, health.hint) == (
         "misconfigured",
-        "no chat completions at /v2/chat/completions: correct the endpoint's URL in the profile",
+        "no chat completions at /v2/chat/completions: correct the endpoint's URL",
     )
 
 
@@ -153,12 +153,12 @@ async def test_the_hint_for_a_wrong_url_names_its_path(
         (
             error_response("no key", 401),
             "misconfigured",
-            "set api_key_env to the name of the variable that holds its key",
+            "name the variable that holds its key, with api_key_env of the endpoint",
         ),
         (
             error_response("API key not valid. Please pass a valid API key."),
             "misconfigured",
-            "set api_key_env to the name of the variable that holds its key",
+            "name the variable that holds its key, with api_key_env of the endpoint",
         ),
         (
             error_response("Not found the model qwen35_9b or Permission denied", 400),
@@ -170,7 +170,7 @@ async def test_the_hint_for_a_wrong_url_names_its_path(
 async def test_the_path_is_checked_without_running_a_model(response: bytes, status: str, hint: str | None) -> None:
     with RudeModel(response) as server:
         health = await check_health(agent_settings(EndpointConfig(url=server.url, kind="openai")))
-        assert server.chat_requests[0].json() == {"model": "qwen35_9b", "messages": []}
+        assert server.chat_requests[0].json() == {"model": "qwen35_9b"}
     assert health.status == status
     assert (health.hint is None) if hint is None else (health.hint or "").startswith(hint)
 

@@ -264,7 +264,7 @@ async def test_a_login_together_with_a_key_is_rejected(model_server: RudeModel) 
 
 
 async def test_a_profile_without_endpoints_is_rejected() -> None:
-    with pytest.raises(InferenceFault, match=r"has no model endpoint; set agent\.api_endpoint"):
+    with pytest.raises(InferenceFault, match=r"has no model endpoint; set agent\.endpoints, agent\.api_endpoint"):
         await infer(inference_manager())
 
 

@@ -150,7 +150,7 @@ async def test_changes_of_model_health_are_published() -> None:
             (item,) = (item for item in monitor.latest if isinstance(item, ModelHealth))
             assert item.cause is not None
             assert "no connection" in item.cause
-            assert item.hint == f"start the server at {server.url}, or change its URL in the profile"
+            assert item.hint == f"start the server at {server.url}, or correct its URL"
     with ModelServer() as other:
         live.items.clear()
         async with run_monitor(live, models=make_models(other.url)):
