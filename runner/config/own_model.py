@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import yaml
 
-from runner.config.document import parse_yaml
+from runner.config.document import parse_yaml, resolve_scalar
 from runner.config.load import convert_profile, default_environments, profile_names, user_config_dir
 from runner.config.profile import Profile
 from runner.errors import ConfigError
@@ -63,7 +63,7 @@ class OwnModel(NamedTuple):
         stem = re.sub(r"[^A-Za-z0-9]+", "-", self.model.rpartition("/")[2])[:60].strip("-").lower() or "model"
         names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
         name = next(each for each in names if each not in taken)
-        environments = yaml.safe_dump({"environments": default_environments(environ, cwd)}, sort_keys=False)
+        environments = yaml.dump({"environments": default_environments(environ, cwd)}, Dumper=_Dumper, sort_keys=False)
         text = f"id: {_quote(name)}\n{self._yaml()}{environments}"
         convert_profile(parse_yaml(text), "The new profile", environ)
         try:
@@ -75,6 +75,18 @@ class OwnModel(NamedTuple):
         key = f", api_key_env: {_quote(self.key_env)}" if self.key_env else ""
         endpoint = f"{{ url: {_quote(self.url)}{key} }}"
         return f"agent:\n  model: {_quote(self.model)}\n  endpoints:\n    - {endpoint}\n"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Also quotes texts such as ``08``, which are numbers to ``parse_yaml`` and texts to PyYAML."""
+
+
+def _represent(dumper: _Dumper, text: str) -> yaml.Node:
+    style = None if isinstance(resolve_scalar(text), str) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent)
 
 
 def _quote(text: str) -> str:

@@ -80,7 +80,8 @@ async def find_kind(client: HttpClient, spec: EndpointSpec, mask: Mask, now: dat
         refusal = await _fetch_or_failure(client, "POST", origin + GATEWAY_PATH, {"model": ""})
         if isinstance(refusal, SmallResponse) and refusal.status == 400 and _GATEWAY_REFUSAL.search(refusal.body):
             return "tensorzero"
-    if isinstance(tags, SmallResponse) and tags.status == 200 and "models" in as_dict(decode_json(tags.body)):
+    listed = as_dict(decode_json(tags.body)) if isinstance(tags, SmallResponse) and tags.status == 200 else {}
+    if "models" in listed and "data" not in listed:  # llama.cpp answers with both
         return "ollama"
     for response in (health, chat, tags):
         _raise_unless_healthy(response, mask, now)

@@ -178,6 +178,82 @@ def test_a_dry_run_uses_the_model_or_gives_the_reason(profile: str, tmp_path: Pa
     assert not (tmp_path / "data").exists()
 
 
+@pytest.fixture
+def defaults() -> Iterator[tuple[RudeModel, dict[str, str]]]:
+    """A server in place of the default profile's gateway and of Ollama, and the variables with its address."""
+    with RudeModel(completion_response("of the defaults")) as server:
+        yield server, {"TENSORZERO_URL": server.origin, "OLLAMA_HOST": server.origin, "LAB_KEY": KEY}
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_an_endpoint_of_the_command_line_is_used_alone(
+    model_server: ModelServer, defaults: tuple[RudeModel, dict[str, str]], tmp_path: Path, workers: str
+) -> None:
+    unused, environ = defaults
+    options = ("--run", "Maze", "--repeat", "2", "--endpoint", model_server.url, "--model", "small,other")
+    completed = run_agentgym(
+        tmp_path, *options, "--key-env", "LAB_KEY", "--workers", workers, "--json", environ=environ
+    )
+    assert completed.returncode == 0, completed.stderr
+    batches = json.loads(completed.stdout)["batches"]
+    assert [(batch["model"], batch["success_rate"]) for batch in batches] == [("small", 1.0), ("other", 1.0)]
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
+    assert KEY not in completed.stdout + completed.stderr + stored.decode("utf-8", "replace")
+    assert unused.requests == []
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "expected"),
+    [
+        (
+            ("--model", "small", "--key-env", "LAB_KEY"),
+            "sk-of-another-server",
+            "set the variable LAB_KEY to a valid key",
+        ),
+        (("--model", "small"), KEY, "with api_key_env of the endpoint or with --key-env"),
+        (("--model", "small", "--key-env", "LAB_KEY"), "", "The variable LAB_KEY, which is to hold the model's key"),
+        (("--model", "large", "--key-env", "LAB_KEY"), KEY, "the model large is not among its models: test-oracle"),
+        (("--key-env", "LAB_KEY"), KEY, "--endpoint needs --model NAME; that server lists test-oracle, test-echo"),
+    ],
+)
+def test_a_wrong_endpoint_of_the_command_line_is_explained(
+    model_server: ModelServer, tmp_path: Path, options: tuple[str, ...], key: str, expected: str
+) -> None:
+    own = ("--endpoint", model_server.url, *options)
+    run = run_agentgym(tmp_path, "--run", "Maze", *own, environ={"LAB_KEY": key})
+    checked = run_agentgym(tmp_path, "preflight", "--env", "Maze", *own, "--json", environ={"LAB_KEY": key})
+    assert (run.returncode, run.stdout) == (2, "")
+    assert expected in run.stderr
+    assert checked.returncode == (1 if checked.stdout else 2)
+    assert expected in checked.stdout + checked.stderr
+    assert not any(key and key in each.stdout + each.stderr for each in (run, checked))
+    assert not (tmp_path / "data").exists()
+    if "Without a model:" in run.stderr:
+        assert run.stderr.splitlines()[-1] == "Without a model: agentgym-runner --run Maze --agent oracle"
+
+
+def test_a_variable_of_no_endpoint_is_refused(tmp_path: Path) -> None:
+    completed = run_agentgym(tmp_path, "--run", "Maze", "--key-env", "LAB_KEY")
+    assert (completed.returncode, "--key-env belongs to --endpoint URL" in completed.stderr) == (2, True)
+
+
+def test_a_profile_with_endpoints_alone_contacts_no_other_server(
+    model_server: ModelServer, defaults: tuple[RudeModel, dict[str, str]], tmp_path: Path
+) -> None:
+    unused, environ = defaults
+    agent = {"endpoints": [{"url": model_server.url, "name": "lab", "model": "small", "api_key_env": "LAB_KEY"}]}
+    (tmp_path / "own.yaml").write_text(json.dumps({"id": "own", "agent": agent}))
+    checked = run_agentgym(tmp_path, "preflight", "--config", "own.yaml", "--env", "Maze", "--json", environ=environ)
+    document = json.loads(checked.stdout)
+    assert [row["name"] for row in document["rows"] if row["what"] == "model"] == ["lab"]
+    assert document["model"] == "small"
+    completed = run_agentgym(tmp_path, "--config", "own.yaml", "--run", "Maze", "--json", environ=environ)
+    assert completed.returncode == 0, completed.stderr
+    batch, episodes = stored_batch(tmp_path, completed.stdout)
+    assert {batch["model"], *(step["model"] for step in episodes[0]["timesteps"])} == {"small"}
+    assert unused.requests == []
+
+
 def test_a_preflight_names_problems_and_hints(profile: str, bus: NatsAccount, tmp_path: Path) -> None:
     environ = {"LAB_KEY": KEY, "NATS_URL": bus.url}
     passed = run_agentgym(tmp_path, "preflight", "--config", profile, "--json", environ=environ)

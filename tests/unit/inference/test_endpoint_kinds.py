@@ -48,8 +48,11 @@ async def test_each_kind_of_server_is_detected(model_server: RudeModel) -> None:
 
     rejecting = RudeModel(completion_response(""), routes={CHAT_PATH: reject})
     ollama = RudeModel(completion_response("up"), routes={"/api/tags": http_response(200, b'{"models": []}')})
-    with rejecting, ollama:
-        for server, kind in ((rejecting, "tensorzero"), (ollama, "ollama"), (model_server, "openai")):
+    both = http_response(200, b'{"models": [{"name": "a"}], "data": [{"id": "a"}]}')
+    llama_cpp = RudeModel(completion_response("up"), routes={"/api/tags": both})
+    with rejecting, ollama, llama_cpp:
+        kinds = {rejecting: "tensorzero", ollama: "ollama", llama_cpp: "openai", model_server: "openai"}
+        for server, kind in kinds.items():
             manager = InferenceManager(agent_settings(EndpointConfig(url=server.url)), {})
             if kind == "tensorzero":
                 await manager.check()

@@ -207,3 +207,44 @@ async def test_a_server_that_answers_only_some_requests_in_time_is_slow() -> Non
         assert (health.status, health.cause) == ("slow", "it answers, but not to all requests within 1 s")
         (later,) = await manager.check(timeout_s=0.2)  # its kind is known by now, and no request is answered
     assert (later.kind, later.status) == ("openai", "down")
+
+
+async def test_a_list_of_models_makes_a_request_without_messages_needless() -> None:
+    listed = http_response(200, b'{"data": [{"id": "qwen35_9b"}]}')
+    with RudeModel(completion_response("prompted"), routes={"/v1/models": listed}) as server:
+        assert (await check_health(agent_settings(EndpointConfig(url=server.url)))).status == "up"
+        assert [request for request in server.requests if request.method != "GET"] == []
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status"), [(error_response("Invalid API Key", 401), "misconfigured"), (http_response(404, b""), "up")]
+)
+async def test_a_key_is_checked_where_models_are_listed_without_it(refusal: bytes, status: str) -> None:
+    """llama.cpp lists its models without a key."""
+    routes = {"/v1/models": http_response(200, b'{"data": [{"id": "qwen35_9b"}]}'), "/v1/chat/completions": refusal}
+    with RudeModel(b"", routes=routes) as server:
+        settings = agent_settings(EndpointConfig(url=server.url, kind="openai", api_key_env="MINE"))
+        health = await check_health(settings, {"MINE": KEY})
+    assert health.status == status
+    if status != "up":
+        assert health.cause == (
+            "a model server answers, but the API key is missing or not valid: HTTP 401: Invalid API Key"
+        )
+        assert health.hint == "set the variable MINE to a valid key"
+
+
+async def test_a_simple_server_that_needs_messages_and_knows_no_lists_is_up() -> None:
+    routes = dict.fromkeys(
+        ("/health", "/openai/v1/chat/completions", "/api/tags", "/v1/models"), http_response(501, b"no GET")
+    )
+    with RudeModel(b"", routes=routes) as server:  # it ends the connection of a request without messages
+        health = await check_health(agent_settings(EndpointConfig(url=server.url)))
+    assert (health.kind, health.status) == ("openai", "up")
+
+
+async def test_a_server_at_the_address_of_the_gateway_needs_an_endpoint_for_its_key() -> None:
+    with RudeModel(error_response("no key", 401)) as server:
+        health = await check_health(agent_settings(mode="api", api_endpoint=server.url))
+    assert (
+        health.hint == "TENSORZERO_API_KEY is only for TensorZero; list this server in agent.endpoints with api_key_env"
+    )

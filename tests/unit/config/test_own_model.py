@@ -1,0 +1,104 @@
+"""A model server of the user's own: profiles with endpoints alone, those of the documentation, and a new file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.config import Profile, load_profile
+from runner.config.own_model import OwnModel
+from runner.errors import ConfigError
+
+URL = "http://127.0.0.1:8000/v1"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "own-model.md"
+DOCUMENTED = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+
+
+def load(folder: Path, text: str) -> Profile:
+    (folder / "own.yaml").write_text(text)
+    return load_profile("own.yaml", environ={}, cwd=folder)
+
+
+@pytest.mark.parametrize("text", DOCUMENTED)
+def test_a_documented_profile_uses_its_endpoint_alone(tmp_path: Path, text: str) -> None:
+    profile = load(tmp_path, text)
+    assert len(DOCUMENTED) == 7
+    assert len(profile.agent.endpoint_names) == 1
+    assert f'"{profile.agent.endpoints[0].url}"' in text
+    assert profile.agent.model in text
+
+
+@pytest.mark.parametrize(
+    ("keys", "names", "model"),
+    [
+        ({}, ("a", "b"), "first"),
+        ({"model": "mine"}, ("a", "b"), "mine"),
+        ({"mode": "local"}, ("a", "b", "ollama"), "qwen35_9b"),
+        ({"local_fallback": ""}, ("gateway", "a", "b"), "qwen35_9b"),
+        ({"api_endpoint": URL}, ("gateway", "a", "b", "ollama"), "qwen35_9b"),
+        ({"endpoints": []}, ("gateway", "ollama"), "qwen35_9b"),
+    ],
+)
+def test_endpoints_alone_are_used_exactly(
+    tmp_path: Path, keys: dict[str, Any], names: tuple[str, ...], model: str
+) -> None:
+    endpoints = [{"url": URL, "name": "a", "model": "first"}, {"url": URL, "name": "b", "model": "second"}]
+    agent = load(tmp_path, json.dumps({"id": "own", "agent": {"endpoints": endpoints, **keys}})).agent
+    assert (agent.endpoint_names, agent.model) == (names, model)
+
+
+def test_a_new_profile_has_the_endpoint_and_the_environments_of_the_default(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    environments = '{ lightweight: [{ name: Maze, base_url: "${MAZE_URL:-http://m}" }], skip: [{ name: "08" }] }'
+    (tmp_path / "configs" / "field-runner-4090.yaml").write_text(f"id: mine\nenvironments: {environments}")
+    environ = {"HOME": str(tmp_path), "LAB_KEY": "sk-4f1d9c-a-secret-key"}
+    own = OwnModel(URL, "../Qwen/1e5: #'\"\\é", "LAB_KEY")
+    first, second = (own.write_profile(environ, tmp_path) for _ in range(2))
+    assert (first.parent, first.name, second.name) == (
+        tmp_path / ".config" / "agentgym-console" / "configs",
+        "1e5.yaml",
+        "1e5-2.yaml",
+    )
+    assert (first.stat().st_mode & 0o777, "sk-4f1d9c" in first.read_text(), "${MAZE_URL" in first.read_text()) == (
+        0o600,
+        False,
+        True,
+    )
+    profile, default = (load_profile(name, environ=environ, cwd=tmp_path) for name in (first.stem, None))
+    assert (profile.id, profile.environments, profile.agent) == (
+        "1e5",
+        default.environments,
+        own.used_by(default, environ).agent,
+    )
+    assert (profile.agent.endpoint_names, profile.agent.model) == (("127.0.0.1",), own.model)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        (OwnModel("localhost:8000", "m"), "expected an http:// or https:// URL"),
+        (OwnModel(URL, ""), "expected a non-empty text"),
+        (OwnModel(URL, "m", "sk-4f1d9c"), "expected the name of an environment variable, not its value"),
+        (
+            OwnModel(URL, "m", "EMPTY_KEY"),
+            "The variable EMPTY_KEY, which is to hold the model's key, is not set or empty",
+        ),
+        (OwnModel(URL + "\x1b", "m\n"), "without control characters"),
+    ],
+)
+def test_what_is_wrong_with_an_endpoint_is_named_without_its_value(own: OwnModel, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        own.used_by(Profile(id="p"), {"EMPTY_KEY": " "})
+    assert expected in str(caught.value)
+    assert "sk-4f1d9c" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        OwnModel(URL, "m").write_profile({"XDG_CONFIG_HOME": str(tmp_path / "config")}, tmp_path)
