@@ -122,7 +122,7 @@ class RuledModel(RudeModel):
         if request.method == "GET":
             return http_response(200, b'{"data": [{"id": "m"}]}')
         body = request.json()
-        if not body["messages"]:  # of a health check
+        if not body.get("messages"):  # of a health check
             return http_response(400, b'{"error": {"message": "messages must not be empty"}}')
         with self._lock:
             cause, refused = self._refusal(body)
