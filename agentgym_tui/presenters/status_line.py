@@ -242,7 +242,8 @@ def _node_state(store: RunStore, node: NodeInfo) -> Line:
 def _profile_cells(difference: ProfileDifference | None) -> Line:
     if difference is None:
         return []
-    return [SEPARATOR, Cell(trusted("its profile has changed" if difference.is_changed else "other profile"), "warn")]
+    changed = "its profile" if difference.is_changed else "a variable"
+    return [SEPARATOR, Cell(trusted("other profile" if difference.is_other else f"{changed} has changed"), "warn")]
 
 
 def _host_parts(store: RunStore) -> list[Line]:

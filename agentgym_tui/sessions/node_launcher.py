@@ -8,13 +8,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from agentgym_tui.state.nodes import ProfileDifference
+from agentgym_tui.state.nodes import ProfileDifference, VariableChange
 from runner.errors import ConfigError, RunnerError, StoreError
 from runner.util.data_dir import resolve_path
 from runner.util.files import create_private, make_folder, read_regular
@@ -189,10 +189,13 @@ def _running_profile(data_dir: Path, environ: Mapping[str, str]) -> tuple[Profil
         return None
 
 
-def profile_difference(location: StateLocation, node_file: NodeFile) -> ProfileDifference | None:
-    """Return how the profile that the running node has loaded differs from the location's file as it is now.
+def profile_difference(
+    location: StateLocation, node_file: NodeFile, environ: Mapping[str, str]
+) -> ProfileDifference | None:
+    """Return how the profile and the keys of the running node differ from the location's file and ``environ`` now.
 
-    None if it does not differ, or if that is unknown: the node is of an earlier version, or the file is gone.
+    None if they do not differ, or if that is unknown: the node is of an earlier version, or the file is gone. A
+    variable that is set only for the node is no difference by itself: a node started from here would lack the key.
     """
     from runner.config import profile_digest
 
@@ -200,15 +203,35 @@ def profile_difference(location: StateLocation, node_file: NodeFile) -> ProfileD
         return None
     path = location.profile_file.path
     digest = profile_digest(path)
-    if digest is None or digest == node_file.profile_digest:
+    if digest is None:
+        return None
+    is_same = digest == node_file.profile_digest
+    is_changed = not is_same and node_file.profile_path == str(path)
+    variables = tuple(_variable_changes(location.data_dir, node_file, environ)) if is_same or is_changed else ()
+    if is_same and all(change == "missing" for _, change in variables):
         return None
     return ProfileDifference(
         boot=node_file.boot,
         digest=digest,
-        is_changed=node_file.profile_path == str(path),
+        is_changed=is_changed,
         running=(node_file.profile, node_file.profile_path),
         wanted=(location.profile.id, str(path)),
+        variables=variables,
     )
+
+
+def _variable_changes(
+    data_dir: Path, node_file: NodeFile, environ: Mapping[str, str]
+) -> Iterator[tuple[str, VariableChange]]:
+    from runner.node.state_lock import variable_digests
+
+    try:
+        digests = variable_digests(data_dir, node_file.variables, environ)
+    except ConfigError:  # without the key nothing is known
+        return
+    for name, there in node_file.variables.items():
+        if (here := digests[name]) != there:
+            yield name, "missing" if not here else "changed" if there else "set"
 
 
 async def wait_until_stopped(data_dir: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -309,8 +310,8 @@ class NodeSession(Session):
 
     async def _compare_profiles(self, location: StateLocation, node_file: NodeFile) -> None:
         """Set how the profile of the node differs; follow the node to another profile if the user named none."""
-        difference = await asyncio.to_thread(profile_difference, location, node_file)
-        is_other = difference is not None and not difference.is_changed
+        difference = await asyncio.to_thread(profile_difference, location, node_file, os.environ)
+        is_other = difference is not None and difference.is_other
         if is_other and (followed := await asyncio.to_thread(self._locator.follow_node)) is not None:
             self._apply_location(followed)
             difference = None

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from copy import copy
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from agentgym_tui.state.data_model import NodeInfo
 from agentgym_tui.state.machine import MachineInfo
@@ -23,15 +23,20 @@ MAX_NODES: Final = 200
 MAX_GPUS: Final = 16
 
 
+VariableChange: TypeAlias = Literal["changed", "set", "missing"]
+"""How a variable differs from the node's: another value, set only here, or set only there."""
+
+
 class ProfileDifference(NamedTuple):
-    """The running node has loaded another profile than the console, or its profile has changed since.
+    """The running node has another profile than the console, or its profile or a variable has changed since its start.
 
     Attributes:
         boot: id of the node's process.
         digest: digest of the file that the node would load now.
-        is_changed: whether it is the same file, which has changed; else it is another one.
+        is_changed: whether it is the same file, which has changed.
         running: id and path of the profile that the node has loaded; untrusted text.
         wanted: id and path of the profile that it would load now; untrusted text.
+        variables: the variables of its model endpoints that differ, by name; only for the same file.
     """
 
     boot: str
@@ -39,6 +44,12 @@ class ProfileDifference(NamedTuple):
     is_changed: bool
     running: tuple[str, str]
     wanted: tuple[str, str]
+    variables: tuple[tuple[str, VariableChange], ...] = ()
+
+    @property
+    def is_other(self) -> bool:
+        """Whether the node has loaded another file."""
+        return not self.is_changed and not self.variables
 
 
 class NodeRegistry:

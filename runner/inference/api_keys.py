@@ -52,14 +52,19 @@ def key_advice(spec: EndpointSpec, kind: AnyKind) -> str:
     return "name the variable that holds its key, with api_key_env of the endpoint or with --key-env"
 
 
-def endpoint_variables(settings: AgentSettings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that a worker on another machine needs for its endpoints; may be secret."""
+def variable_names(settings: AgentSettings) -> list[str]:
+    """Return the names of the environment variables that the endpoints read, in alphabetical order."""
     names = set(settings.key_names)
     if settings.mode == "api":
         names.add(GATEWAY_KEY_ENV)
     if settings.local_fallback is not None:
         names.add(OLLAMA_HOST_ENV)
-    return {name: environ[name] for name in sorted(names) if name in environ}
+    return sorted(names)
+
+
+def endpoint_variables(settings: AgentSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that a worker on another machine needs for its endpoints; may be secret."""
+    return {name: environ[name] for name in variable_names(settings) if name in environ}
 
 
 def build_mask(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> Mask:

@@ -27,6 +27,7 @@ from runner.bus.rpc import serve
 from runner.config import Profile, ProfileFile
 from runner.events.control import NodeHealth
 from runner.events.subjects import control_subject
+from runner.inference.api_keys import variable_names
 from runner.inference.profile_models import Models
 from runner.machine.meter import GpuMeter
 from runner.machine.sampler import MachineSampler
@@ -108,6 +109,7 @@ class Node:
         self._servers = EnvServerManager(profile, data_dir / "logs")
         self._models = Models(profile.agent, os.environ)
         self._notifier = Notifier(profile, name, os.environ)
+        self._variables: dict[str, str] = {}
         self._stopping = asyncio.Event()
         self._immediate = asyncio.Event()
         self._drain = False
@@ -139,6 +141,7 @@ class Node:
             stack.enter_context(storage_required(self._data_dir))
             lock = StateLock(self._data_dir)
             stack.callback(lock.release)
+            self._variables = lock.digest_variables(variable_names(self._profile.agent), os.environ)
             workspace = Workspace(
                 self._data_dir, node=self._name, profile=self._profile.id, boot=lock.boot, is_owner=True
             )
@@ -340,6 +343,7 @@ class Node:
             profile=self._profile.id,
             profile_path="" if self._profile_file is None else str(self._profile_file.path),
             profile_digest="" if self._profile_file is None else self._profile_file.digest,
+            variables=self._variables,
         )
 
 

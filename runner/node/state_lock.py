@@ -9,9 +9,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
+import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -29,6 +31,8 @@ LOCK_ATTEMPTS = 4
 LOCK_RETRY_S = 0.03
 """Seconds between two attempts to lock; ``is_node_alive`` of another process holds the lock for a moment."""
 MAX_ULID_MS = 2**48 - 1
+DIGEST_KEY_FILE = "node.key"
+"""File with the random key of ``variable_digests``, 256 bits in hex, for the current user only."""
 
 
 class NodeFile(msgspec.Struct, kw_only=True):
@@ -38,6 +42,7 @@ class NodeFile(msgspec.Struct, kw_only=True):
         profile: id of the node's profile.
         profile_path: file that the profile was read from.
         profile_digest: SHA-256 of that file when the node read it, in hex.
+        variables: ``variable_digests`` of the variables that the profile's model endpoints read.
     """
 
     node: str
@@ -50,6 +55,7 @@ class NodeFile(msgspec.Struct, kw_only=True):
     profile: str = ""
     profile_path: str = ""
     profile_digest: str = ""
+    variables: dict[str, str] = {}
 
 
 class StateLock:
@@ -138,6 +144,15 @@ class StateLock:
             replace_file(self._file, self._content)
             return True
 
+    def digest_variables(self, names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the ``variable_digests``; create their key if it is missing, damaged or readable by others."""
+        data_dir = self._file.parent
+        try:
+            return variable_digests(data_dir, names, environ)
+        except ConfigError:
+            replace_file(data_dir / DIGEST_KEY_FILE, secrets.token_hex(32).encode())
+            return variable_digests(data_dir, names, environ)
+
     def release(self) -> None:
         """Release the locks; keep ``node.json``, because clients may wait for the next node."""
         os.close(self._folder)
@@ -157,6 +172,28 @@ def _content_of(path: Path) -> bytes | None:
         return read_secret(path, "node.json").encode()
     except ConfigError:
         return None
+
+
+def variable_digests(data_dir: Path, names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return a digest per environment variable; "" for one that is not set or has only spaces.
+
+    Another process of this user sees by them whether it has the same values. Without the state directory's key they
+    show nothing, not even that two variables are equal.
+
+    Raises:
+        ConfigError: the key is missing, damaged or readable by others.
+    """
+    import hmac  # imported late: only a node and its console need it
+
+    text = read_secret(path := data_dir / DIGEST_KEY_FILE, DIGEST_KEY_FILE)
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise ConfigError(f"{path} is damaged; the next node replaces it")
+    values = {name: os.fsencode(environ.get(name, "").strip()) for name in names}
+    key = bytes.fromhex(text)
+    return {
+        name: hmac.digest(key, b"%b=%b" % (os.fsencode(name), value), "sha256").hex() if value else ""
+        for name, value in values.items()
+    }
 
 
 def is_node_alive(data_dir: Path) -> bool:

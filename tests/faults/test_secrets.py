@@ -129,6 +129,8 @@ async def _check_login(folder: Path, login: Login, *, thorough: bool) -> None:
                 outputs |= await _run_commands(folder, env, RUNS + QUERIES if thorough else RUNS[:1])
             outputs |= _processes(node) | _files(data_dir)
             assert str(data_dir / "index.sqlite-wal") in outputs
+            digest = json.loads((data_dir / "node.json").read_bytes())["variables"]["TENSORZERO_API_KEY"]
+            key = (data_dir / "node.key").read_text()
             outputs["node"] = (await asyncio.to_thread(node.terminate))[1].encode()
         outputs |= {f"{path} at the end": content for path, content in _files(data_dir).items()}
     assert (b"-- " in outputs["watch --nats"]) == login.good
@@ -137,6 +139,9 @@ async def _check_login(folder: Path, login: Login, *, thorough: bool) -> None:
     sent = b"".join(message.data + repr(message.headers).encode() for message in internal + external)
     for secret in [CANARY, *login.secrets]:
         assert [name for name, content in outputs.items() if secret.encode() in content] == []
+        assert secret.encode() not in sent
+    for secret, name in ((digest, "node.json"), (key, "node.key")):
+        assert {Path(each.split()[0]).name for each, content in outputs.items() if secret.encode() in content} == {name}
         assert secret.encode() not in sent
 
 

@@ -8,16 +8,22 @@ from typing import Final
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.text_width import cut_start
-from agentgym_tui.safe_text import join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import RunCommands, command_targets, reachable_batches
-from agentgym_tui.state.nodes import ProfileDifference
+from agentgym_tui.state.nodes import ProfileDifference, VariableChange
 from agentgym_tui.state.run_store import RunStore
 
 _PATH_WIDTH: Final = 68
 """Columns for a path; the width of the dialog without its frame and an indent."""
 _MAX_BATCHES: Final = 4
+_MAX_VARIABLES: Final = 4
+_VARIABLE_CHANGES: Final[dict[VariableChange, SafeText]] = {
+    "changed": trusted(" has another value than when the node started"),
+    "set": trusted(" is set now; it was not when the node started"),
+    "missing": trusted(" is not set here; a restart from here loses it"),
+}
 
 
 class _NodeDialog(ConfirmDialog):
@@ -145,9 +151,10 @@ def difference_lines(difference: ProfileDifference) -> list[Line]:
     """Describe how the profile that the node has loaded differs from the one that it would load now."""
     (running_id, running_path), (wanted_id, wanted_path) = difference.running, difference.wanted
     running, wanted = sanitize_line(running_id or "?", 40), sanitize_line(wanted_id or "?", 40)
-    if difference.is_changed:
+    if not difference.is_other:
         first = join([trusted("The profile "), running, trusted(" has changed since the node loaded it:")])
-        return [[Cell(first, "warn")], _path_line(running_path), []]
+        profile = [[Cell(first, "warn")], _path_line(running_path)] if difference.is_changed else []
+        return [*profile, *(_variable_line(*each) for each in difference.variables[:_MAX_VARIABLES]), []]
     return [
         [Cell(join([trusted("The node runs the profile "), running, trusted(":")]), "warn")],
         _path_line(running_path),
@@ -155,6 +162,10 @@ def difference_lines(difference: ProfileDifference) -> list[Line]:
         _path_line(wanted_path),
         [],
     ]
+
+
+def _variable_line(name: str, change: VariableChange) -> Line:
+    return [Cell(join([sanitize_line(name, 32), _VARIABLE_CHANGES[change]]), "warn")]
 
 
 def _path_line(path: str) -> Line:

@@ -11,7 +11,7 @@ from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.state.data_model import BusLink
-from agentgym_tui.state.nodes import ProfileDifference
+from agentgym_tui.state.nodes import ProfileDifference, VariableChange
 from tests.support.console.fake_session import busy_session, empty_session, watching
 from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE
@@ -39,6 +39,26 @@ async def test_another_profile_is_shown_and_a_restart_is_offered_once() -> None:
         await wait_for_text(pilot, "mine has changed since the node loaded it", "/etc/mine.yaml")
         await pilot.press("N")
         await wait_until(pilot, lambda: session.n_restarts == 1, "a restart")
+
+
+async def test_a_changed_key_is_named_without_its_value_and_beside_a_changed_profile() -> None:
+    session = busy_session()
+    changes: tuple[tuple[str, VariableChange], ...] = (("LAB_KEY", "changed"), ("NEW_KEY", "set"), ("OLD", "missing"))
+    async with Console(session).run_test(size=SIZE) as pilot:
+        await wait_for_text(pilot, "task 3")
+        session.store.set_profile_difference(CHANGED._replace(is_changed=False, variables=changes[:1]))
+        await wait_for_text(pilot, "LAB_KEY has another value than when the node started", "1 episode running")
+        assert "The profile" not in screen_text(pilot.app)
+        await pilot.press("escape")
+        await wait_for_text(pilot, "a variable has changed")
+        session.store.set_profile_difference(CHANGED._replace(variables=changes))
+        await wait_for_text(
+            pilot,
+            "mine has changed since the node loaded it",
+            "LAB_KEY has another value",
+            "NEW_KEY is set now; it was not when the node started",
+            "OLD is not set here; a restart from here loses it",
+        )
 
 
 async def test_the_offer_waits_for_an_open_dialog_and_closes_when_another_console_restarts_the_node() -> None:

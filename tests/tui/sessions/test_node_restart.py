@@ -14,7 +14,8 @@ from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocator, pro
 from agentgym_tui.sessions.protocols import ControlRequestError
 from runner.node.state_lock import is_node_alive
 from tests.support.console.running_session import RunningSession, node_session, running
-from tests.support.node_process import COMMAND, NodeProcess
+from tests.support.model_server import ModelServer
+from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -39,6 +40,11 @@ def tier_of(console: RunningSession, env: str) -> str:
 def status_of(console: RunningSession, batch_id: str) -> str:
     batch = console.store.batches.get(batch_id)
     return "" if batch is None else batch.status
+
+
+def status_of_endpoint(console: RunningSession, name: str) -> str:
+    endpoint = console.store.endpoints.get(name)
+    return "" if endpoint is None else endpoint.status
 
 
 async def test_another_profile_than_the_nodes_is_reported_and_a_restart_loads_it(
@@ -108,6 +114,31 @@ async def test_a_changed_profile_is_reported_and_a_restart_resumes_what_ran(data
             await console.wait_until(lambda: status_of(console, waiting) == "completed")
 
 
+async def test_a_changed_key_is_reported_and_a_restart_uses_it(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ModelServer(models=("m",), token="the-right-key-of-the-lab") as server:
+        profile = tmp_path / "p.yaml"
+        endpoint = f"{{url: {server.url}, name: lab, kind: openai, api_key_env: LAB_KEY}}"
+        profile.write_text(f"id: p\nagent: {{mode: local, model: m, local_fallback: null, endpoints: [{endpoint}]}}\n")
+        with NodeProcess(data_dir, "--config", str(profile), env=clean_environ(LAB_KEY="a-wrong-key")):
+            node_file = read_node_file(data_dir)
+            location = StateLocator(LaunchOptions(data_dir=str(data_dir)), environ={}).find()
+            assert node_file is not None and list(node_file.variables) == ["LAB_KEY"]
+            assert profile_difference(location, node_file, {}) is None  # another shell, whose node would lack the key
+            assert profile_difference(location, node_file, {"LAB_KEY": "a-wrong-key"}) is None
+            monkeypatch.setenv("LAB_KEY", "the-right-key-of-the-lab")
+            async with running(node_session(data_dir)) as console:
+                await console.wait_until(lambda: console.store.profile_difference is not None)
+                await console.wait_until(lambda: status_of_endpoint(console, "lab") == "wrong")
+                difference = console.store.profile_difference
+                assert difference is not None and not difference.is_changed and not difference.is_other
+                assert difference.variables == (("LAB_KEY", "changed"),)
+                await console.session.restart_node()
+                await console.wait_until(lambda: status_of_endpoint(console, "lab") == "up")
+                await console.wait_until(lambda: console.store.profile_difference is None)
+
+
 async def test_an_invalid_profile_leaves_the_node_running(data_dir: Path, tmp_path: Path) -> None:
     profile = write_profile(tmp_path / "p.yaml", "mine", "Maze")
     with NodeProcess(data_dir, "--config", str(profile)):
@@ -174,9 +205,14 @@ def test_a_node_without_a_known_profile_has_no_difference(tmp_path: Path) -> Non
     location = StateLocator(LaunchOptions(data_dir=str(tmp_path / "state")), environ={}).find()
     with NodeProcess(tmp_path / "state"):
         node_file = read_node_file(tmp_path / "state")
-    assert node_file is not None and profile_difference(location, node_file) is None
-    node_file.profile_digest = ""  # as an earlier version wrote it
-    assert profile_difference(location, node_file) is None
+    assert node_file is not None and profile_difference(location, node_file, {}) is None
+    changed = {"TENSORZERO_API_KEY": "set now"}
+    difference = profile_difference(location, node_file, changed)
+    assert difference is not None and difference.variables == (("TENSORZERO_API_KEY", "set"),)
+    node_file.variables = {}  # as earlier versions wrote it
+    assert profile_difference(location, node_file, changed) is None
+    node_file.profile_digest = ""
+    assert profile_difference(location, node_file, changed) is None
 
 
 async def test_the_server_of_an_environment_is_started_and_stopped(data_dir: Path, tmp_path: Path) -> None:

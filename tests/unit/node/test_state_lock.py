@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from ulid import ULID
 
-from runner.node.state_lock import NodeFile, StateLock
+from runner.errors import ConfigError
+from runner.node.state_lock import NodeFile, StateLock, variable_digests
 
 LATER = str(ULID.from_datetime(datetime(2060, 1, 1, tzinfo=UTC)))
 LAST = "7" + "Z" * 25
@@ -64,4 +65,25 @@ def test_a_node_file_that_cannot_be_written_is_restored_later(tmp_path: Path) ->
     path.rmdir()
     assert lock.restore_node_file()
     assert msgspec.json.decode(path.read_bytes(), type=NodeFile) == node_file(lock.boot)
+    lock.release()
+
+
+def test_digests_of_variables_depend_on_value_name_and_a_private_key(tmp_path: Path) -> None:
+    environ = {"A": "secret", "B": "secret", "SPACED": " secret\n", "BLANK": " "}
+    names = [*environ, "UNSET"]
+    lock, key = StateLock(tmp_path), tmp_path / "node.key"
+    digests = lock.digest_variables(names, environ)
+    assert variable_digests(tmp_path, names, environ) == digests
+    assert variable_digests(tmp_path, ["SPACED"], {"SPACED": "secret"})["SPACED"] == digests["SPACED"]
+    assert (digests["BLANK"], digests["UNSET"]) == ("", "")
+    assert len({digests["A"], digests["B"], variable_digests(tmp_path, ["A"], {"A": "other"})["A"]}) == 3
+    assert key.stat().st_mode & 0o777 == 0o600
+    key.chmod(0o644)
+    with pytest.raises(ConfigError, match="other users can read it"):
+        variable_digests(tmp_path, names, environ)
+    assert lock.digest_variables(names, environ)["A"] != digests["A"]  # a key that others may have read is replaced
+    key.write_text("")
+    with pytest.raises(ConfigError, match="damaged"):
+        variable_digests(tmp_path, names, environ)
+    assert set(lock.digest_variables(names, environ)) == set(names)
     lock.release()
