@@ -85,6 +85,8 @@ async def _capture_all(pilot: Pilot[None], session: NodeSession, screenshots: di
 
     await pilot.pause(1.0)
     await capture("empty")
+    await capture("model", "ctrl+n")
+    await pilot.press("escape")
     await _run_episodes(pilot, session)
     await capture("live")
     await capture("machine", "5")

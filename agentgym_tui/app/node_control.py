@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from agentgym_tui.app.run_starter import RunStartingApp
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.config.settings import Settings
-from agentgym_tui.safe_text import trusted
+from agentgym_tui.safe_text import fill_in, sanitize_line, trusted
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
@@ -46,6 +46,13 @@ class NodeControlApp(RunStartingApp, inherit_bindings=False):
         else:
             self._restart_answered("restart")
 
+    def action_model_form(self) -> None:
+        """Open the form that tries a model server and writes its profile."""
+        if self._may_start():
+            from agentgym_tui.screens.dialogs.model_form import ModelForm
+
+            self.push_screen(ModelForm(), self._profile_written)
+
     def after_draw(self) -> None:
         """Offer to restart the node when its profile differs, once for each difference, and not over a dialog."""
         difference = self.session.store.profile_difference
@@ -67,6 +74,15 @@ class NodeControlApp(RunStartingApp, inherit_bindings=False):
         from agentgym_tui.screens.dialogs.node import RestartNodeDialog
 
         self.push_screen(RestartNodeDialog(self.session.store, difference), self._restart_answered)
+
+    def _profile_written(self, path: Path | None) -> None:
+        if path is not None:
+            start_worker(self, partial(self._use_profile, path), group="node")
+
+    async def _use_profile(self, path: Path) -> None:
+        command = fill_in("agentgym-tui launch --config {}", sanitize_line(path.stem))
+        toast(self, fill_in("new profile, also for {}\n{}", command, sanitize_line(str(path))))
+        await self.report_failure(self.session.use_profile(path))
 
     def _stop_answered(self, answer: str | None) -> None:
         if answer in ("now", "drain"):

@@ -29,6 +29,7 @@ READ_ONLY_KEYS: Final = (
 BUS_KEYS: Final = (READ_ONLY_KEYS[0], ("app.events", "all bus messages"), READ_ONLY_KEYS[1])
 """Command ids and help texts of a read-only session on a bus."""
 
+_NO_MODEL: Final = "choose the oracle agent: no model needed · your own model: "
 MAX_ENVS: Final = 12
 MAX_MODELS: Final = 4
 MAX_ROWS: Final = 12
@@ -112,7 +113,7 @@ def _missing_items(store: RunStore, key: Callable[[str], str], read_only: str) -
     oracle = (
         (trusted(""), trusted(""))
         if read_only
-        else (sanitize_line(key("run.form"), 20), trusted("choose the oracle agent: no model needed"))
+        else (sanitize_line(key("run.form"), 20), join([trusted(_NO_MODEL), sanitize_line(key("model.form"), 20)]))
     )
     for name, endpoint in [*store.endpoints.items()][: _n_required_endpoints(store)]:
         if not endpoint.is_answering:

@@ -117,8 +117,8 @@ class StateLocator:
         data_dir = resolve_path(chosen, self._environ, self._cwd)
         return data_dir if is_node_alive(data_dir) else None
 
-    def reload(self) -> StateLocation:
-        """Read the file of the profile again; return the location with it.
+    def reload(self, config: str | None = None) -> StateLocation:
+        """Read the file of the profile again, or use the one at the path ``config`` from now on; return its location.
 
         Raises:
             ConfigError: the profile is no longer valid; ``find`` then returns the previous location.
@@ -126,10 +126,11 @@ class StateLocator:
         from runner.config import read_profile
 
         known = self.find()
-        config = self.options.config if known.profile_file is None else str(known.profile_file.path)
-        profile, file = read_profile(config, environ=self._environ, cwd=self._cwd)
+        own = self.options.config if known.profile_file is None else str(known.profile_file.path)
+        profile, file = read_profile(config or own, environ=self._environ, cwd=self._cwd)
         location = msgspec.structs.replace(known, profile=profile, profile_file=file, notice="")
         with self._lock:
+            self.options = msgspec.structs.replace(self.options, config=config or self.options.config)
             self._location = location
         return location
 

@@ -127,6 +127,14 @@ class NodeSession(Session):
         self._to_resume = unfinished_ids(listed)
         self._start.set()
 
+    async def use_profile(self, path: Path) -> None:
+        """Use another profile from now on, and report how the node's differs; see ``Session.use_profile``."""
+        try:
+            self._apply_location(await asyncio.to_thread(self._locator.reload, str(path)))
+        except RunnerError as exc:
+            raise ControlRequestError(f"the profile cannot be used: {exc}") from exc
+        self._poll_now.set()
+
     def open_logs(self) -> Sequence[LogFile]:
         """Return the logs of the node: its own one first, then those of its start, its broker and its servers.
 

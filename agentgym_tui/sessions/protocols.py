@@ -172,6 +172,14 @@ class Session(Protocol):
         """
         raise ControlRequestError(self.read_only)
 
+    async def use_profile(self, path: Path) -> None:
+        """Use another profile from now on; the running node keeps its own until it restarts.
+
+        Raises:
+            ControlRequestError: the session has no node of its own, or the profile is not valid.
+        """
+        raise ControlRequestError(self.read_only)
+
     def open_logs(self) -> Sequence[LogFile]:
         """Return the logs that the log screen shows: ``logs``, or those of the session's node."""
         return self.logs

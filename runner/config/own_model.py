@@ -49,18 +49,19 @@ class OwnModel(NamedTuple):
         )
         return msgspec.structs.replace(profile, agent=agent)
 
-    def write_profile(self, environ: Mapping[str, str], cwd: Path) -> Path:
+    def write_profile(self, environ: Mapping[str, str], cwd: Path, name: str = "") -> Path:
         """Write a profile with this endpoint and the environments of the default profile; return its new file.
 
         The file is in the user's folder of profiles, else in ``configs`` of ``cwd``. Its stem is the name for
-        ``--config``, made of the model's, and of no other profile.
+        ``--config``, made of ``name`` or else the model's name, and of no other profile.
 
         Raises:
             ConfigError: the URL or the variable's name is not valid, or the file cannot be written.
         """
         user_config = user_config_dir(environ)
         folder, taken = user_config or cwd / "configs", profile_names(cwd, user_config)
-        stem = re.sub(r"[^A-Za-z0-9]+", "-", self.model.rpartition("/")[2])[:60].strip("-").lower() or "model"
+        wanted = name or self.model.rpartition("/")[2]
+        stem = re.sub(r"[^A-Za-z0-9]+", "-", wanted)[:60].strip("-").lower() or "model"
         names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
         name = next(each for each in names if each not in taken)
         environments = yaml.dump({"environments": default_environments(environ, cwd)}, Dumper=_Dumper, sort_keys=False)

@@ -106,6 +106,13 @@ class ModelTrial(msgspec.Struct, frozen=True, kw_only=True):
 def try_models(
     model: str, models: Models, max_duration_s: float, on_endpoint: Callable[[str], None]
 ) -> list[ModelTrial]:
+    """Return ``try_endpoints``; this blocks the calling thread."""
+    return run_in_thread(lambda: try_endpoints(model, models, max_duration_s, on_endpoint))
+
+
+async def try_endpoints(
+    model: str, models: Models, max_duration_s: float, on_endpoint: Callable[[str], None]
+) -> list[ModelTrial]:
     """Try each endpoint alone, one after the other.
 
     Args:
@@ -114,15 +121,11 @@ def try_models(
         max_duration_s: the profile's limit of an episode; a trial takes at most as long, and at most ``MAX_TRIAL_S``.
         on_endpoint: receives the name of each endpoint before its trial.
     """
-
-    async def try_all() -> list[ModelTrial]:
-        trials = []
-        for manager in models.each_alone():
-            on_endpoint(manager.endpoints[0].name)
-            trials.append(await _try(manager, models.settings, model, min(max_duration_s, MAX_TRIAL_S)))
-        return trials
-
-    return run_in_thread(try_all)
+    trials = []
+    for manager in models.each_alone():
+        on_endpoint(manager.endpoints[0].name)
+        trials.append(await _try(manager, models.settings, model, min(max_duration_s, MAX_TRIAL_S)))
+    return trials
 
 
 async def _try(manager: InferenceManager, settings: AgentSettings, model: str, limit_s: float) -> ModelTrial:

@@ -158,7 +158,7 @@ def difference_lines(difference: ProfileDifference) -> list[Line]:
     return [
         [Cell(join([trusted("The node runs the profile "), running, trusted(":")]), "warn")],
         _path_line(running_path),
-        [Cell(join([trusted("This console was started with "), wanted, trusted(":")]), "warn")],
+        [Cell(join([trusted("This console uses the profile "), wanted, trusted(":")]), "warn")],
         _path_line(wanted_path),
         [],
     ]

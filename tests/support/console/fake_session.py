@@ -305,6 +305,7 @@ class FakeSession:
         self.closed = asyncio.Event()
         self.n_starts = self.n_restarts = 0
         self.stops: list[bool] = []
+        self.profiles: list[Path] = []
         self.failure: BaseException | None = None
 
     async def start_node(self) -> None:
@@ -317,6 +318,9 @@ class FakeSession:
 
     async def restart_node(self) -> None:
         self.n_restarts += 1
+
+    async def use_profile(self, path: Path) -> None:
+        self.profiles.append(path)
 
     def open_logs(self) -> Sequence[LogFile]:
         return self.logs

@@ -201,6 +201,9 @@ class HostileSession:
     async def restart_node(self) -> None:
         raise ControlRequestError(self.title, self.title)
 
+    async def use_profile(self, path: Path) -> None:
+        raise ControlRequestError(self.title, self.title)
+
     def open_logs(self) -> Sequence[LogFile]:
         return self.logs
 

@@ -234,6 +234,18 @@ SEQUENCES = {
             KeyPress("form.start", "ctrl+s", n_requests_and_screen, (2, "LiveScreen")),
         ],
     ),
+    "model": KeySequence(
+        running_battery,
+        "task 4",
+        [
+            KeyPress("model.form", "ctrl+n", screen_name, "ModelForm"),
+            KeyPress("model.next", "down", focused_id, "name"),
+            KeyPress("model.previous", "up", focused_id, "url"),
+            KeyPress("model.write", "ctrl+s", shows("✗ The new profile:"), True),
+            KeyPress("model.try", "enter", shows("✗ The model's endpoint:"), True),
+            KeyPress("model.close", "escape", screen_name, "LiveScreen"),
+        ],
+    ),
     "results": KeySequence(
         results_session,
         "llama4-scout",

@@ -167,6 +167,15 @@ def test_run_form(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
 
 
 @SIZES
+def test_model_form(snap_compare: SnapCompare, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAB_KEY", raising=False)
+    texts = ("http://127.0.0.1:8000/v1", "qwen3-8b", "LAB_KEY")
+    keys = [key for text in texts for key in (*text, "down")]
+    before = after_keys("ctrl+n", *keys, "enter", texts=("✗ The variable LAB_KEY", "→ set it"))
+    assert snap_compare(console_app(empty_session()), terminal_size=size, run_before=before)
+
+
+@SIZES
 @pytest.mark.parametrize(
     ("key", "text"),
     [

@@ -1,0 +1,155 @@
+"""The form for a model server of one's own, with real servers: what a trial shows, and the profile that is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from agentgym_tui.app.console import Console
+from runner.config import load_profile
+from runner.serve.mock_llm.scripted_reply import ScriptResponder
+from tests.support.console.fake_session import FakeSession, empty_session, watching
+from tests.support.console.pilot import (
+    console_pilot,
+    screen_text,
+    wait_for_no_text,
+    wait_for_text,
+    wait_until,
+    widget_text,
+)
+from tests.support.console.samples import HOSTILE
+from tests.support.model_server import ModelServer
+from tests.support.rude_model import PendingRequest, RudeModel, closing, http_response
+
+KEY = "the-right-key-of-the-lab"
+WALK = "Thought:\nLeft.\nAction:\nmove left"
+SIZE = (100, 30)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder of profiles; the current folder is an empty one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    return tmp_path / ".config" / "agentgym-console" / "configs"
+
+
+async def fill_form(pilot: Pilot[None], *texts: str) -> None:
+    """Open the form by the palette, and paste or clear one field after another."""
+    await wait_for_text(pilot, "Welcome")
+    await pilot.press("ctrl+p", *"model server", "enter")
+    await wait_for_text(pilot, "A model of your own")
+    for text in texts:
+        field = pilot.app.focused
+        assert isinstance(field, Input)
+        field.value = text
+        await pilot.press("down")
+
+
+async def wait_for_report(pilot: Pilot[None], *texts: str) -> str:
+    """Wait until the form shows all texts, whatever line they break at; return its report on one line."""
+
+    def report() -> str:
+        return " ".join(widget_text(pilot, "#report").split())
+
+    await wait_until(pilot, lambda: all(text in report() for text in texts), " and ".join(texts))
+    return report()
+
+
+async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = empty_session()
+    folder.mkdir(parents=True)
+    (folder / "my-lab.yaml").write_text("id: other")
+    monkeypatch.setenv("LAB_KEY", "a-wrong-key-of-the-lab")
+    with ModelServer(ScriptResponder([WALK]), models=("small",), token=KEY) as server:
+        async with console_pilot(session, SIZE) as pilot:
+            await fill_form(pilot, server.url, "small", "LAB_KEY", "My lab")
+            await pilot.press("enter")
+            await wait_for_report(pilot, "✗ HTTP 401", "LAB_KEY", "start the console again")
+            monkeypatch.setenv("LAB_KEY", KEY)
+            await pilot.press("enter")
+            found = await wait_for_report(pilot, "✓ an OpenAI-compatible server answers at", "and takes small", "✓ req")
+            assert "✓ requests: as usual; wrote its action as text; 2 of 2 answers" in found
+            assert KEY not in screen_text(pilot.app)
+            await pilot.press("ctrl+s")
+            await wait_for_text(pilot, "new profile, also for agentgym-tui launch --config my-lab-2")
+            assert session.profiles == [folder / "my-lab-2.yaml"]
+    assert (folder / "my-lab.yaml").read_text() == "id: other"
+    assert KEY not in (folder / "my-lab-2.yaml").read_text()
+    agent = load_profile("my-lab-2", environ={"HOME": str(folder.parents[2])}, cwd=folder).agent
+    assert (agent.model, agent.endpoint_names, agent.key_names) == ("small", ("127.0.0.1",), {"LAB_KEY"})
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown", "hidden"),
+    [
+        (("", "m"), "url: expected a non-empty text", "✓"),
+        (("http://127.0.0.1:1/v1", "m", "NOT_SET_HERE"), "start the console again", "✓"),
+        (("http://127.0.0.1:1/v1", "m"), "✗ no connection", "start the console again"),
+    ],
+    ids=["empty", "unset", "down"],
+)
+async def test_what_is_wrong_is_shown(texts: tuple[str, ...], shown: str, hidden: str) -> None:
+    async with console_pilot(empty_session(), SIZE) as pilot:
+        await fill_form(pilot, *texts)
+        await pilot.press("enter")
+        assert hidden not in await wait_for_report(pilot, shown)
+
+
+async def test_a_key_in_place_of_its_variable_is_not_written(folder: Path) -> None:
+    session = empty_session()
+    async with console_pilot(session, SIZE) as pilot:
+        await fill_form(pilot, "http://127.0.0.1:1/v1", "m", "sk-a-key-of-somebody")
+        await pilot.press("ctrl+s")
+        await wait_for_report(pilot, "expected the name of an environment variable, not its value", "got '***'")
+    assert session.profiles == [] and not folder.exists()
+
+
+async def test_hostile_texts_of_a_server_are_shown_safely() -> None:
+    refusal = json.dumps({"error": {"message": HOSTILE}}).encode()
+    listed = json.dumps({"data": [{"id": HOSTILE}, {"id": "m"}]}).encode()
+    with RudeModel(http_response(401, refusal), routes={"/v1/models": http_response(200, listed)}) as server:
+        async with console_pilot(empty_session(), SIZE) as pilot:
+            for model in ("m", "unknown"):
+                await fill_form(pilot, server.url, model)
+                await pilot.press("enter")
+                await wait_for_text(pilot, "✗ ")
+                assert "\x1b" not in screen_text(pilot.app)
+                await pilot.press("escape")
+                await wait_for_no_text(pilot, "A model of your own")
+
+
+async def test_a_trial_is_stopped_and_started_again() -> None:
+    def answer(pending: PendingRequest) -> None:
+        if pending.request.json().get("messages"):
+            pending.stopping.wait(60)
+        pending.send(closing(http_response(400, b'{"error": {"message": "messages must not be empty"}}')))
+
+    routes = {"/v1/models": http_response(200, b'{"data": [{"id": "m"}]}')}
+    with RudeModel(answer, routes=routes) as server:
+        async with console_pilot(empty_session(), SIZE) as pilot:
+            await fill_form(pilot, server.url, "m")
+            for _ in range(2):
+                await pilot.press("enter")
+                await wait_for_report(pilot, "takes m", "asking the model …")
+                await pilot.press("escape")
+                await wait_for_report(pilot, "takes m", "stopped")
+            await pilot.press("escape")
+            await wait_for_no_text(pilot, "A model of your own")
+            await pilot.press("2")
+            await wait_for_text(pilot, "3 episodes")
+
+
+async def test_a_session_without_a_node_has_no_form() -> None:
+    session: FakeSession = watching(empty_session())
+    async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
+        await wait_until(pilot, lambda: pilot.app.focused is not None, "a screen")
+        await pilot.press("ctrl+n")
+        await wait_for_text(pilot, "watching only")
