@@ -46,6 +46,7 @@ N_REPORT: Final = 9
 """Rows for what a trial found."""
 MAX_CHARS: Final = 1_000
 _SERVERS: Final = {"openai": "an OpenAI-compatible server", "ollama": "Ollama", "tensorzero": "TensorZero"}
+_NAME_VARIABLE: Final = "type the name of the variable that holds its key"
 _SET_VARIABLE: Final = trusted("→ set it in the shell, then start the console again, which reads it at its start")
 Row = tuple[SafeText, Tone]
 
@@ -138,7 +139,8 @@ class ModelForm(DialogScreen[Path]):
 def health_rows(health: EndpointHealth, key_env: str | None) -> list[Row]:
     """Return which server answers, or why none does and what to do."""
     if health.status not in ("up", "slow"):
-        return _failure_rows(health.cause or health.status, health.hint, key_env)
+        hint = _NAME_VARIABLE if health.hint == health.key_hint and not key_env else health.hint
+        return _failure_rows(health.cause or health.status, hint, key_env)
     server, model = trusted(_SERVERS.get(health.kind, "a server")), masked_line(health.model, 100)
     return [(fill_in("✓ {} answers at {} and takes {}", server, masked_line(health.url), model), "good")]
 

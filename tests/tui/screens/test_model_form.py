@@ -32,11 +32,18 @@ SIZE = (100, 30)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder of profiles; the current folder is an empty one."""
+    """The user's folder of profiles, which has one; the current folder has none."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    return tmp_path / ".config" / "agentgym-console" / "configs"
+    folder = tmp_path / ".config" / "agentgym-console" / "configs"
+    folder.mkdir(parents=True)
+    (folder / "my-lab.yaml").write_text("id: other")
+    return folder
+
+
+def profiles(folder: Path) -> dict[str, str]:
+    return {path.stem: path.read_text() for path in folder.iterdir()}
 
 
 async def fill_form(pilot: Pilot[None], *texts: str) -> None:
@@ -65,14 +72,12 @@ async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = empty_session()
-    folder.mkdir(parents=True)
-    (folder / "my-lab.yaml").write_text("id: other")
     monkeypatch.setenv("LAB_KEY", "a-wrong-key-of-the-lab")
     with ModelServer(ScriptResponder([WALK]), models=("small",), token=KEY) as server:
         async with console_pilot(session, SIZE) as pilot:
             await fill_form(pilot, server.url, "small", "LAB_KEY", "My lab")
             await pilot.press("enter")
-            await wait_for_report(pilot, "✗ HTTP 401", "LAB_KEY", "start the console again")
+            await wait_for_report(pilot, "HTTP 401", "set the variable LAB_KEY to a valid key", "→ set it in the shell")
             monkeypatch.setenv("LAB_KEY", KEY)
             await pilot.press("enter")
             found = await wait_for_report(pilot, "✓ an OpenAI-compatible server answers at", "and takes small", "✓ req")
@@ -81,10 +86,11 @@ async def test_a_wrong_key_is_corrected_and_the_server_becomes_a_profile(
             await pilot.press("ctrl+s")
             await wait_for_text(pilot, "new profile, also for agentgym-tui launch --config my-lab-2")
             assert session.profiles == [folder / "my-lab-2.yaml"]
-    assert (folder / "my-lab.yaml").read_text() == "id: other"
-    assert KEY not in (folder / "my-lab-2.yaml").read_text()
+    written = profiles(folder)
+    assert written.keys() == {"my-lab", "my-lab-2"} and written["my-lab"] == "id: other"
+    assert KEY not in written["my-lab-2"]
     agent = load_profile("my-lab-2", environ={"HOME": str(folder.parents[2])}, cwd=folder).agent
-    assert (agent.model, agent.endpoint_names, agent.key_names) == ("small", ("127.0.0.1",), {"LAB_KEY"})
+    assert (agent.model, agent.endpoint_names, agent.key_names) == ("small", ("127.0.0.1",), frozenset({"LAB_KEY"}))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +115,7 @@ async def test_a_key_in_place_of_its_variable_is_not_written(folder: Path) -> No
         await fill_form(pilot, "http://127.0.0.1:1/v1", "m", "sk-a-key-of-somebody")
         await pilot.press("ctrl+s")
         await wait_for_report(pilot, "expected the name of an environment variable, not its value", "got '***'")
-    assert session.profiles == [] and not folder.exists()
+    assert session.profiles == [] and profiles(folder).keys() == {"my-lab"}
 
 
 async def test_hostile_texts_of_a_server_are_shown_safely() -> None:

@@ -26,7 +26,7 @@ async def test_another_profile_is_shown_and_a_restart_is_offered_once() -> None:
     async with Console(session).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
         session.store.set_profile_difference(OTHER)
-        await wait_for_text(pilot, "The node runs the profile first", "/etc/first.yaml", "was started with second")
+        await wait_for_text(pilot, "The node runs the profile first", "/etc/first.yaml", "uses the profile second")
         assert "1 episode running" in screen_text(pilot.app)
         await pilot.press("r", "escape")  # keys of the screen below do not answer
         await wait_for_no_text(pilot, "Restart the node?")
