@@ -57,6 +57,19 @@ class InferenceFault(RunnerError):
     """No model answered, or a model rejected the request."""
 
 
+class ContextExceeded(InferenceFault):
+    """The chat is too long for an endpoint.
+
+    Attributes:
+        context_tokens: size of the endpoint's context, 0 if it is unknown.
+        warnings: those of the inference so far, with this refusal.
+    """
+
+    def __init__(self, text: str, context_tokens: int, warnings: tuple[str, ...]) -> None:
+        super().__init__(text)
+        self.context_tokens, self.warnings = context_tokens, warnings
+
+
 class OracleDiverged(RunnerError):
     """The oracle's local copy of the environment returned a different observation than the environment itself."""
 

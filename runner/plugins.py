@@ -5,10 +5,11 @@ Listing names imports nothing. ``load`` imports one object; its error message na
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, reduce
 from typing import Any
 
@@ -22,6 +23,15 @@ ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
 FORMATS = "agentgym.formats"
 _KINDS = {ENVS: "environment", AGENTS: "agent", FORMATS: "format"}
+MODEL_ARGUMENTS = ("inference_mngr", "settings")
+"""Keyword arguments of the constructor of an agent with ``uses_model``."""
+_PASSED = {
+    AGENTS: f"A run passes {' and '.join(MODEL_ARGUMENTS)} to the constructor of an agent with uses_model = True, and "
+    "no argument to that of any other agent, so give other parameters a default; see docs/agents.md, An agent of your "
+    "own",
+    ENVS: "A run passes no argument to the constructor of an environment, except mode with --compat, so give other "
+    "parameters a default; see CONTRIBUTING.md, Adding an environment or an agent",
+}
 HTTP_ENVIRONMENT = "runner.envs.http.environment.HttpEnvironment"
 """Import path of the class for environments that run on a server."""
 FAMILIES = {
@@ -214,6 +224,24 @@ def find(group: str, name: str) -> Plugin:
     if member := _family_and_id(group, name):
         return Plugin(name, FAMILIES[member[0]], member[1])
     return Plugin(name, _entry_points(group)[name][0].value)
+
+
+def check_constructor(group: str, name: str, factory: Callable[..., object], arguments: Iterable[str]) -> None:
+    """Check that a constructor takes the keyword arguments of a run.
+
+    Raises:
+        ConfigError: it does not; the message names the first parameter that is missing or unknown.
+    """
+    import inspect  # imported late: it takes 3 ms, and listing names needs it for nothing
+
+    with contextlib.suppress(ValueError):  # a class in C without a signature
+        signature = inspect.signature(factory)
+        try:
+            signature.bind(**dict.fromkeys(arguments))
+        except TypeError as exc:
+            called = f"{factory.__module__}.{getattr(factory, '__qualname__', name)}{signature}"
+            misfit = f"The constructor of the {_KINDS[group]} {name} does not fit: {called}: {exc}"
+            raise ConfigError(f"{misfit}. {_PASSED[group]}") from exc
 
 
 def build_http_target(**arguments: object) -> dict[str, Any]:

@@ -109,7 +109,11 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
         return "; ".join(filter(None, (self.lowered, self.unpriced))) or None
 
     def placed(self, placement: Placement) -> ResolvedBatch:
-        """Return the batch at a placement."""
+        """Return the batch at a placement; raise ``ConfigError`` if it cannot build the environment there."""
+        env = self.setup.env
+        if placement.address is None and env.is_installed and not env.is_built_in:
+            arguments = () if placement.mode == "strict" else ("mode",)
+            plugins.check_constructor(plugins.ENVS, env.name, env.load(), arguments)
         return msgspec.structs.replace(
             self,
             spec=msgspec.structs.replace(self.spec, mode=placement.mode),
@@ -172,6 +176,9 @@ def _resolve(profile: Profile, spec: BatchSpec, env: Plugin, agent: Plugin) -> R
         raise ConfigError(f"The agent {agent.name} {'needs a' if needs_model else 'uses no'} model")
     if needs_model and spec.budget is not None and spec.budget.cost is not None and not profile.agent.price:
         raise ConfigError("A budget of cost needs prices; set agent.price in the profile, or give a budget of tokens")
+    if not agent.is_built_in:
+        arguments = plugins.MODEL_ARGUMENTS if needs_model else ()
+        plugins.check_constructor(plugins.AGENTS, agent.name, agent.load(), arguments)
     environment = env.load() if env.is_installed else None
     if agent.name == "oracle" and not has_oracle(env):
         raise ConfigError(f"{env.name} has no oracle; choose another agent, e.g. random")

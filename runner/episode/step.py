@@ -104,6 +104,8 @@ def step_phases(wall_s: float, step: TimeStep, usage: Usage | None) -> Phases:
     Without the times of an answer, all of the agent's time counts as the answer if a model was used, else as our own.
     """
     times = None if usage is None else usage.times or AnswerTimes(total_s=step.model_s)
+    if times is not None and times.total_s > step.model_s:  # of requests at the same time
+        times = AnswerTimes(total_s=step.model_s)
     if times is None:
         return Phases(env=step.env_s, own=max(wall_s - step.env_s, 0.0))
     return Phases(

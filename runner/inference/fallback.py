@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from runner.config.capabilities import Capabilities, LessonKey
-from runner.errors import InferenceFault
+from runner.errors import ContextExceeded, InferenceFault
 from runner.inference.answer_limits import AnswerLimits, limit_answer
 from runner.inference.api_keys import DeltaFilter, is_secret, key_advice, read_api_key, redact_key
 from runner.inference.chat_format import (
@@ -98,19 +98,6 @@ class EndpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float | None
     times: AnswerTimes
     flow_id: int
-
-
-class ContextExceeded(InferenceFault):
-    """The chat is too long for an endpoint.
-
-    Attributes:
-        context_tokens: size of the endpoint's context, 0 if it is unknown.
-        warnings: those of the inference so far, with this refusal.
-    """
-
-    def __init__(self, text: str, context_tokens: int, warnings: tuple[str, ...]) -> None:
-        super().__init__(text)
-        self.context_tokens, self.warnings = context_tokens, warnings
 
 
 class _NotAdmitted(Exception):

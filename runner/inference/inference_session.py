@@ -15,40 +15,16 @@ from runner.inference.chat_format import InferenceQuestion, stored_chat
 from runner.inference.endpoint_state import InferenceContext
 from runner.inference.fallback import EndpointAnswer, FallbackChain, InferenceRequest
 from runner.tracing import Tracer
-from runner.types import SHAPES, Chat, Message, StreamDelta, Tokens, ToolSchema, Usage, join_shapes
+from runner.types import SHAPES, Chat, Inference, StreamDelta, Tokens, ToolSchema, Usage, join_shapes
 from runner.types.sequences import Label, TokenSequence
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NO_TRACER = Tracer("off")
 _MILLION = 1_000_000
+_numbers = itertools.count()  # of requests: the sessions of an episode share its ids
 
 OnGatewayId: TypeAlias = Callable[[str, str, str], None]
 """Receives the id of an episode, the name of an endpoint, and the endpoint's id of the episode."""
-
-
-class Inference(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's answer to a chat.
-
-    Attributes:
-        message: chat message with ``content`` and, if present, ``reasoning_content``, ``tool_calls``, and fields that
-            only its endpoint understands.
-        noted: the same message with the notes by which a later chat sends it back to its endpoint alone.
-        sent: the chat as it was sent.
-        cause_of_silence: why the answer has neither a text nor a tool call; "" if it has, or for no known cause.
-        usage: token counts, cost and timing, and the names of the endpoint and model that answered.
-        finish_reason: why the model ended its answer, as sent by the endpoint, such as ``stop`` or ``length``.
-        used_tools: whether the request included the tools; False if the model accepts none.
-        flow_id: id of the trace flow that starts at the response.
-    """
-
-    message: Message
-    noted: Message
-    sent: Chat
-    cause_of_silence: str
-    usage: Usage
-    finish_reason: str | None
-    used_tools: bool
-    flow_id: int
 
 
 class InferenceSession:
@@ -61,7 +37,6 @@ class InferenceSession:
         self._on_gateway_id = on_gateway_id
         self._episode = episode
         self._gateway_ids: dict[str, str] = {}
-        self._number = itertools.count()
 
     def capabilities(self, *, with_tools: bool) -> Capabilities:
         """Return what the next endpoint to try takes, as far as it is known."""
@@ -84,25 +59,7 @@ class InferenceSession:
         can_shorten: bool = False,
         tools_as_text: bool = False,
     ) -> Inference:
-        """Return a model's answer to a chat: the answer of the first endpoint that responds.
-
-        Args:
-            messages: the complete chat.
-            tools: OpenAI function schemas that the model may call; may be empty.
-            time_left_s: seconds until the episode's time limit, which also limits the requests.
-            on_delta: receives the deltas of the streamed answer (reasoning, text, tool calls), the name of the endpoint
-                in use, and a restart if an endpoint fails in the middle of an answer.
-            tracer: records a span for each request; None: no spans.
-            on_tokens: receives the token ids of each answer, where the profile has an endpoint with ``token_ids``.
-            label: ``agent`` if the answer is the agent's action, ``auxiliary`` otherwise.
-            can_shorten: whether the caller shortens the chat and asks again if it is too long for an endpoint;
-                without it, the next endpoint is tried.
-            tools_as_text: whether the caller describes tools in the chat that it would send as such to another server.
-
-        Raises:
-            ContextExceeded: the chat is too long for an endpoint, and ``can_shorten``.
-            InferenceFault: if no endpoint answers, or an endpoint rejects the request as invalid.
-        """
+        """Return a model's answer to a chat, see ``runner.types.ModelSession``."""
         request = msgspec.structs.replace(
             self._request(messages, tools, time_left_s, on_delta, tracer),
             on_tokens=on_tokens,
@@ -144,7 +101,7 @@ class InferenceSession:
             question=question,
             model=self.model,
             episode=self._episode,
-            id=f"{self._episode}:{next(self._number)}",
+            id=f"{self._episode}:{next(_numbers)}",
             time_left_s=time_left_s,
             tracer=tracer or _NO_TRACER,
             on_delta=on_delta,

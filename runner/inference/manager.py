@@ -63,10 +63,9 @@ class InferenceManager:
         return [endpoint.info(self._context.settings.model) for endpoint in self._context.endpoints]
 
     def session(self, header: EpisodeHeader, model: str | None = None) -> InferenceSession:
-        """Return an inference session for one episode; ``model`` replaces the profile's default model."""
-        return InferenceSession(
-            self._context, self._on_gateway_id, header.episode_id, model or self._context.settings.model
-        )
+        """Return a session for one episode; its model is ``model``, else the header's, else the profile's."""
+        chosen = model or header.model or self._context.settings.model
+        return InferenceSession(self._context, self._on_gateway_id, header.episode_id, chosen)
 
     def model_session(self, model: str) -> InferenceSession:
         """Return an inference session of one model outside the episodes, such as for an environment's judge.

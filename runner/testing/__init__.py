@@ -1,24 +1,25 @@
-"""Contract test for environments, for use in their authors' test suites: ``check_env(MyEnvironment)``."""
+"""Contract tests for the test suites of plug-ins: ``check_env(MyEnvironment)`` and ``check_agent(MyAgent)``."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from runner.errors import EnvironmentFault
+from runner.errors import RunnerError
+from runner.testing.agent_checks import AgentCheck, Reply, thought_and_action
 from runner.testing.checks import HOSTILE_TEXTS, EnvironmentCheck
-from runner.types import Environment
+from runner.types import Agent, Environment
 
-__all__ = ["HOSTILE_TEXTS", "CheckFailed", "check_env"]
+__all__ = ["HOSTILE_TEXTS", "CheckFailed", "check_agent", "check_env"]
 
 
-class CheckFailed(EnvironmentFault):
-    """Raised for an environment that breaks the contract; ``problems`` has one sentence per violation."""
+class CheckFailed(RunnerError):
+    """Raised for a plug-in that breaks its contract; ``problems`` has one sentence per violation."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(self, kind: str, problems: Sequence[str]) -> None:
         """Store the problems and list them in the message."""
         self.problems = tuple(problems)
-        super().__init__("\n- ".join(["The environment breaks its contract:", *self.problems]))
+        super().__init__("\n- ".join([f"The {kind} breaks its contract:", *self.problems]))
 
 
 def check_env(factory: Callable[[], Environment], *, tasks: Sequence[int] = (0, 1), max_steps: int = 60) -> None:
@@ -36,4 +37,37 @@ def check_env(factory: Callable[[], Environment], *, tasks: Sequence[int] = (0, 
     """
     problems = asyncio.run(EnvironmentCheck(factory, max_steps).run(tasks))
     if problems:
-        raise CheckFailed(problems)
+        raise CheckFailed("environment", problems)
+
+
+def check_agent(
+    agent: Callable[..., Agent],
+    *,
+    environment: Callable[[], Environment] | None = None,
+    reply: Reply = thought_and_action,
+    tasks: Sequence[int] = (0, 1),
+    max_steps: int = 20,
+) -> None:
+    """Check that the runner can play with an agent, sync or async, with or without a model.
+
+    Episodes are played as in a run. A model that stands in answers in this process: with tool calls to requests with
+    tools, with texts to others. The check runs its own event loop, so call it from code without a running event loop.
+
+    Args:
+        agent: the registered class or function; it is called with the arguments that a run passes.
+        environment: creates the environment of an episode; None: Maze.
+        reply: returns the text of an answer, given the chat and the text of a good action, such as ``move left``. Pass
+            it if the agent requests answers in another form than ``Thought: …`` and ``Action: …``.
+        tasks: the task indices to play.
+        max_steps: maximum number of steps per episode.
+
+    Raises:
+        CheckFailed: if there are violations; ``problems`` lists all of them.
+    """
+    if environment is None:
+        from runner.envs.maze import Maze  # imported late, for tests with an environment of their own
+
+        environment = Maze
+    problems = asyncio.run(AgentCheck(agent, environment, reply, max_steps).run(tasks))
+    if problems:
+        raise CheckFailed("agent", problems)

@@ -1,4 +1,7 @@
-"""Checks of the environment contract, ``EnvironmentCheck``: calls with validated results, and hostile inputs."""
+"""Checks of the environment contract, ``EnvironmentCheck``: calls with validated results, and hostile inputs.
+
+``ContractCheck`` is what they have in common with the checks of the agent contract.
+"""
 
 from __future__ import annotations
 
@@ -120,25 +123,11 @@ _N_SAMPLED = 200
 _N_COMPARED = 8
 
 
-class EnvironmentCheck:
-    """Runs all checks, each on new instances of the environment; a failed check does not stop the other checks."""
+class ContractCheck:
+    """Collects the distinct problems that checks find; a failed check does not stop the other checks."""
 
-    def __init__(self, factory: Callable[[], Environment], max_steps: int) -> None:
-        self._factory = factory
-        self._max_steps = max_steps
-        self._random = random.Random(0)
-        self._environments: list[Environment] = []
+    def __init__(self) -> None:
         self._problems: dict[str, None] = {}  # a set that keeps its order
-
-    async def run(self, tasks: Sequence[int]) -> list[str]:
-        """Run all checks for the task indices ``tasks`` and return the distinct problems."""
-        per_task = (self._resets, self._replay, self._actions, self._oracle)
-        for task in tasks:
-            for check in per_task:
-                await self._run(f"task {task}, {check.__name__.strip('_')}", check(task))
-        for check_once in (self._description, self._hostile_texts, self._hostile_calls, self._verdicts, self._cleanup):
-            await self._run(check_once.__name__.strip("_").replace("_", " "), check_once())
-        return list(self._problems)
 
     async def _run(self, label: str, check: Awaitable[None]) -> None:
         with self._report_errors(label):
@@ -155,6 +144,27 @@ class EnvironmentCheck:
     def _expect(self, holds: bool, problem: str) -> None:
         if not holds:
             self._problems[problem] = None
+
+
+class EnvironmentCheck(ContractCheck):
+    """Runs all checks, each on new instances of the environment."""
+
+    def __init__(self, factory: Callable[[], Environment], max_steps: int) -> None:
+        super().__init__()
+        self._factory = factory
+        self._max_steps = max_steps
+        self._random = random.Random(0)
+        self._environments: list[Environment] = []
+
+    async def run(self, tasks: Sequence[int]) -> list[str]:
+        """Run all checks for the task indices ``tasks`` and return the distinct problems."""
+        per_task = (self._resets, self._replay, self._actions, self._oracle)
+        for task in tasks:
+            for check in per_task:
+                await self._run(f"task {task}, {check.__name__.strip('_')}", check(task))
+        for check_once in (self._description, self._hostile_texts, self._hostile_calls, self._verdicts, self._cleanup):
+            await self._run(check_once.__name__.strip("_").replace("_", " "), check_once())
+        return list(self._problems)
 
     def _create(self) -> Environment:
         environment = self._factory()

@@ -62,6 +62,7 @@ from runner.types.episode_events import (
 )
 from runner.types.fields import Budget
 from runner.types.machine import GpuUse
+from runner.types.models import Inference, ModelAgent, ModelCapabilities, ModelSession, ModelSettings, ModelSource
 from runner.types.phases import AnswerTimes, Phases
 from runner.types.protocols import (
     ActResult,
@@ -117,12 +118,18 @@ __all__ = [
     "EvaluatedTrajectory",
     "Flow",
     "GpuUse",
+    "Inference",
     "InvalidAction",
     "Item",
     "Limits",
     "MaybeAwaitable",
     "Message",
     "Mode",
+    "ModelAgent",
+    "ModelCapabilities",
+    "ModelSession",
+    "ModelSettings",
+    "ModelSource",
     "ObservationPlanner",
     "OraclePlanner",
     "Outcome",

@@ -130,6 +130,35 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     shape: str = ""
     times: AnswerTimes | None = None
 
+    def __add__(self, later: Usage) -> Usage:
+        """Return the usage of two answers of one step; the endpoint and the model are those of the later one.
+
+        The cost, the speed and the times are unknown if one of the two is; unknown tokens count as none.
+        """
+        known = [tokens for tokens in (self.tokens, later.tokens) if tokens is not None]
+        return Usage(
+            endpoint=later.endpoint,
+            model=later.model,
+            ttft_s=self.ttft_s,
+            tokens_per_s=_mean_speed(self, later),
+            tokens=sum(known, Tokens()) if known else None,
+            cost=None if self.cost is None or later.cost is None else self.cost + later.cost,
+            warnings=self.warnings + later.warnings,
+            shape=join_shapes((self.shape, later.shape)),
+            times=None if self.times is None or later.times is None else self.times + later.times,
+        )
+
+
+def _mean_speed(*answers: Usage) -> float | None:
+    """Return the completion tokens per second of several answers; None if it is unknown for one."""
+    n_tokens, seconds = 0, 0.0
+    for answer in answers:
+        if not answer.tokens_per_s or answer.tokens is None:
+            return None
+        n_tokens += answer.tokens.completion
+        seconds += answer.tokens.completion / answer.tokens_per_s
+    return n_tokens / seconds if seconds else None
+
 
 SHAPES = ("tools as text", "folded system")
 """What servers may refuse and a model notices: tools beside the chat, and a system prompt of its own."""

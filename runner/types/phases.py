@@ -27,6 +27,19 @@ class AnswerTimes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     decode_s: float | None = None
     about: bool = False
 
+    def __add__(self, other: AnswerTimes) -> AnswerTimes:
+        return AnswerTimes(
+            total_s=self.total_s + other.total_s,
+            queue_s=_sum_known(self.queue_s, other.queue_s),
+            prefill_s=_sum_known(self.prefill_s, other.prefill_s),
+            decode_s=_sum_known(self.decode_s, other.decode_s),
+            about=self.about or other.about,
+        )
+
+
+def _sum_known(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second
+
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The wall time of one step, split into parts of so many seconds; None: unknown.

@@ -9,10 +9,10 @@ from typing import Any
 
 from runner.config.profile import AgentSettings, EndpointConfig
 from runner.inference.endpoint_state import Timing
-from runner.inference.inference_session import Inference, InferenceSession
+from runner.inference.inference_session import InferenceSession
 from runner.inference.manager import InferenceManager
 from runner.tracing import Tracer
-from runner.types import Chat, EpisodeHeader, StreamDelta, ToolSchema
+from runner.types import Chat, EpisodeHeader, Inference, StreamDelta, ToolSchema
 from runner.util.clock import Clock
 
 CHAT: Chat = [{"role": "user", "content": "count to 3"}]

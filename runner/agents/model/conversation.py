@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 from runner.agents.model.dialects import THINKING
-from runner.config.profile import AgentSettings
 from runner.inference.chat_format import THINK_TAG, flatten_tool_calls, split_thinking
 from runner.inference.tool_calls import tool_call
-from runner.types import Action, Chat, InvalidAction, Message, Mode, ToolCall, ToolSchema
+from runner.types import Action, Chat, InvalidAction, Message, Mode, ModelSettings, ToolCall, ToolSchema
 from runner.util.json_accessors import as_dict, as_text, content_text
 
 ReasoningTurns: TypeAlias = Literal["none", "calls", "all"]
@@ -132,7 +131,7 @@ def tools_size(schemas: Sequence[ToolSchema]) -> int:
     return len(json.dumps(schemas, default=str)) if schemas else 0
 
 
-def chat_budget(settings: AgentSettings, tools_chars: int, context_tokens: int) -> int:
+def chat_budget(settings: ModelSettings, tools_chars: int, context_tokens: int) -> int:
     """Return the maximum size of a chat in characters: the context without tools and answer, but at least a quarter."""
     quarter = context_tokens // 4
     answer = settings.max_tokens or min(ANSWER_RESERVE_TOKENS, quarter)

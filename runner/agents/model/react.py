@@ -16,13 +16,20 @@ from runner.agents.model.conversation import (
 )
 from runner.agents.model.prompts import system_prompt
 from runner.agents.model.reply_parsing import action_style, parse_reply
-from runner.config.profile import AgentSettings
-from runner.errors import AgentFault
+from runner.errors import AgentFault, ContextExceeded
 from runner.inference.chat_format import LENGTH_REASONS, WITHHELD, describe_cut, flatten_tool_calls, stored_chat
-from runner.inference.fallback import ContextExceeded
-from runner.inference.inference_session import Inference, InferenceSession
-from runner.inference.manager import InferenceManager
-from runner.types import Action, Chat, EpisodeInfo, InvalidAction, ToolSchema, Usage
+from runner.types import (
+    Action,
+    Chat,
+    EpisodeInfo,
+    Inference,
+    InvalidAction,
+    ModelSession,
+    ModelSettings,
+    ModelSource,
+    ToolSchema,
+    Usage,
+)
 
 
 class ReactAgent:
@@ -44,19 +51,20 @@ class ReactAgent:
     uses_model: ClassVar[bool] = True
     tracer: Any = None
 
-    def __init__(self, *, inference_mngr: InferenceManager, settings: AgentSettings) -> None:
+    def __init__(self, *, inference_mngr: ModelSource, settings: ModelSettings) -> None:
         self.last_usage: Usage | None = None
         self.last_response_flow_id: int | None = None
         self._manager = inference_mngr
         self._settings = settings
+        self._format = settings.format
         self._conversation = Conversation()
-        self._episode: tuple[EpisodeInfo, InferenceSession] | None = None
+        self._episode: tuple[EpisodeInfo, ModelSession] | None = None
         self._fitting_tokens: int | None = None
         self._prompt_cache: tuple[list[ToolSchema], bool, str, int] | None = None
 
     def enter(self, episode: EpisodeInfo) -> None:
         """Open an inference session for the episode that is about to start."""
-        self._episode = episode, self._manager.session(episode.header, episode.header.model)
+        self._episode = episode, self._manager.session(episode.header)
 
     def init_after_reset(self) -> None:
         """Do nothing; a reset needs no preparation."""
@@ -83,7 +91,7 @@ class ReactAgent:
         return [[*inference.sent, *stored_chat([reply])]], _explain(action, inference)
 
     async def _infer(
-        self, episode: EpisodeInfo, session: InferenceSession, schemas: list[ToolSchema], as_calls: bool
+        self, episode: EpisodeInfo, session: ModelSession, schemas: list[ToolSchema], as_calls: bool
     ) -> Inference:
         """Return the answer to the conversation, which is shortened until it fits into the endpoint's context."""
         known = session.capabilities(with_tools=as_calls)
@@ -105,7 +113,7 @@ class ReactAgent:
                     tracer=self.tracer,
                     on_tokens=episode.record_tokens,
                     can_shorten=can_shorten,
-                    tools_as_text=bool(schemas) and not as_calls and self._settings.format != "react",
+                    tools_as_text=bool(schemas) and not as_calls and self._format != "react",
                 )
                 usage = msgspec.structs.replace(inference.usage, warnings=warnings + inference.usage.warnings)
                 return msgspec.structs.replace(inference, usage=usage)
@@ -119,10 +127,10 @@ class ReactAgent:
                 chat, can_shorten = shorter, shorter != shortest
                 self._fitting_tokens = context_tokens
 
-    def _calls_tools(self, session: InferenceSession, schemas: list[ToolSchema]) -> bool:
-        if self._settings.format == "react" or not schemas:
+    def _calls_tools(self, session: ModelSession, schemas: list[ToolSchema]) -> bool:
+        if self._format == "react" or not schemas:
             return False
-        return self._settings.format == "tools" or session.capabilities(with_tools=True).tools == "native"
+        return self._format == "tools" or session.capabilities(with_tools=True).tools == "native"
 
     def _chat(
         self,
@@ -161,6 +169,6 @@ def _explain(action: Action | InvalidAction, inference: Inference) -> Action | I
 class ToolsAgent(ReactAgent):
     """A ``ReactAgent`` that always requests tool calls, regardless of ``agent.format``."""
 
-    def __init__(self, *, inference_mngr: InferenceManager, settings: AgentSettings) -> None:
-        settings = msgspec.structs.replace(settings, format="tools")
+    def __init__(self, *, inference_mngr: ModelSource, settings: ModelSettings) -> None:
         super().__init__(inference_mngr=inference_mngr, settings=settings)
+        self._format = "tools"

@@ -8,34 +8,11 @@ from typing import Any, Protocol
 from runner.config import ARESettings
 from runner.envs.are.protocol import Answer, Ask
 from runner.errors import InferenceFault
-from runner.types import Chat, Message, Tokens, ToolSchema, Usage
+from runner.types import Chat, ModelSession, Tokens, Usage
 
 NO_MODEL = "The judge of the scenario needs a model; name one of the profile's models by are: {judge_model: …}"
 _GRAPH = "graph per event"
 """Judge of ARE that compares each oracle event by fixed rules, and some texts by a model where they differ."""
-
-
-class ModelAnswer(Protocol):
-    """A model's answer to a chat; see ``runner.inference.inference_session.Inference``."""
-
-    @property
-    def message(self) -> Message:
-        """The answer, with its text in ``content``."""
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens and cost."""
-
-    @property
-    def finish_reason(self) -> str | None:
-        """``length`` if the answer was cut."""
-
-
-class ModelSession(Protocol):
-    """Sends chats to a model, one at a time."""
-
-    async def infer(self, messages: Chat, *, tools: list[ToolSchema], time_left_s: float) -> ModelAnswer:
-        """Return the answer to a chat; raise ``InferenceFault`` if there is none within ``time_left_s`` seconds."""
 
 
 class JudgeModels(Protocol):

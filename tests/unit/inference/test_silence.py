@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from runner.errors import InferenceFault
-from runner.inference.inference_session import Inference
-from runner.types import StreamDelta
+from runner.types import Inference, StreamDelta
 from tests.support.inference import TOOLS, infer, inference_manager
 from tests.support.rude_model import (
     FINISH_CHUNK,
