@@ -34,10 +34,30 @@ def test_an_agent_of_another_package_asks_the_model_of_the_profile(tmp_path: Pat
     environ = environ_with_environments(tmp_path, agents=agents)
     environ["PYTHONPATH"] += f":{SAMPLE}"
     with ModelServer(Mover()) as server:
-        options = ("--endpoint", server.url, "--model", "test-mover", "--agent", "Think-First")
-        options = ("--run", "Maze", "--max-rounds", "2", "--workers", "1", *options)
-        completed = run_agentgym(tmp_path, *options, environ=environ)
+        limits = ("--max-rounds", "2", "--workers", "1")
+        model = ("--endpoint", server.url, "--model", "test-mover")
+        completed = run_agentgym(tmp_path, "--run", "Maze", "--agent", "Think-First", *model, *limits, environ=environ)
     assert completed.returncode == 0, completed.stderr
     (file,) = (tmp_path / "data" / "runs").glob("*/*.json")
     episode = json.loads(file.read_bytes())
-    print(json.dumps(episode)[:3000])
+    assert (episode["agent"], episode["model"], episode["rounds"]) == ("think-first", "test-mover", 2)
+    for step in episode["timesteps"]:
+        thought, action = ([message["role"] for message in chat] for chat in step["chats"])
+        assert thought == action == ["user", "assistant"] * (step["index"] + 1)
+        assert (step["action"]["valid"], step["model"], step["warnings"]) == (True, "test-mover", [])
+        sent = sum(len(message["content"].split()) for chat in step["chats"] for message in chat)
+        assert sent / 2 < step["tokens"]["prompt"] < sent * 4  # of both requests
+    assert episode["tokens"] == episode["timesteps"][0]["tokens"] | {
+        name: sum(step["tokens"][name] for step in episode["timesteps"]) for name in ("prompt", "completion")
+    }
+
+
+def test_a_constructor_that_does_not_fit_is_named_before_the_run(tmp_path: Path) -> None:
+    environ = environ_with_environments(tmp_path, agents={"greedy": "tests.support.fakes:InferenceAgent"})
+    completed = run_agentgym(tmp_path, "--run", "Maze", "--agent", "greedy", environ=environ)
+    assert (completed.returncode, completed.stdout) == (2, "")
+    (line,) = completed.stderr.splitlines()
+    assert "The constructor of the agent greedy does not fit: tests.support.fakes.InferenceAgent(*, " in line
+    assert "missing a required argument: 'inference_mngr'. A run passes inference_mngr and settings" in line
+    assert "with uses_model = True" in line
+    assert not list((tmp_path / "data").glob("runs/*"))

@@ -17,9 +17,14 @@ from runner.batch.resolve import BatchRequest, place_batch, resolve_batch
 from runner.batch.slots import RUN_FILES, SLOT_FILES
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, EnvironmentEntry, Environments, EpisodeSettings, Profile
+from runner.envs.http.address import ServerAddress
+from runner.envs.placement import Placement
+from runner.errors import ConfigError
 from runner.plugins import Plugin
 from runner.types import Limits
+from tests.conftest import Install
 from tests.support.batches import resolved_batch
+from tests.support.fakes import Counter
 
 PROFILE = Profile(
     id="p",
@@ -71,6 +76,29 @@ def test_a_worker_process_imports_by_the_entry_points_that_the_driver_found(work
     setup = msgspec.structs.replace(batch.setup, **fakes)
     result = Batch(msgspec.structs.replace(batch, setup=setup), workspace).run()
     assert (result.outcomes, result.problems) == ({"success": 1}, [])
+
+
+class NeedsGoal(Counter):
+    def __init__(self, *, goal: int, speed: int) -> None:
+        raise NotImplementedError
+
+
+class OneMode(Counter):
+    def __init__(self) -> None:
+        super().__init__()
+
+
+def test_an_environment_whose_constructor_does_not_fit_is_refused_where_it_is_embedded(install: Install) -> None:
+    install(envs={"Needy": f"{__name__}:NeedsGoal", "Strict": f"{__name__}:OneMode"})
+    needy = resolve_batch(Profile(id="p"), BatchRequest(env="Needy", agent="random"))
+    with pytest.raises(ConfigError, match=r"environment Needy does not fit: .*NeedsGoal\(.*argument: 'goal'\. A run"):
+        place_batch(needy, RUN_FILES)
+    assert (
+        needy.placed(Placement(transport="http", address=ServerAddress("http://127.0.0.1:1"))).setup.address is not None
+    )
+    strict = resolve_batch(Profile(id="p"), BatchRequest(env="Strict", agent="random"))
+    with pytest.raises(ConfigError, match=r"got an unexpected keyword argument 'mode'\. A run passes no .*--compat"):
+        strict.placed(Placement(mode="compat"))
 
 
 LIMITED = f"""

@@ -366,3 +366,39 @@ def test_the_wall_time_of_a_step_is_split(usage: Usage | None, expected: Phases)
     phases = step_phases(6.0, timed_step(), usage)
     assert phases == expected
     assert phases.model + phases.env + phases.own == 6.0
+
+
+FIRST = Usage(
+    endpoint="a",
+    model="m",
+    ttft_s=0.5,
+    tokens_per_s=10.0,
+    tokens=Tokens(100, 10),
+    cost=1.0,
+    warnings=("a: slow",),
+    shape="folded system",
+    times=AnswerTimes(total_s=2.0, queue_s=1.0, decode_s=1.0),
+)
+
+
+def test_the_usage_of_a_step_with_two_answers_is_their_sum() -> None:
+    second = msgspec.structs.replace(FIRST, endpoint="b", tokens_per_s=5.0, shape="tools as text", ttft_s=9.0)
+    assert FIRST + second == Usage(
+        endpoint="b",
+        model="m",
+        ttft_s=0.5,
+        tokens_per_s=20 / 3,
+        tokens=Tokens(200, 20),
+        cost=2.0,
+        warnings=("a: slow", "a: slow"),
+        shape="tools as text, folded system",
+        times=AnswerTimes(total_s=4.0, queue_s=2.0, decode_s=2.0),
+    )
+    unknown = FIRST + Usage(endpoint="c", model="n")
+    assert (unknown.endpoint, unknown.model, unknown.tokens) == ("c", "n", Tokens(100, 10))
+    assert (unknown.cost, unknown.times, unknown.tokens_per_s) == (None, None, None)
+
+
+def test_answers_at_the_same_time_take_no_longer_than_their_step() -> None:
+    phases = step_phases(6.0, timed_step(), FIRST + FIRST + FIRST)
+    assert phases == Phases(model=4.0, env=1.0, own=1.0)
