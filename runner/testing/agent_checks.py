@@ -245,7 +245,7 @@ class AgentCheck(ContractCheck):
         asked = asyncio.Event()
 
         async def answer(chat: Chat, tools: list[ToolSchema]) -> Message:
-            if asked.is_set():
+            if playing.cancelling():
                 raise InferenceFault("the episode was cancelled")
             asked.set()
             return await asyncio.Future[Message]()

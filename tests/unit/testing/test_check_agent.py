@@ -73,6 +73,20 @@ def test_a_form_of_its_own_is_answered_in_that_form() -> None:
     assert "pass reply if the agent expects" in problems_of(AnswersInJson)
 
 
+class AsksTwoSessions(AnswersInJson):
+    async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> ActResult:
+        other = AnswersInJson(inference_mngr=self._models, settings=self._settings)
+        other.enter(self._episode)
+        results = await asyncio.gather(*(AnswersInJson.act(each, observation, []) for each in (self, other)))
+        assert self.last_usage is not None and other.last_usage is not None
+        self.last_usage += other.last_usage
+        return results[0]
+
+
+def test_requests_at_the_same_time_have_sessions_of_their_own() -> None:
+    check_agent(AsksTwoSessions, reply=lambda chat, action: json.dumps({"do": action}))
+
+
 def problems_of(agent: Callable[..., Agent]) -> str:
     with pytest.raises(CheckFailed) as caught:
         check_agent(agent)
