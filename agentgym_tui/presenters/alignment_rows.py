@@ -81,7 +81,7 @@ def alignment_heading(
 
 def _episode_line(side: SafeText, episode: ListedEpisode, width: int) -> Line:
     outcome = outcome_cell(episode, max(width // 3, 8))
-    who = " ".join(filter(None, (episode.agent, episode.model)))
+    who = " ".join(filter(None, (episode.agent, episode.models)))
     texts = [
         fill_in("{} #{}", sanitize_line(episode.env, 40), format_count(episode.task_index)),
         sanitize_line(who, 60),

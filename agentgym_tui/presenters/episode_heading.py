@@ -124,7 +124,7 @@ def _result_parts(episode: ListedEpisode) -> Iterator[Line]:
 
 def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
     yield [Cell(trusted("agent "), "dim"), Cell(sanitize_line(episode.agent, 60) or UNKNOWN)]
-    yield [Cell(trusted("model "), "dim"), Cell(sanitize_line(episode.model or UNKNOWN, 80))]
+    yield [Cell(trusted("model "), "dim"), Cell(sanitize_line(episode.models or UNKNOWN, 80))]
     if episode.fallback:
         yield [Cell(join([FALLBACK_MARK, trusted(" answered by "), masked_line(episode.fallback, 60)]), "warn")]
     if episode.shape:

@@ -202,7 +202,7 @@ def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
 
 def _agent_text(episode: ListedEpisode) -> SafeText:
     agent = sanitize_line(episode.agent, 60) or UNKNOWN
-    agent_and_model = trusted(f"{agent} {sanitize_line(episode.model, 80)}") if episode.model else agent
+    agent_and_model = trusted(f"{agent} {sanitize_line(episode.models, 80)}") if episode.models else agent
     if not episode.fallback:
         return agent_and_model
     return fill_in("{} {}, {}", FALLBACK_MARK, masked_line(episode.fallback, 40), agent_and_model)

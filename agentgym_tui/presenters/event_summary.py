@@ -18,6 +18,7 @@ from runner.events.codec import DurableRow, ForeignRow, LiveRow, RawRow, decode,
 from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.limits import check_limits
 from runner.events.subjects import DurableNames
+from runner.types import join_models
 
 MAX_SHOWN: Final = 200
 """Maximum number of characters shown of a payload that is not an AgentGym event."""
@@ -146,7 +147,7 @@ def _event_parts(event: DurableEvent) -> Iterator[SafeText]:
             yield sanitize_line(f"{event.env} {event.outcome}", 80)
             yield trusted(f"reward {format_reward(event.reward)}")
             yield pluralize(event.rounds, "round")
-            yield sanitize_line(f"{event.agent} {event.model or ''}".strip(), 80)
+            yield sanitize_line(f"{event.agent} {join_models(event.model, event.models) or ''}".strip(), 80)
             if event.fallback:
                 yield join([FALLBACK_MARK, trusted(" answered by "), masked_line(event.fallback, 60)])
         case BatchCompleted():

@@ -159,7 +159,7 @@ def run_detail(row: RunRow | None, store: RunStore, width: int) -> Line:
 def _details(row: RunRow, store: RunStore) -> Iterator[Line]:
     """Yield agent and model, mean reward, rate, tokens, cost, workers and id of a line."""
     if (episode := row.episode) is not None:
-        yield [Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.model))), 60) or UNKNOWN)]
+        yield [Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.models))), 60) or UNKNOWN)]
         yield [Cell(trusted(f"reward {format_reward(episode.reward)}"))]
         yield [Cell(sanitize_line(episode.episode_id, 40), "dim")]
         return
@@ -190,7 +190,7 @@ def unsafe_run_text(row: RunRow | None) -> str | None:
     if row is None:
         return None
     first = row.batches[0]
-    texts = (first.env, first.agent, first.model, row.battery_id, first.batch_id, first.interruption, first.node)
+    texts = (first.env, first.agent, first.models, row.battery_id, first.batch_id, first.interruption, first.node)
     return unsafe_texts(texts)
 
 
@@ -234,7 +234,7 @@ def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
         outcome,
         Cell(pluralize(episode.rounds, "step")),
         *[NO_VALUE] * 3,
-        Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.model))), 60) or UNKNOWN),
+        Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.models))), 60) or UNKNOWN),
         NO_VALUE,
         count_cell(episode.tokens.total),
         cost_cell(episode.cost, episode.currency or currency),
@@ -244,7 +244,7 @@ def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
 
 
 def _agent(row: RunRow) -> SafeText:
-    names = dict.fromkeys((batch.agent, batch.model) for batch in row.batches)
+    names = dict.fromkeys((batch.agent, batch.models) for batch in row.batches)
     if len(names) > 1:
         return trusted(f"{len(names)} agents or models")
     return sanitize_line(" ".join(filter(None, next(iter(names)))), 60) or UNKNOWN

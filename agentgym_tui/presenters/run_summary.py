@@ -95,7 +95,7 @@ class SummaryRows(TextSource):
             Cell(sanitize_line(batch.agent, 40) or UNKNOWN),
             Cell(trusted(f"{batch.n_done:,}/{max(batch.n_planned, batch.n_done):,}")),
             *score_cells(rate, success_interval(batch.n_success, batch.n_rated), batch.n_errors, batch.mean_reward),
-            Cell(sanitize_line(batch.model, 40)) if batch.model else NO_VALUE,
+            Cell(sanitize_line(batch.models, 40)) if batch.models else NO_VALUE,
             Cell(format_duration(batch.duration_s)),
             cost_cell(cost, batch_currency([batch], self._store.currency)),
             count_cell(tokens.total),
@@ -105,7 +105,7 @@ class SummaryRows(TextSource):
 
 def unsafe_summary_text(batch: BatchRun | None) -> str | None:
     """Return the texts of a row that contain unsafe characters; None if no text contains any."""
-    return None if batch is None else unsafe_texts((batch.env, batch.agent, batch.model))
+    return None if batch is None else unsafe_texts((batch.env, batch.agent, batch.models))
 
 
 def success_interval(n_success: int, n_rated: int) -> tuple[float, float] | None:

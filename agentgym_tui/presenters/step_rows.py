@@ -124,7 +124,7 @@ def unsafe_episode_text(episode: Episode) -> str | None:
 
     The result is None if no text contains any.
     """
-    return unsafe_texts((episode.env, episode.agent, episode.model, episode.data_label, episode.error_type))
+    return unsafe_texts((episode.env, episode.agent, episode.models, episode.data_label, episode.error_type))
 
 
 def _step_row(step: StepState, shown: str, unsafe: str | None, *, is_noted: bool) -> Sequence[Cell]:

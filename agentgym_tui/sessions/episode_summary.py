@@ -15,7 +15,17 @@ from runner.store.failures import row_findings
 from runner.store.flags import StepOutline
 from runner.store.index_schema import EpisodeRow, time_values
 from runner.store.safe_json import finite
-from runner.types import EpisodeHeader, ErrorInfo, Outcome, Phases, Tokens, fallback_endpoints, join_shapes
+from runner.types import (
+    EpisodeHeader,
+    ErrorInfo,
+    Outcome,
+    Phases,
+    Tokens,
+    count_models,
+    fallback_endpoints,
+    join_models,
+    join_shapes,
+)
 
 MAX_SHARED: Final = 10_000
 """Largest number of distinct texts that are shared between rows."""
@@ -84,6 +94,7 @@ class SummaryReader:
             tokens_reasoning=summary.tokens.reasoning,
             tokens_cached=summary.tokens.cached,
             model_s=finite(sum(model_times_s)) if model_times_s else None,
+            models=join_models(summary.model, count_models((each.endpoint, each.model) for each in summary.timesteps)),
             fallback=fallback_endpoints((step.endpoint, step.warnings) for step in summary.timesteps),
             shape=join_shapes(step.shape for step in summary.timesteps),
             error_type=summary.error.type if summary.error else None,
@@ -114,6 +125,6 @@ _SHARED_NUMBERS: Final = ("reward", "queue_s", "prefill_s", "decode_s", "unsplit
 _NUMBERS: Final[dict[float | None, float]] = {0.0: 0.0, 1.0: 1.0}
 _SHARED_TEXTS: Final = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
-    *("error_type", "fallback", "shape", "flags", "failure", "currency"),
+    *("error_type", "models", "fallback", "shape", "flags", "failure", "currency"),
 )
 _DECODER: Final = msgspec.json.Decoder(_EpisodeSummary)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentgym_tui.state.batches import BatchTotals
 from runner.events.control import BatchState
-from runner.types import Tokens
+from runner.types import Tokens, split_models
 
 if TYPE_CHECKING:
     from runner.results.summary import ResultSource
@@ -28,14 +28,16 @@ def read_batch_totals(source: ResultSource, batch_ids: Sequence[str]) -> list[Ba
     kinds = ", ".join(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__)
     columns = (
         f"count(*) FILTER (WHERE {IS_RATED}), count(*) FILTER (WHERE {IS_RATED} AND success), "
-        f"count(*) FILTER (WHERE outcome = 'error'), total(reward) FILTER (WHERE {IS_RATED}), sum(cost), {kinds}"
+        f"count(*) FILTER (WHERE outcome = 'error'), total(reward) FILTER (WHERE {IS_RATED}), sum(cost), "
+        f"json_group_array(DISTINCT models), {kinds}"
     )
     times = {row[0]: row[1:] for row in _grouped(source, "min(started_at), max(ended_at)", batch_ids[-MAX_TIMED:])}
     totals: list[BatchTotals] = []
-    for batch_id, n_rated, n_success, n_errors, reward, cost, *tokens in _grouped(source, columns, batch_ids):
+    for batch_id, n_rated, n_success, n_errors, reward, cost, models, *tokens in _grouped(source, columns, batch_ids):
         started_at, ended_at = map(_time, times.get(batch_id, (None, None)))
         counts = (n_rated, n_success, n_errors)
-        totals.append(BatchTotals(batch_id, *counts, reward, Tokens(*tokens), cost, started_at, ended_at))
+        answered = [name for each in json.loads(models) for name in split_models(each)]
+        totals.append(BatchTotals(batch_id, *counts, reward, Tokens(*tokens), cost, answered, started_at, ended_at))
     return totals
 
 

@@ -20,7 +20,7 @@ from agentgym_tui.state.normalize import (
 from runner.events.control import BatchState
 from runner.events.durable import BatchCompleted
 from runner.events.live import EpisodeStarted, QueueChanged
-from runner.types import BatchProgress, Tokens
+from runner.types import BatchProgress, Tokens, join_models
 
 
 class BatchTotals(NamedTuple):
@@ -33,6 +33,7 @@ class BatchTotals(NamedTuple):
     reward: float
     tokens: Tokens
     cost: float | None
+    models: list[str]
     started_at: datetime | None
     ended_at: datetime | None
 
@@ -139,6 +140,7 @@ class BatchRegistry:
         batch.n_planned = max(batch.n_planned, batch.n_done, clamp_count(event.n_planned or 0))
         batch.tokens, batch.cost = event.tokens, event.cost
         batch.currency = clip_optional(event.currency) or ""
+        batch.reported_models = clip_optional(join_models(event.model, event.models))
         batch.waiting_for = batch.waiting_s = batch.interruption = None
 
     def set_n_waiting(self, node: str, n_waiting: int | None) -> None:
@@ -220,6 +222,7 @@ class BatchRegistry:
                 batch.n_rated, batch.n_success, batch.n_errors = total.n_rated, total.n_success, total.n_errors
                 batch.mean_reward = total.reward / total.n_rated if total.n_rated else None
                 batch.tokens, batch.cost = total.tokens, total.cost
+                batch.reported_models = clip_optional(join_models(batch.model, total.models))
 
     def newest_ended(self) -> BatchRun | None:
         """Return the batch that ended last, as far as the times are known; None if none has ended."""

@@ -22,7 +22,9 @@ from runner.types import (
     Tokens,
     WorkerCounts,
     WorkerInfo,
+    count_models,
     fallback_endpoints,
+    join_models,
     join_shapes,
     skipped_endpoints,
 )
@@ -165,6 +167,7 @@ class Episode(msgspec.Struct):
         worker: the worker that plays or played the episode; None if it is not known.
         unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
         reported_fallback: ``fallback`` of the completion event or the index row, for an episode without its steps.
+        reported_models: the models that answered, by its event or index row, likewise.
         reported_shape: ``shape`` of the index row, likewise.
         evaluation: the evaluation in the episode's file, any JSON object; None if it is not known or there is none.
         gpu: what the GPUs did for it; None if it is not known.
@@ -211,6 +214,7 @@ class Episode(msgspec.Struct):
     worker: WorkerInfo | None = None
     unscored: bool = False
     reported_fallback: str | None = None
+    reported_models: str | None = None
     reported_shape: str = ""
     evaluation: dict[str, Any] | None = None
     gpu: GpuUse | None = None
@@ -243,6 +247,12 @@ class Episode(msgspec.Struct):
     def fallback(self) -> str | None:
         """Endpoints that answered after another endpoint had failed, as one text; None if no endpoint failed."""
         return fallback_endpoints((step.endpoint, step.warnings) for step in self.steps) or self.reported_fallback
+
+    @property
+    def models(self) -> str | None:
+        """The models that have answered, see ``join_models``; ``model`` if none has."""
+        answered = count_models((step.endpoint, step.model) for step in self.steps)
+        return self.reported_models or join_models(self.model, answered)
 
     @property
     def shape(self) -> str:
@@ -307,6 +317,7 @@ class BatchRun(msgspec.Struct):
         node_paused: whether the node reports that all of its episodes are paused.
         started_at: when its first known episode started; None until one has started.
         has_totals: whether its stored episodes were summed.
+        reported_models: the models that answered, by its event or its stored episodes; None while it runs.
     """
 
     batch_id: str
@@ -338,6 +349,12 @@ class BatchRun(msgspec.Struct):
     started_at: datetime | None = None
     has_totals: bool = False
     node: str = ""
+    reported_models: str | None = None
+
+    @property
+    def models(self) -> str | None:
+        """The models that have answered, see ``join_models``; ``model`` while they are not known."""
+        return self.reported_models or self.model
 
     @property
     def duration_s(self) -> float | None:

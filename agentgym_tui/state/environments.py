@@ -125,7 +125,7 @@ def _reward_point(episode: Episode | EpisodeRow) -> RewardPoint:
         success=episode.success,
         rated=episode.outcome not in UNRATED_OUTCOMES and not episode.unscored,
         agent=clip_name(episode.agent),
-        model=clip_optional(episode.model),
+        model=clip_optional(episode.models),
         error=episode.outcome == "error",
         unscored=episode.unscored,
     )

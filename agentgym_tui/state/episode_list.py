@@ -77,7 +77,7 @@ RANK_BY_COLUMN: Final[Mapping[str, Callable[[ListedEpisode], Rank | None]]] = {
     "reward": lambda episode: number_rank(episode.reward),
     "rounds": lambda episode: number_rank(episode.rounds),
     "time": lambda episode: number_rank(episode.duration_s),
-    "agent": lambda episode: text_rank(f"{episode.agent} {episode.model or ''}"),
+    "agent": lambda episode: text_rank(f"{episode.agent} {episode.models or ''}"),
     "data": lambda episode: text_rank(episode.data_label),
     "node": lambda episode: text_rank(episode.node),
     "id": lambda episode: text_rank(episode.episode_id),
@@ -327,7 +327,7 @@ def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:
         kind = "log" if isinstance(entry, FoundLog) else "unreadable"
         return (kind, entry.path.name, entry.reason)
     return (
-        *(entry.env, entry.outcome or RUNNING, entry.error_type, entry.agent, entry.model, entry.node),
+        *(entry.env, entry.outcome or RUNNING, entry.error_type, entry.agent, entry.model, entry.models, entry.node),
         *(entry.data_label, entry.episode_id, entry.batch_id, _task(entry.task_index)),
     )
 

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.normalize import as_aware
 from agentgym_tui.state.query import MAX_CHARS, FieldSet, quoted
+from runner.types import MIX, split_models
 
 if TYPE_CHECKING:
     from agentgym_tui.state.episode_list import ListEntry
     from runner.query.fields import Field, GetValue, Value
+
+MAX_MODELS: Final = 8
+"""Number of models of an episode that ``model:`` finds."""
 
 RUNNING: Final = "running"
 """Stands for the outcome of an episode that has not ended."""
@@ -52,6 +56,18 @@ def _flags(episode: Any) -> Value | tuple[Value, ...]:  # noqa: ANN401 - a store
     return () if flags is None else tuple(flags.split(",")) if flags else None
 
 
+def model_runs(models: str | None) -> tuple[str, ...] | None:
+    """Return what ``model:`` finds in a text of ``join_models``, as in the index: each name, and names in a row."""
+    names = split_models(models)[:MAX_MODELS]
+    starts = range(len(names))
+    return tuple(MIX.join(names[start : end + 1]) for start in starts for end in starts[start:]) or None
+
+
+def _models(episode: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - a stored or live episode
+    found = model_runs(episode.models)
+    return (*found, episode.model) if found and episode.model else found
+
+
 _GETTERS: Final[Mapping[str, GetValue[Any]]] = {
     "outcome": lambda episode: str(episode.outcome or RUNNING),
     "tokens": _n_tokens,
@@ -65,6 +81,7 @@ _GETTERS: Final[Mapping[str, GetValue[Any]]] = {
     "error": attrgetter("error_type"),
     "data": attrgetter("data_label"),
     "flag": _flags,
+    "model": _models,
     "failure": lambda episode: getattr(episode, "failure", None),
 }
 

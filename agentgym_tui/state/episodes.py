@@ -38,6 +38,7 @@ from agentgym_tui.state.steps import (
     step_size,
     strip_messages,
 )
+from runner.types import join_models
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,6 +179,7 @@ class EpisodeRegistry:
         episode.currency = clip_name(event.currency or "") or episode.currency
         self.first_currency = self.first_currency or episode.currency
         episode.reported_fallback = clip_optional(event.fallback)
+        episode.reported_models = clip_optional(join_models(event.model, event.models)) if event.models else None
         self._record_result(episode, event)
         return True
 
@@ -203,6 +205,7 @@ class EpisodeRegistry:
         if (episode := self.running.get(row.episode_id)) is not None:
             episode.error_type = clip_optional(row.error_type)
             episode.reported_fallback = clip_optional(row.fallback)
+            episode.reported_models = clip_optional(row.models)
             episode.reported_shape = clip_name(row.shape)
             self._record_result(episode, row)
 

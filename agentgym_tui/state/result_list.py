@@ -1,11 +1,11 @@
-"""List of results, one row per environment, data, mode, agent, model and shape, or batch, with sorting and search."""
+"""List of results, one row per environment, data, mode, agent, models and shape, or batch, with sorting and search."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.state.episode_query import exact_terms
+from agentgym_tui.state.episode_query import exact_terms, model_runs
 from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.query import FieldSet, search_text
 from agentgym_tui.state.sorting import Rank, number_rank, text_rank
@@ -43,7 +43,7 @@ RANK_BY_COLUMN: Final[Mapping[str, Callable[[ResultRow], Rank | None]]] = {
 RESULT_FIELDS: Final[FieldSet[ResultRow]] = FieldSet(
     ("env", "text", "environment", lambda row: row.env),
     ("agent", "text", "agent", lambda row: row.agent),
-    ("model", "text", "model; none for baselines", lambda row: row.model),
+    ("model", "text", "model that answered; none for baselines", lambda row: model_runs(row.model)),
     ("data", "text", "label of the environment's data", lambda row: row.data_label),
     ("mode", "text", "rules", lambda row: row.mode),
     ("shape", "text", "how requests differ, as the server refused the usual", lambda row: row.shape),
@@ -96,7 +96,7 @@ def selection_of(row: ResultRow) -> Selection:
     return Selection(
         env=row.env,
         agent=row.agent,
-        model=row.model,
+        models=row.model,
         has_model=row.model is not None,
         data_label=row.data_label,
         mode=row.mode,
@@ -130,7 +130,7 @@ def episodes_filter(rows: Sequence[ResultRow], **terms: object) -> str:
     named = {
         "env": first.env,
         "agent": tuple(dict.fromkeys(row.agent for row in rows)),
-        "model": tuple(dict.fromkeys(row.model or "" for row in rows)),
+        "models": tuple(dict.fromkeys(row.model or "" for row in rows)),
         **terms,
     }
     if len(batches) == len(rows):

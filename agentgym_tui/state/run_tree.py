@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.state.data_model import BatchRun, Episode
+from agentgym_tui.state.episode_query import model_runs
 from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.normalize import as_aware
 from agentgym_tui.state.query import FieldSet, search_text
@@ -30,7 +31,7 @@ RUN_FIELDS: Final[FieldSet[BatchRun]] = FieldSet(
     ("env", "text", "environment", lambda batch: batch.env),
     ("status", "text", "status of the batch", lambda batch: batch.status),
     ("agent", "text", "agent", lambda batch: batch.agent),
-    ("model", "text", "model; none for baselines", lambda batch: batch.model),
+    ("model", "text", "model that answered; none for baselines", lambda batch: model_runs(batch.models)),
     ("node", "text", "name of the node", lambda batch: batch.node),
     ("batch", "id", "beginning of its id", lambda batch: batch.batch_id),
     ("battery", "id", "beginning of the id of its battery", lambda batch: batch.battery_id),
@@ -150,7 +151,7 @@ class RunTree:
 
 def _search_text(batch: BatchRun) -> str:
     return search_text(
-        (batch.env, batch.agent, batch.model, batch.status, batch.node, batch.batch_id, batch.battery_id)
+        (batch.env, batch.agent, batch.models, batch.status, batch.node, batch.batch_id, batch.battery_id)
     )
 
 

@@ -24,6 +24,8 @@ from runner.types import (
     WorkerInfo,
     WorkerState,
     WorkerStatus,
+    join_models,
+    split_models,
 )
 from runner.util.resources import RESOURCES
 
@@ -50,7 +52,7 @@ class UnstoredEpisode(msgspec.Struct, frozen=True):
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished episode in a batch result."""
+    """One finished episode in a batch result; ``models`` are those that answered, see ``join_models``."""
 
     episode_id: str
     task_index: int
@@ -62,6 +64,7 @@ class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     error: str | None
     error_type: str | None = None
+    models: str | None = None
     worker: WorkerInfo | None = None
 
     @property
@@ -70,24 +73,56 @@ class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
         return is_left(self.outcome, self.error_type)
 
 
-class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a batch.
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals of finished episodes.
 
     Episodes with an outcome in ``UNRATED``, and those that their evaluation leaves unscored, do not count in
     ``success_rate`` and the means, which are None if no episode counts.
 
     Attributes:
-        baseline: whether the agent uses no model.
         n_rated: number of episodes with an outcome outside ``UNRATED`` that are not unscored.
         n_unscored: number of episodes that their evaluation leaves unscored, because idle play can succeed.
         n_errors: number of episodes that ended with an error.
         success_interval: 95% Wilson score interval of ``success_rate``.
         tokens: token counts, summed over all episodes, and over those that were lost or interrupted and played again.
         cost: cost of the same, or None if no cost is known.
-        currency: currency of ``cost``, or None if it is not known.
         latency_s: mean seconds per model answer, or None without answers.
-        answers: number of model answers by ``endpoint: model``; several keys show that a fallback was used.
+        answers: number of model answers by ``endpoint: model``.
         shapes: number of episodes by shape of requests, without those of the usual one.
+    """
+
+    n_episodes: int
+    n_rated: int
+    n_success: int
+    n_errors: int
+    n_unscored: int
+    outcomes: dict[str, int]
+    mean_reward: float | None
+    success_rate: float | None
+    success_interval: tuple[float, float] | None
+    mean_rounds: float | None
+    tokens: Tokens
+    cost: float | None
+    latency_s: float | None
+    answers: dict[str, int]
+    shapes: dict[str, int]
+
+
+class ModelsTotals(Totals, frozen=True, kw_only=True):
+    """Totals of the episodes of a batch that the same models answered, see ``join_models``."""
+
+    model: str | None
+
+
+class BatchResult(Totals, frozen=True, kw_only=True):
+    """The result of a batch.
+
+    Attributes:
+        model: the model that was requested.
+        models: the models that answered, see ``EpisodeCompleted``.
+        by_models: the totals by the models that answered; one without an episode if none has finished.
+        baseline: whether the agent uses no model.
+        currency: currency of ``cost``, or None if it is not known.
         problems: messages of the errors that occurred while episodes were stored.
         interruption: why the batch was interrupted, if its environment server was gone for too long, files, memory or
             threads ran out, workers were lost, or its budget is used up.
@@ -100,28 +135,15 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
     env: str
     agent: str
     model: str | None
+    models: list[str]
+    by_models: list[ModelsTotals]
     baseline: bool
     mode: str
     data_label: str
     status: BatchStatus
     n_planned: int
-    n_episodes: int
-    n_rated: int
-    n_success: int
-    n_errors: int
-    n_unscored: int = 0
-    outcomes: dict[str, int]
-    mean_reward: float | None
-    success_rate: float | None
-    success_interval: tuple[float, float] | None
-    mean_rounds: float | None
     duration_s: float
-    tokens: Tokens
-    cost: float | None = None
     currency: str | None = None
-    latency_s: float | None = None
-    answers: dict[str, int] = {}
-    shapes: dict[str, int] = {}
     episodes: list[EpisodeSummary]
     problems: list[str]
     interruption: str | None = None
@@ -134,6 +156,62 @@ class BatchResult(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.problems) or self.n_errors > 0
 
 
+class _Sums:
+    """Sums over finished episodes, and over the answers of those that are played again."""
+
+    def __init__(self) -> None:
+        self.n_success = self.n_rated = 0
+        self.tokens = Tokens()
+        self.cost: float | None = None
+        self.outcomes: Counter[Outcome] = Counter()
+        self._n_unscored = self._rounds = 0
+        self._reward = self._model_s = 0.0
+        self._answers: Counter[str] = Counter()
+        self._shapes: Counter[str] = Counter()
+
+    def add(self, record: EpisodeRecord) -> None:
+        self.outcomes[record.outcome] += 1
+        if shape := record.shape:
+            self._shapes[shape] += 1
+        self._n_unscored += record.unscored
+        if record.outcome not in UNRATED and not record.unscored:
+            self.n_rated += 1
+            self.n_success += record.success
+            self._reward += record.reward
+            self._rounds += record.rounds
+
+    def add_answers(self, record: EpisodeRecord) -> None:
+        self.tokens += record.tokens
+        if record.cost is not None:
+            self.cost = record.cost + (self.cost or 0.0)
+        self._model_s += record.model_s or 0.0
+        self._answers.update(f"{step.endpoint}: {step.model}" for step in record.timesteps if step.endpoint)
+
+    @property
+    def mean_reward(self) -> float | None:
+        return self._reward / self.n_rated if self.n_rated else None
+
+    def totals(self) -> Totals:
+        n_rated = self.n_rated
+        return Totals(
+            n_episodes=self.outcomes.total(),
+            n_rated=n_rated,
+            n_success=self.n_success,
+            n_errors=self.outcomes[Outcome.ERROR],
+            n_unscored=self._n_unscored,
+            outcomes={outcome.value: self.outcomes[outcome] for outcome in Outcome if self.outcomes[outcome]},
+            mean_reward=self.mean_reward,
+            success_rate=self.n_success / n_rated if n_rated else None,
+            success_interval=wilson_interval(self.n_success, n_rated) if n_rated else None,
+            mean_rounds=self._rounds / n_rated if n_rated else None,
+            tokens=self.tokens,
+            cost=self.cost,
+            latency_s=self._model_s / self._answers.total() if self._answers else None,
+            answers=dict(self._answers.most_common()),
+            shapes=dict(self._shapes.most_common()),
+        )
+
+
 class BatchStats:
     """Totals of the finished episodes of a batch; rates and means exclude ``UNRATED`` and unscored episodes."""
 
@@ -143,18 +221,9 @@ class BatchStats:
         self.problems: list[str] = []
         self.n_unstored = 0
         """Number of ``episodes`` that could not be stored yet; the progress leaves them out."""
-        self.n_success = 0
-        self.n_rated = 0
-        self.n_unscored = 0
-        self._reward = 0.0
-        self._rounds = 0
-        self._tokens = Tokens()
-        self._cost: float | None = None
+        self._all = _Sums()
+        self._by_models: dict[str | None, _Sums] = {}
         self._currency: str | None = None
-        self._model_s = 0.0
-        self._answers: Counter[str] = Counter()
-        self._shapes: Counter[str] = Counter()
-        self._outcomes: Counter[Outcome] = Counter()
         self._workers: dict[str, WorkerStatus] = {}
         self._n_lost = 0
 
@@ -162,15 +231,8 @@ class BatchStats:
         """Add a finished episode."""
         self.episodes.append(_summary(record))
         self.add_answers(record)
-        self._outcomes[record.outcome] += 1
-        if shape := record.shape:
-            self._shapes[shape] += 1
-        self.n_unscored += record.unscored
-        if record.outcome not in UNRATED and not record.unscored:
-            self.n_rated += 1
-            self.n_success += record.success
-            self._reward += record.reward
-            self._rounds += record.rounds
+        for sums in self._sums(record):
+            sums.add(record)
 
     def add_stored(self, stored: Iterable[EpisodeRecord], finished: Iterable[EpisodeRecord]) -> None:
         """Add the finished episodes among the stored ones, and the answers of the others."""
@@ -184,12 +246,13 @@ class BatchStats:
 
     def add_answers(self, record: EpisodeRecord) -> None:
         """Add the model answers of an episode, with their tokens and cost; its task may be played again."""
-        self._tokens += record.tokens
         if record.cost is not None:
-            self._cost = record.cost + (self._cost or 0.0)
             self._currency = self._currency or record.currency
-        self._model_s += record.model_s or 0.0
-        self._answers.update(f"{step.endpoint}: {step.model}" for step in record.timesteps if step.endpoint)
+        for sums in self._sums(record):
+            sums.add_answers(record)
+
+    def _sums(self, record: EpisodeRecord) -> tuple[_Sums, _Sums]:
+        return self._all, self._by_models.setdefault(join_models(record.model, record.models), _Sums())
 
     def add_worker(self, change: WorkerState) -> bool:
         """Count the new state of a worker process; return whether this changes ``workers``."""
@@ -211,12 +274,7 @@ class BatchStats:
     @property
     def n_errors(self) -> int:
         """Number of episodes that ended with an error."""
-        return self._outcomes[Outcome.ERROR]
-
-    @property
-    def mean_reward(self) -> float | None:
-        """Mean reward of the rated episodes, or None if there are none."""
-        return self._reward / self.n_rated if self.n_rated else None
+        return self._all.outcomes[Outcome.ERROR]
 
     def progress(
         self,
@@ -238,13 +296,13 @@ class BatchStats:
             seq=seq,
             n_done=len(self.episodes) - self.n_unstored,
             n_planned=n_planned,
-            n_success=self.n_success,
-            n_rated=self.n_rated,
+            n_success=self._all.n_success,
+            n_rated=self._all.n_rated,
             errors=self.n_errors,
-            mean_reward=self.mean_reward,
+            mean_reward=self._all.mean_reward,
             eta_s=eta_s,
-            tokens=self._tokens,
-            cost=self._cost,
+            tokens=self._all.tokens,
+            cost=self._all.cost,
             waiting_for=waiting_for,
             waiting_s=waiting_s,
             interrupted=interrupted,
@@ -263,35 +321,28 @@ class BatchStats:
         duration_s: float,
     ) -> BatchResult:
         """Return the batch result for the episodes that were added."""
-        n_rated = self.n_rated
+        by_models = {models: sums for models, sums in self._by_models.items() if sums.outcomes}
+        by_models = by_models or {spec.model: self._all}
+        answered = [name for models in by_models for name in split_models(models)]
         return BatchResult(
+            **msgspec.structs.asdict(self._all.totals()),
             batch_id=batch_id,
             battery_id=battery_id,
             env=spec.env,
             agent=spec.agent,
             model=spec.model,
+            models=split_models(join_models(spec.model, answered)),
+            by_models=[
+                ModelsTotals(model=models, **msgspec.structs.asdict(sums.totals()))
+                for models, sums in sorted(by_models.items(), key=lambda item: item[0] or "")
+            ],
             baseline=spec.model is None,
             mode=spec.mode,
             data_label=data_label,
             status=status,
             n_planned=spec.n_planned,
-            n_episodes=len(self.episodes),
-            n_rated=n_rated,
-            n_success=self.n_success,
-            n_errors=self.n_errors,
-            n_unscored=self.n_unscored,
-            outcomes={outcome.value: self._outcomes[outcome] for outcome in Outcome if self._outcomes[outcome]},
-            mean_reward=self.mean_reward,
-            success_rate=self.n_success / n_rated if n_rated else None,
-            success_interval=wilson_interval(self.n_success, n_rated) if n_rated else None,
-            mean_rounds=self._rounds / n_rated if n_rated else None,
             duration_s=duration_s,
-            tokens=self._tokens,
-            cost=self._cost,
             currency=self._currency,
-            latency_s=self._model_s / self._answers.total() if self._answers else None,
-            answers=dict(self._answers.most_common()),
-            shapes=dict(self._shapes.most_common()),
             episodes=self.episodes,
             problems=self.problems,
             workers=self.workers,
@@ -301,6 +352,7 @@ class BatchStats:
 def _summary(record: EpisodeRecord) -> EpisodeSummary:
     error, fields = record.error, shared_fields(record, EpisodeSummary)
     fields["error"] = f"{error.type}: {error.message}" if error else None
+    fields["models"] = join_models(record.model, record.models)
     return EpisodeSummary(**fields, error_type=error.type if error else None)
 
 

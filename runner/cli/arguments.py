@@ -53,6 +53,7 @@ class Options(NamedTuple):
     matrix: bool = False
     fail_below: float | None = None
     baseline: str | None = None
+    allow_mixed: bool = False
     config: str | None = None
     data_dir: str | None = None
     node: str | None = None
@@ -81,7 +82,7 @@ class Options(NamedTuple):
 
 
 _ALWAYS_ALLOWED = frozenset({"config", "json"})
-_ONLY_WITH_RESULTS = frozenset({"env", "batch", "matrix", "fail_below", "baseline"})
+_ONLY_WITH_RESULTS = frozenset({"env", "batch", "matrix", "fail_below", "baseline", "allow_mixed"})
 _ALLOWED_WITH = {
     "list_envs": _ALWAYS_ALLOWED,
     "results": _ALWAYS_ALLOWED | _ONLY_WITH_RESULTS | {"data_dir", "agent", "model"},
@@ -213,6 +214,7 @@ def _add_results_options(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="compare task by task with this batch or battery; exit with 3 if more were lost than won (p <= 0.05)",
     )
+    group.add_argument("--allow-mixed", action="store_true", help="compare also what a fallback's model answered")
 
 
 def add_endpoint_options(group: argparse._ActionsContainer) -> None:

@@ -16,6 +16,7 @@ from runner.errors import ConfigError
 from runner.results.alignment import SIDES, AlignedEpisodes, AlignedStep, Segment, StepText, align, word_segments
 from runner.store import EpisodeStore, open_index_to_read
 from runner.store.episode_file import EpisodeRecord, decode_episode
+from runner.types import join_models
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.display_text import one_line, pluralize
 from runner.util.files import read_file
@@ -79,7 +80,8 @@ def load_episode(name: str, data_dir: Path) -> EpisodeRecord:
 
 
 def _as_json(left: EpisodeRecord, right: EpisodeRecord, aligned: AlignedEpisodes) -> str:
-    return ascii_json({"a": left.episode_id, "b": right.episode_id, **_fields(aligned)})
+    models = {"a": left.models, "b": right.models}
+    return ascii_json({"a": left.episode_id, "b": right.episode_id, "models": models, **_fields(aligned)})
 
 
 def _fields(aligned: AlignedEpisodes) -> dict[str, object]:
@@ -109,7 +111,7 @@ def _lines(left: EpisodeRecord, right: EpisodeRecord, aligned: AlignedEpisodes, 
 
 
 def _headline(episode: EpisodeRecord) -> str:
-    player = one_line(" ".join(filter(None, (episode.agent, episode.model))), 60)
+    player = one_line(" ".join(filter(None, (episode.agent, join_models(episode.model, episode.models)))), 60)
     task = f"task {episode.task_index} attempt {episode.attempt}"
     end = f"{episode.outcome}  reward {format_number(episode.reward)}  {pluralize(episode.rounds, 'round')}"
     return f"{episode.episode_id}  {one_line(episode.env, 40)} {task}  {player}  {end}  {episode.duration_s:.1f} s"

@@ -24,7 +24,7 @@ from runner.store.failures import flag_names, parse_line
 from runner.store.index_opening import open_filled_index
 from runner.store.index_schema import EpisodeRow
 from runner.store.passages import PassageKind, TextPattern, find_hits
-from runner.types import is_reward_unknown
+from runner.types import is_reward_unknown, split_models
 from runner.util.amounts import format_amount
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
@@ -155,7 +155,7 @@ def _print(rows: Iterator[EpisodeRow], currency: str, *, as_json: bool) -> None:
 def _as_json(row: EpisodeRow) -> dict[str, object]:
     cause, action, observation = parse_line(row.failure or "")
     failure = {"cause": cause, "action": action, "observation": observation, "step": row.failed_step}
-    fields = msgspec.structs.asdict(row) | {"reward": _reward(row)}
+    fields = msgspec.structs.asdict(row) | {"reward": _reward(row), "models": split_models(row.models)}
     del fields["failed_step"]
     return {**fields, "flags": flag_names(row.flags), "failure": failure if row.failure else None}
 
@@ -166,7 +166,7 @@ def _reward(row: EpisodeRow) -> float | None:
 
 
 def _line(row: EpisodeRow, currency: str) -> str:
-    agent = row.agent if row.model is None else f"{row.agent} {row.model}"
+    agent = row.agent if row.models is None else f"{row.agent} {row.models}"
     cells = [
         row.episode_id,
         f"{row.ended_at:%Y-%m-%d %H:%M}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runner.batch.result import BatchResult
+from runner.batch.result import BatchResult, ModelsTotals
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.store import DamagedFile, EpisodeRecord
 from runner.types import Tokens
@@ -36,22 +36,26 @@ class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
 def print_summary(
     results: list[BatchResult], skipped: list[SkippedBatch], data_dir: Path, *, as_json: bool, currency: str = ""
 ) -> None:
-    """Print a table with one row per batch; as JSON, print the results with all episodes, and the skipped batches."""
+    """Print a table with one row per batch and models that answered.
+
+    As JSON, print the results with all episodes, and the skipped batches.
+    """
     if as_json:
         print_json({"data_dir": str(data_dir), "batches": results, "skipped": skipped, "currency": currency})
         return
+    rows = [(result, part) for result in results for part in result.by_models]
     columns = ["environment", "episodes", "errors", "success", "95% interval", "reward", "rounds", "outcomes"]
-    rows = [_row(result, data_dir) for result in results]
-    if any(result.answers for result in results):
+    cells = [_row(result, part, data_dir) for result, part in rows]
+    if any(part.answers for _, part in rows):
         columns += USAGE_COLUMNS
-        rows = [
-            [*row, *usage_cells(r.tokens, r.latency_s, r.cost, currency)] for row, r in zip(rows, results, strict=True)
-        ]
-    title, models = _agent_label(results[0]), {result.model for result in results}
-    if len(models) > 1:
-        title, columns = results[0].agent, ["model", *columns]
-        rows = [[result.model or "-", *row] for row, result in zip(rows, results, strict=True)]
-    print_table(f"Results of {title}", columns, rows)
+        usage = (usage_cells(part.tokens, part.latency_s, part.cost, currency) for _, part in rows)
+        cells = [[*row, *more] for row, more in zip(cells, usage, strict=True)]
+    title, models = results[0].agent, [part.model or "-" for _, part in rows]
+    if len(set(models)) > 1:
+        columns, cells = ["model", *columns], [[model, *row] for model, row in zip(models, cells, strict=True)]
+    else:
+        title += " (baseline, no model)" if results[0].baseline else f" {models[0]}"
+    print_table(f"Results of {title}", columns, cells)
 
 
 def report_errors(results: list[BatchResult], data_dir: Path) -> None:
@@ -83,33 +87,29 @@ def batch_label(env: str, model: str | None) -> str:
     return env if model is None else f"{env} {model}"
 
 
-def _agent_label(result: BatchResult) -> str:
-    return f"{result.agent} (baseline, no model)" if result.baseline else f"{result.agent} {result.model}"
-
-
-def _row(result: BatchResult, data_dir: Path) -> list[str]:
-    n_not_stored = _n_not_stored(result, data_dir)
+def _row(result: BatchResult, part: ModelsTotals, data_dir: Path) -> list[str]:
+    n_not_stored = _n_not_stored(result, part, data_dir)
     return [
-        environment_cell(result.env, result.mode, result.data_label, _shapes(result)),
-        f"{result.n_episodes}/{result.n_planned}",
-        str(result.n_errors),
-        format_success(result.success_rate, result.n_rated, result.n_episodes),
-        format_interval(result.success_interval),
-        format_number(result.mean_reward),
-        format_number(result.mean_rounds),
-        outcomes_cell(result.outcomes | ({"not stored": n_not_stored} if n_not_stored else {}), result.n_unscored),
+        environment_cell(result.env, result.mode, result.data_label, _shapes(part)),
+        f"{part.n_episodes}/{result.n_planned}",
+        str(part.n_errors),
+        format_success(part.success_rate, part.n_rated, part.n_episodes),
+        format_interval(part.success_interval),
+        format_number(part.mean_reward),
+        format_number(part.mean_rounds),
+        outcomes_cell(part.outcomes | ({"not stored": n_not_stored} if n_not_stored else {}), part.n_unscored),
     ]
 
 
-def _shapes(result: BatchResult) -> str:
+def _shapes(part: ModelsTotals) -> str:
     """Return the shapes of requests, each with its number of episodes unless all had it."""
-    n = result.n_episodes
-    return " · ".join(f"{shape}{f' in {count}' if count < n else ''}" for shape, count in result.shapes.items())
+    n = part.n_episodes
+    return " · ".join(f"{shape}{f' in {count}' if count < n else ''}" for shape, count in part.shapes.items())
 
 
-def _n_not_stored(result: BatchResult, data_dir: Path) -> int:
+def _n_not_stored(result: BatchResult, part: ModelsTotals, data_dir: Path) -> int:
     stored = {path.stem for path in (data_dir / "runs" / result.batch_id).glob("*.json")}
-    return sum(episode.episode_id not in stored for episode in result.episodes)
+    return sum(each.episode_id not in stored for each in result.episodes if each.models == part.model)
 
 
 def _report_batch_errors(result: BatchResult, label: str) -> None:
@@ -177,6 +177,6 @@ def format_number(value: float | None) -> str:
 def report_models(results: Iterable[BatchResult]) -> None:
     """Print the number of answers of each model, for each batch in which several models answered."""
     for result in results:
-        if len(result.answers) > 1:
+        if len(result.models) > 1:
             counts = ", ".join(f"{count} by {model}" for model, count in result.answers.items())
             print_stderr(f"{result.env}: answers came from more than one model: {counts}")

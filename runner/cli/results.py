@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from runner import plugins
+from runner.cli.arguments import Options
 from runner.cli.logging_setup import log_to_file
 from runner.cli.report import (
     USAGE_COLUMNS,
@@ -25,11 +26,12 @@ from runner.cli.terminal import print_json, print_stderr, print_table, write_res
 from runner.config import AgentSettings
 from runner.envs.names import server_only_names, server_only_problem, unknown_environment
 from runner.errors import ConfigError
-from runner.results.comparison import Comparison, compare
+from runner.results.comparison import Comparison, compare, mixed_episodes
 from runner.results.summary import ResultRow, Selection, summarize_results
 from runner.results.task_matrix import task_matrices
 from runner.store import EpisodeIndex, EpisodeStore, open_index_to_read
 from runner.util.data_dir import require_named_folder
+from runner.util.display_text import pluralize
 
 
 def cost_currency(settings: AgentSettings, index: EpisodeIndex) -> str:
@@ -47,7 +49,7 @@ def show_results(session: RunSession) -> int:
 
     Raises:
         ConfigError: ``--data-dir`` names no folder, the environment of ``--env`` or the batch of ``--batch`` or
-            ``--baseline`` is unknown, or a compared selection mixes agents or models.
+            ``--baseline`` is unknown, or a compared selection mixes agents or models, those of a fallback included.
     """
     options = session.options
     require_named_folder(options.data_dir, session.data_dir)
@@ -63,7 +65,7 @@ def show_results(session: RunSession) -> int:
         selection = _selection(session, index)
         rows = summarize_results(index, selection)
         matrices = task_matrices(index, selection) if options.matrix else None
-        comparison = _comparison(options.baseline, index, selection)
+        comparison = _comparison(options, index, selection)
         currency = cost_currency(session.profile.agent, index)
     finally:
         index.close()
@@ -101,11 +103,24 @@ def _selection(session: RunSession, index: EpisodeIndex) -> Selection:
     return selection
 
 
-def _comparison(baseline: str | None, index: EpisodeIndex, selection: Selection) -> Comparison | None:
-    if baseline is None:
+def _comparison(options: Options, index: EpisodeIndex, selection: Selection) -> Comparison | None:
+    """Return the comparison with ``--baseline``: the models that were requested, if one of each answered alone.
+
+    Raises:
+        ConfigError: a fallback answered, and ``--allow-mixed`` is not given, or a selection mixes agents or models.
+    """
+    if options.baseline is None:
         return None
-    compared = Selection(env=selection.env, batch=baseline)
-    return compare(task_matrices(index, selection), task_matrices(index, compared))
+    sides = selection, Selection(env=selection.env, batch=options.baseline)
+    mixed = mixed_episodes(index, *sides)
+    if mixed and not options.allow_mixed:
+        counts = ", ".join(f"{pluralize(n, 'episode')} by {models}" for models, n in mixed.items())
+        raise ConfigError(
+            f"the comparison with {options.baseline} is not one of two models, because a fallback answered: {counts}; "
+            "play them again, or compare them all the same with --allow-mixed"
+        )
+    found = compare(*(task_matrices(index, side, by="model") for side in sides))
+    return msgspec.structs.replace(found, mixed=mixed)
 
 
 def _check_env(env: str, session: RunSession, stored: list[str]) -> None:

@@ -51,6 +51,7 @@ def print_comparison(comparison: Comparison, baseline: str) -> None:
         f"{comparison.n_unpaired} without a partner; success {_rate(comparison.success_rate)}, "
         f"baseline {_rate(comparison.baseline_rate)}; p = {comparison.p_value:.3g} (sign test)"
         + (f"; {comparison.shape_note}" if comparison.shape_note else "")
+        + (f"; a fallback answered: {', '.join(comparison.mixed)}" if comparison.mixed else "")
     )
 
 

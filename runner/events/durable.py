@@ -15,6 +15,7 @@ from runner.events import subjects
 from runner.types import Tokens
 from runner.types.fields import (
     AgentName,
+    AnsweringModels,
     BatchId,
     BatteryId,
     Boot,
@@ -61,6 +62,7 @@ class EpisodeCompleted(msgspec.Struct, kw_only=True):
     cost: Annotated[float | None, Meta(description="cost of all timesteps; null when no price is known")] = None
     unscored: Unscored = False
     fallback: Fallback = None
+    models: AnsweringModels = []
     currency: CostCurrency = None
 
 
@@ -91,6 +93,7 @@ class BatchCompleted(msgspec.Struct, kw_only=True):
         int | None, Meta(description="episodes that ended with an error, which are not scored; null in older events")
     ] = None
     n_planned: Annotated[int | None, Meta(description="episodes of the complete batch; null in older events")] = None
+    models: AnsweringModels = []
     currency: CostCurrency = None
 
 

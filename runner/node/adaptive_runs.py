@@ -60,8 +60,8 @@ class AdaptiveRuns:
         played = [part for part in parts if (part.spec.env, part.spec.model) == (spec.env, spec.model)]
         if any(part.spec.task_index > spec.task_index for part in played):
             return
-        rows = summarize_results(self._index, Selection(env=spec.env, agent=spec.agent, batch=battery_id))
-        rows = [row for row in rows if row.model == spec.model]
+        selection = Selection(env=spec.env, agent=spec.agent, requested=spec.model, batch=battery_id)
+        rows = summarize_results(self._index, selection)
         if sum(row.n for row in rows) < sum(part.n_done for part in played):
             return  # episodes were deleted since, so the interval is that of a few
         ((cost, n_tokens),) = self._index.select(_USED, (ended.batch_id,))

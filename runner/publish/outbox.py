@@ -22,7 +22,7 @@ from runner.store import EpisodeIndex, EpisodeRow
 from runner.store.episode_file import shared_fields
 from runner.store.index import FILE_NAME, Statement
 from runner.store.index_schema import COLUMNS, LOCAL, from_columns
-from runner.types import Tokens
+from runner.types import Tokens, split_models
 from runner.util.clock import Clock, new_ulid
 from runner.util.sqlite import FileState, file_state
 
@@ -103,7 +103,7 @@ def episode_event(episode: EpisodeRow, names: DurableNames) -> OutboxEvent:
     """Return the completion event of an episode."""
     tokens = (episode.tokens_prompt, episode.tokens_completion, episode.tokens_reasoning, episode.tokens_cached)
     event = EpisodeCompleted(
-        **shared_fields(episode, EpisodeCompleted),
+        **(shared_fields(episode, EpisodeCompleted) | {"models": split_models(episode.models)}),
         score=episode.reward,
         duration_sec=episode.duration_s,
         tokens=Tokens(*tokens),

@@ -26,14 +26,15 @@ from runner.query.syntax import All, Any, Node, Not, Term, Word, parse
 from runner.store.flags import FLAGS
 from runner.store.notes import Notes
 from runner.store.passages import TextPattern
-from runner.types import SHAPES, Outcome
+from runner.types import MIX, SHAPES, Outcome
 
 _OUTCOMES = tuple(str(outcome) for outcome in Outcome)
 _FIELDS = (
     Field(name="env", kind="text", description="environment"),
     Field(name="outcome", kind="text", description="how it ended", values=_OUTCOMES),
     Field(name="agent", kind="text", description="agent"),
-    Field(name="model", kind="text", description="model; none for baselines"),
+    Field(name="model", kind="text", description="model, also one that answered; none for baselines"),
+    Field(name="models", kind="text", description="all models that answered, such as a + b"),
     Field(name="reward", kind="number", description="sum of the step rewards"),
     Field(name="rounds", kind="number", description="number of steps"),
     Field(name="tokens", kind="number", description="prompt and completion tokens"),
@@ -77,7 +78,18 @@ _COLUMNS = {
     "flag": "flags",
     "data": "data_label",
 }
-_TEXT_COLUMNS = ("env", "data_label", "agent", "model", "outcome", "error_type", "node", "batch_id", "episode_id")
+_TEXT_COLUMNS = (
+    "env",
+    "data_label",
+    "agent",
+    "model",
+    "models",
+    "outcome",
+    "error_type",
+    "node",
+    "batch_id",
+    "episode_id",
+)
 _TEXT = " || ' ' || ".join(f"ifnull({column}, '')" for column in _TEXT_COLUMNS)
 """Text of a row in which words are found."""
 
@@ -192,6 +204,8 @@ class _Builder:
                 ids = sorted(find_ids(term, self._lookups))
                 found = self._bind(msgspec.json.encode(ids).decode())
                 return f"episode_id IN (SELECT value FROM json_each({found}))"
+            case _ if field.name == "model":
+                tests = [self._model(value, quoted) for value, quoted in zip(term.values, term.quoted, strict=True)]
             case _ if field.name == "flag":
                 tests = [self._flags(value, quoted) for value, quoted in zip(term.values, term.quoted, strict=True)]
             case _:
@@ -208,6 +222,13 @@ class _Builder:
         if numbers.high is not None:
             tests.append(f"({column}) <{'' if numbers.high_open else '='} {self._bind(numbers.high)}")
         return " AND ".join(tests)
+
+    def _model(self, value: str, quoted: bool) -> str:
+        wanted = ascii_lower(value)
+        if wanted == NONE and not quoted:
+            return self._text("models", value, quoted=quoted, prefix=False)
+        answered = f"'{MIX}' || lower(models) || '{MIX}' GLOB {self._bind(f'*{MIX}{_glob(wanted, quoted)}{MIX}*')}"
+        return f"({self._text('model', value, quoted=quoted, prefix=False)} OR {answered})"
 
     def _flags(self, value: str, quoted: bool) -> str:
         if value.lower() == NONE and not quoted:

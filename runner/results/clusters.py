@@ -25,7 +25,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         n: number of episodes.
         representative: id of the shortest of them, of the oldest if several are equally short.
         step: index of the representative's step that failed; None without one.
-        agents: number of episodes by agent and model.
+        agents: number of episodes by agent and models that answered.
         flags: number of episodes by flag.
         episodes: ids of the first ``SHOWN_IDS`` of them.
     """
@@ -60,7 +60,7 @@ class _Group:
 
     def add(self, row: EpisodeRow) -> None:
         self.n += 1
-        self.agents[row.agent if row.model is None else f"{row.agent} {row.model}"] += 1
+        self.agents[row.agent if row.models is None else f"{row.agent} {row.models}"] += 1
         if row.flags:
             self.flags[row.flags] += 1
         if len(self.episodes) < SHOWN_IDS:

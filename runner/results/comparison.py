@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import TypeAlias
 
@@ -9,8 +10,9 @@ import msgspec
 
 from runner.errors import ConfigError
 from runner.results.statistics import sign_test
+from runner.results.summary import ResultSource, Selection
 from runner.results.task_matrix import TaskGroup, TaskMatrix
-from runner.types import shape_note
+from runner.types import MIX, shape_note
 
 SIGNIFICANCE = 0.05
 """Largest p-value of a difference that counts as more than chance."""
@@ -44,6 +46,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         n_unpaired: number of tasks that only one of the two has.
         shapes: the shapes of requests of the selection in the compared tasks, "" for the usual one.
         baseline_shapes: those of the baseline.
+        mixed: number of episodes on both sides that a fallback answered, by the models that answered.
         p_value: of the exact two-sided sign test over the won and lost tasks.
     """
 
@@ -57,6 +60,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     p_value: float
     shapes: list[str] = []
     baseline_shapes: list[str] = []
+    mixed: dict[str, int] = {}
 
     @property
     def n_paired(self) -> int:
@@ -75,6 +79,33 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _Groups: TypeAlias = dict[TaskKey, TaskGroup]
+
+
+def mixed_episodes(source: ResultSource, *selections: Selection) -> dict[str, int]:
+    """Return how many of the selected episodes were not answered by one model as the others were, by their models.
+
+    They are those with the answers of several models, and those that a fallback played alone with a model that has
+    never been the first to answer for the one that was requested.
+
+    Raises:
+        StoreError: the index cannot be read.
+    """
+    groups: Counter[tuple[str, str, bool]] = Counter()
+    for selection in selections:
+        condition, parameters = selection.condition()
+        for model, models, is_fallback, n in source.select(_ANSWERED.format(condition=condition), parameters):
+            groups[model, models, bool(is_fallback)] += n
+    mixed: Counter[str] = Counter()
+    for (model, models, is_fallback), n in groups.items():
+        if MIX in models or (is_fallback and models != model and not groups[model, models, False]):
+            mixed[models] += n
+    return dict(mixed)
+
+
+_ANSWERED = """
+    SELECT model, models, fallback IS NOT NULL, count(*) FROM episodes
+    WHERE models IS NOT NULL AND {condition} GROUP BY 1, 2, 3
+"""
 
 
 def compare(selected: Sequence[TaskMatrix], baseline: Sequence[TaskMatrix]) -> Comparison:

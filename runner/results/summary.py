@@ -12,7 +12,7 @@ from runner.errors import StoreError
 from runner.results.statistics import wilson_interval
 from runner.store.index_schema import TIME_COLUMNS
 from runner.store.safe_json import finite
-from runner.types import UNRATED, Outcome, Tokens
+from runner.types import MIX, UNRATED, Outcome, Tokens
 from runner.types.time_shares import Cause, TimeShares
 
 _UNRATED_LIST = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
@@ -45,6 +45,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         env: name of the environment, ignoring case.
+        model: a model that was requested, or that has answered.
+        models: all models that answered, as ``join_models`` returns them.
+        requested: the model that was requested.
         batch: id of a batch or a battery.
         excluded_batch: id of a batch or a battery whose episodes are left out.
         shape: the shape of requests; "" for the usual one.
@@ -54,6 +57,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     env: str | None = None
     agent: str | None = None
     model: str | None = None
+    models: str | None = None
+    requested: str | None = None
     batch: str | None = None
     excluded_batch: str | None = None
     data_label: str | None = None
@@ -70,12 +75,14 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 _CONDITIONS = {
     "env": "env = :env COLLATE NOCASE",
     "agent": "agent = :agent",
-    "model": "model = :model",
+    "model": f"(model = :model OR instr('{MIX}' || models || '{MIX}', '{MIX}' || :model || '{MIX}') > 0)",
+    "models": "models = :models",
+    "requested": "model = :requested",
     "batch": ":batch IN (batch_id, battery_id)",
     "data_label": "data_label = :data_label",
     "mode": "mode = :mode",
     "shape": "shape = :shape",
-    "has_model": "(model IS NOT NULL) = :has_model",
+    "has_model": "(models IS NOT NULL) = :has_model",
     "excluded_batch": "NOT (batch_id = :excluded_batch OR battery_id IS :excluded_batch)",
 }
 
@@ -85,11 +92,12 @@ EVERYTHING = Selection()
 
 
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Aggregated results of one agent, model and shape of requests in one environment, with one data set and mode.
+    """Aggregated results of one agent, its models and a shape of requests in one environment, data set and mode.
 
     Rates and means cover the rated episodes and are None if there is none.
 
     Attributes:
+        model: the models that answered, see ``join_models``: no row of the first one has answers of a fallback.
         shape: what of the usual shape of requests the server refused, see ``join_shapes``; "" for nothing.
         baseline: whether no model was used; a baseline is not comparable with the rows of models.
         n: number of episodes.
@@ -153,7 +161,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
 def summarize_results(
     source: ResultSource, selection: Selection = EVERYTHING, *, by_batch: bool = False
 ) -> list[ResultRow]:
-    """Return one row per environment, data, mode, agent, model and shape; within an environment, baselines come last.
+    """Return one row per environment, data, mode, agent, models and shape; within an environment, baselines come last.
 
     Args:
         source: the index, or rows in memory.
@@ -182,7 +190,7 @@ _Key: TypeAlias = tuple[str, bool, str, str, str, str, str, str]
 
 
 class _Group(msgspec.Struct, frozen=True, array_like=True):
-    """Sums over the episodes of a batch, environment, data, mode, agent, model and shape that count alike."""
+    """Sums over the episodes of a batch, environment, data, mode, agent, models and shape that count alike."""
 
     batch_id: str
     env: str
@@ -228,7 +236,7 @@ _SUMS = ", ".join(
         *(f"sum({column})" for column in TIME_COLUMNS.values()),
     ]
 )
-_GROUPED = "batch_id, env, data_label, mode, agent, model, shape, outcome, unscored"
+_GROUPED = "batch_id, env, data_label, mode, agent, models, shape, outcome, unscored"
 _QUERY = f"SELECT {_GROUPED}, {_SUMS} FROM episodes WHERE {{condition}} GROUP BY {_GROUPED}"
 """One pass over all rows; the few groups are added here, because conditions in SQL would take longer."""
 

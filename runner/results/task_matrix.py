@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -71,7 +71,10 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class TaskMatrix(msgspec.Struct, frozen=True, kw_only=True):
-    """All attempts of one agent, model and shape of requests in one environment, data set and mode, by task."""
+    """All attempts of one agent, its models and a shape of requests in one environment, data set and mode, by task.
+
+    ``model`` is as in ``ResultRow``.
+    """
 
     env: str
     data_label: str
@@ -86,14 +89,21 @@ class TaskMatrix(msgspec.Struct, frozen=True, kw_only=True):
 msgspec.json.Decoder(TaskMatrix)  # ``convert`` could crash where two threads are the first to use nested structs
 
 
-def task_matrices(source: ResultSource, selection: Selection = EVERYTHING) -> list[TaskMatrix]:
-    """Return one matrix per environment, data, mode, agent, model and shape, with its tasks in their order.
+def task_matrices(
+    source: ResultSource, selection: Selection = EVERYTHING, *, by: Literal["models", "model"] = "models"
+) -> list[TaskMatrix]:
+    """Return one matrix per environment, data, mode, agent, models and shape, with its tasks in their order.
+
+    Args:
+        source: the index, or rows in memory.
+        selection: which episodes to list.
+        by: the column by which models differ: those that answered, or the one that was requested.
 
     Raises:
         StoreError: the index cannot be read, or has values that no episode has.
     """
     condition, parameters = selection.condition()
-    rows = source.select(_QUERY.format(condition=condition), parameters)
+    rows = source.select(_QUERY.format(condition=condition, by=by), parameters)
     try:
         return [_matrix(key, group) for key, group in groupby(rows, key=lambda row: row[:_N_KEY])]
     except (ValueError, OverflowError) as exc:
@@ -109,7 +119,8 @@ def estimates(tasks: Iterable[TaskGroup]) -> list[Estimate]:
 _KEY = "env, data_label, mode, agent, model, shape"
 _N_KEY = 6
 _QUERY = f"""
-    SELECT {_KEY}, task_index, episode_id, batch_id, outcome, success, reward, {IS_RATED} AS rated
+    SELECT {_KEY.replace("model", "{by} AS model")}, task_index, episode_id, batch_id,
+        outcome, success, reward, {IS_RATED} AS rated
     FROM episodes
     WHERE {{condition}}
     ORDER BY {_KEY}, task_index, episode_id

@@ -22,6 +22,7 @@ from runner.types import (
     TimeStep,
     Tokens,
     ToolSchema,
+    count_models,
     fallback_endpoints,
     is_unscored,
     join_shapes,
@@ -55,7 +56,11 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EpisodeRecord(EpisodeHeader, kw_only=True):
-    """Content of an episode file; ``tokens`` and ``cost`` are sums over the steps (``cost``: None if none has one)."""
+    """Content of an episode file; ``tokens`` and ``cost`` are sums over the steps (``cost``: None if none has one).
+
+    ``models`` has the number of steps that each model answered, in the order of the first; the model of an endpoint is
+    the one of the profile, whatever its server calls it.
+    """
 
     env_episode_id: str | None = None
     ended_at: datetime
@@ -65,6 +70,7 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     success: bool
     reward: float
     rounds: int
+    models: dict[str, int] = msgspec.field(default_factory=dict)
     tokens: Tokens
     cost: float | None = None
     reset_observation: StoredChat
@@ -154,11 +160,16 @@ def episode_record(
         **shared_fields(header, EpisodeRecord),
         rounds=len(steps),
         reward=finite(sum(step.reward for step in steps)),
+        models=_models(steps),
         tokens=sum((step.tokens for step in steps if step.tokens is not None), Tokens()),
         cost=finite(sum(costs)) if costs else None,
         timesteps=list(steps),
         **rest,
     )
+
+
+def _models(steps: Iterable[TimeStep]) -> dict[str, int]:
+    return count_models((step.endpoint, step.model) for step in steps)
 
 
 def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
@@ -172,6 +183,7 @@ def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
     if any(step.tool_schemas_ref not in refs for step in record.timesteps):
         raise StoreError(f"{path} refers to tool schemas that it does not contain; move it away")
     check_header(record, path)
+    record.models = record.models or _models(record.timesteps)  # files of earlier versions have none
     return record
 
 

@@ -41,6 +41,7 @@ class StepOutline(msgspec.Struct):
     observation: msgspec.Raw
     reward: float
     endpoint: str | None = None
+    model: str | None = None
     warnings: tuple[str, ...] = ()
 
 

@@ -14,9 +14,9 @@ import msgspec
 
 from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.store.episode_store import EpisodeFile
-from runner.store.failures import FOUND_COLUMNS, row_findings, shared_text
+from runner.store.failures import row_findings, shared_text
 from runner.store.safe_json import finite
-from runner.types import Mode, Outcome
+from runner.types import Mode, Outcome, join_models
 from runner.types.time_shares import Cause, TimedStep, time_shares
 from runner.util.safe_values import escape_surrogates
 from runner.util.sqlite import SqliteSchema
@@ -30,6 +30,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         model_s: total seconds of all model answers; None if no model answered.
         error_type: ``error.type`` of the error that ended the episode.
+        models: the models that answered, see ``join_models``.
         fallback: model endpoints that answered in place of a failed one, joined by commas.
         shape: the shape of requests that its steps were played under, see ``join_shapes``.
         unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
@@ -75,6 +76,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cost: float | None
     model_s: float | None = None
     error_type: str | None
+    models: str | None = None
     fallback: str | None = None
     shape: str = ""
     unscored: bool = False
@@ -103,7 +105,7 @@ LOCAL = "local"
 # From version 5 on, the tables from "events" to "streams" record what was delivered, which no file can restore. They
 # are kept; only the tables derived from the episode files are replaced.
 _FIRST_DURABLE_VERSION = 5
-_VERSION = 9
+_VERSION = 10
 
 TIME_COLUMNS: Final[Mapping[Cause, str]] = {
     "queue": "queue_s",
@@ -117,9 +119,9 @@ TIME_COLUMNS: Final[Mapping[Cause, str]] = {
 """Columns with the seconds of an episode's steps, by what they were spent on."""
 
 RESULT_COLUMNS = (
-    *("batch_id", "env", "data_label", "mode", "agent", "model", "shape", "outcome", "unscored"),
+    *("batch_id", "env", "data_label", "mode", "agent", "models", "shape", "outcome", "unscored"),
     *("success", "reward", "rounds", "duration_s", "cost", "model_s"),
-    *("tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached", "task_index", "battery_id"),
+    *("tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached", "task_index", "battery_id", "model"),
     *("energy_j", "energy_shared", "gpu_s", *TIME_COLUMNS.values(), "times_about"),
 )
 _RESULT_INDEX = f"CREATE INDEX IF NOT EXISTS results ON episodes ({', '.join(RESULT_COLUMNS)})"
@@ -150,24 +152,6 @@ _DERIVED = f"""
 """
 
 
-def _migration(*unknown: str) -> str:
-    """Return what keeps the rows of an earlier version, whose episodes all had the usual shape."""
-    columns = (*EpisodeRow.__struct_fields__, "size", "mtime_ns")
-    kept = ", ".join(name for name in columns if name not in ("shape", *unknown))
-    return f"""
-    BEGIN IMMEDIATE;
-    DROP TRIGGER announced;
-    ALTER TABLE episodes RENAME TO old_episodes;
-    {_EPISODES};
-    INSERT INTO episodes ({kept}, shape) SELECT {kept}, '' FROM old_episodes;
-    DROP TABLE old_episodes;
-    {_END}
-"""
-
-
-_WITHOUT_FINDINGS = _migration(*FOUND_COLUMNS, "currency")
-"""Keeps the rows of versions 6 and 7 without flags, failures and currency; ``fill_findings`` adds those of today."""
-
 # Compared columns have the same type, as SQLite does not use an index otherwise.
 # The event of an episode has only an id: the rest follows from the row of the episode. Each event has one mark per sink
 # until it is delivered everywhere; then only its id stays, so that it is never sent again.
@@ -193,7 +177,6 @@ SCHEMA = SqliteSchema(
     ),
     upgrade=f"BEGIN IMMEDIATE; DROP TABLE IF EXISTS episodes; DROP TABLE IF EXISTS damaged; {_DERIVED}",
     upgrade_from=_FIRST_DURABLE_VERSION,
-    migrations={6: _WITHOUT_FINDINGS, 7: _WITHOUT_FINDINGS, 8: _migration()},
     indexes=(_RESULT_INDEX, _UNKNOWN_INDEX),
     kept_probes=(
         "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
@@ -208,7 +191,7 @@ SCHEMA = SqliteSchema(
 def episode_row(record: EpisodeRecord, content: EpisodeRecord | None = None) -> EpisodeRow:
     """Return the index row of an episode; ``content``: see ``EpisodeIndex.insert``."""
     return EpisodeRow(
-        **shared_fields(record, EpisodeRow),
+        **(shared_fields(record, EpisodeRow) | {"models": join_models(record.model, record.models)}),
         tokens_prompt=record.tokens.prompt,
         tokens_completion=record.tokens.completion,
         tokens_reasoning=record.tokens.reasoning,
@@ -237,7 +220,7 @@ def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:
 
 _SHARED_COLUMNS = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
-    *("error_type", "fallback", "shape", "flags", "failure", "currency"),
+    *("error_type", "models", "fallback", "shape", "flags", "failure", "currency"),
 )
 """Columns in which many rows have the same text."""
 

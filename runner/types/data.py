@@ -6,6 +6,7 @@ Messages and tool calls follow the OpenAI chat format. Times are in seconds unle
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, takewhile
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
@@ -200,6 +201,30 @@ def fallback_endpoints(answers: Iterable[tuple[str | None, Sequence[str]]]) -> s
     """Return the endpoints that answered for a failed one, joined by commas, from endpoint and warnings of answers."""
     fallbacks = (name for name, warnings in answers if name and warnings and skipped_endpoints(name, warnings))
     return ", ".join(dict.fromkeys(fallbacks)) or None
+
+
+MIX = " + "
+"""Joins the models that answered to one text, such as ``qwen35_9b + qwen3:8b``."""
+
+
+def count_models(answers: Iterable[tuple[str | None, str | None]]) -> dict[str, int]:
+    """Return how many steps each model answered, in the order of the first, from endpoint and model of the steps."""
+    return dict(Counter(model for endpoint, model in answers if endpoint and model))
+
+
+def join_models(model: str | None, answered: Iterable[str]) -> str | None:
+    """Return the models that answered as one text, the same for the same models; ``model`` if none did.
+
+    Args:
+        model: the model that was requested, which comes first; None for an agent that uses none.
+        answered: the models that answered.
+    """
+    return MIX.join(sorted(set(answered), key=lambda name: (name != model, name))) or model
+
+
+def split_models(models: str | None) -> list[str]:
+    """Return the names in a text of ``join_models``; empty for None."""
+    return models.split(MIX) if models else []
 
 
 class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):

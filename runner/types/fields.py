@@ -19,6 +19,13 @@ NodeName: TypeAlias = Annotated[str, Meta(description="name of the node")]
 EnvName: TypeAlias = Annotated[str, Meta(description="name of the environment")]
 AgentName: TypeAlias = Annotated[str, Meta(description="name of the agent")]
 ModelName: TypeAlias = Annotated[str | None, Meta(description="name of the model; null for agents that use none")]
+AnsweringModels: TypeAlias = Annotated[
+    list[str],
+    Meta(
+        description="models that answered, `model` first; `model` alone if none did; empty for agents that use none, "
+        "and in older events"
+    ),
+]
 ProfileId: TypeAlias = Annotated[str, Meta(description="id of the profile")]
 Pid: TypeAlias = Annotated[int, Meta(description="process id of the operating system")]
 TaskIndex: TypeAlias = Annotated[int, Meta(description="index of the task, modulo the environment's number of tasks")]
