@@ -141,24 +141,11 @@ class StateDirLibrary:
         before, self._n_rows = self._n_rows, _count(self._open()[1])
         return before != self._n_rows
 
-    def complete(self, should_stop: Callable[[], bool]) -> int:
-        """Add the flags and failures that rows of an earlier version lack, and remove the trash of killed consoles.
-
-        Args:
-            should_stop: checked every hundred files.
-
-        Returns:
-            The number of completed rows.
-
-        Raises:
-            StoreError: the index cannot be read or written.
-        """
-        from runner.store.index_opening import fill_findings
+    def remove_trash(self) -> None:
+        """Remove the trash of killed consoles; raises ``StoreError``."""
         from runner.store.trash import remove_abandoned_trash
 
-        store, index = self._open()
-        remove_abandoned_trash(store.data_dir)
-        return fill_findings(store, index, should_stop)
+        remove_abandoned_trash(self._open()[0].data_dir)
 
     def lookups(self) -> Mapping[str, Lookup]:
         """Return what finds the ids of episodes by their notes and texts; raises ``StoreError``."""

@@ -95,7 +95,7 @@ class NodeSession(Session):
         self._start = asyncio.Event()
         self._since = MIN_HISTORY
         self._repair = EpisodeRepair(self.store, self._library)
-        self._starting = self._is_closed = False
+        self._starting = False
         self._to_resume: list[str] = []
         self._location: StateLocation | None = None
         self._located = asyncio.Event()
@@ -170,7 +170,6 @@ class NodeSession(Session):
 
     async def close(self) -> None:
         """Close the index of episodes; the node keeps running."""
-        self._is_closed = True
         await asyncio.to_thread(self._library.close)
         for log in self.logs:
             log.close()
@@ -227,8 +226,7 @@ class NodeSession(Session):
             self.store.set_link(BusLink("failed", str(exc)))
             return
         with contextlib.suppress(RunnerError):  # the next start goes on
-            if await asyncio.to_thread(self._library.complete, lambda: self._is_closed):
-                self.store.apply_stored(())
+            await asyncio.to_thread(self._library.remove_trash)
 
     async def _keep_node(self, location: StateLocation) -> None:
         """Start the node where it is not running: now, and after each call of ``start_node``."""

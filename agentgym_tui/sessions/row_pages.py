@@ -17,10 +17,10 @@ N_SPARE_PAGES: Final = 10
 
 _PAGE: Final = "WHERE (episode_id, batch_id) > (?, ?) ORDER BY episode_id, batch_id LIMIT ?"
 _STATE: Final = f"""
-    SELECT count(*), max(episode_id), max(mtime_ns), sum(mtime_ns % 1000000007), sum(size), sum(flags IS NULL)
-    FROM (SELECT episode_id, mtime_ns, size, flags FROM episodes {_PAGE})
+    SELECT count(*), max(episode_id), max(mtime_ns), sum(mtime_ns % 1000000007), sum(size)
+    FROM (SELECT episode_id, mtime_ns, size FROM episodes {_PAGE})
 """
-"""Changes with the files of the rows of a page, and with flags that were not known before."""
+"""Changes with the files of the rows of a page."""
 _LAST_DROPPED: Final = """
     SELECT episode_id, batch_id FROM episodes ORDER BY episode_id DESC, batch_id DESC LIMIT 1 OFFSET ?
 """

@@ -51,7 +51,7 @@ def _time(episode: Any) -> Value:  # noqa: ANN401 - a stored or live episode
 
 
 def _flags(episode: Any) -> Value | tuple[Value, ...]:  # noqa: ANN401 - a stored or live episode
-    """Return the flags of an episode; None if it has none, an empty tuple if they are not known yet."""
+    """Return the flags of an episode; None if it has none, an empty tuple if they are not known."""
     flags: str | None = getattr(episode, "flags", None)
     return () if flags is None else tuple(flags.split(",")) if flags else None
 

@@ -95,17 +95,17 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     n_rated: int
     n_success: int
     n_errors: int
-    n_unscored: int
+    n_unscored: int = 0
     outcomes: dict[str, int]
     mean_reward: float | None
     success_rate: float | None
     success_interval: tuple[float, float] | None
     mean_rounds: float | None
     tokens: Tokens
-    cost: float | None
-    latency_s: float | None
-    answers: dict[str, int]
-    shapes: dict[str, int]
+    cost: float | None = None
+    latency_s: float | None = None
+    answers: dict[str, int] = {}
+    shapes: dict[str, int] = {}
 
 
 class ModelsTotals(Totals, frozen=True, kw_only=True):
@@ -135,8 +135,8 @@ class BatchResult(Totals, frozen=True, kw_only=True):
     env: str
     agent: str
     model: str | None
-    models: list[str]
-    by_models: list[ModelsTotals]
+    models: list[str] = msgspec.field(default_factory=list)
+    by_models: list[ModelsTotals] = msgspec.field(default_factory=list)
     baseline: bool
     mode: str
     data_label: str

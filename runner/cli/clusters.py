@@ -14,7 +14,7 @@ from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.results.clusters import Cluster, find_clusters
 from runner.store import EpisodeStore
 from runner.store.flags import FLAGS
-from runner.store.index_opening import open_filled_index
+from runner.store.index_opening import open_index_to_read
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import one_line, pluralize
@@ -35,7 +35,7 @@ def main_clusters(argv: Sequence[str]) -> int:
     if not (data_dir / "runs").is_dir():
         print_stderr(f"No episodes in {data_dir} yet")
         return 0
-    with closing(open_filled_index(EpisodeStore(data_dir))) as index:
+    with closing(open_index_to_read(EpisodeStore(data_dir))) as index:
         clause = f"WHERE ({condition.sql}) AND failure IS NOT NULL ORDER BY episode_id"
         clusters = find_clusters(index.rows(clause, condition.parameters))
     if options.json:

@@ -21,7 +21,7 @@ from runner.query.episodes import Condition, order_by, text_patterns
 from runner.query.syntax import parse
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.failures import flag_names, parse_line
-from runner.store.index_opening import open_filled_index
+from runner.store.index_opening import open_index_to_read
 from runner.store.index_schema import EpisodeRow
 from runner.store.passages import PassageKind, TextPattern, find_hits
 from runner.types import is_reward_unknown, split_models
@@ -56,7 +56,7 @@ def main_episodes(argv: Sequence[str]) -> int:
         print_stderr(f"No episodes in {data_dir} yet")
         return 0
     store = EpisodeStore(data_dir)
-    with closing(open_filled_index(store)) as index:
+    with closing(open_index_to_read(store)) as index:
         if options.hits:
             found = islice(_hits(store, _rows(index, condition, options.sort), patterns), options.limit)
             return write_result(0, lambda: _print_hits(found, as_json=options.json))

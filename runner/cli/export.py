@@ -20,7 +20,7 @@ from runner.formats.format import find_format, writable_formats
 from runner.formats.selection import Filters, select_candidates
 from runner.formats.training import Audit, audit_episodes
 from runner.store import EpisodeStore
-from runner.store.index_opening import open_filled_index
+from runner.store.index_opening import open_index_to_read
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import pluralize
@@ -41,7 +41,7 @@ def main_export(argv: Sequence[str]) -> int:
     filters = Filters(first_success=options.first_success, drop_flat=options.drop_flat, balanced=options.balanced)
     condition = query_condition(query, data_dir, now)
     store = EpisodeStore(data_dir)
-    with closing(open_filled_index(store)) as index:
+    with closing(open_index_to_read(store)) as index:
         candidates, left_out = select_candidates(
             index, condition.sql, condition.parameters, filters, by_task=target is not None and target.by_task
         )

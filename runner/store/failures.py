@@ -114,7 +114,7 @@ def shared_text(text: str) -> str:
 
 
 def flag_names(flags: str | None) -> tuple[str, ...]:
-    """Return the names in the column ``flags``; none while they are not known yet."""
+    """Return the names in the column ``flags``; none if they are not known."""
     return tuple(flags.split(",")) if flags else ()
 
 

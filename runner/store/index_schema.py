@@ -42,10 +42,10 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         unsplit_s: seconds of model answers that belong to none of the known parts.
         endpoint_s: seconds of failed requests.
         times_about: whether parts of the time are estimates from the server's metrics.
-        flags: names of the flags, joined by commas; None if they are not known yet, as in rows of earlier versions.
+        flags: names of the flags, joined by commas; None if its steps are damaged.
         failure: ``Failure.line`` of a failed episode; None for others.
         failed_step: index of the step that failed; None without one.
-        currency: currency of ``cost``; None if no price was known, or while ``flags`` are not known.
+        currency: currency of ``cost``; None if no price was known.
     """
 
     episode_id: str
@@ -130,9 +130,6 @@ _RESULT_INDEX = f"CREATE INDEX IF NOT EXISTS results ON episodes ({', '.join(RES
 Without it, results take four times as long.
 """
 
-_UNKNOWN_INDEX = "CREATE INDEX IF NOT EXISTS unknown ON episodes (batch_id, episode_id) WHERE flags IS NULL"
-"""Finds the rows without flags at once; there are none but in an index that was taken over."""
-
 _EPISODES = f"CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID"
 _END = f"""
     CREATE TRIGGER announced AFTER INSERT ON episodes BEGIN
@@ -140,7 +137,6 @@ _END = f"""
             WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = 'episode:' || new.episode_id);
     END;
     {_RESULT_INDEX};
-    {_UNKNOWN_INDEX};
     PRAGMA user_version = {_VERSION};
     COMMIT;
 """
@@ -177,7 +173,7 @@ SCHEMA = SqliteSchema(
     ),
     upgrade=f"BEGIN IMMEDIATE; DROP TABLE IF EXISTS episodes; DROP TABLE IF EXISTS damaged; {_DERIVED}",
     upgrade_from=_FIRST_DURABLE_VERSION,
-    indexes=(_RESULT_INDEX, _UNKNOWN_INDEX),
+    indexes=(_RESULT_INDEX,),
     kept_probes=(
         "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
         "SELECT sink, n, state, stream, seq, reason, at FROM marks LIMIT 0",

@@ -6,7 +6,7 @@ import logging
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -45,8 +45,6 @@ class SqliteSchema(msgspec.Struct, frozen=True):
         upgrade: script that replaces only the tables that are derived, in one transaction, and sets ``user_version``;
             None: a file is always replaced as a whole.
         upgrade_from: lowest version whose other tables ``upgrade`` may keep.
-        migrations: by an earlier version, a script that changes its tables, in one transaction, and sets
-            ``user_version``; a file of that version that it does not fit is upgraded or replaced.
         kept_probes: queries that fail unless the file has the tables that ``upgrade`` keeps.
         indexes: statements that add indexes which files of earlier versions lack, and which only save time.
         source: what the file is rebuilt from, for messages.
@@ -59,7 +57,6 @@ class SqliteSchema(msgspec.Struct, frozen=True):
     probes: tuple[str, ...]
     upgrade: str | None = None
     upgrade_from: int = 0
-    migrations: Mapping[int, str] = msgspec.field(default_factory=dict)
     kept_probes: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
     source: str = "the episode files"
@@ -210,7 +207,6 @@ def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
     if check_result != "ok":
         raise _IncompatibleDatabase(check_result)
     _probe(connection, schema.kept_probes)
-    version = _migrate(connection, version, schema)
     try:
         if version != schema.version:
             raise _IncompatibleDatabase(f"its schema is {version}, expected {schema.version}")
@@ -224,22 +220,6 @@ def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
     for index in schema.indexes:
         with suppress(sqlite3.OperationalError):  # another process is writing; the next start adds it
             connection.execute(index)
-
-
-def _migrate(connection: sqlite3.Connection, version: int, schema: SqliteSchema) -> int:
-    """Run the migration from a version if there is one; return the version of the tables afterwards."""
-    if (script := schema.migrations.get(version)) is None:
-        return version
-    try:
-        with _sql_errors_as_incompatible():
-            connection.executescript(script)
-    except _IncompatibleDatabase as exc:
-        logger.info("the tables of version %d cannot be kept: %s", version, exc)
-        return version
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-    return schema.version
 
 
 def _probe(connection: sqlite3.Connection, probes: tuple[str, ...]) -> None:

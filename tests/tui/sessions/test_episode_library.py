@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -72,18 +71,6 @@ def test_new_episodes_are_listed(tmp_path: Path) -> None:
     assert len(library.rows()) == 1
     record_episodes(tmp_path)
     assert len(library.rows()) == 2
-    library.close()
-
-
-def test_rows_of_an_earlier_version_get_their_flags_from_the_files(tmp_path: Path) -> None:
-    records = record_episodes(tmp_path, 2, end={"outcome": Outcome.TRUNCATED, "success": False})
-    with closing(open_index(EpisodeStore(tmp_path))) as index, index.transaction() as connection:
-        connection.execute("UPDATE episodes SET flags = NULL, failure = NULL")
-    library = StateDirLibrary(lambda: tmp_path)
-    assert {row.flags for row in library.rows()} == {None}
-    assert library.complete(lambda: False) == len(records)
-    assert {(row.flags, row.failure) for row in library.rows()} == {("truncated,unearned", "limit: truncated")}
-    assert episode_from_record(records[0]).found_flags == (("truncated", None), ("unearned", 0))
     library.close()
 
 

@@ -106,6 +106,7 @@ def test_an_episode_event_contains_the_record(index: EpisodeIndex) -> None:
         "cost": record.cost,
         "unscored": False,
         "fallback": None,
+        "models": ["small"],
         "currency": "EUR",
     }
 
@@ -114,10 +115,11 @@ def test_an_episode_event_names_the_fallback_that_answered(index: EpisodeIndex, 
     recording = _new_episode(index)
     recording.start()
     recording.play(make_step(0, endpoint="gateway", model="m"))
-    recording.play(make_step(1, endpoint="ollama", model="m", warnings=("gateway: HTTP 500",)))
+    recording.play(make_step(1, endpoint="ollama", model="small", warnings=("gateway: HTTP 500",)))
     recording.end()
     sent = _event_of(index)
-    assert validate(sent.type, sent.payload)["fallback"] == "ollama"
+    event = validate(sent.type, sent.payload)
+    assert (event["fallback"], event["model"], event["models"]) == ("ollama", "small", ["small", "m"])
     index.close()
     (outbox.data_dir / "index.sqlite").unlink()
     with open_outbox(outbox.data_dir) as rebuilt:

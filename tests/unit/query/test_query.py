@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentgym_tui.state.episode_query import model_runs
 from runner.query.episodes import FIELDS, episode_condition
 from runner.query.fields import Value, ascii_lower
 from runner.query.matching import compile_query
@@ -105,6 +106,7 @@ ROWS = [
         "episode_id": IDS[n % 3],
         "env": env,
         "model": model,
+        "models": model and (model, "small + x", f"{model} + small")[n % 3],
         "agent": agent,
         "outcome": outcome,
         "reward": reward,
@@ -142,6 +144,9 @@ def found_in_memory(text: str) -> list[int]:
         def get(row: Mapping[str, object]) -> Value | tuple[Value, ...]:
             if name == "flag":
                 return () if row["flags"] is None else tuple(str(row["flags"]).split(",")) if row["flags"] else None
+            if name == "model":
+                runs = model_runs(row["models"] and str(row["models"]))
+                return runs and (*runs, str(row["model"]))
             value = row[names.get(name, name)]
             assert value is None or isinstance(value, str | float | int | datetime)
             return value
@@ -149,7 +154,7 @@ def found_in_memory(text: str) -> list[int]:
         return get
 
     def word_test(word: str) -> Callable[[Mapping[str, object]], bool]:
-        words = ("env", "agent", "outcome", "model")
+        words = ("env", "agent", "outcome", "model", "models")
         return lambda row: ascii_lower(word) in ascii_lower(" ".join(str(row[name] or "") for name in words))
 
     lookups = {"tag": lambda tag, _: IDS[:1] if tag == "todo" else ()}
@@ -164,6 +169,12 @@ TERMS = st.sampled_from(
             'agent:"re*ct"',
             "model:none",
             "model:QWEN*",
+            "model:Small",
+            'model:"small + X"',
+            "model:s*l",
+            "model:?",
+            'models:"small + x"',
+            "models:small",
             "outcome:success,failure",
             "reward>0.5",
             "reward<=0.5",
@@ -203,6 +214,9 @@ def test_index_and_memory_find_the_same(text: str) -> None:
 def test_terms_select_what_they_name() -> None:
     assert {ROWS[n]["env"] for n in found_in_index("env:babyai")} == {"BabyAI"}
     assert {ROWS[n]["model"] for n in found_in_index("model:none")} == {None}
+    assert found_in_index("model:small rounds<12") == [8, 10, 11]
+    assert found_in_index("model:qwen3:8b rounds<12") == [8, 9, 10, 11]
+    assert found_in_index("models:qwen3:8b rounds<12") == [9]
     assert found_in_index("time:90s") == [3]
     assert found_in_index("since:90m") == [0, 1]
     assert found_in_index("rounds:2..3 OR rounds>29") == [2, 3, 30, 31]

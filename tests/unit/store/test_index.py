@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore, open_index
 from runner.store import index as store_index
-from runner.store.index_opening import fill_findings
 from runner.store.index_schema import episode_row
 from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import (
@@ -140,55 +139,19 @@ def test_the_row_of_a_played_episode_has_what_its_file_shows(episode_store: Epis
     assert row == episode_row(episode_store.load(recording.file))
 
 
-def test_rows_of_the_version_before_are_kept_and_get_their_flags_afterwards(
+def test_an_index_of_an_earlier_version_is_read_again_from_the_files_and_keeps_its_events(
     episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
-    recordings = record_episodes(episode_store, index)
+    record_episodes(episode_store, index)
     before, events = newest_rows(index), index.select("SELECT * FROM events")
     index.close()
-    as_version_6(database_path(episode_store))
-    recordings[1].file.unlink()
-    recordings[2].file.write_bytes(recordings[2].file.read_bytes() + b" ")
-    os.utime(recordings[2].file, ns=(0, 0))
-    upgraded = open_index(episode_store)
-    rows = {row.episode_id: row for row in newest_rows(upgraded)}
-    assert [rows[each.header.episode_id].flags for each in (recordings[0], recordings[2])] == [None, ""]
-    assert len(rows) == 2
-    assert upgraded.select("SELECT * FROM events") == events
-    assert fill_findings(episode_store, upgraded, lambda: True) == 0
-    assert fill_findings(episode_store, upgraded) == 1
-    assert fill_findings(episode_store, upgraded) == 0
-    assert {row.episode_id for row in before if row in newest_rows(upgraded)} == rows.keys()
-    record_episodes(episode_store, upgraded, 1)
-    assert len(upgraded.select("SELECT * FROM events")) == len(events) + 1
-    upgraded.close()
-
-
-def test_rows_of_version_7_are_kept_and_get_their_currency_afterwards(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    RecordedEpisode(episode_store, index, model="small", currency="EUR").record_episode()
-    ((before,), events) = newest_rows(index), index.select("SELECT * FROM events")
-    index.close()
-    drop_columns(database_path(episode_store), "currency", "shape")
-    execute(database_path(episode_store), "PRAGMA user_version = 7")
+    path = database_path(episode_store)
+    execute(path, "DROP INDEX results")
+    execute(path, "ALTER TABLE episodes DROP COLUMN models")
+    execute(path, "PRAGMA user_version = 9")
     with closing(open_index(episode_store)) as upgraded:
-        (row,) = newest_rows(upgraded)
-        assert (row.currency, row.flags, row.reward) == (None, None, before.reward)
-        assert fill_findings(episode_store, upgraded) == 1
-        assert newest_rows(upgraded) == [before]
+        assert newest_rows(upgraded) == before
         assert upgraded.select("SELECT * FROM events") == events
-
-
-def test_rows_of_version_8_are_kept_with_the_usual_shape(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    RecordedEpisode(episode_store, index, model="small", currency="EUR").record_episode()
-    (before,) = newest_rows(index)
-    index.close()
-    drop_columns(database_path(episode_store), "shape")
-    execute(database_path(episode_store), "PRAGMA user_version = 8")
-    with closing(open_index(episode_store)) as upgraded:
-        assert newest_rows(upgraded) == [before]
-        assert upgraded.select("SELECT shape, flags FROM episodes") == [("", "")]
 
 
 def test_the_row_has_the_shapes_of_all_steps(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -202,30 +165,6 @@ def test_the_row_has_the_shapes_of_all_steps(episode_store: EpisodeStore, index:
     assert row.shape == "tools as text, folded system"
     assert row == episode_row(episode_store.load(recording.file))
     assert recording.file.read_bytes().count(b'"shape"') == 3
-
-
-def test_an_index_that_only_claims_the_version_before_is_rebuilt(
-    episode_store: EpisodeStore, index: EpisodeIndex
-) -> None:
-    record_episodes(episode_store, index)
-    before = newest_rows(index)
-    index.close()
-    path = database_path(episode_store)
-    as_version_6(path)
-    execute(path, "ALTER TABLE episodes RENAME COLUMN reward TO prize")
-    assert read_rows(episode_store) == before
-
-
-def as_version_6(path: Path) -> None:
-    execute(path, "DROP INDEX unknown")
-    drop_columns(path, "flags", "failure", "failed_step", "currency", "shape")
-    execute(path, "PRAGMA user_version = 6")
-
-
-def drop_columns(path: Path, *columns: str) -> None:
-    execute(path, "DROP INDEX IF EXISTS results")  # has the column of shapes
-    for column in columns:
-        execute(path, f"ALTER TABLE episodes DROP COLUMN {column}")
 
 
 def execute(path: Path, statement: str) -> None:
