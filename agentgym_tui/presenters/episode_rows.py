@@ -203,9 +203,7 @@ def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
 def _agent_text(episode: ListedEpisode) -> SafeText:
     agent = sanitize_line(episode.agent, 60) or UNKNOWN
     agent_and_model = trusted(f"{agent} {sanitize_line(episode.models, 80)}") if episode.models else agent
-    if not episode.fallback:
-        return agent_and_model
-    return fill_in("{} {}, {}", FALLBACK_MARK, masked_line(episode.fallback, 40), agent_and_model)
+    return join([FALLBACK_MARK, agent_and_model], " ") if episode.fallback else agent_and_model
 
 
 def reward_text(episode: ListedEpisode) -> SafeText:

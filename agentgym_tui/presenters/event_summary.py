@@ -159,6 +159,8 @@ def _event_parts(event: DurableEvent) -> Iterator[SafeText]:
             if event.n_errors:
                 yield pluralize(event.n_errors, "error")
             yield trusted(f"mean reward {format_reward(event.mean_reward)}")
+            if len(event.models) > 1:
+                yield sanitize_line(join_models(event.model, event.models), 80)
         case FieldStatus():
             yield sanitize_line(f"{event.role} {event.status}", 60)
             yield sanitize_line(event.config, 60)

@@ -66,6 +66,10 @@ class RudeModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stopping.set()
+        self.kill()
+
+    def kill(self) -> None:
+        """Accept no more connections; a behavior that calls it and sends nothing breaks its own."""
         self._server.shutdown()
         self._server.server_close()
 

@@ -201,6 +201,7 @@ def row(n: int = 0, **fields: Any) -> EpisodeRow:  # noqa: ANN401
         "cost": None,
         "error_type": None,
     }
+    defaults["models"] = fields.get("model")
     return EpisodeRow(**{"episode_id": episode_id(n), "batch_id": batch_id(0), **defaults, **fields})
 
 

@@ -64,9 +64,15 @@ def make_reader(log: EventLog, query: EventQuery | None = None) -> EventReader:
         (EPISODE_COMPLETED, completed(1), "Wordle success · reward 0.75 · 3 rounds · oracle", episode_id(1)),
         (
             EPISODE_COMPLETED,
-            completed(1, agent="react", model="big", fallback="http://me:pw@host, olla\x1bma"),
-            "Wordle success · reward 0.75 · 3 rounds · react big · ↷ answered by http://***@host, olla␛ma",
+            completed(1, agent="react", model="big", fallback="http://me:pw@host, olla\x1bma", models=["big", "a\x1b"]),
+            "Wordle success · reward 0.75 · 3 rounds · react big + a␛ · ↷ answered by http://***@host, olla␛ma",
             episode_id(1),
+        ),
+        (
+            BATCH_COMPLETED,
+            batch_completed(model="b", models=["a", "b"]),
+            "Wordle completed · 10 episodes · success 70% · mean reward 0.5 · b + a",
+            "",
         ),
         (BATCH_COMPLETED, batch_completed(), "Wordle completed · 10 episodes · success 70% · mean reward 0.5", ""),
         (

@@ -58,7 +58,7 @@ async def test_rates_matrix_episode_and_comparison_by_keyboard() -> None:
         await pilot.press("enter")
         await wait_for_widget_text(pilot, SUMMARY, "8 match env:Wordle agent:react")
         filters = app.ui_state.filters["episodes"]
-        assert filters == f"env:Wordle agent:react model:qwen35_9b task:0 batch:{NEW},{OLD} data:upstream"
+        assert filters == f"env:Wordle agent:react models:qwen35_9b task:0 batch:{NEW},{OLD} data:upstream"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ async def test_keys_list_the_episodes_behind_the_numbers_of_a_row(keys: list[str
         await pilot.press("j", *keys)
         await wait_for_widget_text(pilot, SUMMARY, f"240 episodes · {n} match")
         assert isinstance(app.screen, EpisodesScreen)
-        assert app.ui_state.filters["episodes"] == f"env:Wordle agent:react model:llama4-scout{term} data:upstream"
+        assert app.ui_state.filters["episodes"] == f"env:Wordle agent:react models:llama4-scout{term} data:upstream"
         await pilot.press("escape", "7")
         await wait_for_widget_text(pilot, LIST, "▸Wordle")
 
@@ -224,7 +224,7 @@ async def test_unsafe_names_are_made_safe_and_left_out_of_the_filter() -> None:
         assert isinstance(app.screen, ResultsScreen) and "\x1b" in (app.screen.unsafe_text() or "")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, SUMMARY, "1 episode · 1 match")
-        assert app.ui_state.filters["episodes"] == 'agent:"re act" model:"a|b" data:upstream'
+        assert app.ui_state.filters["episodes"] == 'agent:"re act" models:"a|b" data:upstream'
 
 
 def test_drawing_a_screen_without_widgets_does_nothing() -> None:

@@ -290,7 +290,7 @@ def test_a_fallback_endpoint_is_shown_in_the_row_and_the_heading() -> None:
     episodes.set_stored([row(1, agent="react", model="m", fallback="ollama", cost=0.0125), row(0)])
     rows = EpisodeRows(episodes)
     agents = [rows.line(index, 120)[7].text for index in range(2)]
-    assert agents == ["↷ ollama, react m", "oracle"]
+    assert agents == ["↷ react m", "oracle"]
     heading = line_text(episode_heading(episodes.get(episode_id(1)), trusted(""), trusted(""), 120)[1])
     assert heading.startswith("agent react · model m · ↷ answered by ollama · tokens 450 · cost 0.0125")
     steps = [step(0, endpoint="ollama", warnings=["gateway: away"]), step(1, endpoint="gateway")]

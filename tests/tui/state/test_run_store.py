@@ -110,6 +110,17 @@ def test_a_live_step_may_be_refused(run_store: RunStore) -> None:
     assert [step.refused for step in run_store.episodes[episode_id(0)].steps] == [False, True]
 
 
+def test_an_episode_and_a_batch_have_the_models_of_their_events_or_of_the_steps(run_store: RunStore) -> None:
+    fallback = timestep(1, 0, endpoint="spare", model="b")
+    run_store.apply_events([live(started(1, agent="react", model="a"), fallback)])
+    assert run_store.episodes[episode_id(1)].models == "b"
+    events = [completed(0, model="a", models=["a", "b"]), completed(1, model="a"), completed(2, model="a")]
+    batches = [batch_completed(0, model="a", models=["a", "b"]), batch_completed(1, model="a")]
+    run_store.apply_events([durable(event) for event in (*events, *batches)])
+    assert [run_store.episodes[episode_id(n)].models for n in range(3)] == ["a + b", "b", "a"]
+    assert [run_store.batches[batch_id(n)].models for n in range(2)] == ["a + b", "a"]
+
+
 def test_durable_and_live_events_arrive_in_any_order(run_store: RunStore) -> None:
     run_store.apply_events([durable(completed(0))])
     assert run_store.episodes[episode_id(0)].outcome == "success"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import product
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -145,7 +146,7 @@ def found_in_memory(text: str) -> list[int]:
             if name == "flag":
                 return () if row["flags"] is None else tuple(str(row["flags"]).split(",")) if row["flags"] else None
             if name == "model":
-                runs = model_runs(row["models"] and str(row["models"]))
+                runs = model_runs(cast(str | None, row["models"]))
                 return runs and (*runs, str(row["model"]))
             value = row[names.get(name, name)]
             assert value is None or isinstance(value, str | float | int | datetime)

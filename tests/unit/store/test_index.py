@@ -154,6 +154,27 @@ def test_an_index_of_an_earlier_version_is_read_again_from_the_files_and_keeps_i
         assert upgraded.select("SELECT * FROM events") == events
 
 
+def test_the_row_names_the_models_that_answered_also_for_a_file_without_their_counts(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = RecordedEpisode(episode_store, index, model="small")
+    recording.start()
+    answers = (("lab", "z"), ("lab", "small"), (None, "unasked"), ("spare", "a"), ("lab", "z"))
+    for number, (endpoint, model) in enumerate(answers):
+        recording.play(make_step(number, endpoint=endpoint, model=model))
+    recording.end()
+    RecordedEpisode(episode_store, index, model="small").record_episode(0)
+    RecordedEpisode(episode_store, index).record_episode(1)
+    before = newest_rows(index)
+    assert [row.models for row in before] == [None, "small", "small + a + z"]
+    counts = b'"models":{"z":2,"small":1,"a":1},'
+    content = recording.file.read_bytes()
+    assert content.count(counts) == 1
+    recording.file.write_bytes(content.replace(counts, b""))
+    index.reconcile()
+    assert newest_rows(index) == before
+
+
 def test_the_row_has_the_shapes_of_all_steps(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = RecordedEpisode(episode_store, index, model="small")
     recording.start()
