@@ -116,7 +116,7 @@ def test_an_episode_and_a_batch_have_the_models_of_their_events_or_of_the_steps(
     assert run_store.episodes[episode_id(1)].models == "b"
     events = [completed(0, model="a", models=["a", "b"]), completed(1, model="a"), completed(2, model="a")]
     batches = [batch_completed(0, model="a", models=["a", "b"]), batch_completed(1, model="a")]
-    run_store.apply_events([durable(event) for event in (*events, *batches)])
+    run_store.apply_events([*map(durable, events), *map(durable, batches)])
     assert [run_store.episodes[episode_id(n)].models for n in range(3)] == ["a + b", "b", "a"]
     assert [run_store.batches[batch_id(n)].models for n in range(2)] == ["a + b", "a"]
 
