@@ -36,7 +36,7 @@ from agentgym_tui.presenters.reward_plot import column_chart
 from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, environment_text
 from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.result_list import BASELINE, ResultList
-from runner.types import GpuUse
+from runner.types import MIX, GpuUse
 
 if TYPE_CHECKING:
     from runner.results.summary import Histogram, ResultRow
@@ -99,8 +99,10 @@ class ResultRows(FilteredRows["ResultRow"]):
 
 
 def model_cell(model: str | None) -> Cell:
-    """Return the name of a model; ``baseline`` for an agent that used none."""
-    return Cell(trusted(BASELINE), "dim") if model is None else Cell(sanitize_line(model, 80) or UNKNOWN)
+    """Return the models that answered, several as a warning; ``baseline`` for an agent that used none."""
+    if model is None:
+        return Cell(trusted(BASELINE), "dim")
+    return Cell(sanitize_line(model, 80) or UNKNOWN, "warn" if MIX in model else "plain")
 
 
 def rate_text(rate: float | None) -> SafeText:
