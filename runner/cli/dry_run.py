@@ -81,7 +81,7 @@ def _check_batch(batch: ResolvedBatch, models: Models) -> DryRunRow:
     first = spec.plan()[0]
     manager = None if setup.models is None else models.manager
     reset_kwargs = {"task_index": first.task_index, "seed": first.seed}
-    trajectory = asyncio.run(setup.build_runner(manager).play_episode(reset_kwargs))
+    trajectory = asyncio.run(setup.build_factory(manager).play_episode(reset_kwargs))
     if trajectory.error_info is not None:
         return DryRunRow.of(what, False, f"{trajectory.error_info.type}: {trajectory.error_info.message}")
     return DryRunRow.of(what, True, f"{_plan_text(spec, trajectory)}; {placed.placement.note}")

@@ -58,7 +58,7 @@ class EpisodeContext(msgspec.Struct, frozen=True):
     Attributes:
         header: ids, environment, task and agent of the episode.
         control: receives the commands cancel, pause, resume and step.
-        tracer: records the spans, which no event contains. By default, a new tracer with the factory's level.
+        tracer: records the spans, which no event contains. By default, a new tracer with the level of the parts.
         emit: called with every event, in order, on the episode's thread; must neither block nor raise.
         on_reset: called before the first step with the reset observation, the environment's id of the episode and the
             picture of the environment; must neither block nor raise.
@@ -85,7 +85,7 @@ class EpisodeContext(msgspec.Struct, frozen=True):
     cleanup_timeout_s: float = CLEANUP_TIMEOUT_S
 
 
-class EpisodeFactory(Protocol):
+class EpisodeParts(Protocol):
     """Builds the agent and the environment of an episode, and holds its limits."""
 
     limits: Limits
@@ -103,16 +103,16 @@ class EpisodeFactory(Protocol):
 class EpisodeLoop:
     """The run of one episode; ``run`` may be awaited only once."""
 
-    def __init__(self, factory: EpisodeFactory, reset_kwargs: dict[str, Any], context: EpisodeContext) -> None:
+    def __init__(self, parts: EpisodeParts, reset_kwargs: dict[str, Any], context: EpisodeContext) -> None:
         """Store the settings; ``run`` builds the environment and the agent."""
-        self._factory = factory
-        self._limits = factory.limits
+        self._parts = parts
+        self._limits = parts.limits
         self._reset_kwargs = reset_kwargs
         self._context = context
         self._control = context.control
         self._clock = context.clock
         self._call = context.call_environment
-        self._tracer = context.tracer or Tracer(factory.tracing_level)
+        self._tracer = context.tracer or Tracer(parts.tracing_level)
         self._deadline = asyncio.timeout(None)
         self._environment: Environment | None = None
         self._agent: Agent | None = None
@@ -123,7 +123,7 @@ class EpisodeLoop:
         self._started = self._clock.monotonic()
 
     async def run(self) -> Trajectory:
-        """Run the episode and return its trajectory; see ``Runner.play_episode`` for errors and cleanup."""
+        """Run the episode and return its trajectory; see ``EpisodeFactory.play_episode`` for errors and cleanup."""
         header = self._context.header
         self._emit(EpisodeStarted, header=header)
         attributes = {"trace_id": header.episode_id, "task_id": self._task_id(), "semantic": "episode"}
@@ -184,8 +184,8 @@ class EpisodeLoop:
                 raise remote.unanswered_request from None
 
     async def _reset(self) -> tuple[Environment, Agent]:
-        self._environment = environment = await self._call(self._factory.build_environment)
-        self._agent = agent = self._factory.build_agent()
+        self._environment = environment = await self._call(self._parts.build_environment)
+        self._agent = agent = self._parts.build_agent()
         agent.tracer = self._tracer
         if (enter := optional_method(agent, SupportsEpisodeInfo.enter)) is not None:
             rounds = self._limits.max_rounds
@@ -197,7 +197,7 @@ class EpisodeLoop:
             observation = await self._call(environment.reset, **self._reset_kwargs)
         self._trajectory.reset_observation = chat = check_chat(observation, "the observation of a reset")
         self._trajectory.env_episode_id = name = str(await self._call(environment.get_episode_id))
-        if self._factory.records_world:
+        if self._parts.records_world:
             self._world = WorldRecorder(environment, agent, self._call)
             self._trajectory.reset_world = await self._world.take()
         self._context.on_reset(chat, name, self._trajectory.reset_world)

@@ -70,7 +70,7 @@ def open_pool(
         raise ConfigError(f"The agent {setup.agent.name} needs a model, and none is configured")
     if workers == 0:
         manager = None if models is None or setup.models is None else models.manager
-        return LocalPool(setup.build_runner(manager), clock)
+        return LocalPool(setup.build_factory(manager), clock)
     if workers == "ray":
         from runner.pool.ray_pool import open_ray_pool  # imported late: few commands use Ray
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from runner.episode.control import EpisodeControl
-from runner.episode.runner import EpisodeContext, Runner
+from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.pool.protocol import EpisodeSink, Slot, WorkerChange
 from runner.store.journal import TraceDelta
 from runner.tracing import SpanList, TraceEncoder, Tracer
@@ -21,12 +21,12 @@ from runner.worker.episode_thread import EpisodeWorker, start_workers
 
 
 class LocalSlot:
-    """A slot whose thread plays the episodes with a ``Runner``."""
+    """A slot whose thread plays the episodes with an ``EpisodeFactory``."""
 
     def __init__(
         self,
         worker: EpisodeWorker,
-        runner: Runner,
+        factory: EpisodeFactory,
         clock: Clock,
         *,
         on_played: Callable[[], object],
@@ -36,7 +36,7 @@ class LocalSlot:
 
         Args:
             worker: the thread.
-            runner: plays the episodes.
+            factory: plays the episodes.
             clock: source of their times.
             on_played: called on the thread after each episode.
             wants_tokens: whether streamed tokens are reported.
@@ -44,7 +44,7 @@ class LocalSlot:
         self.name = worker.name
         self.info = WorkerInfo(host=socket.gethostname(), id=worker.name, kind="local")
         self._worker = worker
-        self._runner = runner
+        self._factory = factory
         self._clock = clock
         self._on_played = on_played
         self._wants_tokens = wants_tokens
@@ -80,7 +80,7 @@ class LocalSlot:
 
     async def _play(self, header: EpisodeHeader, sink: EpisodeSink, control: EpisodeControl) -> None:
         spans = SpanList()
-        tracer = Tracer(self._runner.tracing_level, (spans,), track=self.name)
+        tracer = Tracer(self._factory.tracing_level, (spans,), track=self.name)
         self._trace = self._trace or TraceEncoder(header.boot, self.name)
         reporter = EpisodeReporter(tracer, spans, sink, self._clock, trace=self._trace)
         sink.on_source(lambda: TraceDelta(spans.spans.copy(), spans.flows.copy(), tracer.open_spans()))
@@ -95,7 +95,7 @@ class LocalSlot:
             wants_tokens=self._wants_tokens,
             clock=self._clock,
         )
-        await self._runner.play_episode({"task_index": header.task_index, "seed": header.seed}, context=context)
+        await self._factory.play_episode({"task_index": header.task_index, "seed": header.seed}, context=context)
         self._on_played()
 
 
@@ -103,13 +103,13 @@ class LocalPool:
     """The slots of a batch in this process.
 
     Args:
-        runner: plays the episodes.
+        factory: plays the episodes.
         clock: source of their times.
     """
 
-    def __init__(self, runner: Runner, clock: Clock | None = None) -> None:
+    def __init__(self, factory: EpisodeFactory, clock: Clock | None = None) -> None:
         """Start without slots."""
-        self._runner = runner
+        self._factory = factory
         self._clock = clock or Clock()
         self._numbers = itertools.count()
         self._has_played = self._has_frozen = False
@@ -126,7 +126,7 @@ class LocalPool:
     def _slot(self, worker: EpisodeWorker) -> LocalSlot:
         return LocalSlot(
             worker,
-            self._runner,
+            self._factory,
             self._clock,
             on_played=self._freeze_objects,
             wants_tokens=lambda: self._watched,

@@ -1,4 +1,4 @@
-"""The engine of a worker: builds the runner of a batch once, and plays the episodes that the driver sends."""
+"""The engine of a worker: builds the factory of a batch once, and plays the episodes that the driver sends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from runner.envs.http.session import use_registry
-from runner.episode.runner import EpisodeContext, Runner
+from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.errors import catch_foreign, log_failure
 from runner.tracing import SpanList, TraceEncoder, Tracer, create_error_info
 from runner.types.maybe_async import CallMethod, call_here
@@ -60,7 +60,7 @@ def _nothing() -> None:
 class _Prepared(msgspec.Struct, frozen=True):
     """What all episodes share, and how they are played."""
 
-    runner: Runner
+    factory: EpisodeFactory
     agent_is_async: bool
     environment_blocks: bool
 
@@ -94,7 +94,7 @@ class Engine:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         on_warm: Callable[[], object] = _nothing,
     ) -> None:
-        """Store the settings; the first episode builds the runner."""
+        """Store the settings; the first episode builds the factory."""
         self._link = link
         self._setup = configure.setup
         self._secrets = configure.secrets
@@ -143,7 +143,7 @@ class Engine:
                 logger.warning("a second Configure frame is ignored; start another worker for another batch")
 
     def prepare(self) -> None:
-        """Build the runner, unless that was done; import the agent and the environment.
+        """Build the factory, unless that was done; import the agent and the environment.
 
         Raises:
             ConfigError: the agent or the environment cannot be loaded in this process.
@@ -204,7 +204,7 @@ class Engine:
         act = getattr(setup.agent.load(), "act", None)
         embedded = setup.address is None
         return _Prepared(
-            setup.build_runner(manager),
+            setup.build_factory(manager),
             agent_is_async=inspect.iscoroutinefunction(act),
             environment_blocks=embedded and blocks_loop(setup.env.load()),
         )
@@ -307,7 +307,7 @@ class Engine:
             call_environment=call,
         )
         reset_kwargs = {"task_index": header.task_index, "seed": header.seed}
-        await self._prepared.runner.play_episode(reset_kwargs, context=context)
+        await self._prepared.factory.play_episode(reset_kwargs, context=context)
 
     def _send_free(self, play: Play, problems: list[BaseException]) -> None:
         if not problems:

@@ -1,4 +1,4 @@
-"""The ``Runner`` as a Ray actor; importing this module needs the extra ``ray``."""
+"""Episodes in a Ray actor; importing this module needs the extra ``ray``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 import ray
 
-from runner.episode.runner import Runner
+from runner.episode.factory import EpisodeFactory
 from runner.errors import ConfigError
 from runner.types import Limits, SpanLevel, Trajectory, WorkerInfo
 from runner.worker.engine import Engine
@@ -38,7 +38,7 @@ def _method(**options: object) -> Callable[[_Method], _Method]:
 
 
 class RunnerActor:
-    """Plays one episode at a time in a Ray actor, like ``Runner`` in this process; the id of the actor is its own.
+    """Plays one episode at a time in a Ray actor, as ``EpisodeFactory`` does in this process; its id is the actor's.
 
     Start it with ``RemoteRunner.remote(env_cfg=…, agent_cfg=…)``. All arguments are pickled. An ``InferenceManager``
     is pickled without its API keys, which the actor reads from the environment variables of its Ray node. An actor
@@ -64,9 +64,9 @@ class RunnerActor:
         records_world: bool = True,
     ) -> None:
         """Store the settings; each episode builds its environment and agent."""
-        self._runner: Runner | None = None
+        self._factory: EpisodeFactory | None = None
         if env_cfg is not None and agent_cfg is not None:
-            self._runner = Runner(
+            self._factory = EpisodeFactory(
                 env_cfg=env_cfg,
                 agent_cfg=agent_cfg,
                 inference_mngr=inference_mngr,
@@ -92,9 +92,9 @@ class RunnerActor:
         Raises:
             ConfigError: the actor was created without ``env_cfg`` or ``agent_cfg``.
         """
-        if self._runner is None:
+        if self._factory is None:
             raise ConfigError("create the RemoteRunner with env_cfg and agent_cfg to play an episode")
-        return await self._runner.play_episode(reset_kwargs)
+        return await self._factory.play_episode(reset_kwargs)
 
     @_method(_generator_backpressure_num_objects=MAX_UNREAD)
     async def episode_frames(self, play: bytes) -> AsyncIterator[Packed]:

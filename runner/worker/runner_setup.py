@@ -1,4 +1,4 @@
-"""Everything a process needs to build the ``Runner`` of a batch: names and settings, no objects of a running batch."""
+"""What a process needs to build a batch's ``EpisodeFactory``: names and settings, no objects of a running batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.agents.scripted import Script
 from runner.config import AgentSettings, ARESettings
 from runner.envs.http.address import ServerAddress
 from runner.envs.placement import observation_planner
-from runner.episode.runner import Runner
+from runner.episode.factory import EpisodeFactory
 from runner.errors import ConfigError
 from runner.plugins import Plugin, build_http_target
 from runner.types import Limits, Mode, SpanLevel
@@ -43,8 +43,8 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     are: ARESettings = ARESettings()
     world: bool = False
 
-    def build_runner(self, manager: InferenceManager | None) -> Runner:
-        """Return the runner that plays the episodes.
+    def build_factory(self, manager: InferenceManager | None) -> EpisodeFactory:
+        """Return the factory that plays the episodes.
 
         Args:
             manager: the models of this process; required if ``models`` is set.
@@ -67,7 +67,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
         agent_manager = manager if self.models is not None and uses_model(self.agent) else None
         if agent_manager is not None:
             agent_args["settings"] = self.models
-        return Runner(
+        return EpisodeFactory(
             env_cfg=env_cfg,
             agent_cfg=self.agent.config(**agent_args),
             inference_mngr=agent_manager,

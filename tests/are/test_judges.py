@@ -40,7 +40,7 @@ async def judged(
         script=(json.dumps({"name": SEND, "arguments": {"content": said}}),),
         limits=Limits(5),
     )
-    runner = setup.build_runner(InferenceManager(models, {"JUDGE_KEY": KEY}))
+    runner = setup.build_factory(InferenceManager(models, {"JUDGE_KEY": KEY}))
     trajectory = await runner.play_episode({"task_index": 0})
     assert isinstance(trajectory, AREEvaluatedTrajectory), trajectory.error_info
     return trajectory

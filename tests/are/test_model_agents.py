@@ -45,7 +45,7 @@ async def test_a_model_solves_a_scenario(settings: ARESettings, agent: str) -> N
         models = agent_settings(EndpointConfig(url=model.url, name="a", kind="openai"), format="react")
         setup = make_setup("are:scenario_find_image_file", agent, are=settings, models=models, limits=Limits(10))
         manager = InferenceManager(models, {})
-        trajectory = await setup.build_runner(manager).play_episode({"task_index": 0})
+        trajectory = await setup.build_factory(manager).play_episode({"task_index": 0})
     assert (trajectory.outcome, len(trajectory.timesteps)) == (Outcome.SUCCESS, 3), trajectory.error_info
     assert all(step.valid for step in trajectory.timesteps)
     listed, failed, last = (str(step.observation[0]["content"]) for step in trajectory.timesteps)

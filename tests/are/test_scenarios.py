@@ -31,7 +31,7 @@ _ID = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 async def play_oracle(name: str, settings: ARESettings) -> Trajectory:
-    runner = make_setup(f"are:{name}", "oracle", are=settings, limits=Limits(40)).build_runner(None)
+    runner = make_setup(f"are:{name}", "oracle", are=settings, limits=Limits(40)).build_factory(None)
     return await runner.play_episode({"task_index": 0})
 
 
@@ -125,7 +125,7 @@ async def test_the_tools_are_valid_json_schema(create: Create, name: str) -> Non
 async def test_other_agents_play(settings: ARESettings, agent: str) -> None:
     script = ('{"name": "EmailClientApp__list_emails", "arguments": {}}', "nonsense") if agent == "scripted" else None
     setup = make_setup("are:scenario_tutorial", agent, are=settings, limits=Limits(8), script=script)
-    trajectory = await setup.build_runner(None).play_episode({"task_index": 0, "seed": 3})
+    trajectory = await setup.build_factory(None).play_episode({"task_index": 0, "seed": 3})
     assert trajectory.timesteps and not trajectory.success
     if agent == "random":
         assert evaluation_of(trajectory)["missed"]

@@ -19,7 +19,7 @@ from runner.agents.oracle import OracleAgent
 from runner.agents.random import RandomAgent
 from runner.batch.workspace import Workspace
 from runner.envs.babyai import BabyAI
-from runner.episode.runner import EpisodeContext, Runner
+from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.store import EpisodeRecorder
 from runner.tracing import SpanList, TraceEncoder, Tracer
 from runner.types import EpisodeHeader, Limits
@@ -150,7 +150,7 @@ class RecordedLoop:
         self._trace_file = self._workspace.trace_file(self._batch_id)
         self._encoder = TraceEncoder(self._trace_file.boot, "slot 0")
         self._loop = asyncio.Runner()
-        self._runners: dict[tuple[str, int], Runner] = {}  # one per batch
+        self._runners: dict[tuple[str, int], EpisodeFactory] = {}  # one per batch
 
     def __enter__(self) -> Self:
         return self
@@ -191,9 +191,9 @@ class RecordedLoop:
         self._trace_file.append("slot 0", end.packets, end.n_lanes)
         return len(trajectory.timesteps)
 
-    def _runner(self, benchmark: BenchmarkAgent, max_steps: int) -> Runner:
+    def _runner(self, benchmark: BenchmarkAgent, max_steps: int) -> EpisodeFactory:
         key = (benchmark.name, max_steps)
         if key not in self._runners:
             limits = Limits(max_rounds=max_steps)
-            self._runners[key] = Runner(env_cfg=BABYAI, agent_cfg=benchmark.cfg, limits=limits)
+            self._runners[key] = EpisodeFactory(env_cfg=BABYAI, agent_cfg=benchmark.cfg, limits=limits)
         return self._runners[key]

@@ -44,7 +44,7 @@ def run() -> list[Row]:
 
 def play(loop: asyncio.Runner, setup: RunnerSetup) -> float:
     """Return the seconds of one episode."""
-    runner = setup.build_runner(None)
+    runner = setup.build_factory(None)
     started = time.perf_counter()
     trajectory = loop.run(runner.play_episode({"task_index": 0}))
     if not trajectory.success:

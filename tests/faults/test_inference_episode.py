@@ -8,7 +8,7 @@ import pytest
 
 from runner import plugins
 from runner.config.profile import EndpointConfig
-from runner.episode.runner import Runner
+from runner.episode.factory import EpisodeFactory
 from runner.inference.manager import InferenceManager
 from runner.serve.mock_llm.scripted_reply import Behavior, EchoResponder, Fault, ScriptedReply, ScriptResponder
 from runner.types import Limits, Outcome, Trajectory
@@ -83,7 +83,7 @@ async def play_maze(
     up = ScriptedReply(content="Action: move up")
     with ModelServer(ScriptResponder([up, up, *[third_reply] * 9])) as server:
         manager = manager_of(server, stream=True, timeout_sec=timeout_sec)
-        runner = Runner(
+        runner = EpisodeFactory(
             env_cfg=plugins.find(plugins.ENVS, "Maze").config(),
             agent_cfg=plugins.find(plugins.AGENTS, "react").config(settings=manager._context.settings),
             inference_mngr=manager,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.episode.runner import Runner
+from runner.episode.factory import EpisodeFactory
 from runner.types import Limits, Outcome, Trajectory
 from tests.ray.conftest import ClusterOfTwo
 
@@ -34,7 +34,7 @@ async def test_an_actor_plays_the_same_episodes_as_the_runner(cluster: ClusterOf
 
     env_cfg, agent_cfg = TARGETS[env]
     settings: dict[str, Any] = {"env_cfg": env_cfg, "agent_cfg": agent_cfg, "limits": Limits(max_rounds=9)}
-    actor, runner = RemoteRunner.remote(**settings), Runner(**settings)
+    actor, runner = RemoteRunner.remote(**settings), EpisodeFactory(**settings)
     for task in range(3):
         reset_kwargs = {"task_index": task, "seed": task}
         remote = await asyncio.wait_for(actor.play_episode.remote(reset_kwargs), LIMIT_S)

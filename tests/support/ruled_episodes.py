@@ -11,7 +11,7 @@ import msgspec
 
 from runner.config.capabilities import LessonKey
 from runner.config.profile import EndpointConfig
-from runner.episode.runner import EpisodeContext, Runner
+from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.inference.endpoints import resolve_endpoints
 from runner.inference.gate import LocalGate
 from runner.inference.manager import InferenceManager
@@ -50,7 +50,7 @@ class RuledEpisode:
             time, spans = VirtualTime().timing(), SpanList()
             gate = LocalGate(resolve_endpoints(settings, environ), time.clock.monotonic)
             gate.lessons.watch(self.lessons.__setitem__)
-            runner = Runner(
+            runner = EpisodeFactory(
                 env_cfg={"_target_": f"tests.support.fakes.{env}", "goal": goal},
                 agent_cfg={"_target_": "runner.agents.model.ReactAgent", "settings": settings},
                 inference_mngr=InferenceManager(settings, environ, time, gate),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from runner.episode.runner import EpisodeContext, Runner
+from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.tracing import SpanList, Tracer
 from runner.types import EpisodeEvent, EpisodeHeader, Limits
 
 
-def make_runner(env: str, agent: str = "UpAgent", limits: Limits | None = None, **env_args: object) -> Runner:
+def make_runner(env: str, agent: str = "UpAgent", limits: Limits | None = None, **env_args: object) -> EpisodeFactory:
     """Return a runner of an environment and an agent of ``tests.support.fakes``."""
-    return Runner(
+    return EpisodeFactory(
         env_cfg={"_target_": f"tests.support.fakes.{env}", **env_args},
         agent_cfg={"_target_": f"tests.support.fakes.{agent}"},
         limits=limits,

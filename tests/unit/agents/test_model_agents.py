@@ -10,7 +10,7 @@ import pytest
 
 from runner.agents.model import ReactAgent, ToolsAgent
 from runner.config.profile import EndpointConfig
-from runner.episode.runner import EpisodeContext, Runner
+from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.errors import AgentFault
 from runner.inference.manager import InferenceManager
 from runner.serve.mock_llm.scripted_reply import ScriptedCall, ScriptedReply, ScriptResponder
@@ -56,7 +56,7 @@ async def play_counter(
     with ModelServer(ScriptResponder(replies), models=["scripted"]) as server:
         endpoint = EndpointConfig(url=server.url, name="test", kind="openai")
         settings = agent_settings(endpoint, model="scripted", format=format, stream=stream)
-        runner = Runner(
+        runner = EpisodeFactory(
             env_cfg={"_target_": env, "goal": goal},
             agent_cfg={"_target_": "runner.agents.model.ReactAgent", "settings": settings},
             inference_mngr=InferenceManager(settings, {}),

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from runner import plugins
 from runner.agents.model import ReactAgent
 from runner.config.profile import EndpointConfig
-from runner.episode.runner import Runner
+from runner.episode.factory import EpisodeFactory
 from runner.inference.manager import InferenceManager
 from runner.types import Action, EpisodeInfo, Limits, Outcome
 from tests.support.fakes import user
@@ -35,16 +35,16 @@ def model_server() -> Iterator[ModelServer]:
 
 def make_runner(
     env: str, agent: str, format: Format, model_server: ModelServer, context_tokens: int = 16_384
-) -> Runner:
+) -> EpisodeFactory:
     endpoint = EndpointConfig(url=model_server.url, name="test")
     settings = agent_settings(endpoint, model="test-oracle", format=format, context_tokens=context_tokens)
-    runner = Runner(
+    runner = EpisodeFactory(
         env_cfg=plugins.find(plugins.ENVS, env).config(),
         agent_cfg=plugins.find(plugins.AGENTS, agent).config(settings=settings),
         inference_mngr=InferenceManager(settings, {}),
         limits=Limits(max_rounds=60, max_duration_s=60),
     )
-    unpickled: Runner = pickle.loads(pickle.dumps(runner))
+    unpickled: EpisodeFactory = pickle.loads(pickle.dumps(runner))
     return unpickled
 
 
@@ -65,9 +65,9 @@ async def test_each_agent_solves_tasks_of_each_environment(
     assert {"tools" in request for request in requests} == {(agent, format) != ("react", "react")}
 
 
-def maze_runner(endpoint: EndpointConfig, agent: str, format: Format) -> Runner:
+def maze_runner(endpoint: EndpointConfig, agent: str, format: Format) -> EpisodeFactory:
     settings = agent_settings(endpoint, format=format)
-    return Runner(
+    return EpisodeFactory(
         env_cfg=plugins.find(plugins.ENVS, "Maze").config(),
         agent_cfg=plugins.find(plugins.AGENTS, agent).config(settings=settings),
         inference_mngr=InferenceManager(settings, {}),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner.config.profile import EndpointConfig
-from runner.episode.runner import Runner
+from runner.episode.factory import EpisodeFactory
 from runner.inference.manager import InferenceManager
 from runner.types import Limits, Outcome, Trajectory
 from tests.support.inference import VirtualTime, agent_settings
@@ -130,7 +130,7 @@ async def play_script(*script: bytes, n_steps: int = 2) -> tuple[Trajectory, int
     """Play against a server with these answers; return the number of requests, too."""
     with RudeModel(*script) as server:
         settings = agent_settings(EndpointConfig(url=server.url, name="a", kind="openai"), model="m", stream=True)
-        runner = Runner(
+        runner = EpisodeFactory(
             env_cfg={"_target_": "tests.support.fakes.Counter"},
             agent_cfg={"_target_": "runner.agents.model.ReactAgent", "settings": settings},
             inference_mngr=InferenceManager(settings, {}, VirtualTime().timing()),

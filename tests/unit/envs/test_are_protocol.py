@@ -215,7 +215,7 @@ async def test_a_step_that_hangs_at_the_time_limit_ends_the_episode_with_its_cau
     script = ('{"name": "Notes__add", "arguments": {"text": "milk"}}',)
     setup = make_setup("are:late-hang", "scripted", script=script, are=settings, limits=Limits(5, 2.0))
     await started("fine", settings)
-    trajectory = await setup.build_runner(None).play_episode({"task_index": 0})
+    trajectory = await setup.build_factory(None).play_episode({"task_index": 0})
     assert trajectory.outcome == Outcome.ERROR
     assert trajectory.error_info is not None and trajectory.error_info.type == "environment_fault"
     assert "had not answered 0.1 s after" in trajectory.error_info.message
@@ -336,7 +336,7 @@ async def test_a_cancelled_start_leaves_no_process(settings: ARESettings) -> Non
 )
 async def test_the_oracle_plays_and_the_validation_decides(settings: ARESettings, scenario: str, outcome: str) -> None:
     setup = make_setup(f"are:{scenario}", "oracle", are=settings, limits=Limits(5))
-    runner = setup.build_runner(None)
+    runner = setup.build_factory(None)
     assert runner.env_cfg["settings"]["python"] == settings.python
     trajectory = await runner.play_episode({"task_index": 0})
     # the process id in the observation differs between the environment and the oracle's twin, after the last action

@@ -178,7 +178,7 @@ def test_an_environment_that_is_not_embedded_needs_a_server(rude_server: RudeSer
     placement = place(profile.environments.moderate[0], "SciWorld", "strict")
     assert (placement.transport, placement.data_label) == ("http", "AgentGym server")
     planned = resolved_batch(placement, env="SciWorld", agent="scripted", script=("look",))
-    assert planned.setup.build_runner(None).env_cfg["env"] == "SciWorld"
+    assert planned.setup.build_factory(None).env_cfg["env"] == "SciWorld"
     with pytest.raises(ConfigError, match="has no oracle"):
         resolved_batch(placement, env="SciWorld", agent="oracle")
     unserved = Profile(id="p", environments=Environments(moderate=(EnvironmentEntry(name="SciWorld"),)))
@@ -210,7 +210,7 @@ def test_episodes_record_transport_mode_and_data_label(maze_url: str, tmp_path: 
 def test_the_oracle_uses_an_embedded_twin_with_the_mode_of_the_server(maze_url: str) -> None:
     address = ServerAddress(maze_url)
     placement = Placement(transport="http", address=address, mode="compat")
-    runner = resolved_batch(placement, env="Maze", agent="oracle").setup.build_runner(None)
+    runner = resolved_batch(placement, env="Maze", agent="oracle").setup.build_factory(None)
     assert runner.env_cfg == {"_target_": plugins.HTTP_ENVIRONMENT, "env": "Maze", "address": address, "mode": "compat"}
     assert runner.agent_cfg["twin"] == {"_target_": "runner.envs.maze.Maze", "mode": "compat"}
 

@@ -18,7 +18,7 @@ from runner.envs.http.environment import HttpEnvironment, select_dialect
 from runner.envs.http.places import LocalRegistry
 from runner.envs.http.probe import probe_servers
 from runner.envs.http.session import LOCAL_REGISTRY, places_on, release_lost_owner, use_registry
-from runner.episode.runner import Runner
+from runner.episode.factory import EpisodeFactory
 from runner.types import Action, Limits, Outcome
 from tests.support.serving import serve_environments
 from tests.support.slot_server import N_STEPS, run_slot_server
@@ -112,7 +112,7 @@ async def test_a_wait_for_a_place_ends_with_the_time_limit_of_the_episode(regist
     with run_slot_server(1) as (server, handler):
         address = ServerAddress(server.url, 60, places=1)
         cfg = {"_target_": "runner.envs.http.environment.HttpEnvironment", "env": "maze", "address": address}
-        runner = Runner(
+        runner = EpisodeFactory(
             env_cfg=cfg, agent_cfg={"_target_": "runner.agents.random.RandomAgent"}, limits=Limits(max_duration_s=0.2)
         )
         key, places = places_on(select_dialect("maze", address), address)

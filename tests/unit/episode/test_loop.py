@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from runner.episode.runner import Runner
+from runner.episode.factory import EpisodeFactory
 from runner.tracing import SpanList, create_flow_id
 from runner.types import (
     EpisodeEnded,
@@ -177,7 +177,7 @@ async def test_spans_are_nested_and_flows_connect_to_the_episode() -> None:
 
 async def test_the_agent_receives_the_inference_manager_itself() -> None:
     manager = object()
-    runner = Runner(
+    runner = EpisodeFactory(
         env_cfg={"_target_": "tests.support.fakes.Counter"},
         agent_cfg={"_target_": "tests.support.fakes.InferenceAgent"},
         inference_mngr=manager,
@@ -212,7 +212,7 @@ async def test_bind_may_be_async() -> None:
 
 
 async def test_the_random_agent_plays_an_async_environment() -> None:
-    runner = Runner(
+    runner = EpisodeFactory(
         env_cfg={"_target_": "tests.support.fakes.AllAsync"}, agent_cfg={"_target_": "runner.agents.random.RandomAgent"}
     )
     trajectory = await runner.play_episode()
@@ -238,7 +238,7 @@ async def test_an_action_is_validated_before_it_is_executed() -> None:
 
 
 async def test_an_action_whose_parsing_fails_is_not_executed() -> None:
-    runner = Runner(
+    runner = EpisodeFactory(
         env_cfg={"_target_": "tests.support.fakes.ParsesOnlyFirstStep"},
         agent_cfg={"_target_": "tests.support.fakes.FixedTextAgent", "text": "broken"},
     )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.episode.runner import Runner
+from runner.episode.factory import EpisodeFactory
 from runner.episode.world import pack_cells
 from runner.errors import EnvironmentFault
 from runner.tracing import SpanList
@@ -88,7 +88,7 @@ async def play(
     records_world: bool = True,
     agent: str = "tests.support.fakes.UpAgent",
 ) -> Trajectory:
-    runner = Runner(
+    runner = EpisodeFactory(
         env_cfg={"_target_": f"{__name__}.{env}"},
         agent_cfg={"_target_": agent},
         records_world=records_world,
@@ -137,7 +137,7 @@ async def test_a_failure_costs_the_pictures_and_not_the_episode(
 
 async def test_the_time_of_a_picture_counts_as_that_of_the_environment_and_has_a_span() -> None:
     spans = SpanList()
-    runner = Runner(
+    runner = EpisodeFactory(
         env_cfg={"_target_": f"{__name__}.Slow"},
         agent_cfg={"_target_": "tests.support.fakes.UpAgent"},
         records_world=True,

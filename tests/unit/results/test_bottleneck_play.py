@@ -14,7 +14,7 @@ import pytest
 
 from runner.agents.model import ReactAgent
 from runner.config.profile import EndpointConfig
-from runner.episode.runner import EpisodeContext, Runner
+from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.events.control import StartArgs
 from runner.inference.manager import InferenceManager
 from runner.inference.metrics_text import SERVER_NAMES
@@ -125,7 +125,7 @@ def _wall_s(step: TimeStep) -> float:
 
 async def _play_once(manager: InferenceManager, slow: Cause) -> list[TimeStep]:
     agent, environment = SlowAgent if slow == "own" else ReactAgent, SlowCounter if slow == "environment" else Counter
-    runner = Runner(
+    runner = EpisodeFactory(
         env_cfg={"_target_": f"{environment.__module__}.{environment.__name__}"},
         agent_cfg={"_target_": f"{agent.__module__}.{agent.__name__}", "settings": manager._context.settings},
         inference_mngr=manager,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from runner.agents.oracle import OracleAgent
 from runner.agents.scripted import single_chat
-from runner.episode.runner import Runner
+from runner.episode.factory import EpisodeFactory
 from runner.errors import AgentFault
 from runner.plugins import ENVS, find, load
 from runner.store import EpisodeRecord
@@ -83,7 +83,7 @@ def best_share(clusters: Counter[tuple[Any, Any]], *, by: int) -> float:
 def play(env: str, task: int, agent: str, **arguments: object) -> Failure | None:
     """Play a task with a corrupted oracle or a random agent; return the failure, None for a success."""
     agent_cfg = {"_target_": agent, **({"env": env, "start": task % 3, **arguments} if arguments else {})}
-    runner = Runner(env_cfg=find(ENVS, env).config(), agent_cfg=agent_cfg, limits=Limits(max_rounds=15))
+    runner = EpisodeFactory(env_cfg=find(ENVS, env).config(), agent_cfg=agent_cfg, limits=Limits(max_rounds=15))
     trajectory = asyncio.run(runner.play_episode({"task_index": task, "seed": task}))
     steps = [msgspec.structs.replace(step, available_tool_schemas=[]) for step in trajectory.timesteps]
     header = episode_header(env=env)

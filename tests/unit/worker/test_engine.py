@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from runner.envs.http import session
-from runner.episode.runner import EpisodeContext
+from runner.episode.factory import EpisodeContext
 from runner.errors import ServerGone
 from runner.plugins import Plugin
 from runner.store.episode_file import stored_step
@@ -145,7 +145,7 @@ def record_here(
         clock=FROZEN,
     )
     reset_kwargs = {"task_index": header.task_index, "seed": header.seed}
-    asyncio.run(setup.build_runner(None).play_episode(reset_kwargs, context=context))
+    asyncio.run(setup.build_factory(None).play_episode(reset_kwargs, context=context))
     encoded = [encode(stored_step(event.step, 0)) for event in events if isinstance(event, TimestepPlayed)]
     return events, n_closed, encoded, spans.spans
 

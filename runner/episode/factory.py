@@ -1,4 +1,4 @@
-"""Public entry point to episodes: a ``Runner`` lets one agent play in one environment."""
+"""The factory of a batch's episodes: builds an agent and an environment for each and plays it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from runner.episode.prepared_config import PreparedConfig
 from runner.types import Agent, Environment, EpisodeHeader, Limits, SpanLevel, Trajectory
 from runner.util.clock import Clock, new_ulid
 
-__all__ = ["EpisodeContext", "Runner"]
+__all__ = ["EpisodeContext", "EpisodeFactory"]
 
 
-class Runner:
+class EpisodeFactory:
     """Plays episodes of one agent in one environment; picklable, so it can be sent to another process.
 
     Args:
