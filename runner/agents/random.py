@@ -8,8 +8,8 @@ from typing import Any
 
 from runner.agents.scripted import single_chat
 from runner.errors import AgentFault
-from runner.types import Action, Chat, Environment, MaybeAwaitable, ToolSchema
-from runner.types.maybe_async import is_awaitable
+from runner.types import Action, Chat, Environment, MaybeAwaitable, SupportsActionList, ToolSchema
+from runner.types.maybe_async import is_awaitable, optional_method
 
 
 class RandomAgent:
@@ -38,7 +38,8 @@ class RandomAgent:
         """
         actions: MaybeAwaitable[list[str] | None] = None
         if self._environment is not None:
-            actions = self._environment.admissible_actions()
+            list_actions = optional_method(self._environment, SupportsActionList.admissible_actions)
+            actions = None if list_actions is None else list_actions()
         if is_awaitable(actions):
             return self._act_later(observation, actions)
         return single_chat(observation, self._choice(actions))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from runner.episode.control import EpisodeControl
 from runner.episode.step import StepRunner, TokenStream
-from runner.episode.teardown import CLEANUP_TIMEOUT_S, evaluate, last_response_flow, release
+from runner.episode.teardown import CLEANUP_TIMEOUT_S, evaluate, last_response_flow, rate, release
+from runner.episode.trace import EpisodeTrace
 from runner.episode.validation import check_chat
 from runner.episode.world import WorldRecorder
 from runner.errors import catch_foreign
-from runner.tracing import SpanHandle, Tracer, create_error_info, create_flow_id
+from runner.tracing import SpanHandle, Tracer, create_error_info
 from runner.types import (
     Agent,
     Chat,
@@ -70,6 +72,9 @@ class EpisodeContext(msgspec.Struct, frozen=True):
         clock: supplies times and durations.
         call_environment: calls the methods of the environment, possibly on another thread.
         cleanup_timeout_s: maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async.
+        trace: records the spans and flows; None: an ``EpisodeTrace`` of the tracer.
+        keeps_objects: whether the agent and the environment play further episodes. Then the agent is not closed, and
+            the caller reads the environment's id and evaluation of the episode after the cleanup; a reward may be None.
     """
 
     header: EpisodeHeader
@@ -83,6 +88,8 @@ class EpisodeContext(msgspec.Struct, frozen=True):
     clock: Clock = msgspec.field(default_factory=Clock)
     call_environment: CallMethod = call_here
     cleanup_timeout_s: float = CLEANUP_TIMEOUT_S
+    trace: EpisodeTrace | None = None
+    keeps_objects: bool = False
 
 
 class EpisodeParts(Protocol):
@@ -113,6 +120,7 @@ class EpisodeLoop:
         self._clock = context.clock
         self._call = context.call_environment
         self._tracer = context.tracer or Tracer(parts.tracing_level)
+        self._trace = context.trace or EpisodeTrace(self._tracer, context.header, reset_kwargs)
         self._deadline = asyncio.timeout(None)
         self._environment: Environment | None = None
         self._agent: Agent | None = None
@@ -124,13 +132,10 @@ class EpisodeLoop:
 
     async def run(self) -> Trajectory:
         """Run the episode and return its trajectory; see ``EpisodeFactory.play_episode`` for errors and cleanup."""
-        header = self._context.header
-        self._emit(EpisodeStarted, header=header)
-        attributes = {"trace_id": header.episode_id, "task_id": self._task_id(), "semantic": "episode"}
+        self._emit(EpisodeStarted, header=self._context.header)
         try:
-            with self._tracer.span("episode", "episode", **attributes) as span:
-                span.end_flow(create_flow_id("task", str(self._reset_kwargs.get("task_unique_id", self._task_id()))))
-                span.start_flow(create_flow_id("episode_return", header.episode_id))
+            with self._trace.episode() as span:
+                self._trace.start(span)
                 await self._run_and_clean_up(span)
         finally:
             self._trajectory.duration_s = self._clock.monotonic() - self._started
@@ -141,18 +146,12 @@ class EpisodeLoop:
             self._environment = self._agent = self._world = None
         return self._trajectory
 
-    def _task_id(self) -> str:
-        task = self._reset_kwargs.get("task")
-        task_id = task.get("task_id") if isinstance(task, Mapping) else getattr(task, "task_id", None)
-        header = self._context.header
-        return str(task_id) if task_id is not None else f"{header.env}:{header.task_index}"
-
     async def _run_and_clean_up(self, span: SpanHandle) -> None:
         try:
             with catch_foreign(self._record_error):
                 await self._run_within_time_limit()
             if self._environment is not None and self._trajectory.error_info is None:
-                self._trajectory = await evaluate(self._environment, self._trajectory, self._record_error, self._call)
+                await self._rate(self._environment)
         except asyncio.CancelledError:
             self._trajectory.outcome = self._control.cancel_outcome or Outcome.CANCELLED
             raise
@@ -161,16 +160,21 @@ class EpisodeLoop:
             self._control.final_outcome = self._trajectory.outcome
             if self._agent is not None:
                 self._trajectory.trace_last_response_flow_id = last_response_flow(self._agent)
-            span.set_attribute("num_timesteps", len(self._trajectory.timesteps))
-            span.set_attribute("final_reward", self._trajectory.reward)
-            if self._trajectory.error_info is not None:
-                span.set_attribute("error", self._trajectory.error_info.type)
-            with self._tracer.span("cleanup", "environment"):
+            self._trace.end(span, self._trajectory)
+            agent = None if self._context.keeps_objects else self._agent
+            with self._trace.span("cleanup"):
                 timeout_s = self._context.cleanup_timeout_s
-                await release(self._environment, self._agent, timeout_s=timeout_s, call=self._call)
+                await release(self._environment, agent, timeout_s=timeout_s, call=self._call)
+
+    async def _rate(self, environment: Environment) -> None:
+        if self._context.keeps_objects:
+            return await rate(environment, self._trajectory, None, self._call)
+        await rate(environment, self._trajectory, self._record_error, self._call)
+        self._trajectory = await evaluate(environment, self._trajectory, self._record_error, self._call)
 
     async def _run_within_time_limit(self) -> None:
-        self._deadline = asyncio.timeout(self._limits.max_duration_s)
+        limit_s = self._limits.max_duration_s
+        self._deadline = asyncio.timeout(None if math.isinf(limit_s) else limit_s)
         try:
             async with self._deadline:
                 environment, agent = await self._reset()
@@ -193,22 +197,32 @@ class EpisodeLoop:
             enter(EpisodeInfo(self._context.header, self._time_left_s, self._tokens.add, rounds, record))
         if (bind := optional_method(agent, SupportsBind.bind)) is not None:
             await maybe_await(bind(environment, self._reset_kwargs))
-        with self._tracer.span("env.reset", "environment", semantic="environment"):
+        with self._trace.span("env.reset"):
             observation = await self._call(environment.reset, **self._reset_kwargs)
         self._trajectory.reset_observation = chat = check_chat(observation, "the observation of a reset")
-        self._trajectory.env_episode_id = name = str(await self._call(environment.get_episode_id))
+        name = ""
+        if not self._context.keeps_objects:
+            self._trajectory.env_episode_id = name = str(await self._call(environment.get_episode_id))
         if self._parts.records_world:
             self._world = WorldRecorder(environment, agent, self._call)
             self._trajectory.reset_world = await self._world.take()
         self._context.on_reset(chat, name, self._trajectory.reset_world)
-        with self._tracer.span("agent.init_after_reset", "agent", semantic="agent"):
+        with self._trace.span("agent.init_after_reset"):
             await maybe_await(agent.init_after_reset())
         return environment, agent
 
     async def _run_steps(self, environment: Environment, agent: Agent) -> Outcome:
         """Run steps until the task is done, a limit is reached or a command ends the episode; return the outcome."""
         steps = self._trajectory.timesteps
-        step_runner = StepRunner(environment, agent, self._tracer, self._clock.monotonic, self._tokens, call=self._call)
+        step_runner = StepRunner(
+            environment,
+            agent,
+            self._trace,
+            self._clock.monotonic,
+            self._tokens,
+            call=self._call,
+            may_lack_reward=self._context.keeps_objects,
+        )
         observation = self._trajectory.reset_observation
         while await self._control.wait_at_step(self._on_pause, self._on_resume):
             step = await step_runner.run_step(len(steps), observation)
@@ -230,7 +244,7 @@ class EpisodeLoop:
     async def _draw(self, step: TimeStep, world: WorldRecorder) -> None:
         """Take the picture after a step; a server that draws it slowly counts as a slow environment."""
         begun = self._clock.monotonic()
-        with self._tracer.span("render_cells", "environment"):
+        with self._trace.span("render_cells"):
             step.world = await world.take()
         if step.phases is not None:
             drawn_s = self._clock.monotonic() - begun

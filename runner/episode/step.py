@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from runner.episode.trace import EpisodeTrace
 from runner.episode.validation import (
     check_act_result,
     check_schemas,
@@ -17,7 +18,6 @@ from runner.episode.validation import (
     note_rejection,
     resolve_action,
 )
-from runner.tracing import Tracer
 from runner.types import (
     Action,
     Agent,
@@ -140,32 +140,33 @@ class StepRunner(msgspec.Struct):
         call: calls the methods of the environment.
         unparsed: number of consecutive answers up to the latest step that are an ``InvalidAction``, or a tool call that
             is not valid.
+        may_lack_reward: whether the environment may give None as the reward of a step.
     """
 
     environment: Environment
     agent: Agent
-    tracer: Tracer
+    trace: EpisodeTrace
     now: Callable[[], float]
     tokens: TokenStream
     call: CallMethod = call_here
     unparsed: int = 0
+    may_lack_reward: bool = False
     _schemas: list[ToolSchema] = msgspec.field(default_factory=list)
 
     async def run_step(self, index: int, observation: Chat) -> TimeStep:
         """Run the step with this index: the agent acts on the observation and the environment executes the action."""
         begun = self.now()
-        with self.tracer.span("timestep", "timestep", index=index, semantic="timestep") as span:
-            with self.tracer.span("get_tool_schemas", "environment"):
+        with self.trace.span("timestep", index) as span:
+            with self.trace.span("get_tool_schemas"):
                 schemas = self._check_schemas(await self.call(self.environment.get_tool_schemas))
             started = self.now()
             self.tokens.start_step(index)
-            with self.tracer.span("agent.act", "agent"):  # pass copies, because the agent may change its lists
+            with self.trace.span("agent.act"):  # pass copies, because the agent may change its lists
                 chats, answer = check_act_result(await maybe_await(self.agent.act(observation.copy(), schemas.copy())))
             self.tokens.flush()
             model_s = self.now() - started
-            action, (new_observation, reward, done), env_s = await self._execute(answer, schemas)
-            span.set_attribute("reward", reward)
-            span.set_attribute("done", done)
+            action, (new_observation, reward, done), env_s = await self._execute(index, answer, schemas)
+            self.trace.add_result("timestep", span, reward, done)
         step = TimeStep(
             index=index,
             chats=chats,
@@ -180,7 +181,7 @@ class StepRunner(msgspec.Struct):
         return self._add_usage(step, self.now() - begun)
 
     async def _execute(
-        self, answer: Action | InvalidAction, schemas: list[ToolSchema]
+        self, index: int, answer: Action | InvalidAction, schemas: list[ToolSchema]
     ) -> tuple[Action, StepResult, float]:
         """Execute an action; return the action to store, the step's result and its seconds."""
         if isinstance(answer, InvalidAction):
@@ -189,8 +190,9 @@ class StepRunner(msgspec.Struct):
             return Action(text=answer.text, valid=False), (new_observation, 0.0, False), 0.0
         action = await resolve_action(self.environment, answer, schemas, self.call)
         resolved_at = self.now()
-        with self.tracer.span("env.step", "environment"):
-            result = check_step(await self.call(self.environment.step, answer))
+        with self.trace.span("env.step", index) as span:
+            result = check_step(await self.call(self.environment.step, answer), may_lack_reward=self.may_lack_reward)
+            self.trace.add_result("env.step", span, *result[1:])
         action = note_rejection(action, getattr(self.environment, "rejection", None))
         self.unparsed = 0 if action.valid or not answer.tool_calls else self.unparsed + 1
         return action, result, self.now() - resolved_at

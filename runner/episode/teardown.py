@@ -20,6 +20,7 @@ from runner.types import (
     SupportsCleanup,
     SupportsClose,
     SupportsEvaluation,
+    SupportsSuccess,
     Trajectory,
 )
 from runner.types.maybe_async import CallMethod, call_here, maybe_await, optional_method
@@ -31,23 +32,37 @@ CLEANUP_TIMEOUT_S = 5.0
 """Maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async; they run concurrently."""
 
 
+async def rate(
+    environment: Environment,
+    trajectory: Trajectory,
+    on_error: Callable[[BaseException], None] | None,
+    call: CallMethod = call_here,
+) -> None:
+    """Set the success and the outcome of a trajectory: by the environment's rule, if it has one, else by its rewards.
+
+    ``on_error`` receives an error of ``success``; without it, the error is only logged.
+    """
+    with catch_foreign(on_error or log_failure(logger, "success")):
+        success = optional_method(environment, SupportsSuccess.success)
+        by_rewards = any((step.reward or 0.0) > 0 for step in trajectory.timesteps)
+        trajectory.success = by_rewards if success is None else bool(await call(success, trajectory))
+        trajectory.outcome = _outcome(environment, trajectory)
+
+
 async def evaluate(
     environment: Environment,
     trajectory: Trajectory,
     on_error: Callable[[BaseException], None],
     call: CallMethod = call_here,
 ) -> Trajectory:
-    """Set the success and the outcome of a trajectory; return it, with the environment's evaluation details if any.
+    """Return a trajectory with the environment's evaluation details, if any.
 
     The result is an ``AREEvaluatedTrajectory`` if the environment's class is named ``AREEnvironment``, whichever
     package it is from. Such an environment may return None, and the trajectory is then returned as it is; ``success``
     None in its details is an error of the evaluation, and no failure of the agent.
 
-    ``on_error`` receives an error of ``success``; an error of ``get_evaluation_details`` is only logged.
+    ``on_error`` receives a missing verdict; an error of ``get_evaluation_details`` is only logged.
     """
-    with catch_foreign(on_error):
-        trajectory.success = bool(await call(environment.success, trajectory))
-        trajectory.outcome = _outcome(environment, trajectory)
     with catch_foreign(log_failure(logger, "get_evaluation_details")):
         if (get_details := optional_method(environment, SupportsEvaluation.get_evaluation_details)) is not None:
             details = await call(get_details)

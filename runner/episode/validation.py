@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from numbers import Real
 from typing import Any, cast
 
 import msgspec
@@ -15,14 +17,16 @@ from runner.types import (
     Environment,
     InvalidAction,
     StepResult,
+    SupportsParse,
     ToolCall,
     ToolSchema,
     Usage,
 )
-from runner.types.maybe_async import CallMethod, call_here
+from runner.types.maybe_async import CallMethod, call_here, optional_method
+from runner.types.openai_shapes import read_message
 from runner.util.json_schema import find_mismatch
 
-_NUMBER_TYPES = (int, float)  # constants, because ``isinstance(value, int | float)`` would build the union at each call
+_NUMBER_TYPES = (int, float, Real)  # a constant, because ``int | float`` would be built at each call
 _PAIR_TYPES = (tuple, list)
 
 
@@ -33,11 +37,9 @@ def check_chat(value: object, source: str) -> Chat:
         EnvironmentFault: if ``value`` is not a list of messages; the error message names ``source`` and the type.
     """
     if isinstance(value, list):
-        for message in value:
-            if not isinstance(message, dict) or "role" not in message:
-                break
-        else:
-            return value.copy()
+        messages = list(map(read_message, value))
+        if None not in messages:
+            return cast("Chat", messages)
     raise EnvironmentFault(f"{source} should be a list of messages with a role; got {type(value).__name__}")
 
 
@@ -58,18 +60,25 @@ def check_schemas(value: object) -> list[ToolSchema]:
     raise EnvironmentFault(f"get_tool_schemas should return a list of OpenAI functions; got {type(value).__name__}")
 
 
-def check_step(value: object) -> StepResult:
+def check_step(value: object, *, may_lack_reward: bool = False) -> StepResult:
     """Return the result of an environment's step as ``(messages, reward, done)``.
+
+    Args:
+        value: what ``step`` returned.
+        may_lack_reward: whether the reward may be None.
 
     Raises:
         EnvironmentFault: if ``value`` has another form or the reward is not finite; the error message names the part.
     """
-    if not isinstance(value, tuple) or len(value) != 3:
+    if not isinstance(value, _PAIR_TYPES) or len(value) != 3:
         raise EnvironmentFault(f"step should return (messages, reward, done); got {type(value).__name__}")
     chat, reward, done = value
+    observation = check_chat(chat, "the observation of a step")
+    if reward is None and may_lack_reward:
+        return observation, cast(float, None), bool(done)
     if not isinstance(reward, _NUMBER_TYPES) or not math.isfinite(reward):
-        raise EnvironmentFault(f"step should return a finite number as reward; got {reward!r}")
-    return check_chat(chat, "the observation of a step"), float(reward), bool(done)
+        raise EnvironmentFault(f"step should return a finite number as reward; got {_abbreviate(reward)}")
+    return observation, float(reward), bool(done)
 
 
 def check_act_result(value: object) -> ActResult:
@@ -81,13 +90,24 @@ def check_act_result(value: object) -> ActResult:
         AgentFault: if ``value`` has another form, or a text of the action is not a string.
     """
     if isinstance(value, _PAIR_TYPES) and len(value) == 2:
-        chats, action = value
-        is_action = isinstance(action, Action | InvalidAction)
-        if is_action and isinstance(chats, list) and all(isinstance(chat, list) for chat in chats):
+        chats, action = value[0], _as_action(value[1])
+        if action is not None and isinstance(chats, list) and all(isinstance(chat, list) for chat in chats):
             if not _is_storable(action):
                 raise AgentFault(f"act should return an Action of text and tool calls; got {_abbreviate(action)}")
-            return [chat.copy() for chat in chats], action
+            return [cast("Chat", [read_message(each) or each for each in chat]) for chat in chats], action
     raise AgentFault(f"act should return (list of chats, Action); got {type(value).__name__}")
+
+
+def _as_action(value: object) -> Action | InvalidAction | None:
+    """Return an action; one that has the shape of an OpenAI message is converted, anything else is None."""
+    if isinstance(value, Action | InvalidAction):
+        return value
+    if isinstance(value, Mapping):
+        text, calls, has_calls = value.get("text", value.get("content")), value.get("tool_calls"), "tool_calls" in value
+    else:
+        text, calls = getattr(value, "text", getattr(value, "content", None)), getattr(value, "tool_calls", None)
+        has_calls = hasattr(value, "tool_calls")
+    return Action(text, calls) if has_calls or isinstance(text, str) else None
 
 
 def check_flow_id(value: object) -> int | None:
@@ -124,7 +144,9 @@ async def resolve_action(
     if action.tool_calls:
         first = action.tool_calls[0]  # only the first call is executed; the model gets "Not executed" for the others
         return Action(action.text, action.tool_calls, valid=_matches_schema(first, schemas))
-    parsed: object = await call(environment.parse, action.text or "")
+    if (parse := optional_method(environment, SupportsParse.parse)) is None:
+        return Action(text=action.text)
+    parsed: object = await call(parse, action.text or "")
     if isinstance(parsed, Action) and _is_storable(parsed):
         return Action(text=action.text, tool_calls=parsed.tool_calls)
     if isinstance(parsed, InvalidAction):

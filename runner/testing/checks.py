@@ -19,9 +19,13 @@ from runner.types import (
     Environment,
     InvalidAction,
     StepResult,
+    SupportsActionList,
     SupportsCleanup,
     SupportsEvaluation,
     SupportsOracle,
+    SupportsParse,
+    SupportsSuccess,
+    SupportsTasks,
     SupportsTruncation,
     TimeStep,
     ToolCall,
@@ -98,6 +102,16 @@ def outcome(step: TimeStep) -> tuple[str, float, bool]:
 async def tool_names(environment: Environment) -> set[str]:
     """Return the names of the environment's tools."""
     return {schema["function"]["name"] for schema in await maybe_await(environment.get_tool_schemas())}
+
+
+async def listed_actions(environment: Environment) -> object:
+    """Return the actions that the environment lists; None if it lists none."""
+    return await maybe_await(environment.admissible_actions()) if isinstance(environment, SupportsActionList) else None
+
+
+async def parse(environment: Environment, text: str) -> Action | InvalidAction:
+    """Return the environment's reading of a text; without a parser, the text as it is."""
+    return await maybe_await(environment.parse(text)) if isinstance(environment, SupportsParse) else Action(text)
 
 
 def called_tools(parsed: Action | InvalidAction) -> set[str]:
@@ -177,8 +191,8 @@ class EnvironmentCheck(ContractCheck):
         return environment
 
     async def _choose_action(self, environment: Environment) -> str:
-        if actions := await maybe_await(environment.admissible_actions()):
-            return self._random.choice(actions)
+        if isinstance(actions := await listed_actions(environment), list) and actions:
+            return str(self._random.choice(actions))
         return environment.oracle(0).next_action() if isinstance(environment, SupportsOracle) else ""
 
     async def _play(self, environment: Environment) -> list[TimeStep]:
@@ -189,7 +203,7 @@ class EnvironmentCheck(ContractCheck):
 
     async def _description(self) -> None:
         environment = await self._start(0)
-        n_tasks: object = environment.n_tasks
+        n_tasks: object = getattr(environment, "n_tasks", 1)
         self._expect(type(n_tasks) is int and n_tasks > 0, f"n_tasks should be a positive int; it is {n_tasks!r}")
         for schema in check_schemas(await maybe_await(environment.get_tool_schemas())):
             self._expect(is_tool(schema), f"a tool schema is not an OpenAI function: {shorten(repr(schema))}")
@@ -205,9 +219,11 @@ class EnvironmentCheck(ContractCheck):
             ("on a used instance", used, {"task_index": task, "seed": 0}),
             ("on another instance", self._create(), {"task_index": task, "seed": 0}),
             ("with another seed", self._create(), {"task_index": task, "seed": 1}),
-            ("with the index plus n_tasks", self._create(), {"task_index": task + used.n_tasks, "seed": 0}),
             ("with task and task_unique_id", self._create(), {"task_index": task, "seed": 0, **extras}),
         ]
+        if isinstance(used, SupportsTasks):
+            kwargs = {"task_index": task + used.n_tasks, "seed": 0}
+            variants.append(("with the index plus n_tasks", self._create(), kwargs))
         for label, environment, kwargs in variants:
             with self._report_errors(f"task {task}: reset {label}"):
                 same = await reset(environment, **kwargs) == expected
@@ -223,16 +239,18 @@ class EnvironmentCheck(ContractCheck):
 
     async def _actions(self, task: int) -> None:
         environment = await self._start(task)
-        actions: object = await maybe_await(environment.admissible_actions())
+        actions = await listed_actions(environment)
         if not isinstance(actions, list):
             self._expect(
                 actions is None, f"admissible_actions should return a list or None; got {shorten(repr(actions))}"
             )
             actions = [await self._choose_action(environment)] if isinstance(environment, SupportsOracle) else []
         sampled = actions if len(actions) <= _N_SAMPLED else self._random.sample(actions, _N_SAMPLED)
+        if not isinstance(environment, SupportsParse):
+            return
         names = await tool_names(environment)
         for text in sampled:
-            called = called_tools(await maybe_await(environment.parse(text)))
+            called = called_tools(await parse(environment, text))
             self._expect(
                 bool(called) and called <= names,
                 f"the listed action {shorten(repr(text))} does not parse as a tool call",
@@ -242,7 +260,7 @@ class EnvironmentCheck(ContractCheck):
 
     async def _text_and_call(self, task: int, text: str) -> None:
         by_text, by_call = await self._start(task), await self._start(task)
-        parsed = await maybe_await(by_call.parse(text))
+        parsed = await parse(by_call, text)
         if isinstance(parsed, Action):
             by_text_step = await timestep(by_text, 0, Action(text=text))
             by_call_step = await timestep(by_call, 0, Action(tool_calls=parsed.tool_calls))
@@ -253,7 +271,7 @@ class EnvironmentCheck(ContractCheck):
         environment = await self._start(0)
         for text in HOSTILE_TEXTS:
             with self._report_errors(f"parse({shorten(repr(text))})"):
-                parsed: object = await maybe_await(environment.parse(text))
+                parsed: object = await parse(environment, text)
                 is_action = isinstance(parsed, Action | InvalidAction)
                 self._expect(is_action, f"parse should return Action or InvalidAction; got {type(parsed).__name__}")
         await self._survives([Action(text=text) for text in HOSTILE_TEXTS])
@@ -283,7 +301,7 @@ class EnvironmentCheck(ContractCheck):
         planner = environment.oracle(0)
         for index in range(self._max_steps):
             text = planner.next_action()
-            valid = isinstance(await maybe_await(environment.parse(text)), Action)
+            valid = isinstance(await parse(environment, text), Action)
             self._expect(valid, f"task {task}: the oracle's action {shorten(repr(text))} is not a valid action")
             step = await timestep(environment, index, Action(text=text))
             observations.add(observation_text(step.observation))
@@ -295,8 +313,9 @@ class EnvironmentCheck(ContractCheck):
         environment = await self._start(0)
         steps = await self._play(environment)
         for played in (steps, []):
-            verdict: object = await maybe_await(environment.success(Trajectory(episode_id="check", timesteps=played)))
-            self._expect(isinstance(verdict, bool), f"success should return a bool; got {verdict!r}")
+            if isinstance(environment, SupportsSuccess):
+                verdict: object = await maybe_await(environment.success(Trajectory(timesteps=played)))
+                self._expect(isinstance(verdict, bool), f"success should return a bool; got {verdict!r}")
         if isinstance(environment, SupportsTruncation):
             self._expect(isinstance(environment.truncated, bool), "truncated should be a bool")
         note_rejection(Action(), getattr(environment, "rejection", None))

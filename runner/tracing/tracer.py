@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar, cast
+from typing import Any, Literal, Protocol, Self, TypeVar, cast, overload
 
 import msgspec
 
 from runner.tracing.error_info import error_attribute
-from runner.types import Flow, Span, SpanLevel
+from runner.types import Flow, Span, SpanLevel, TracingLevel
 from runner.util.safe_values import MAX_VALUE_BYTES, plain_attributes, plain_text, plain_value
 
 
@@ -128,7 +128,7 @@ class _OpenSpan(SpanHandle, eq=False):
 
 
 class Tracer:
-    """Records the spans of one episode.
+    """Records the spans of one episode, or of all episodes of a ``runner.Runner``.
 
     The parent of a span is the current span of its context: tasks and ``asyncio.to_thread`` inherit it, plain threads
     do not. Spans of different tracers are independent. Closed spans go to the collectors; ``open_spans`` lists the
@@ -140,18 +140,27 @@ class Tracer:
         collectors: receivers of closed spans.
         track: row of the trace viewer; each episode worker has its own.
         clock_ns: monotonic clock in nanoseconds.
+        worker_id: id of the worker whose spans these are; the row is then named after its type and id.
+        worker_type: type of the worker, such as ``runner``.
+        collector: a further receiver of closed spans, such as ``get_protobuf_collector()``.
     """
 
     def __init__(
         self,
-        level: SpanLevel = "full",
+        level: SpanLevel | TracingLevel = "full",
         collectors: Sequence[Collector] = (),
         track: str = "slot 0",
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        *,
+        worker_id: str = "",
+        worker_type: str = "",
+        collector: Collector | None = None,
     ) -> None:
         """Create a tracer without open spans."""
-        self.level: SpanLevel = level
-        self.track = plain_text(track)
+        self.level = level
+        self.worker_id, self.worker_type = worker_id, worker_type
+        self.track = plain_text(f"{worker_type} {worker_id}".strip() or track)
+        collectors = collectors if collector is None else (*collectors, collector)
         self._full = level == "full"
         self._clock_ns = clock_ns
         self._on_span = [collector.on_span for collector in collectors]
@@ -230,8 +239,12 @@ def create_flow_id(kind: str, id: str) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") or 1
 
 
-def traced_method(name: str | None = None, category: str = "agent") -> Callable[[_F], _F]:
-    """Decorate a sync or async method to run in a span of its object's ``tracer``.
+@overload
+def traced_method(name: _F, /) -> _F: ...
+@overload
+def traced_method(name: str | None = None, category: str = "agent") -> Callable[[_F], _F]: ...
+def traced_method(name: Any = None, category: str = "agent") -> Any:
+    """Decorate a sync or async method to run in a span of its object's ``tracer``, as a decorator with or without call.
 
     Without the attribute ``tracer``, or if it is None, the method runs without a span.
 
@@ -239,6 +252,8 @@ def traced_method(name: str | None = None, category: str = "agent") -> Callable[
         name: name of the span, by default the name of the method.
         category: category of the span.
     """
+    if callable(name):
+        return traced_method()(name)
 
     def decorate(method: _F) -> _F:
         span_name = name or method.__name__

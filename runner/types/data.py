@@ -9,11 +9,12 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, takewhile
-from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
 
 import msgspec
 
 from runner.types.cells import PackedCells
+from runner.types.openai_shapes import read_call
 from runner.types.phases import AnswerTimes, Phases
 
 
@@ -38,6 +39,16 @@ Chat: TypeAlias = list[Message]
 ToolSchema: TypeAlias = dict[str, Any]
 Mode: TypeAlias = Literal["strict", "compat"]
 SpanLevel: TypeAlias = Literal["off", "episode", "full"]
+
+
+class TracingLevel(enum.StrEnum):
+    """Which spans a tracer records, as the members of ``SpanLevel``."""
+
+    OFF = "off"
+    EPISODE = "episode"
+    FULL = "full"
+
+
 DeltaPart: TypeAlias = Literal["text", "reasoning", "call"]
 """Part of an answer that a streamed delta extends: text, reasoning, or the arguments of a tool call."""
 
@@ -48,6 +59,11 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     id: str
     name: str
     arguments: str
+
+    @property
+    def function(self) -> dict[str, str]:
+        """Name and arguments under the keys of the OpenAI shape."""
+        return {"name": self.name, "arguments": self.arguments}
 
 
 class ActionContent(msgspec.Struct, frozen=True):
@@ -62,7 +78,7 @@ Rejection: TypeAlias = Literal["invalid", "refused"]
 
 
 class Action(ActionContent, frozen=True):
-    """An agent's action.
+    """An agent's action; tool calls may be given as any mapping or object of the OpenAI shape, and None for no call.
 
     Attributes:
         valid: False in a timestep if it is not a valid action of the environment, for example a tool call that does not
@@ -72,6 +88,37 @@ class Action(ActionContent, frozen=True):
 
     valid: bool = True
     refused: bool | msgspec.UnsetType = msgspec.UNSET
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            text: str | None = None,
+            tool_calls: Sequence[object] | None = (),
+            valid: bool = True,
+            refused: bool | msgspec.UnsetType = msgspec.UNSET,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        """Turn the tool calls into ``ToolCall``; what is none stays, for ``check_act_result`` to reject."""
+        calls: object = self.tool_calls
+        if calls is None:
+            msgspec.structs.force_setattr(self, "tool_calls", [])
+        elif isinstance(calls, _SEQUENCES):
+            for call in calls:
+                if type(call) is not ToolCall:
+                    made = [_as_call(each, number) for number, each in enumerate(calls)]
+                    msgspec.structs.force_setattr(self, "tool_calls", made)
+                    break
+
+
+_SEQUENCES = (list, tuple)
+
+
+def _as_call(value: object, number: int) -> object:
+    if isinstance(value, ToolCall) or (call := read_call(value, number)) is None:
+        return value
+    return ToolCall(*call)
 
 
 class InvalidAction(msgspec.Struct, frozen=True):
@@ -350,7 +397,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
         observation: the environment's reply to the action.
         available_tool_schemas: the tools of this step; unset in a stored step.
         tool_schemas_ref: index of these tools in the table of the episode; set in a stored step only.
-        reward: reward of this step, finite.
+        reward: reward of this step, finite; None only in an episode of ``runner.Runner`` whose environment gave none.
         model_s: seconds spent in the agent; ``ttft_s`` of them passed before the model's first token.
         tokens_per_s: completion tokens per second while the endpoint answered; excludes other work of the agent.
         env_s: seconds spent in the environment's step; 0 if the reply was not an action.
@@ -361,11 +408,11 @@ class TimeStep(msgspec.Struct, kw_only=True):
         tokens_ref: index of the step's record in the episode's token file; unset without token ids.
     """
 
-    index: int
+    index: int = 0
     actor: Literal["agent", "human"] = "agent"
     chats: list[list[Any]]
-    action: Action
-    observation: list[Any]
+    action: Action = msgspec.field(default_factory=Action)
+    observation: list[Any] = []
     reward: float
     done: bool
     available_tool_schemas: list[ToolSchema] | msgspec.UnsetType = msgspec.UNSET
@@ -396,9 +443,12 @@ class TimeStep(msgspec.Struct, kw_only=True):
 
 
 class Trajectory(msgspec.Struct, kw_only=True):
-    """A finished episode: its steps, its outcome, and the error that ended it, if any."""
+    """A finished episode: its steps, its outcome, and the error that ended it, if any.
 
-    episode_id: str
+    ``episode_id`` is the runner's own; of ``runner.Runner``, the environment's, and None after a failed reset.
+    """
+
+    episode_id: str | None = None
     timesteps: list[TimeStep] = []
     reset_kwargs: dict[str, Any] = {}
     error_info: ErrorInfo | None = None
@@ -414,7 +464,7 @@ class Trajectory(msgspec.Struct, kw_only=True):
     @property
     def reward(self) -> float:
         """The sum of the step rewards."""
-        return sum(step.reward for step in self.timesteps)
+        return sum(step.reward or 0.0 for step in self.timesteps)
 
     def __repr__(self) -> str:
         """Return one line; asyncio logs the repr of task results, and a full repr would contain the transcript."""
@@ -431,10 +481,13 @@ class EvaluatedTrajectory(Trajectory, kw_only=True):
 class AREEvaluatedTrajectory(EvaluatedTrajectory, kw_only=True):
     """A trajectory of an ``AREEnvironment``, with its evaluation details under the name of the specification."""
 
-    @property
-    def are_evaluation(self) -> dict[str, Any]:
-        """The evaluation details, the same object as ``evaluation``."""
-        return self.evaluation
+    evaluation: dict[str, Any] = {}
+    are_evaluation: dict[str, Any] = None  # type: ignore[assignment]  # set by __post_init__
+
+    def __post_init__(self) -> None:
+        """Make both names the same object, whichever was given."""
+        given: object = self.are_evaluation
+        self.evaluation = self.are_evaluation = self.evaluation if given is None else self.are_evaluation
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,14 +20,14 @@ async def maybe_await(value: _T | Awaitable[_T]) -> _T:
 
 
 def optional_method(owner: object, method: Callable[Concatenate[Any, _P], _T]) -> Callable[_P, _T] | None:
-    """Return a method that an agent or environment may lack, bound to its owner; None if it has none of that name.
+    """Return a method that an agent or environment may lack, bound to its owner; None without a method of that name.
 
     Args:
         owner: the agent or the environment.
         method: the method of a protocol; ``isinstance`` with that protocol would take 10 to 40 us.
     """
     bound: Callable[_P, _T] | None = getattr(owner, method.__name__, None)
-    return bound
+    return bound if callable(bound) else None
 
 
 class CallMethod(Protocol):

@@ -32,10 +32,6 @@ ActResult: TypeAlias = tuple[list[Chat], Action | InvalidAction]
 class Environment(Protocol):
     """A source of tasks that an agent acts in, one episode at a time."""
 
-    @property
-    def n_tasks(self) -> int:
-        """Number of tasks; task indexes are taken modulo this number."""
-
     def reset(self, **reset_kwargs: Any) -> MaybeAwaitable[Chat]:  # noqa: ANN401 - an environment's own arguments
         """Start the task with the index ``task_index`` in ``reset_kwargs``, and return the first observation."""
 
@@ -47,15 +43,6 @@ class Environment(Protocol):
 
     def get_episode_id(self) -> MaybeAwaitable[str]:
         """Return the id that the environment gives the episode: untrusted text that is never used in a path."""
-
-    def admissible_actions(self) -> MaybeAwaitable[list[str] | None]:
-        """Return the texts that are valid actions in the current state; None if they cannot be listed."""
-
-    def parse(self, text: str) -> MaybeAwaitable[Action | InvalidAction]:
-        """Convert the text of an action to a tool call; the runner calls it directly before ``step``."""
-
-    def success(self, trajectory: Trajectory) -> MaybeAwaitable[bool]:
-        """Return whether the episode reached the goal of its task."""
 
 
 class Agent(Protocol):
@@ -119,6 +106,39 @@ class SupportsClose(Protocol):
 
     def close(self) -> MaybeAwaitable[None]:
         """Release all resources; called exactly once, after the last ``act``."""
+
+
+@runtime_checkable
+class SupportsTasks(Protocol):
+    """An environment with a known number of tasks."""
+
+    @property
+    def n_tasks(self) -> int:
+        """Number of tasks; task indexes are taken modulo this number."""
+
+
+@runtime_checkable
+class SupportsActionList(Protocol):
+    """An environment that can list its valid actions."""
+
+    def admissible_actions(self) -> MaybeAwaitable[list[str] | None]:
+        """Return the texts that are valid actions in the current state; None if they cannot be listed."""
+
+
+@runtime_checkable
+class SupportsParse(Protocol):
+    """An environment that knows actions as texts; any other gets an action without a tool call as it is."""
+
+    def parse(self, text: str) -> MaybeAwaitable[Action | InvalidAction]:
+        """Convert the text of an action to a tool call; the runner calls it directly before ``step``."""
+
+
+@runtime_checkable
+class SupportsSuccess(Protocol):
+    """An environment with its own rule of success; in any other, one positive reward is a success."""
+
+    def success(self, trajectory: Trajectory) -> MaybeAwaitable[bool]:
+        """Return whether the episode reached the goal of its task."""
 
 
 @runtime_checkable

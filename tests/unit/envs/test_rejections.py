@@ -13,10 +13,12 @@ from runner.envs.http.address import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.refusals import is_lost_click, is_refusal
 from runner.episode.step import StepRunner, TokenStream
+from runner.episode.trace import EpisodeTrace
 from runner.plugins import ENVS, load
 from runner.tracing import Tracer
 from runner.types import Action, Chat, Environment, Mode, TimeStep, ToolCall, ToolSchema
 from runner.types.maybe_async import maybe_await
+from tests.support.episodes import episode_header
 from tests.support.fakes import UpAgent
 from tests.support.recordings import load_babyai_episodes
 from tests.support.serving import serve_environments
@@ -139,7 +141,8 @@ class Player(UpAgent):
 async def play(environment: Environment, actions: Sequence[Action]) -> list[TimeStep]:
     """Play steps of task 0 through the door of the runner, with a new start where the task has ended."""
     stream = TokenStream(lambda: 0.0, lambda step, delta: None)
-    runner = StepRunner(environment, Player(actions), Tracer("off"), lambda: 0.0, stream)
+    trace = EpisodeTrace(Tracer("off"), episode_header(), {})
+    runner = StepRunner(environment, Player(actions), trace, lambda: 0.0, stream)
     steps: list[TimeStep] = []
     observation = await maybe_await(environment.reset(task_index=0))
     for index in range(len(actions)):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.episode.teardown import evaluate
+from runner.episode.teardown import evaluate, rate
 from runner.tracing import create_error_info
 from runner.types import Action, AREEvaluatedTrajectory, Chat, EvaluatedTrajectory, StepResult, ToolSchema, Trajectory
 
@@ -53,6 +53,7 @@ class OtherEnvironment(AREEnvironment):
 async def evaluated(environment: AREEnvironment) -> tuple[Trajectory, list[BaseException]]:
     errors: list[BaseException] = []
     given = Trajectory(episode_id="e1", reset_kwargs={"task": "t"}, trace_last_response_flow_id=7)
+    await rate(environment, given, errors.append)
     return await evaluate(environment, given, errors.append), errors
 
 

@@ -10,6 +10,7 @@ import pytest
 from runner.envs.maze import Maze
 from runner.episode.loop import EpisodeContext, EpisodeLoop
 from runner.episode.step import EMIT_INTERVAL_S, StepRunner, TokenStream, step_phases
+from runner.episode.trace import EpisodeTrace
 from runner.episode.validation import resolve_action
 from runner.errors import AgentFault
 from runner.tracing import Tracer
@@ -102,7 +103,13 @@ def make_step_runner(agent: Agent, clock: ManualClock | None = None) -> StepRunn
     clock = clock or ManualClock()
     environment = Counter()
     environment.reset()
-    return StepRunner(environment, agent, Tracer("off"), clock, TokenStream(clock, lambda step, text: None))
+    return StepRunner(
+        environment,
+        agent,
+        EpisodeTrace(Tracer("off"), episode_header(), {}),
+        clock,
+        TokenStream(clock, lambda step, text: None),
+    )
 
 
 async def run_episode(

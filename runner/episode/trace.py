@@ -1,0 +1,85 @@
+"""The spans and flows of an episode: what they are called, and what is noted on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from runner.tracing import SpanHandle, Tracer, create_flow_id
+from runner.types import EpisodeHeader, Trajectory
+
+_NO_SPAN = SpanHandle(0)
+
+
+class EpisodeTrace:
+    """Records the spans of one episode under the names that its file has; a subclass may have other names.
+
+    Args:
+        tracer: records the spans.
+        header: ids, environment and task of the episode.
+        reset_kwargs: arguments of the reset; ``task`` and ``task_unique_id`` identify the task.
+    """
+
+    semantic: ClassVar[str] = "episode"
+    """Attribute of that name of the episode's span."""
+    spans: ClassVar[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+        "env.reset": ("environment", {"semantic": "environment"}),
+        "agent.init_after_reset": ("agent", {"semantic": "agent"}),
+        "timestep": ("timestep", {"semantic": "timestep"}),
+        "get_tool_schemas": ("environment", {}),
+        "agent.act": ("agent", {}),
+        "env.step": ("environment", {}),
+        "render_cells": ("environment", {}),
+        "cleanup": ("environment", {}),
+    }
+    """Category and attributes of each span inside that of the episode; others are not recorded."""
+    step_numbers: ClassVar[Mapping[str, str]] = {"timestep": "index"}
+    """The attribute with the number of the step, by the span that has it."""
+    result_span: ClassVar[str] = "timestep"
+    """The span of a step that has its reward and whether the episode is done."""
+
+    def __init__(self, tracer: Tracer, header: EpisodeHeader, reset_kwargs: Mapping[str, Any]) -> None:
+        """Record nothing yet."""
+        self._tracer = tracer
+        self._header = header
+        self._reset_kwargs = reset_kwargs
+
+    def episode(self) -> SpanHandle:
+        """Return the span of the episode."""
+        ids = {"trace_id": self._header.episode_id, "task_id": self._task_id()}
+        return self._tracer.span("episode", "episode", **ids, semantic=self.semantic)
+
+    def span(self, name: str, step: int = 0) -> SpanHandle:
+        """Return a span inside that of the episode.
+
+        Args:
+            name: one of ``spans``.
+            step: number of the step that it is part of.
+        """
+        if (known := self.spans.get(name)) is None:
+            return _NO_SPAN
+        number = {attribute: step} if (attribute := self.step_numbers.get(name)) else {}
+        return self._tracer.span(name, known[0], **number, **known[1])
+
+    def add_result(self, name: str, span: SpanHandle, reward: float | None, done: bool) -> None:
+        """Note reward and done of a step on its span ``name``, if they belong there."""
+        if name == self.result_span:
+            span.set_attribute("reward", reward)
+            span.set_attribute("done", done)
+
+    def start(self, span: SpanHandle) -> None:
+        """Add the flows to the span of an episode that starts."""
+        span.end_flow(create_flow_id("task", str(self._reset_kwargs.get("task_unique_id", self._task_id()))))
+        span.start_flow(create_flow_id("episode_return", self._header.episode_id))
+
+    def end(self, span: SpanHandle, trajectory: Trajectory) -> None:
+        """Note on the span of an episode how it ended."""
+        span.set_attribute("num_timesteps", len(trajectory.timesteps))
+        span.set_attribute("final_reward", trajectory.reward)
+        if trajectory.error_info is not None:
+            span.set_attribute("error", trajectory.error_info.type)
+
+    def _task_id(self) -> str:
+        task, header = self._reset_kwargs.get("task"), self._header
+        task_id = task.get("task_id") if isinstance(task, Mapping) else getattr(task, "task_id", None)
+        return str(task_id) if task_id is not None else f"{header.env}:{header.task_index}"
