@@ -40,7 +40,8 @@ class ScriptedAgent:
         self._next = 0
 
     def init_after_reset(self) -> None:
-        """Do nothing."""
+        """Start with the first action of the script."""
+        self._next = 0
 
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
         """Return the next action of the script.

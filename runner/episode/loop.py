@@ -41,6 +41,7 @@ from runner.types import (
     TokensStreamed,
     Trajectory,
 )
+from runner.types.data import MAX_ROUNDS
 from runner.types.maybe_async import CallMethod, call_here, maybe_await, optional_method
 from runner.types.sequences import TokenSequence
 from runner.util.clock import Clock
@@ -192,7 +193,7 @@ class EpisodeLoop:
         self._agent = agent = self._parts.build_agent()
         agent.tracer = self._tracer
         if (enter := optional_method(agent, SupportsEpisodeInfo.enter)) is not None:
-            rounds = self._limits.max_rounds
+            rounds = self._limits.max_rounds if self._limits.max_rounds <= MAX_ROUNDS else None
             record = self._context.on_sequence
             enter(EpisodeInfo(self._context.header, self._time_left_s, self._tokens.add, rounds, record))
         if (bind := optional_method(agent, SupportsBind.bind)) is not None:

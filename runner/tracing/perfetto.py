@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from runner.util.safe_values import PlainValue
 
 _REALTIME, _MONOTONIC = 1, 3
 """Perfetto's ids of the two clocks (``BuiltinClock``)."""
+
+MAX_COLLECTED = 100_000
 
 _EVENT_TAG = 0x5A
 """Protobuf tag of ``TracePacket.track_event``: field 11, length-delimited."""
@@ -121,6 +124,63 @@ class PerfettoFile:
     def _packet(self, content: bytes) -> bytes:
         content += number_field(10, _sequence(self.boot))
         return field_header(len(content)) + content
+
+
+class ProtobufCollector:
+    """Collects the spans of the tracers of this process in memory, until ``save`` encodes them; thread-safe.
+
+    Of each tracer's row, the newest ``MAX_COLLECTED`` spans are kept.
+    """
+
+    def __init__(self) -> None:
+        """Start without spans."""
+        self._boot = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        self._tracks: dict[str, _Track] = {}
+        self._of_thread = threading.local()
+
+    def on_span(self, span: Span) -> None:
+        """Receive a closed span."""
+        with self._lock:
+            if (track := self._tracks.get(span.track)) is None:
+                track = self._tracks[span.track] = _Track(TraceEncoder(self._boot, span.track))
+            track.spans.append(span)
+        self._of_thread.track = track
+
+    def on_flow(self, flow: Flow) -> None:
+        """Receive a flow of the span that this thread closed last."""
+        self._of_thread.track.flows.append(flow)
+
+    def save(self, path: Path) -> None:
+        """Append what has been collected since the last call to a trace file; call it while no episode runs.
+
+        Raises:
+            StoreError: the file cannot be written; these spans are lost.
+        """
+        file = PerfettoFile(path, boot=self._boot)
+        with self._lock:
+            for name, track in self._tracks.items():
+                packets = track.encoder.encode(list(track.spans), list(track.flows))
+                track.spans.clear()
+                track.flows.clear()
+                file.append(name, packets, track.encoder.n_lanes)
+
+
+class _Track:
+    """What one tracer has recorded since the last ``save``."""
+
+    def __init__(self, encoder: TraceEncoder) -> None:
+        self.encoder = encoder
+        self.spans: deque[Span] = deque(maxlen=MAX_COLLECTED)
+        self.flows: deque[Flow] = deque(maxlen=MAX_COLLECTED)
+
+
+_collector = ProtobufCollector()
+
+
+def get_protobuf_collector() -> ProtobufCollector:
+    """Return the collector that all tracers of this process may share."""
+    return _collector
 
 
 def _track_uuid(boot: str, track: str, number: int) -> int:

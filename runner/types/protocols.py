@@ -73,14 +73,14 @@ class EpisodeInfo(msgspec.Struct, frozen=True):
         time_left_s: function that returns the seconds until the episode's time limit.
         stream: function that publishes the model's answer while it arrives. A string is new text; an empty string
             discards the text of this step. A ``StreamDelta`` can also hold reasoning, tool calls and endpoint changes.
-        max_rounds: maximum number of steps of the episode.
+        max_rounds: maximum number of steps of the episode; None in an episode of ``runner.Runner`` without limits.
         record_tokens: function that stores the token ids of a model call with the step that is being played.
     """
 
     header: EpisodeHeader
     time_left_s: Callable[[], float]
     stream: Callable[[str | StreamDelta], None]
-    max_rounds: int
+    max_rounds: int | None
     record_tokens: Callable[[TokenSequence], None] = lambda sequence: None
 
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("runner", "agentgym_tui")
 LOOSE_MODULES = {
-    "runner": {"__init__.py", "errors.py", "plugins.py"},
+    "runner": {"__init__.py", "errors.py", "library.py", "plugins.py"},
     "agentgym_tui": {"__init__.py", "cli.py", "safe_text.py", "textual_compat.py"},
 }
 MAX_LINES, SMALL, MAX_SMALL_FILES = 750, 65, 25

@@ -67,7 +67,9 @@ class ReactAgent:
         self._episode = episode, self._manager.session(episode.header)
 
     def init_after_reset(self) -> None:
-        """Do nothing; a reset needs no preparation."""
+        """Start a new conversation, without what the previous episode left."""
+        self.last_usage = self.last_response_flow_id = self._fitting_tokens = None
+        self._conversation = Conversation()
 
     async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action | InvalidAction]:
         """Return the chat (prompt and reply) and the model's next action, which may be invalid.
