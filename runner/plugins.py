@@ -1,6 +1,7 @@
 """Lookup of environments, agents and formats by name, in the entry points of all installed packages.
 
-Listing names imports nothing. ``load`` imports one object; its error message names the entry point that failed.
+The name of an environment may also be its import path, ``module:Class``. Listing names imports nothing; ``load``
+imports one object, and its error message names the entry point that failed.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import contextlib
 import importlib
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, reduce
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -62,7 +65,7 @@ class Plugin(msgspec.Struct, frozen=True):
     @property
     def is_built_in(self) -> bool:
         """Whether it belongs to this package."""
-        return self.value.startswith("runner.")
+        return self.value.startswith("runner.") and self.value != self.name
 
     @property
     def family(self) -> str | None:
@@ -70,7 +73,7 @@ class Plugin(msgspec.Struct, frozen=True):
         return None if self.id is None else self.name.partition(":")[0]
 
     def load(self) -> Any:  # noqa: ANN401 - any registered object
-        """Import and return the registered object.
+        """Import and return the registered object; one named by its import path also from the current folder.
 
         Raises:
             ConfigError: the import fails, or the id of a name ``family:id`` is invalid.
@@ -78,11 +81,14 @@ class Plugin(msgspec.Struct, frozen=True):
         loaded: list[Any] = []
         errors: list[BaseException] = []
         with catch_foreign(errors.append):
+            if self.value == self.name and (folder := str(Path.cwd())) not in sys.path:
+                sys.path.append(folder)
             module = importlib.import_module(self._point.module)
             loaded.append(reduce(getattr, filter(None, self._point.attribute.split(".")), module))
         if errors:
             reason = f"cannot be loaded: {type(errors[0]).__name__}: {errors[0]}"
-            raise ConfigError(f"{self.name} is registered as {self.value} but {reason}") from errors[0]
+            origin = "" if self.value == self.name else f" is registered as {self.value} but"
+            raise ConfigError(f"{self.name}{origin} {reason}") from errors[0]
         if self.id is not None:
             loaded[0].check(self.id)
         return loaded[0]
@@ -106,6 +112,7 @@ class Plugin(msgspec.Struct, frozen=True):
         return EntryPoint(self.name, self.value)
 
 
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*", re.ASCII)
 _FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
 
 
@@ -161,6 +168,10 @@ def _family_and_id(group: str, name: str) -> tuple[str, str] | None:
     return (family, match["id"]) if match and family in FAMILIES else None
 
 
+def _is_import_path(group: str, name: str) -> bool:
+    return group == ENVS and _IMPORT_PATH.fullmatch(name) is not None and _family_and_id(group, name) is None
+
+
 def family_of(group: str, name: str) -> str | None:
     """Return the family of a name ``family:id``, in lower case; None for any other name."""
     member = _family_and_id(group, name)
@@ -168,8 +179,13 @@ def family_of(group: str, name: str) -> str | None:
 
 
 def is_registered(group: str, name: str) -> bool:
-    """Return whether the name is registered, ignoring case; for ``family:id`` only the family is checked."""
-    return _family_and_id(group, name) is not None or name.lower() in map(str.lower, _entry_points(group))
+    """Return whether the name is registered, ignoring case, or an import path, which is not checked further.
+
+    Of a name ``family:id`` only the family is checked.
+    """
+    if _family_and_id(group, name) is not None or _is_import_path(group, name):
+        return True
+    return name.lower() in map(str.lower, _entry_points(group))
 
 
 def is_built_in(group: str, name: str) -> bool:
@@ -203,6 +219,8 @@ def canonical_name(group: str, name: str) -> str:
     """
     if member := _family_and_id(group, name):
         return ":".join(member)
+    if _is_import_path(group, name):
+        return name
     points, kind = _entry_points(group), _KINDS[group]
     spellings = [name] if name in points else [known for known in points if known.lower() == name.lower()]
     if not spellings:
@@ -223,6 +241,8 @@ def find(group: str, name: str) -> Plugin:
     name = canonical_name(group, name)
     if member := _family_and_id(group, name):
         return Plugin(name, FAMILIES[member[0]], member[1])
+    if _is_import_path(group, name):
+        return Plugin(name, name)
     return Plugin(name, _entry_points(group)[name][0].value)
 
 
