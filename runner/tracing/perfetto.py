@@ -137,6 +137,7 @@ class ProtobufCollector:
         self._boot = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._tracks: dict[str, _Track] = {}
+        self._files: dict[Path, PerfettoFile] = {}
         self._of_thread = threading.local()
 
     def on_span(self, span: Span) -> None:
@@ -157,8 +158,8 @@ class ProtobufCollector:
         Raises:
             StoreError: the file cannot be written; these spans are lost.
         """
-        file = PerfettoFile(path, boot=self._boot)
         with self._lock:
+            file = self._files.setdefault(path, PerfettoFile(path, boot=self._boot))
             for name, track in self._tracks.items():
                 packets = track.encoder.encode(list(track.spans), list(track.flows))
                 track.spans.clear()
