@@ -28,12 +28,12 @@ from runner import (
     create_flow_id,
     traced_method,
 )
-from runner.cli import main
 from runner.config.profile import EndpointConfig
 from runner.testing import check_env
 from runner.tracing import SpanList
 from runner.types import Limits, Outcome
 from tests.specification.original_program import TOOL, play
+from tests.support.command import run_agentgym
 from tests.support.inference import agent_settings, inference_manager
 from tests.support.model_server import ModelServer
 from tests.support.perfetto import read_slices
@@ -426,16 +426,40 @@ async def test_agents_without_a_model_play_again() -> None:
 
 
 @pytest.mark.parametrize("env", ["Recorded", "AsyncRecorded"])
-def test_an_environment_of_four_methods_passes_the_check_and_plays_by_its_import_path(
-    env: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_environment_of_four_methods_passes_the_check(env: str) -> None:
     check_env(getattr(sys.modules[HERE], env))
+
+
+OWN = """
+class Own:
+    async def reset(self, **reset_kwargs):
+        self.left = 2
+        return [{"role": "user", "content": str(reset_kwargs["task_index"])}]
+
+    def step(self, action):
+        self.left -= 1
+        return [{"role": "user", "content": action.text}], float(self.left == 0), self.left == 0
+
+    def get_tool_schemas(self):
+        return []
+
+    async def get_episode_id(self):
+        return "own"
+"""
+
+
+@pytest.mark.long
+def test_an_environment_of_four_methods_plays_by_its_import_path(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "script").write_text("a\nb\n")
-    name = f"{HERE}:{env}"
-    profile = {"id": "own", "environments": {"lightweight": [{"name": name}]}}
+    profile = {"id": "own", "environments": {"lightweight": [{"name": "own:Own"}]}}
     (tmp_path / "own.yaml").write_text(json.dumps(profile))
-    common = ["--agent", "scripted", "--script", str(tmp_path / "script"), "--data-dir", str(tmp_path), "--json"]
-    for arguments in (["--run", name], ["--battery", "lightweight", "--config", str(tmp_path / "own.yaml")]):
-        assert main([*arguments, *common]) == 0
-        (batch,) = json.loads(capfd.readouterr().out)["batches"]
-        assert (batch["env"], batch["outcomes"]) == (name, {"success": 1})
+    common = ["--agent", "scripted", "--script", "script", "--config", "own.yaml", "--json"]
+    for options in (["--run", "own:Own", "--repeat", "4", "--workers", "2"], ["--battery", "lightweight"]):
+        played = run_agentgym(tmp_path, *options, *common)
+        assert played.returncode == 0, played.stderr
+        (batch,) = json.loads(played.stdout)["batches"]
+        assert (batch["env"], batch["success_rate"], batch["mean_reward"]) == ("own:Own", 1.0, 1.0)
+    missing = run_agentgym(tmp_path, "--run", "own:Other", *common)
+    assert missing.returncode == 2
+    assert "own:Other cannot be loaded: AttributeError: module 'own' has no attribute 'Other'" in missing.stderr
