@@ -187,6 +187,7 @@ def test_a_request_id_that_cannot_be_echoed_is_rejected(send_request: Callable[.
     ("env", "message", "hint"),
     [
         ("SciWorld", "SciWorld is played only on a server", "- {name: SciWorld, transport: http, port: 8000}"),
+        ("os:system", "'os:system' is not in the profile", "the reply to list names its environments"),
         ("Mase", "There is no environment named 'Mase'", "Did you mean Maze? Embedded environments: ALFWorld"),
     ],
 )
