@@ -22,7 +22,7 @@ class EpisodeTrace:
 
     semantic: ClassVar[str] = "episode"
     """Attribute of that name of the episode's span."""
-    spans: ClassVar[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    spans: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
         "env.reset": ("environment", {"semantic": "environment"}),
         "agent.init_after_reset": ("agent", {"semantic": "agent"}),
         "timestep": ("timestep", {"semantic": "timestep"}),
@@ -58,8 +58,10 @@ class EpisodeTrace:
         """
         if (known := self.spans.get(name)) is None:
             return _NO_SPAN
-        number = {attribute: step} if (attribute := self.step_numbers.get(name)) else {}
-        return self._tracer.span(name, known[0], **number, **known[1])
+        category, attributes = known
+        if (attribute := self.step_numbers.get(name)) is not None:
+            attributes = {attribute: step, **attributes}
+        return self._tracer.span(name, category, **attributes)
 
     def add_result(self, name: str, span: SpanHandle, reward: float | None, done: bool) -> None:
         """Note reward and done of a step on its span ``name``, if they belong there."""
