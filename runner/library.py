@@ -52,9 +52,6 @@ class Runner:
             that has such an argument.
         tracing_level: which spans are recorded: ``off``, ``episode`` or ``full``; empty for ``full``.
         limits: maximum rounds and seconds of an episode; None: an episode ends when the environment is done.
-
-    Raises:
-        hydra.errors.InstantiationException: the agent or the environment cannot be built.
     """
 
     def __init__(

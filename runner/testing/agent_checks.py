@@ -18,7 +18,7 @@ from runner import plugins
 from runner.config import AgentSettings
 from runner.episode.loop import EpisodeContext, EpisodeLoop
 from runner.errors import ConfigError, InferenceFault
-from runner.testing.checks import HOSTILE_ARGUMENTS, HOSTILE_TEXTS, ContractCheck, shorten
+from runner.testing.checks import HOSTILE_ARGUMENTS, HOSTILE_TEXTS, ContractCheck, listed_actions, parse, shorten
 from runner.testing.stand_in import NAME, Answer, Expect, StandInModel, message_problem
 from runner.types import (
     Action,
@@ -38,7 +38,7 @@ from runner.types import (
     ToolSchema,
     Trajectory,
 )
-from runner.types.maybe_async import maybe_await, optional_method
+from runner.types.maybe_async import optional_method
 from runner.util.clock import Clock, new_ulid
 
 Reply: TypeAlias = Callable[[Chat, str], str]
@@ -100,10 +100,11 @@ class CheckedEpisode:
         await asyncio.sleep(0)
         environment = self._environment
         assert environment is not None
-        actions = await maybe_await(environment.admissible_actions()) or [""]
+        listed = await listed_actions(environment)
+        actions = listed if isinstance(listed, list) and listed else [""]
         text = environment.oracle(0).next_action() if isinstance(environment, SupportsOracle) else actions[0]
-        parsed = await maybe_await(environment.parse(text))
-        if not (tools and isinstance(parsed, Action)):
+        parsed = await parse(environment, text)
+        if not (tools and isinstance(parsed, Action) and parsed.tool_calls):
             return {"role": "assistant", "content": self._check.reply(chat, text)}
         return _calling(parsed.tool_calls[0].name, parsed.tool_calls[0].arguments)
 
