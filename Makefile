@@ -6,6 +6,10 @@ STAMP := $(VENV)/.installed
 ENV ?= Maze
 AGENT ?= react
 REPEAT ?= 1
+EPISODES ?= $(REPEAT)
+# Variables such as API keys for the commands below, in the syntax of the shell. Neither make nor the set-up reads them.
+ENV_FILE ?= $(wildcard .env)
+WITH_ENV = $(if $(ENV_FILE),set -a && . "$(abspath $(ENV_FILE))" && set +a && )
 # Half of the time of the fast tests is waiting, so two cores finish sooner with four processes.
 TEST_WORKERS ?= 4
 # Two fifths of the time of the tests of real processes is waiting, too.
@@ -18,13 +22,14 @@ RAY_STAMP := $(VENV)/.installed-ray
 ARE_VENV := .venv-are
 ARE_STAMP := $(ARE_VENV)/.installed
 
-.PHONY: help launch test test-long test-failed test-ray install check run run-lightweight results faults soak fuzz bench bench-full sbom clean test-are test-formats fuzz-formats
+.PHONY: help launch test test-long test-failed test-ray install check run run-lightweight results agentgym-run agentgym-run-lightweight agentgym-results faults soak fuzz bench bench-full sbom clean test-are test-formats fuzz-formats
 .DEFAULT_GOAL := help
 
 help:
 	@printf '%s\n' 'make launch            open the console' 'make test              run the tests' 'make test-long         run the tests of real processes (terminals, faults, commands, gateway, wheel) and the property tests in full' 'make test-ray          install Ray and run the tests on a cluster of it' 'make test-are          install ARE (600 MB) into .venv-are and run the tests of its scenarios' \
-	  'make run ENV=BabyAI AGENT=oracle REPEAT=3' 'make run-lightweight   every lightweight environment once' \
-	  'make results           what has run so far' 'make check             lint, types, import directions' \
+	  'make run ENV=BabyAI AGENT=oracle EPISODES=3' 'make run-lightweight   every lightweight environment once' \
+	  'make results           what has run so far; agentgym-run, agentgym-run-lightweight and agentgym-results are the same' \
+	  'make … ENV_FILE=FILE   with the variables of a file, e.g. API keys; by default those of .env' 'make check             lint, types, import directions' \
 	  'make faults            every fault in its long form' 'make soak              record a history under faults and check it (SOAK_S=600 SEED=drawn)' 'make test-formats      round trips of exports and imports through the packages of the formats' 'make fuzz FUZZ_S=600   fuzz every decoder; FUZZ_TARGET=sse for one' 'make fuzz-formats      fuzz the readers of foreign files for FUZZ_S seconds' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make sbom              write sbom.cdx.json: packages, licences and hashes of the default install' 'make install           set up .venv and stop' 'make clean             remove .venv and .venv-are'
 
 $(STAMP): requirements.lock pyproject.toml
@@ -35,16 +40,16 @@ $(STAMP): requirements.lock pyproject.toml
 install: $(STAMP)
 
 launch: $(STAMP)
-	@$(BIN)/agentgym-tui launch
+	@$(WITH_ENV)$(BIN)/agentgym-tui launch
 
-run: $(STAMP)
-	@$(BIN)/agentgym-runner --run "$(ENV)" --agent "$(AGENT)" --repeat "$(REPEAT)"
+run agentgym-run: $(STAMP)
+	@$(WITH_ENV)$(BIN)/agentgym-runner --run "$(ENV)" --agent "$(AGENT)" --repeat "$(EPISODES)"
 
-run-lightweight: $(STAMP)
-	@$(BIN)/agentgym-runner --battery lightweight --agent "$(AGENT)" --repeat "$(REPEAT)"
+run-lightweight agentgym-run-lightweight: $(STAMP)
+	@$(WITH_ENV)$(BIN)/agentgym-runner --battery lightweight --agent "$(AGENT)" --repeat "$(EPISODES)"
 
-results: $(STAMP)
-	@$(BIN)/agentgym-runner --results
+results agentgym-results: $(STAMP)
+	@$(WITH_ENV)$(BIN)/agentgym-runner --results
 
 check: $(STAMP)
 	$(BIN)/ruff check .

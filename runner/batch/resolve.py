@@ -35,6 +35,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
         env: name of the environment.
         seed, task_index, script: see ``BatchSpec``.
         max_duration_sec: maximum seconds of one episode.
+        allow_longer: whether ``max_rounds`` and ``max_duration_sec`` may exceed the profile's values.
     """
 
     env: str = ""
@@ -48,6 +49,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     workers: Workers | None = None
     max_rounds: int | None = None
     max_duration_sec: float | None = None
+    allow_longer: bool = False
     mode: Mode = "strict"
     tracing: SpanLevel | None = None
     script: tuple[str, ...] | None = None
@@ -129,12 +131,27 @@ def resolve_batch(profile: Profile, request: BatchRequest) -> ResolvedBatch:
         UnplayableName: the environment is unknown, not installed, skipped by the profile, or needs a server that the
             profile does not have.
         ConfigError: the agent is unknown; the agent or environment cannot be loaded, or do not fit each other; a number
-            is out of range; or a script or model is missing, or not used by the agent.
+            is out of range; a limit exceeds the profile's; or a script or model is missing, or not used by the agent.
     """
+    _check_limits(profile, request)
     spec = request.with_defaults(profile)
     env = resolve_environment(profile, spec.env)
     agent, model = resolve_agent(profile.agent, request)
     return _resolve(profile, msgspec.structs.replace(spec, env=env.name, agent=agent.name, model=model), env, agent)
+
+
+def _check_limits(profile: Profile, request: BatchRequest) -> None:
+    """Raise ``ConfigError`` if a requested limit exceeds the profile's, unless that is allowed.
+
+    Stored and resumed batches keep their limits: only new requests come here.
+    """
+    for name in ("max_rounds", "max_duration_sec"):
+        requested, limit = getattr(request, name), getattr(profile.episode, name)
+        if requested is not None and requested > limit and not request.allow_longer:
+            raise ConfigError(
+                f"{name} is {requested:.15g}, above the limit {limit:.15g} of the profile {profile.id}; lower it, set "
+                f"episode.{name} in the profile, or give --allow-longer (allow_longer in a request)"
+            )
 
 
 def resolve_spec(profile: Profile, spec: BatchSpec) -> ResolvedBatch:

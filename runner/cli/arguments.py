@@ -47,6 +47,7 @@ class Options(NamedTuple):
     run: str | None = None
     battery: Literal["lightweight", "moderate", "all"] | None = None
     list_envs: bool = False
+    verbose: bool = False
     results: bool = False
     env: str | None = None
     batch: str | None = None
@@ -70,6 +71,7 @@ class Options(NamedTuple):
     workers: Workers | None = None
     max_rounds: int | None = None
     max_duration: float | None = None
+    allow_longer: bool = False
     until_width: float | None = None
     budget_cost: float | None = None
     budget_tokens: int | None = None
@@ -81,11 +83,11 @@ class Options(NamedTuple):
     argv: tuple[str, ...] = ()
 
 
-_ALWAYS_ALLOWED = frozenset({"config", "json"})
+_ALWAYS_ALLOWED = frozenset({"config", "data_dir", "node", "json"})
 _ONLY_WITH_RESULTS = frozenset({"env", "batch", "matrix", "fail_below", "baseline", "allow_mixed"})
 _ALLOWED_WITH = {
-    "list_envs": _ALWAYS_ALLOWED,
-    "results": _ALWAYS_ALLOWED | _ONLY_WITH_RESULTS | {"data_dir", "agent", "model"},
+    "list_envs": _ALWAYS_ALLOWED | {"verbose"},
+    "results": _ALWAYS_ALLOWED | _ONLY_WITH_RESULTS | {"agent", "model"},
 }
 """Options that may be combined with ``--list-envs`` and ``--results``, by the attribute of that action."""
 
@@ -100,6 +102,8 @@ def parse_options(argv: Sequence[str]) -> Options:
         parser.error(f"{_option_name(misplaced[0])} is only valid with --results{advice}")
     if options.until_width is not None and (options.attempts > 1 or options.repeat == 1):
         parser.error("--until-width requires --repeat N, the maximum number of tasks, and one attempt for each")
+    if options.verbose and not options.list_envs:
+        parser.error("--verbose is only valid with --list-envs")
     if options.dry_run and not (options.run or options.battery):
         parser.error("--dry-run requires --run or --battery")
     for goal, allowed in _ALLOWED_WITH.items():
@@ -126,6 +130,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_goals(parser)
     _add_run_options(parser)
     _add_results_options(parser)
+    _add_list_options(parser)
     _add_general_options(parser)
     return parser
 
@@ -166,13 +171,19 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "(default: from the profile, else as many as CPU cores if --concurrency is above 1)",
     )
     group.add_argument(
-        "--max-rounds", type=at_least(1), metavar="N", help="round limit per episode (default: from the profile)"
+        "--max-rounds",
+        type=at_least(1),
+        metavar="N",
+        help="round limit per episode (default and maximum: the profile's)",
     )
     group.add_argument(
         "--max-duration",
         type=positive_seconds,
         metavar="SEC",
-        help="time limit per episode (default: from the profile)",
+        help="time limit per episode (default and maximum: the profile's)",
+    )
+    group.add_argument(
+        "--allow-longer", action="store_true", help="let --max-rounds and --max-duration exceed the profile's limits"
     )
     group.add_argument(
         "--until-width",
@@ -198,7 +209,11 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--compat", action="store_true", help="use AgentGym's rules with their quirks (default: strict rules)"
     )
-    group.add_argument("--dry-run", action="store_true", help="check whether the run would work; store nothing")
+    group.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check whether the run would work, without prompting a model or storing anything",
+    )
 
 
 def _add_results_options(parser: argparse.ArgumentParser) -> None:
@@ -224,6 +239,13 @@ def add_endpoint_options(group: argparse._ActionsContainer) -> None:
     )
     group.add_argument(
         "--key-env", metavar="NAME", help="environment variable that holds the key of --endpoint (never the key itself)"
+    )
+
+
+def _add_list_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("options of --list-envs")
+    group.add_argument(
+        "--verbose", action="store_true", help="show what the servers need, too: memory and dependencies"
     )
 
 

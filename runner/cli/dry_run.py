@@ -1,4 +1,4 @@
-"""``--dry-run``: check what a run needs, then run the first step of each batch without storing anything."""
+"""``--dry-run``: check what a run needs, then reset the first task of each batch, without a model or a stored file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from runner.batch.spec import BatchSpec
 from runner.cli.preflight import STATE_LABELS
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_text, reserve_stdout, write_result
+from runner.episode.loop import EpisodeContext
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models, run_in_thread
 from runner.node.preflight import PreflightCheck, check_models, check_state_dir, check_workers
-from runner.types import Trajectory
+from runner.types import EpisodeHeader, Trajectory
+from runner.util.clock import Clock, new_ulid
 from runner.util.display_text import pluralize
 
 State: TypeAlias = Literal["ok", "warn", "fail"]
@@ -69,19 +71,31 @@ def _to_row(check: PreflightCheck) -> DryRunRow:
 
 
 def _check_batch(batch: ResolvedBatch, models: Models) -> DryRunRow:
-    """Run the first step of a batch's first task, without storing anything; return the result as a row."""
+    """Build the agent and the environment of a batch, reset its first task and clean up; return the result as a row.
+
+    The episode is cancelled before its first step, so no model gets a request.
+    """
     spec = batch.spec
     what = f"{spec.env} with {spec.agent}"
     try:
         placed = place_batch(batch, RUN_FILES)
     except ConfigError as exc:
         return DryRunRow.of(what, False, str(exc))
-    limits = msgspec.structs.replace(spec.limits, max_rounds=1)
-    setup = msgspec.structs.replace(placed.setup, tracing="off", limits=limits)
+    setup = msgspec.structs.replace(placed.setup, tracing="off")
     first = spec.plan()[0]
     manager = None if setup.models is None else models.manager
+    context = EpisodeContext(
+        EpisodeHeader(
+            episode_id=new_ulid(),
+            batch_id=new_ulid(),
+            env=spec.env,
+            task_index=first.task_index,
+            started_at=Clock().now(),
+        )
+    )
+    context.control.cancel()
     reset_kwargs = {"task_index": first.task_index, "seed": first.seed}
-    trajectory = asyncio.run(setup.build_factory(manager).play_episode(reset_kwargs))
+    trajectory = asyncio.run(setup.build_factory(manager).play_episode(reset_kwargs, context=context))
     if trajectory.error_info is not None:
         return DryRunRow.of(what, False, f"{trajectory.error_info.type}: {trajectory.error_info.message}")
     return DryRunRow.of(what, True, f"{_plan_text(spec, trajectory)}; {placed.placement.note}")
@@ -89,6 +103,6 @@ def _check_batch(batch: ResolvedBatch, models: Models) -> DryRunRow:
 
 def _plan_text(spec: BatchSpec, trajectory: Trajectory) -> str:
     limits = f"at most {spec.limits.max_rounds} rounds and {spec.limits.max_duration_s:g} s each"
-    return (
-        f"{pluralize(spec.n_planned, 'episode')}, {limits}; an episode of one round took {trajectory.duration_s:.2f} s"
-    )
+    reset = f"task {spec.task_index} was reset in {trajectory.duration_s:.2f} s"
+    unprompted = "" if spec.model is None else "; no model was prompted"
+    return f"{pluralize(spec.n_planned, 'episode')}, {limits}; {reset}{unprompted}"

@@ -36,7 +36,8 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
         transport: transport of a batch that starts now: embedded or http.
         data_label: which data it uses; empty: the published data; None: unknown before a run.
         ram: required memory, as in the profile.
-        deps: dependencies, as in the profile.
+        deps: Python distributions that it needs, as in the profile.
+        external: what else its server needs, as in the profile.
         playable: whether a batch can run now.
         health: state of the environment, with the reason if it is not playable.
     """
@@ -53,6 +54,7 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
     data_label: str | None = None
     ram: str | None = None
     deps: list[str] = []
+    external: str | None = None
     playable: bool
     health: str
 
@@ -76,7 +78,7 @@ def list_environments(session: RunSession) -> int:
     if session.options.json:
         document = {"profile": profile.id, "environments": rows, "server_only": others, "are": catalog}
         return write_result(0, lambda: print_json(document))
-    return write_result(0, lambda: _print(profile.id, rows, others, catalog))
+    return write_result(0, lambda: _print(profile.id, rows, others, catalog, verbose=session.options.verbose))
 
 
 def _row(health: EnvironmentHealth) -> EnvironmentRow:
@@ -95,6 +97,7 @@ def _row(health: EnvironmentHealth) -> EnvironmentRow:
         data_label=availability.data_label,
         ram=None if entry is None else entry.ram,
         deps=[] if entry is None else list(entry.deps),
+        external=None if entry is None else entry.external,
         playable=availability.playable,
         health=_with_suggestion(health.name, _health(availability, state)),
     )
@@ -115,9 +118,14 @@ def _health(availability: Availability, state: ServerState | None) -> str:
     return ", ".join(parts if state.open is None else [*parts, f"{state.open} open"])
 
 
-def _print(profile: str, rows: list[EnvironmentRow], server_only: list[str], catalog: ScenarioCatalog) -> None:
-    columns = ("name", "tier", "port", "server", "transport", "data", "RAM", "dependencies", "health")
+def _print(
+    profile: str, rows: list[EnvironmentRow], server_only: list[str], catalog: ScenarioCatalog, *, verbose: bool
+) -> None:
+    columns = ("name", "tier", "port", "server", "transport", "data", "health")
     print_table(f"Environments of profile {profile}", columns, map(_cells, rows))
+    if verbose:
+        columns = ("name", "category", "RAM of its server", "external dependencies", "port")
+        print_table("What their servers need", columns, [_needs(row) for row in rows if row.tier != "skip"])
     if server_only:
         print_text(f"Played only on a server: {', '.join(server_only)}. {server_keys('NAME')}.")
     print_text(_are_text(catalog))
@@ -135,10 +143,17 @@ def _are_text(catalog: ScenarioCatalog) -> str:
 
 
 def _cells(row: EnvironmentRow) -> tuple[str, ...]:
-    port = "-" if row.port is None else str(row.port)
     data = "-" if row.data_label is None else row.data_label or AS_PUBLISHED
-    cells = row.name, row.tier, port, _server(row), row.transport or "-", data
-    return *cells, row.ram or "-", ", ".join(row.deps) or "-", row.health
+    return row.name, row.tier, _port(row), _server(row), row.transport or "-", data, row.health
+
+
+def _needs(row: EnvironmentRow) -> tuple[str, ...]:
+    dependencies = ", ".join(filter(None, [row.external, *row.deps]))
+    return row.name, row.tier, row.ram or "-", dependencies or "None", _port(row)
+
+
+def _port(row: EnvironmentRow) -> str:
+    return "-" if row.port is None else str(row.port)
 
 
 def _server(row: EnvironmentRow) -> str:

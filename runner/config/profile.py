@@ -185,6 +185,7 @@ class EnvironmentEntry(_Section, frozen=True):
         env: environment variables of ``server_cmd``, in addition to those of the node. The values may be secret.
         ram: memory of its server, for display only, e.g. ``110 MiB``.
         deps: Python distributions that the environment needs in addition to those of the runner.
+        external: what else its server needs, for display only, e.g. ``ALFWorld data``.
         base_url: URL of a remote server, instead of ``port``.
         timeout_sec: time limit of one request to its server, in seconds.
         wait_sec: seconds that a batch waits for its server; None for the value of ``episode``.
@@ -199,6 +200,7 @@ class EnvironmentEntry(_Section, frozen=True):
     port: Port | None = None
     ram: str | None = None
     deps: tuple[Text, ...] = ()
+    external: str | None = None
     transport: Literal["http", "embedded", "auto"] = "auto"
     base_url: Text | None = None
     timeout_sec: Seconds = 30.0
@@ -265,6 +267,7 @@ class NatsSettings(_Section, frozen=True):
     control: bool = False
     live_tokens: LiveTokens = "watched"
     monitor_url: Text | None = None
+    monitor_port: Port | None = None
 
 
 class RaySettings(_Section, frozen=True):

@@ -43,10 +43,19 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "`ray`; null: use the profile's value"
         ),
     ] = None
-    max_rounds: Annotated[int | None, Meta(description="from 1 to 1000000; null: use the profile's value")] = None
-    max_duration_sec: Annotated[
-        float | None, Meta(description="above 0 and at most 1000000000; null: use the profile's value")
+    max_rounds: Annotated[
+        int | None,
+        Meta(description="from 1 to the profile's value, or with `allow_longer` to 1000000; null: that value"),
     ] = None
+    max_duration_sec: Annotated[
+        float | None,
+        Meta(
+            description="above 0 and at most the profile's value, or with `allow_longer` 1000000000; null: that value"
+        ),
+    ] = None
+    allow_longer: Annotated[
+        bool, Meta(description="whether `max_rounds` and `max_duration_sec` may exceed the profile's hard limits")
+    ] = False
     budget: Annotated[
         Budget | None,
         Meta(

@@ -157,6 +157,7 @@ class Node:
                 self._data_dir,
                 self._name,
                 live_bytes=self._profile.nats.streams.live.max_bytes,
+                monitor_port=self._profile.nats.monitor_port,
                 # its port may have changed
                 on_restart=lambda: lock.write_node_file(self._node_file(workspace, broker)),
             )

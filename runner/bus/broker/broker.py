@@ -101,6 +101,7 @@ class Broker:
         node: name of the server.
         max_payload: maximum message size in bytes.
         live_bytes: maximum size of the stream of live items, from which the memory limit of the server follows.
+        monitor_port: port of the monitoring pages, such as ``/healthz``; None for no pages.
         on_restart: called in the broker's thread when a restarted server listens again.
         timeouts: time limits.
     """
@@ -112,6 +113,7 @@ class Broker:
         *,
         max_payload: int = 1 << 20,
         live_bytes: int = LiveStream().max_bytes,
+        monitor_port: int | None = None,
         on_restart: Callable[[], None] | None = None,
         timeouts: BrokerTimeouts = DEFAULT_TIMEOUTS,
     ) -> None:
@@ -122,6 +124,7 @@ class Broker:
         self._node = node
         self._max_payload = max_payload
         self._memory = server_process.memory_limit(live_bytes)
+        self._monitor_port = monitor_port
         self._on_restart = on_restart
         self._timeouts = timeouts
         self._credential = Credential(USER, "")
@@ -252,6 +255,7 @@ class Broker:
             port=self._choose_port(),
             credential=self._credential,
             max_payload=self._max_payload,
+            monitor_port=self._free_monitor_port(),
         )
         ports = self.folder / "ports"
         with self._guard:
@@ -287,6 +291,14 @@ class Broker:
             return port
         logger.warning("port %d is taken by another program; nats-server uses another port", port)
         return -1
+
+    def _free_monitor_port(self) -> int | None:
+        """Return the port of the monitoring pages; None when there is none, or another program has taken it."""
+        port = self._monitor_port
+        if port is None or server_process.wait_for_free(port, self._timeouts.port_s):
+            return port
+        logger.warning("nats.monitor_port %d is taken by another program; nats-server runs without it", port)
+        return None
 
     def _load_credential(self) -> Credential:
         """Return the stored credential, or a new one when it is missing, damaged or readable by others."""

@@ -65,10 +65,19 @@ def executable() -> str:
     return path
 
 
-def write_config(folder: Path, log: Path, *, name: str, port: int, credential: Credential, max_payload: int) -> Path:
+def write_config(
+    folder: Path,
+    log: Path,
+    *,
+    name: str,
+    port: int,
+    credential: Credential,
+    max_payload: int,
+    monitor_port: int | None,
+) -> Path:
     """Write the configuration of a server on the loopback interface and return its path; port -1 means any port.
 
-    The file contains the password, so only the user can read it.
+    The file contains the password, so only the user can read it. Without ``monitor_port`` there is no monitoring page.
     """
     config = {
         "host": HOST,
@@ -83,6 +92,7 @@ def write_config(folder: Path, log: Path, *, name: str, port: int, credential: C
         "log_size_limit": LOG_BYTES,
         "logfile_max_num": 2,
         "logtime_utc": True,
+        **({} if monitor_port is None else {"http": f"{HOST}:{monitor_port}"}),
     }
     path = folder / "server.conf"
     replace_file(path, json.dumps(config, indent=1, ensure_ascii=False).encode())
