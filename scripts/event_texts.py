@@ -7,6 +7,7 @@ from runner.events import subjects
 IDS = {
     subjects.EPISODE_COMPLETED: "`episode:<episode_id>`",
     subjects.BATCH_COMPLETED: "`batch:<batch_id>`",
+    subjects.BATTERY_COMPLETED: "`battery:<battery_id>`",
     subjects.FIELD_STATUS: "`status:<boot>:<n>`, n counting from 0",
 }
 HEADERS = {
@@ -71,7 +72,8 @@ with the same id. The stream defines the order of events, because the clocks of 
 
 ## Durable events
 
-A profile may give these subjects other names (`nats.episode_completed`, `nats.eval_batch`, `nats.field_status`).
+A profile may give these subjects other names (`nats.episode_completed`, `nats.eval_batch`, `nats.eval_battery`,
+`nats.field_status`).
 """
 LIVE = """## Live items
 

@@ -15,7 +15,7 @@ from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, masked_line
 from agentgym_tui.state.event_log import LIVE_SUBJECT, node_of
 from agentgym_tui.state.log_entries import EventMessage
 from runner.events.codec import DurableRow, ForeignRow, LiveRow, RawRow, decode, decode_item
-from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
+from runner.events.durable import BatchCompleted, BatteryCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.limits import check_limits
 from runner.events.subjects import DurableNames
 from runner.types import join_models
@@ -161,6 +161,11 @@ def _event_parts(event: DurableEvent) -> Iterator[SafeText]:
             yield trusted(f"mean reward {format_reward(event.mean_reward)}")
             if len(event.models) > 1:
                 yield sanitize_line(join_models(event.model, event.models), 80)
+        case BatteryCompleted():
+            yield pluralize(len(event.batches), "batch", "batches")
+            yield sanitize_line(", ".join(event.environments), 80)
+            yield pluralize(event.n_episodes, "episode")
+            yield trusted(f"mean reward {format_reward(event.mean_reward)}")
         case FieldStatus():
             yield sanitize_line(f"{event.role} {event.status}", 60)
             yield sanitize_line(event.config, 60)

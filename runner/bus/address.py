@@ -235,5 +235,8 @@ def egress_reader(profile: Profile) -> Callable[[], BusAddress | None]:
 def durable_names(nats: NatsSettings) -> DurableNames:
     """Return the durable subjects of a profile."""
     return DurableNames(
-        episode_completed=nats.episode_completed, eval_batch=nats.eval_batch, field_status=nats.field_status
+        episode_completed=nats.episode_completed,
+        eval_batch=nats.eval_batch,
+        eval_battery=nats.eval_battery,
+        field_status=nats.field_status,
     )

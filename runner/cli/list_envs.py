@@ -121,10 +121,10 @@ def _health(availability: Availability, state: ServerState | None) -> str:
 def _print(
     profile: str, rows: list[EnvironmentRow], server_only: list[str], catalog: ScenarioCatalog, *, verbose: bool
 ) -> None:
-    columns = ("name", "tier", "port", "server", "transport", "data", "health")
+    columns = ["name", "tier", "port", "server", "transport", "data", "health"]
     print_table(f"Environments of profile {profile}", columns, map(_cells, rows))
     if verbose:
-        columns = ("name", "category", "RAM of its server", "external dependencies", "port")
+        columns = ["name", "category", "RAM of its server", "external dependencies", "port"]
         print_table("What their servers need", columns, [_needs(row) for row in rows if row.tier != "skip"])
     if server_only:
         print_text(f"Played only on a server: {', '.join(server_only)}. {server_keys('NAME')}.")

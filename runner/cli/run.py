@@ -223,6 +223,8 @@ class _BatchSequence(msgspec.Struct, frozen=True):
             raise ConfigError("\n".join(each.reason for each in skipped))
         for each in skipped:
             print_stderr(f"Skipped: {each.reason}")
+        if self.battery_id is not None and all(result.status != "interrupted" for result in results):
+            self.recorder.record_batteries({self.battery_id: sum(result.n_episodes for result in results)})
         return results, skipped
 
     def _run_parts(self, batch: ResolvedBatch) -> list[BatchResult]:

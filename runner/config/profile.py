@@ -261,6 +261,7 @@ class NatsSettings(_Section, frozen=True):
 
     episode_completed: Subject = "agentgym.episode.completed.v1"
     eval_batch: Subject = "agentgym.eval.batch.completed.v1"
+    eval_battery: Subject = "agentgym.eval.battery.completed.v1"
     field_status: Subject = "agentgym.field.status.v1"
     streams: StreamSettings = StreamSettings()
     url: Text | None = None

@@ -97,6 +97,17 @@ class BatchCompleted(msgspec.Struct, kw_only=True):
     currency: CostCurrency = None
 
 
+class BatteryCompleted(msgspec.Struct, kw_only=True):
+    """The last batch of a battery ended: of several environments or models, or of the parts of adaptive repeats."""
+
+    battery_id: Annotated[str, Meta(description="id of the battery, a ULID")]
+    batches: Annotated[list[str], Meta(description="ids of its batches in the order in which they began")]
+    environments: Annotated[list[str], Meta(description="names of its environments in the same order")]
+    n_episodes: Annotated[int, Meta(description="episodes that ended")]
+    mean_reward: MeanReward
+    node: NodeName
+
+
 class FieldStatus(msgspec.Struct, kw_only=True):
     """A node or a foreground run started, stopped or changed its status."""
 
@@ -119,9 +130,10 @@ class ForeignEpisode(msgspec.Struct, kw_only=True):
     model: ModelName = None
 
 
-DurableEvent: TypeAlias = EpisodeCompleted | BatchCompleted | FieldStatus
+DurableEvent: TypeAlias = EpisodeCompleted | BatchCompleted | BatteryCompleted | FieldStatus
 DURABLE_TYPES: dict[str, type[DurableEvent]] = {
     subjects.EPISODE_COMPLETED: EpisodeCompleted,
     subjects.BATCH_COMPLETED: BatchCompleted,
+    subjects.BATTERY_COMPLETED: BatteryCompleted,
     subjects.FIELD_STATUS: FieldStatus,
 }

@@ -8,8 +8,9 @@ import msgspec
 
 EPISODE_COMPLETED = "agentgym.episode.completed.v1"
 BATCH_COMPLETED = "agentgym.eval.batch.completed.v1"
+BATTERY_COMPLETED = "agentgym.eval.battery.completed.v1"
 FIELD_STATUS = "agentgym.field.status.v1"
-DURABLE = (EPISODE_COMPLETED, BATCH_COMPLETED, FIELD_STATUS)
+DURABLE = (EPISODE_COMPLETED, BATCH_COMPLETED, BATTERY_COMPLETED, FIELD_STATUS)
 """Canonical durable subjects, which are also the event types; a profile may publish under other subjects."""
 
 EVENTS_STREAM = "AGENTGYM_EVENTS"
@@ -55,11 +56,12 @@ class DurableNames(msgspec.Struct, frozen=True, kw_only=True):
 
     episode_completed: str = EPISODE_COMPLETED
     eval_batch: str = BATCH_COMPLETED
+    eval_battery: str = BATTERY_COMPLETED
     field_status: str = FIELD_STATUS
 
-    def all(self) -> tuple[str, str, str]:
-        """Return the three subjects in the order of ``DURABLE``."""
-        return (self.episode_completed, self.eval_batch, self.field_status)
+    def all(self) -> tuple[str, str, str, str]:
+        """Return the subjects in the order of ``DURABLE``."""
+        return (self.episode_completed, self.eval_batch, self.eval_battery, self.field_status)
 
     def subject_of(self, event_type: str) -> str:
         """Return the subject for a canonical event type."""

@@ -126,6 +126,13 @@ class BatchQueue:
         """Return the batches of a battery in the order in which they were added."""
         return self._select("WHERE battery_id = ? ORDER BY position", (battery_id,))
 
+    def ended_batteries(self) -> dict[str, int]:
+        """Return the number of finished episodes of each battery whose batches have all ended, by its id."""
+        ended = "HAVING min(status IN ('completed', 'cancelled'))"
+        select = f"SELECT battery_id, sum(n_done) FROM batches WHERE battery_id IS NOT NULL GROUP BY battery_id {ended}"
+        with self._locked_connection() as connection:
+            return dict(connection.execute(select))
+
     def queued(self) -> list[QueuedBatch]:
         """Return the batches with the status ``queued``, in the order in which they will run."""
         return self._select("WHERE status = 'queued' ORDER BY position", ())

@@ -220,6 +220,7 @@ class Node:
             await _wait_for_broker(ready)
             lock.write_node_file(self._node_file(workspace, broker))
             batch_runner.stored.publish_missing_results(await asyncio.to_thread(recorder.ended_batches))
+            recorder.record_batteries(queue.ended_batteries())
             self._servers.autostart()
             batch_runner.start()
             self._on_ready(self._node_file(workspace, broker))
@@ -269,7 +270,16 @@ class Node:
     def _create_batch_runner(
         self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, live: LivePublisher
     ) -> BatchRunner:
+        def record_batteries() -> None:
+            recorder.record_batteries(queue.ended_batteries())
+
+        def on_result(result: BatchResult) -> None:
+            recorder.record_batch(result)
+            if result.status == "cancelled":  # perhaps before it began, as the last of its battery
+                record_batteries()
+
         def on_busy(is_busy: bool) -> None:
+            record_batteries()
             self._note_activity()
             if not self._stopping.is_set():
                 self._set_status("running" if is_busy else "idle", recorder)
@@ -282,7 +292,7 @@ class Node:
 
         callbacks = BatchCallbacks(
             on_item=live,
-            on_result=recorder.record_batch,
+            on_result=on_result,
             on_busy=on_busy,
             wants_item=live.wants,
             on_end=on_end,

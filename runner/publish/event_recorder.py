@@ -9,7 +9,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Literal
 
@@ -18,9 +18,10 @@ from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError, catch_foreign, log_failure
 from runner.events import subjects
-from runner.events.durable import BatchCompleted, FieldStatus
+from runner.events.durable import BatchCompleted, BatteryCompleted, FieldStatus
 from runner.events.subjects import DurableNames
 from runner.publish.outbox import Outbox, OutboxEvent, durable_event
+from runner.results.summary import IS_RATED
 from runner.store import EpisodeRecord
 from runner.store.episode_file import shared_fields
 from runner.types.fields import NodeStatus
@@ -29,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 _FINISHED = f"SELECT batch_id, count(*) FROM episodes WHERE {FINISHED} GROUP BY batch_id"
 _EPISODES = f"SELECT episode_id FROM episodes WHERE batch_id = ? AND {FINISHED} ORDER BY episode_id"
+_BATTERY = f"""
+SELECT batch_id, env, count(*), sum(outcome = 'cancelled' OR ({FINISHED})), total(CASE WHEN {IS_RATED} THEN reward END),
+sum({IS_RATED}) FROM episodes WHERE battery_id = ? GROUP BY batch_id, env ORDER BY min(started_at)
+"""
 
 
 class EventRecorder:
@@ -53,6 +58,32 @@ class EventRecorder:
         """Record that a batch ended and will not be resumed."""
         now = self._workspace.clock.now()
         self._add(lambda: batch_event(result, self.names, node=self._workspace.node, time=now), self.outbox.add)
+
+    def record_batteries(self, ended: Mapping[str, int]) -> None:
+        """Record the batteries whose last batch ended, by id with their number of finished episodes.
+
+        A battery with deleted episodes is left out, because its mean is unknown.
+        """
+        with catch_foreign(log_failure(logger, "recording the ends of batteries")):
+            for battery_id in ended.keys() - {event.partition(":")[2] for event in self.outbox.known_ids("battery")}:
+                self._record_battery(battery_id, ended[battery_id])
+
+    def _record_battery(self, battery_id: str, n_ended: int) -> None:
+        rows = self._workspace.index.select(_BATTERY, (battery_id,))
+        batches, environments, n_stored, n_finished, rewards, n_rated = zip(*rows, strict=True) if rows else ((),) * 6
+        if sum(n_stored) < n_ended:
+            return
+        event = BatteryCompleted(
+            battery_id=battery_id,
+            batches=[*dict.fromkeys(batches)],
+            environments=[*dict.fromkeys(environments)],
+            n_episodes=sum(n_finished),
+            mean_reward=sum(rewards) / sum(n_rated) if sum(n_rated) else None,
+            node=self._workspace.node,
+        )
+        now = self._workspace.clock.now()
+        kind = subjects.BATTERY_COMPLETED
+        self.outbox.add(durable_event(f"battery:{battery_id}", kind, event, self.names, now))
 
     def record_status(self, status: NodeStatus) -> None:
         """Record the status of this process, without waiting for the disk; ignores an unchanged status."""

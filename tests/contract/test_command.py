@@ -105,7 +105,12 @@ def test_an_episode_that_ends_in_an_error_exits_1_and_names_it(tmp_path: Path) -
             ("--results", "--repeat", "1", "--concurrency", "2"),
             "--concurrency, --repeat cannot be combined with --results",
         ),
-        (("--list-envs", "--data-dir", "x"), "--data-dir cannot be combined with --list-envs"),
+        (("--results", "--verbose"), "--verbose is only valid with --list-envs"),
+        (("--run", "Maze", "--max-rounds", "16"), "max_rounds is 16, above the limit 15 of the profile"),
+        (
+            ("--battery", "all", "--max-duration", "300.5"),
+            "or give --allow-longer",
+        ),
         (("--battery", "all", "--agent", "orakel"), "no agent named 'orakel'. Did you mean oracle?"),
         (("watch", "--run", "Maze"), "unrecognized arguments: --run Maze"),
         ((), "one of the arguments --run --battery --list-envs --results is required"),
@@ -120,7 +125,15 @@ def test_invalid_usage_exits_2_with_a_hint(tmp_path: Path, options: tuple[str, .
     assert not (tmp_path / "data").exists()
 
 
-def test_a_dry_run_runs_one_step_and_stores_nothing(tmp_path: Path) -> None:
+def test_limits_of_a_run_may_exceed_the_profile_only_if_that_is_allowed(tmp_path: Path) -> None:
+    limits = ("--max-rounds", "40", "--max-duration", "301", "--allow-longer")
+    (tmp_path / "script").write_text("move left\n" * 60)
+    completed = run_agentgym(tmp_path, "--run", "Maze", "--agent", "scripted", "--script", "script", *limits, "--json")
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["batches"][0]["mean_rounds"] == 40
+
+
+def test_a_dry_run_resets_a_task_and_stores_nothing(tmp_path: Path) -> None:
     completed = run_agentgym(tmp_path, "--battery", "lightweight", "--agent", "oracle", "--dry-run", "--json")
     checked = json.loads(completed.stdout)
     assert completed.returncode == 0
@@ -155,8 +168,12 @@ def test_list_envs_shows_health_or_the_reason(tmp_path: Path) -> None:
     assert rows["Maze"]["health"] == "installed (embedded)"
     assert rows["WebArena"]["tier"] == "skip"
     assert all(row["playable"] for name, row in rows.items() if row["tier"] != "skip")
-    plain = run_agentgym(tmp_path, "--list-envs").stdout
+    plain = run_agentgym(tmp_path, "--list-envs", "--data-dir", "x", "--node", "n", "--verbose").stdout
     assert all(name in plain for name in rows)
+    needs = plain[plain.index("external dependencies") :]
+    for name in (name for name, row in rows.items() if row["tier"] in ("lightweight", "moderate")):
+        line = next(line for line in needs.splitlines() if f" {name} " in line)
+        assert re.search(rf"{rows[name]['tier']} .* [0-9-]+ [MG]iB .* {rows[name]['port']} ", line), line
 
 
 def test_list_envs_names_environments_that_are_played_only_on_a_server(tmp_path: Path) -> None:

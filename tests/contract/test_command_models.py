@@ -170,6 +170,8 @@ def test_a_dry_run_uses_the_model_or_gives_the_reason(profile: str, tmp_path: Pa
     assert passed.returncode == 0, passed.stdout
     checks = json.loads(passed.stdout)["checks"]
     assert [check["what"] for check in checks] == ["state directory", "workers", "model lab", "Maze with react"]
+    assert "task 0 was reset" in checks[-1]["detail"]
+    assert "no model was prompted" in checks[-1]["detail"]
     failed = run_agentgym(tmp_path, *options, environ={"LAB_KEY": "some-other-lab-key"})
     assert failed.returncode == 1
     *_, model = json.loads(failed.stdout)["checks"]

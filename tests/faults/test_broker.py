@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -78,6 +79,21 @@ async def test_the_broker_listens_on_the_loopback_and_accepts_only_its_credentia
     sockets = psutil.Process(broker.pid).net_connections("inet")
     listening = {f"{socket.laddr.ip}:{socket.laddr.port}" for socket in sockets if socket.status == psutil.CONN_LISTEN}
     assert listening == {broker.url.removeprefix("nats://")}
+
+
+async def test_the_monitoring_pages_are_served_where_the_profile_gives_them_a_port(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        broker = Broker(tmp_path, "node", monitor_port=port, timeouts=BrokerTimeouts(port_s=0.0))
+        broker.start()  # without them, as another program has the port
+        broker.stop()
+    broker.start()
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.get(f"http://127.0.0.1:{port}/healthz")).json() == {"status": "ok"}
+    finally:
+        broker.stop()
 
 
 def test_only_private_files_contain_the_password(broker: Broker, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import select
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import cast
 
@@ -26,7 +25,7 @@ from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
 from tests.support.episodes import RecordedEpisode, make_step
 from tests.support.nats_server import NatsAccount, NatsServer
-from tests.support.node_events import wait_until
+from tests.support.node_events import collect_into, wait_until
 from tests.support.node_process import NodeProcess, clean_environ
 from tests.support.publishing import nats_client, open_outbox, outbox_event
 
@@ -93,6 +92,8 @@ async def test_pause_resume_and_cancel_apply_to_the_running_batch(node: NodeProc
 async def test_a_battery_is_one_batch_per_environment(node: NodeProcess) -> None:
     async with await node.connect() as connection:
         battery_id = str(ULID())
+        received: list[Msg] = []
+        await connection.client.subscribe("agentgym.eval.battery.completed.v1", cb=collect_into(received))
         started = await node.request(connection, "start", batch_id=battery_id, envs=["Maze", "Wordle"], agent="oracle")
         assert [batch["battery_id"] for batch in started] == [battery_id] * 2
         assert [batch["batch_id"] for batch in started] == [
@@ -101,6 +102,24 @@ async def test_a_battery_is_one_batch_per_environment(node: NodeProcess) -> None
         ]
         for batch in started:
             await node.wait_for_batch(connection, batch["batch_id"], "completed")
+        await wait_until(lambda: bool(received))
+        other_id = str(ULID())
+        plan = {"envs": ["BabyAI", "Maze"], "agent": "oracle", "repeat": 2000}
+        running, waiting = await node.request(connection, "start", batch_id=other_id, **plan)
+        await node.request(connection, "cancel", batch_id=running["batch_id"])
+        await node.wait_for_batch(connection, running["batch_id"], "cancelled")
+        await node.request(connection, "cancel", batch_id=waiting["batch_id"])
+        await wait_until(lambda: len(received) == 2)
+    completed, cancelled = (json.loads(message.data) for message in received)
+    assert completed == {
+        "battery_id": battery_id,
+        "batches": [batch["batch_id"] for batch in started],
+        "environments": ["Maze", "Wordle"],
+        "n_episodes": 2,
+        "mean_reward": 1.0,
+        "node": node.name,
+    }
+    assert cancelled["battery_id"] == other_id
 
 
 async def test_the_batch_of_a_killed_node_is_interrupted_and_can_be_resumed(tmp_path: Path) -> None:
@@ -239,13 +258,6 @@ async def test_a_killed_broker_is_restarted_and_no_event_is_lost(tmp_path: Path)
                         str((message.headers or {})["ce-id"]) for message in await subscription.fetch(20, timeout=5)
                     ]
             assert len(set(ids)) == len(ids) == 20
-
-
-def collect_into(messages: list[Msg]) -> Callable[[Msg], Awaitable[None]]:
-    async def on_message(message: Msg) -> None:
-        messages.append(message)
-
-    return on_message
 
 
 def channels(messages: list[Msg]) -> set[str]:

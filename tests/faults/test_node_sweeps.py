@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.store import EpisodeStore
 from runner.types import UNFINISHED
 from tests.support.model_server import ModelServer
+from tests.support.node_events import collect_into, wait_until
 from tests.support.node_process import NodeProcess, clean_environ
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
@@ -84,6 +87,8 @@ async def test_adaptive_repeats_go_on_where_a_killed_node_stopped(tmp_path: Path
     node.start()
     try:
         async with await node.connect() as connection:
+            ends: list[Msg] = []
+            await connection.client.subscribe("agentgym.eval.battery.completed.v1", cb=collect_into(ends))
             listed = parts(await node.request(connection, "list"), battery)
             assert listed[0] == (32, "completed")
             assert len(listed) > 1
@@ -100,8 +105,11 @@ async def test_adaptive_repeats_go_on_where_a_killed_node_stopped(tmp_path: Path
             for invalid in ({"until_width": 0}, {"until_width": 2}, {"attempts": 2}, {"repeat": 1}):
                 changed = {**request, "batch_id": str(ULID()), **invalid}
                 assert (await node.request_reply(connection, "start", **changed))["error"]["code"] == "bad_request"
+            await wait_until(lambda: bool(ends))
             again = await node.request(connection, "replay", batch_id=battery)
             assert [each["n_planned"] for each in again] == [32, 32, 64]
+            (end,) = [json.loads(message.data) for message in ends]
+            assert (end["battery_id"], end["n_episodes"], len(end["batches"])) == (battery, 128, 3)
     finally:
         node.kill()
     store = EpisodeStore(tmp_path / "data")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from nats.aio.msg import Msg
 
 from runner.events.subjects import DURABLE
 from runner.subscribe.subscription import Subscription
@@ -51,3 +53,12 @@ async def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> 
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - no event of this process tells when it holds
             await asyncio.sleep(0.005)
+
+
+def collect_into(messages: list[Msg]) -> Callable[[Msg], Awaitable[None]]:
+    """Return a callback of a subscription that appends each message."""
+
+    async def on_message(message: Msg) -> None:
+        messages.append(message)
+
+    return on_message

@@ -177,3 +177,34 @@ def test_a_set_up_that_is_done_prints_nothing(tmp_path: Path) -> None:
         ["make", "--silent", "install"], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not (ROOT / ".venv" / ".installed").exists(), reason="make would set up .venv first")
+def test_make_runs_under_both_names_with_the_variables_of_a_file(tmp_path: Path) -> None:
+    secret = "sk-a-secret-of-the-file"
+    (tmp_path / "with space.env").write_text(f"# local\nAGENTGYM_DATA_DIR='{tmp_path}/data'\nLAB_API_KEY={secret}\n")
+
+    def make(*arguments: str) -> str:
+        command = ["make", "-C", str(ROOT), *arguments, f"ENV_FILE={tmp_path}/with space.env"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    outputs = [make("agentgym-run", "ENV=Maze", "AGENT=oracle", "EPISODES=2"), make("agentgym-results")]
+    assert outputs[1] == make("results")
+    outputs.append(make("run", "ENV=Maze", "AGENT=oracle"))
+    outputs.append(make("agentgym-run-lightweight", "AGENT=oracle"))
+    assert len([*tmp_path.glob("data/runs/*/*.json")]) == 7
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".env")
+    assert secret.encode() not in stored
+    assert secret not in "".join(outputs)
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the checkout")
+def test_git_ignores_what_the_console_writes_into_the_current_folder() -> None:
+    episode = "01HZXM3Q5S7D9F1G3H5J7K9M1N"
+    names = [".env", "agentgym-20260101-120000.svg", "agentgym-20260101-120000-2.svg", "episodes-20260101T120000Z.zip"]
+    names += ["episodes.jsonl", "episodes.parquet", "episodes/manifest.json", f"{episode}.json", f"{episode}-2.json"]
+    done = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == names
