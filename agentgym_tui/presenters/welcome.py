@@ -36,6 +36,10 @@ MAX_ROWS: Final = 12
 """Maximum number of rows of one missing item or reason."""
 
 
+_WATCH: Final = trusted("agentgym-tui watch --nats URL"), trusted("by SSH or with a login: docs/watching.md")
+_NO_STEP: Final = trusted(""), trusted("")
+
+
 class MissingItem(NamedTuple):
     """Something that is missing to run an episode, and its remedy.
 
@@ -96,7 +100,8 @@ def _link_items(store: RunStore, key: Callable[[str], str], read_only: str) -> I
     text, tone = LINK_STATES[status]
     problem = join([text, trusted(": "), masked_rows(store.link.cause)]) if store.link.cause else text
     if read_only:
-        yield MissingItem(problem, trusted("agentgym-tui watch --nats URL" if status == "failed" else ""), tone=tone)
+        is_unreachable = status in ("failed", "disconnected")
+        yield MissingItem(problem, *(_WATCH if is_unreachable else _NO_STEP), tone)
     elif status in ("failed", "disconnected"):
         yield MissingItem(
             problem,

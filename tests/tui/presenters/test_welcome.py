@@ -67,7 +67,9 @@ def test_a_read_only_welcome_offers_no_forbidden_action() -> None:
     store = RunStore()
     store.set_link(BusLink(status="failed", cause="no node has run in /tmp/x; name a bus with --nats"))
     shown = line_texts(welcome_lines(store, 80, Keymap().key, "watching only"))
-    assert any("→ agentgym-tui watch --nats URL" in each for each in shown)
+    assert any(
+        each.endswith("→ agentgym-tui watch --nats URL  by SSH or with a login: docs/watching.md") for each in shown
+    )
     assert "watching only" in shown
     assert not any(what in each for each in shown for _, what in KEYS)
     assert not any("→ N" in each or "agentgym-tui launch" in each for each in shown)
