@@ -133,11 +133,13 @@ def resolve_batch(profile: Profile, request: BatchRequest) -> ResolvedBatch:
         ConfigError: the agent is unknown; the agent or environment cannot be loaded, or do not fit each other; a number
             is out of range; a limit exceeds the profile's; or a script or model is missing, or not used by the agent.
     """
-    _check_limits(profile, request)
     spec = request.with_defaults(profile)
     env = resolve_environment(profile, spec.env)
     agent, model = resolve_agent(profile.agent, request)
-    return _resolve(profile, msgspec.structs.replace(spec, env=env.name, agent=agent.name, model=model), env, agent)
+    spec = msgspec.structs.replace(spec, env=env.name, agent=agent.name, model=model)
+    batch = _resolve(profile, spec, env, agent)
+    _check_limits(profile, request)
+    return batch
 
 
 def _check_limits(profile: Profile, request: BatchRequest) -> None:
