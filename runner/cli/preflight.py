@@ -12,10 +12,16 @@ from runner.bus.address import egress_reader
 from runner.cli.arguments import Options, add_endpoint_options, add_state_options, at_least, workers
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, print_text, reserve_stdout, write_result
+from runner.config import Profile
+from runner.config.profile import FALLBACK, GATEWAY
 from runner.errors import ConfigError
-from runner.node.preflight import PlannedRun, PreflightCheck, can_run, preflight, trial_checks
+from runner.inference.profile_models import run_in_thread
+from runner.node.preflight import PlannedRun, PreflightCheck, can_run, check_monitor, preflight, trial_checks
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.display_text import one_line
+
+DEFAULT_MONITOR_PORT = 8222
+"""Port on which brokers usually answer monitoring requests."""
 
 STATE_LABELS = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 
@@ -59,24 +65,48 @@ def main_preflight(argv: Sequence[str]) -> int:
             trials = try_models(model, models, session.profile.episode.max_duration_sec, _announce)
             rows += trial_checks(trials, session.profile.agent.currency)
     code = 0 if can_run(rows) else 1
-    document = {"ok": can_run(rows), "agent": agent, "model": model, "rows": rows}
+    services = _services(session.profile, rows)
+    document = {"ok": can_run(rows), "agent": agent, "model": model, "rows": rows, "services": services}
     if options.try_models:
         document |= {"trials": trials, "currency": session.profile.agent.currency}
     return write_result(
         code,
-        (lambda: print_json(document)) if options.json else (lambda: _print(session.profile.id, agent, model, rows)),
+        (lambda: print_json(document))
+        if options.json
+        else (lambda: _print(session.profile.id, agent, model, rows, services)),
     )
+
+
+def _services(profile: Profile, rows: Sequence[PreflightCheck]) -> list[str]:
+    """Return a line on each service of the field runner's page: the gateway, the broker's monitor and Ollama's models.
+
+    They stand for ``curl localhost:3030/health``, ``curl localhost:8222/healthz`` and ``ollama list | grep qwen3``.
+    """
+    is_up = {row.name: row.state == "ok" for row in rows if row.what == "model"}
+    fallback = profile.agent.local_fallback or ""
+    monitor = profile.nats.monitor_url or f"http://127.0.0.1:{profile.nats.monitor_port or DEFAULT_MONITOR_PORT}"
+    has_broker = run_in_thread(lambda: check_monitor(monitor)).state == "ok"
+    lines = [f"NATS: {'OK' if has_broker else 'unreachable'}"]
+    if GATEWAY in is_up:
+        lines.insert(0, f"TensorZero: {'OK' if is_up[GATEWAY] else 'DOWN'}")
+    if FALLBACK in is_up:
+        family = fallback.partition(":")[0]
+        lines.append(f"Ollama: {fallback}" if is_up[FALLBACK] else f"Ollama {family} models not found")
+    return lines
 
 
 def _announce(endpoint: str) -> None:
     print_stderr(f"trying {one_line(endpoint)} ...")
 
 
-def _print(profile: str, agent: str, model: str | None, rows: Sequence[PreflightCheck]) -> None:
+def _print(
+    profile: str, agent: str, model: str | None, rows: Sequence[PreflightCheck], services: Sequence[str]
+) -> None:
     played_by = agent if model is None else f"{agent}, model {model}"
     columns = ("", "state", "")
     lines = [line for row in rows for line in _lines(row)]
     print_table(f"Pre-flight for {played_by}, profile {profile}", columns, lines)
+    print_text("\n".join(services))
     verdict = "would work" if can_run(rows) else "would fail: see the FAIL rows"
     other = "" if can_run(rows) or model is None else "; --agent oracle needs no model"
     print_text(f"A run {verdict}{other}.")

@@ -273,7 +273,7 @@ async def _check_buses(plan: PlannedRun) -> list[PreflightCheck]:
     if (egress := plan.egress()) is not None:
         checks.append(await check_egress(egress, durable_names(plan.profile.nats).all()))
     if plan.profile.nats.monitor_url is not None:
-        checks.append(await _check_monitor(plan.profile.nats.monitor_url))
+        checks.append(await check_monitor(plan.profile.nats.monitor_url))
     return checks
 
 
@@ -327,7 +327,8 @@ async def _refusal(client: Client, subjects: Iterable[str]) -> str | None:
     return None
 
 
-async def _check_monitor(url: str) -> PreflightCheck:
+async def check_monitor(url: str) -> PreflightCheck:
+    """Check the health page of a broker's monitor, whose URL may leave out ``/healthz``."""
     from runner.inference.endpoints import safe_url
     from runner.inference.http import fetch, model_client
 

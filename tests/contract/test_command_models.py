@@ -280,6 +280,19 @@ def test_a_preflight_names_problems_and_hints(profile: str, bus: NatsAccount, tm
     assert not (tmp_path / "data").exists()
 
 
+def test_a_preflight_has_the_lines_of_the_field_runners_page(tmp_path: Path) -> None:
+    with ModelServer(models=("qwen3:8b",)) as ollama:
+        environ = {**UNREACHABLE_ENDPOINTS, "OLLAMA_HOST": ollama.url}
+        passed = run_agentgym(tmp_path, "preflight", "--env", "Maze", environ=environ).stdout
+    failed = run_agentgym(tmp_path, "preflight", "--env", "Maze", environ=UNREACHABLE_ENDPOINTS).stdout
+    assert "TensorZero: DOWN\nNATS: unreachable\nOllama: qwen3:8b\n" in passed
+    assert "TensorZero: DOWN\nNATS: unreachable\nOllama qwen3 models not found\n" in failed
+    with RudeModel(routes={"/healthz": http_response(200, b'{"status":"ok"}')}) as monitor:
+        (tmp_path / "lab.yaml").write_text(json.dumps({"id": "lab", "nats": {"monitor_url": monitor.origin}}))
+        options = ("preflight", "--config", "lab.yaml", "--env", "Maze", "--agent", "oracle", "--json")
+        assert json.loads(run_agentgym(tmp_path, *options).stdout)["services"] == ["NATS: OK"]
+
+
 def test_models_are_tried_only_on_request(tmp_path: Path) -> None:
     def answer(pending: PendingRequest) -> None:
         has_key = pending.request.headers.get("authorization") == f"Bearer {KEY}"

@@ -226,7 +226,7 @@ async def test_commands_to_a_finished_batch_are_rejected(node: NodeProcess) -> N
 
 async def test_a_request_exceeds_the_profiles_limits_only_if_it_allows_that(node: NodeProcess) -> None:
     async with await node.connect() as connection:
-        longer = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "max_rounds": 16}
+        longer: dict[str, Any] = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "max_rounds": 16}
         error = (await node.request_reply(connection, "start", **longer))["error"]
         assert "max_rounds is 16, above the limit 15 of the profile" in error["message"]
         assert "set episode.max_rounds in the profile, or give --allow-longer" in error["message"]
