@@ -127,8 +127,8 @@ def _agent_parts(episode: ListedEpisode, currency: str) -> Iterator[Line]:
     yield [Cell(trusted("model "), "dim"), Cell(sanitize_line(episode.models or UNKNOWN, 80))]
     if episode.fallback:
         yield [Cell(join([FALLBACK_MARK, trusted(" answered by "), masked_line(episode.fallback, 60)]), "warn")]
-    if episode.shape:
-        yield [Cell(sanitize_line(episode.shape, 60), "warn")]
+    for label in filter(None, (episode.shape, episode.limits)):
+        yield [Cell(sanitize_line(label, 60), "warn")]
     if isinstance(episode, Episode) and (noted := annotation_count(episode.notes)):
         yield [Cell(noted, "warn")]
     if flags := [flag_text(*flag) for flag in episode_flags(episode)]:

@@ -116,9 +116,9 @@ def sparkline(rates: list[float]) -> SafeText:
 
 
 def data_text(row: ResultRow) -> SafeText:
-    """Return the shape of requests, the data label and the mode, each where it is not the usual one."""
+    """Return the shape of requests, the data label, the mode and the limits, each where it is not the usual one."""
     mode = row.mode if row.mode != "strict" else ""
-    return sanitize_line(" ".join(filter(None, (row.shape, row.data_label, mode))), 60)
+    return sanitize_line(" ".join(filter(None, (row.shape, row.data_label, mode, row.limits))), 60)
 
 
 def player_text(row: ResultRow) -> SafeText:

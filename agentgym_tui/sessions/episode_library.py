@@ -274,7 +274,7 @@ def _count(index: EpisodeIndex) -> int:
 
 
 _SHARED_FIELDS = (
-    *("episode_id", "batch_id", "env", "started_at", "battery_id", "node", "transport", "data_label", "mode"),
+    *("episode_id", "batch_id", "env", "started_at", "battery_id", "node", "transport", "data_label", "mode", "limits"),
     *("task_index", "seed", "attempt", "agent", "model", "profile", "worker"),
     *("success", "reward", "rounds", "duration_s", "tokens", "cost", "unscored", "evaluation", "gpu"),
 )

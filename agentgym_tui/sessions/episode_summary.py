@@ -125,6 +125,6 @@ _SHARED_NUMBERS: Final = ("reward", "queue_s", "prefill_s", "decode_s", "unsplit
 _NUMBERS: Final[dict[float | None, float]] = {0.0: 0.0, 1.0: 1.0}
 _SHARED_TEXTS: Final = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
-    *("error_type", "models", "fallback", "shape", "flags", "failure", "currency"),
+    *("error_type", "models", "fallback", "shape", "limits", "flags", "failure", "currency"),
 )
 _DECODER: Final = msgspec.json.Decoder(_EpisodeSummary)

@@ -187,6 +187,7 @@ class Episode(msgspec.Struct):
     transport: str = ""
     data_label: str = ""
     mode: str = "strict"
+    limits: str = ""
     task_index: int = 0
     seed: int | None = None
     attempt: int = 0

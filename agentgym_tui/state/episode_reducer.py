@@ -50,6 +50,7 @@ _SETUP_FIELDS: Final = (
     "transport",
     "data_label",
     "mode",
+    "limits",
     "task_index",
     "seed",
     "attempt",

@@ -1,4 +1,4 @@
-"""List of results, one row per environment, data, mode, agent, models and shape, or batch, with sorting and search."""
+"""List of results, one row per group that ``ResultRow`` describes, or batch, with sorting and search."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ RESULT_FIELDS: Final[FieldSet[ResultRow]] = FieldSet(
     ("data", "text", "label of the environment's data", lambda row: row.data_label),
     ("mode", "text", "rules", lambda row: row.mode),
     ("shape", "text", "how requests differ, as the server refused the usual", lambda row: row.shape),
+    ("limits", "text", "limits that are not 15 rounds and 300 s", lambda row: row.limits),
     ("batch", "id", "beginning of the id of the batch", lambda row: row.batch_id),
     ("episodes", "number", "number of episodes", lambda row: row.n),
     ("success", "number", "success rate from 0 to 1", lambda row: row.success_rate),
@@ -86,7 +87,7 @@ class ResultList(FilteredList["ResultRow"]):
 
 def result_key(row: ResultRow) -> str:
     """Return the key of a row, which stays the same when its numbers change."""
-    return repr((row.env, row.data_label, row.mode, row.agent, row.model, row.shape, row.batch_id))
+    return repr((row.env, row.data_label, row.mode, row.agent, row.model, row.shape, row.limits, row.batch_id))
 
 
 def selection_of(row: ResultRow) -> Selection:
@@ -101,6 +102,7 @@ def selection_of(row: ResultRow) -> Selection:
         data_label=row.data_label,
         mode=row.mode,
         shape=row.shape,
+        limits=row.limits,
         batch=row.batch_id,
     )
 
@@ -139,8 +141,11 @@ def episodes_filter(rows: Sequence[ResultRow], **terms: object) -> str:
         named["mode"] = first.mode
     if any(shapes := tuple(dict.fromkeys(row.shape for row in rows))):
         named["shape"] = shapes
+    if any(limits := tuple(dict.fromkeys(row.limits for row in rows))):
+        named["limits"] = limits
     return exact_terms(**named, **({"data": first.data_label} if first.data_label else {}))
 
 
 def _search_text(row: ResultRow) -> str:
-    return search_text((row.env, row.agent, row.model or BASELINE, row.data_label, row.mode, row.shape, row.batch_id))
+    names = row.env, row.agent, row.model or BASELINE, row.data_label, row.mode, row.shape, row.limits, row.batch_id
+    return search_text(names)

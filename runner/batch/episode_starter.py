@@ -130,6 +130,7 @@ class EpisodeStarter:
             attempt=planned.attempt,
             agent=spec.agent,
             model=spec.model,
+            limits=spec.limits.label,
             n_planned=spec.n_planned,
             started_at=workspace.clock.now(),
             versions=self._versions,

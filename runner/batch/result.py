@@ -121,6 +121,7 @@ class BatchResult(Totals, frozen=True, kw_only=True):
         model: the model that was requested.
         models: the models that answered, see ``EpisodeCompleted``.
         by_models: the totals by the models that answered; one without an episode if none has finished.
+        limits: see ``Limits.label``.
         baseline: whether the agent uses no model.
         currency: currency of ``cost``, or None if it is not known.
         problems: messages of the errors that occurred while episodes were stored.
@@ -139,6 +140,7 @@ class BatchResult(Totals, frozen=True, kw_only=True):
     by_models: list[ModelsTotals] = msgspec.field(default_factory=list)
     baseline: bool
     mode: str
+    limits: str = ""
     data_label: str
     status: BatchStatus
     n_planned: int
@@ -338,6 +340,7 @@ class BatchStats:
             ],
             baseline=spec.model is None,
             mode=spec.mode,
+            limits=spec.limits.label,
             data_label=data_label,
             status=status,
             n_planned=spec.n_planned,

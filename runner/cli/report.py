@@ -90,7 +90,7 @@ def batch_label(env: str, model: str | None) -> str:
 def _row(result: BatchResult, part: ModelsTotals, data_dir: Path) -> list[str]:
     n_not_stored = _n_not_stored(result, part, data_dir)
     return [
-        environment_cell(result.env, result.mode, result.data_label, _shapes(part)),
+        environment_cell(result.env, result.mode, result.data_label, _shapes(part), result.limits),
         f"{part.n_episodes}/{result.n_planned}",
         str(part.n_errors),
         format_success(part.success_rate, part.n_rated, part.n_episodes),
@@ -133,9 +133,10 @@ def report_damaged(files: Iterable[DamagedFile]) -> None:
         print_stderr(f"Skipped {file.path}: {file.reason}")
 
 
-def environment_cell(env: str, mode: str, data_label: str, shape: str = "") -> str:
-    """Return the name of an environment; add mode, data label and shape of requests where they are not the usual."""
-    return " · ".join([env, *(label for label in (mode if mode != "strict" else "", data_label, shape) if label)])
+def environment_cell(env: str, mode: str, data_label: str, shape: str = "", limits: str = "") -> str:
+    """Return the name of an environment; add mode, data label, shape of requests and limits that are not the usual."""
+    labels = mode if mode != "strict" else "", data_label, shape, limits
+    return " · ".join(filter(None, (env, *labels)))
 
 
 def outcomes_cell(outcomes: Mapping[str, int], n_unscored: int = 0) -> str:

@@ -175,7 +175,7 @@ def _gpu_cell(row: ResultRow) -> str:
 
 
 def _names(row: ResultRow) -> tuple[str, ...]:
-    return environment_cell(row.env, row.mode, row.data_label, row.shape), row.agent
+    return environment_cell(row.env, row.mode, row.data_label, row.shape, row.limits), row.agent
 
 
 def _numbers(row: ResultRow, metrics: Sequence[str]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ _LEGEND = "+ success, - failure, t round limit, T time limit, E error, c cancell
 def print_matrices(matrices: Sequence[TaskMatrix]) -> None:
     """Print a table of tasks and attempts for each matrix, and one of its pass@k and pass^k."""
     for matrix in matrices:
-        env = environment_cell(matrix.env, matrix.mode, matrix.data_label, matrix.shape)
+        env = environment_cell(matrix.env, matrix.mode, matrix.data_label, matrix.shape, matrix.limits)
         name = f"{_player(matrix.agent, matrix.model)} in {env}"
         rows = [_task_cells(task) for task in matrix.tasks]
         print_table(f"Tasks of {name} ({_LEGEND})", ("task", "attempts", "success", "reward", "note"), rows)
@@ -78,7 +78,8 @@ def _below(rows: Sequence[ResultRow], bound: float) -> list[str]:
     if not rows:
         return [f"no episode is selected, so no success rate reaches {bound:.1%}"]
     return [
-        f"{_player(row.agent, row.model)} in {environment_cell(row.env, row.mode, row.data_label, row.shape)}: "
+        f"{_player(row.agent, row.model)} in "
+        f"{environment_cell(row.env, row.mode, row.data_label, row.shape, row.limits)}: "
         f"success rate {format_success(row.success_rate, row.n_rated, row.n)}"
         f" is below {bound:.1%}"
         for row in rows

@@ -105,6 +105,7 @@ class BatteryCompleted(msgspec.Struct, kw_only=True):
     environments: Annotated[list[str], Meta(description="names of its environments in the same order")]
     n_episodes: Annotated[int, Meta(description="episodes that ended")]
     mean_reward: MeanReward
+    models: Annotated[list[str], Meta(description="models that answered, by name; empty for agents that use none")]
     node: NodeName
 
 

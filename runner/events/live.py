@@ -70,6 +70,7 @@ class EpisodeStarted(EpisodeItemBase, kw_only=True, tag="episode.started"):
     profile: ProfileId
     worker: Annotated[WorkerInfo | None, Meta(description="worker that plays the episode; null when unknown")] = None
     currency: CostCurrency = None
+    limits: Annotated[str, Meta(description="limits that are not 15 rounds and 300 s, such as `30 rounds`")] = ""
 
 
 class EpisodeEnded(EpisodeItemBase, kw_only=True, tag="episode.ended"):

@@ -24,6 +24,7 @@ from runner.publish.outbox import Outbox, OutboxEvent, durable_event
 from runner.results.summary import IS_RATED
 from runner.store import EpisodeRecord
 from runner.store.episode_file import shared_fields
+from runner.types import split_models
 from runner.types.fields import NodeStatus
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ _BATTERY = f"""
 SELECT batch_id, env, count(*), sum(outcome = 'cancelled' OR ({FINISHED})), total(CASE WHEN {IS_RATED} THEN reward END),
 sum({IS_RATED}) FROM episodes WHERE battery_id = ? GROUP BY batch_id, env ORDER BY min(started_at)
 """
+_ANSWERED = "SELECT DISTINCT models FROM episodes WHERE battery_id = ? AND models IS NOT NULL"
 
 
 class EventRecorder:
@@ -70,6 +72,7 @@ class EventRecorder:
 
     def _record_battery(self, battery_id: str, n_ended: int) -> None:
         rows = self._workspace.index.select(_BATTERY, (battery_id,))
+        answered = self._workspace.index.select(_ANSWERED, (battery_id,))
         batches, environments, n_stored, n_finished, rewards, n_rated = zip(*rows, strict=True) if rows else ((),) * 6
         if sum(n_stored) < n_ended:
             return
@@ -78,6 +81,7 @@ class EventRecorder:
             batches=[*dict.fromkeys(batches)],
             environments=[*dict.fromkeys(environments)],
             n_episodes=sum(n_finished),
+            models=sorted({name for (models,) in answered for name in split_models(models)}),
             mean_reward=sum(rewards) / sum(n_rated) if sum(n_rated) else None,
             node=self._workspace.node,
         )

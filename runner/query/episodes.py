@@ -51,6 +51,7 @@ _FIELDS = (
     Field(name="error", kind="text", description="type of the error that ended it"),
     Field(name="fallback", kind="text", description="endpoint that answered for a failed one"),
     Field(name="shape", kind="text", description="how requests differ, as the server refused the usual", values=SHAPES),
+    Field(name="limits", kind="text", description="limits that are not 15 rounds and 300 s, such as 30 rounds"),
     Field(name="flag", kind="text", description="what is wrong with it", values=tuple(FLAGS)),
     Field(name="failure", kind="text", description="how it failed, such as loop*: cause, action, answer"),
     Field(name="data", kind="text", description="label of the environment's data"),

@@ -1,4 +1,4 @@
-"""Results aggregated from the index, per environment, data, mode, player and shape, and histograms of rewards."""
+"""Results aggregated from the index, per environment, player and rules, and histograms of rewards."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         batch: id of a batch or a battery.
         excluded_batch: id of a batch or a battery whose episodes are left out.
         shape: the shape of requests; "" for the usual one.
+        limits: as ``Limits.label`` returns them; "" for the usual ones.
         has_model: whether the agent used a model; False for baselines, which ``model`` cannot select.
     """
 
@@ -64,6 +65,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     data_label: str | None = None
     mode: str | None = None
     shape: str | None = None
+    limits: str | None = None
     has_model: bool | None = None
 
     def condition(self) -> tuple[str, dict[str, object]]:
@@ -82,6 +84,7 @@ _CONDITIONS = {
     "data_label": "data_label = :data_label",
     "mode": "mode = :mode",
     "shape": "shape = :shape",
+    "limits": "limits = :limits",
     "has_model": "(models IS NOT NULL) = :has_model",
     "excluded_batch": "NOT (batch_id = :excluded_batch OR battery_id IS :excluded_batch)",
 }
@@ -92,13 +95,14 @@ EVERYTHING = Selection()
 
 
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Aggregated results of one agent, its models and a shape of requests in one environment, data set and mode.
+    """Aggregated results of one agent, its models, a shape of requests and limits in one environment and mode.
 
     Rates and means cover the rated episodes and are None if there is none.
 
     Attributes:
         model: the models that answered, see ``join_models``: no row of the first one has answers of a fallback.
         shape: what of the usual shape of requests the server refused, see ``join_shapes``; "" for nothing.
+        limits: the limits of the episodes that differ from the usual ones, see ``Limits.label``.
         baseline: whether no model was used; a baseline is not comparable with the rows of models.
         n: number of episodes.
         n_rated: number of episodes with an outcome outside ``UNRATED`` that are not unscored.
@@ -128,6 +132,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     model: str | None
     shape: str = ""
+    limits: str = ""
     baseline: bool
     n: int
     n_rated: int
@@ -161,7 +166,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
 def summarize_results(
     source: ResultSource, selection: Selection = EVERYTHING, *, by_batch: bool = False
 ) -> list[ResultRow]:
-    """Return one row per environment, data, mode, agent, models and shape; within an environment, baselines come last.
+    """Return one row per environment, data, mode, agent, models, shape and limits; baselines come last in each.
 
     Args:
         source: the index, or rows in memory.
@@ -177,7 +182,7 @@ def summarize_results(
     try:
         for values in found:
             group = msgspec.convert((*values[:_N_VALUES], values[_N_VALUES:]), _Group)
-            player = (group.agent, group.model or "", group.shape)
+            player = (group.agent, group.model or "", group.shape, group.limits)
             key = (group.env, group.model is None, group.data_label, group.mode, *player)
             groups.setdefault((*key, group.batch_id if by_batch else ""), []).append(group)
         newest_first = sorted(groups, key=lambda key: key[-1], reverse=True)
@@ -186,11 +191,11 @@ def summarize_results(
         raise source.unusable(exc) from exc
 
 
-_Key: TypeAlias = tuple[str, bool, str, str, str, str, str, str]
+_Key: TypeAlias = tuple[str, bool, str, str, str, str, str, str, str]
 
 
 class _Group(msgspec.Struct, frozen=True, array_like=True):
-    """Sums over the episodes of a batch, environment, data, mode, agent, models and shape that count alike."""
+    """Sums over the episodes of a batch, environment, data, mode, agent, models, shape and limits that count alike."""
 
     batch_id: str
     env: str
@@ -199,6 +204,7 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
     agent: str
     model: str | None
     shape: str
+    limits: str
     outcome: Outcome
     unscored: Annotated[int, msgspec.Meta(ge=0, le=1)]
     n: int
@@ -236,7 +242,7 @@ _SUMS = ", ".join(
         *(f"sum({column})" for column in TIME_COLUMNS.values()),
     ]
 )
-_GROUPED = "batch_id, env, data_label, mode, agent, models, shape, outcome, unscored"
+_GROUPED = "batch_id, env, data_label, mode, agent, models, shape, limits, outcome, unscored"
 _QUERY = f"SELECT {_GROUPED}, {_SUMS} FROM episodes WHERE {{condition}} GROUP BY {_GROUPED}"
 """One pass over all rows; the few groups are added here, because conditions in SQL would take longer."""
 
@@ -258,6 +264,7 @@ def _result_row(groups: Sequence[_Group], *, by_batch: bool) -> ResultRow:
         agent=first.agent,
         model=first.model,
         shape=first.shape,
+        limits=first.limits,
         baseline=first.model is None,
         batch_id=first.batch_id if by_batch else None,
         n=sum(group.n for group in groups),

@@ -71,7 +71,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class TaskMatrix(msgspec.Struct, frozen=True, kw_only=True):
-    """All attempts of one agent, its models and a shape of requests in one environment, data set and mode, by task.
+    """All attempts of one agent, its models, a shape of requests and limits in one environment and mode, by task.
 
     ``model`` is as in ``ResultRow``.
     """
@@ -82,6 +82,7 @@ class TaskMatrix(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     model: str | None
     shape: str = ""
+    limits: str = ""
     tasks: list[TaskGroup]
     estimates: list[Estimate]
 
@@ -92,7 +93,7 @@ msgspec.json.Decoder(TaskMatrix)  # ``convert`` could crash where two threads ar
 def task_matrices(
     source: ResultSource, selection: Selection = EVERYTHING, *, by: Literal["models", "model"] = "models"
 ) -> list[TaskMatrix]:
-    """Return one matrix per environment, data, mode, agent, models and shape, with its tasks in their order.
+    """Return one matrix per environment, data, mode, agent, models, shape and limits, with its tasks in their order.
 
     Args:
         source: the index, or rows in memory.
@@ -116,8 +117,8 @@ def estimates(tasks: Iterable[TaskGroup]) -> list[Estimate]:
     return [_estimate(counts, k) for k in range(1, min(MAX_K, max((n for _, n in counts), default=0)) + 1)]
 
 
-_KEY = "env, data_label, mode, agent, model, shape"
-_N_KEY = 6
+_KEY = "env, data_label, mode, agent, model, shape, limits"
+_N_KEY = 7
 _QUERY = f"""
     SELECT {_KEY.replace("model", "{by} AS model")}, task_index, episode_id, batch_id,
         outcome, success, reward, {IS_RATED} AS rated

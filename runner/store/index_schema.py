@@ -33,6 +33,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         models: the models that answered, see ``join_models``.
         fallback: model endpoints that answered in place of a failed one, joined by commas.
         shape: the shape of requests that its steps were played under, see ``join_shapes``.
+        limits: the limits that differ from the usual ones, see ``Limits.label``.
         unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
         energy_j: energy of the GPUs in joules; None if it was not measured.
         energy_shared: whether energy and GPU seconds are shares by time, which are estimates.
@@ -79,6 +80,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     models: str | None = None
     fallback: str | None = None
     shape: str = ""
+    limits: str = ""
     unscored: bool = False
     energy_j: float | None = None
     energy_shared: bool = False
@@ -119,7 +121,7 @@ TIME_COLUMNS: Final[Mapping[Cause, str]] = {
 """Columns with the seconds of an episode's steps, by what they were spent on."""
 
 RESULT_COLUMNS = (
-    *("batch_id", "env", "data_label", "mode", "agent", "models", "shape", "outcome", "unscored"),
+    *("batch_id", "env", "data_label", "mode", "agent", "models", "shape", "limits", "outcome", "unscored"),
     *("success", "reward", "rounds", "duration_s", "cost", "model_s"),
     *("tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached", "task_index", "battery_id", "model"),
     *("energy_j", "energy_shared", "gpu_s", *TIME_COLUMNS.values(), "times_about"),
@@ -216,7 +218,7 @@ def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:
 
 _SHARED_COLUMNS = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
-    *("error_type", "models", "fallback", "shape", "flags", "failure", "currency"),
+    *("error_type", "models", "fallback", "shape", "limits", "flags", "failure", "currency"),
 )
 """Columns in which many rows have the same text."""
 

@@ -385,6 +385,14 @@ class Limits(msgspec.Struct, frozen=True):
     max_duration_s: float = 300.0
     max_unparsed: int = 3
 
+    @property
+    def label(self) -> str:
+        """The rounds and seconds that differ from the usual 15 and 300, such as ``30 rounds``; "" for none."""
+        usual = Limits()
+        rounds = "" if self.max_rounds == usual.max_rounds else f"{self.max_rounds} rounds"
+        seconds = "" if self.max_duration_s == usual.max_duration_s else f"{self.max_duration_s:.15g} s"
+        return " ".join(filter(None, (rounds, seconds)))
+
 
 class TimeStep(msgspec.Struct, kw_only=True):
     """One step, as journals and episode files have it: the agent's chats and action, the observation and the reward.

@@ -60,6 +60,7 @@ class EpisodeHeader(msgspec.Struct, kw_only=True):
     started_at: datetime
     parent: dict[str, str | int] | None = None
     versions: dict[str, str] = {}
+    limits: str = ""
     n_planned: int | None = None
     worker: WorkerInfo | None = None
     currency: str | None = None

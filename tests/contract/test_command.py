@@ -130,7 +130,14 @@ def test_limits_of_a_run_may_exceed_the_profile_only_if_that_is_allowed(tmp_path
     (tmp_path / "script").write_text("move left\n" * 60)
     completed = run_agentgym(tmp_path, "--run", "Maze", "--agent", "scripted", "--script", "script", *limits, "--json")
     assert completed.returncode == 0, completed.stderr
-    assert json.loads(completed.stdout)["batches"][0]["mean_rounds"] == 40
+    (batch,) = json.loads(completed.stdout)["batches"]
+    assert (batch["mean_rounds"], batch["limits"]) == (40, "40 rounds 301 s")
+    assert run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle").returncode == 0
+    results = json.loads(run_agentgym(tmp_path, "--results", "--json").stdout)["results"]
+    assert [(row["agent"], row["limits"]) for row in results] == [("oracle", ""), ("scripted", "40 rounds 301 s")]
+    assert "Maze · 40 rounds 301 s" in run_agentgym(tmp_path, "--results").stdout
+    for query, n in (('limits:"40 rounds 301 s"', 1), ("limits:none", 1)):
+        assert len(run_agentgym(tmp_path, "episodes", query, "--json").stdout.splitlines()) == n
 
 
 def test_a_dry_run_resets_a_task_and_stores_nothing(tmp_path: Path) -> None:

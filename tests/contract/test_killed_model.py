@@ -11,7 +11,7 @@ import pytest
 from msgspec.json import decode
 
 from agentgym_tui.sessions.episode_library import StateDirLibrary
-from runner.events.durable import BatchCompleted, EpisodeCompleted
+from runner.events.durable import BatchCompleted, BatteryCompleted, EpisodeCompleted
 from runner.publish.outbox import LOCAL
 from tests.support.command import run_agentgym
 from tests.support.console.fake_session import empty_session
@@ -112,13 +112,15 @@ def test_the_events_name_the_models_beside_the_one_that_was_requested(played: Pl
     with open_outbox(played.folder / "data") as outbox:
         payloads = [each.payload for each in outbox.pending(LOCAL, 100)]
     episodes = [decode(each, type=EpisodeCompleted) for each in payloads if b'"episode_id"' in each]
-    batches = [decode(each, type=BatchCompleted) for each in payloads if b'"n_episodes"' in each]
+    batches = [decode(each, type=BatchCompleted) for each in payloads if b'"batch_id"' in each and b'"n_ep' in each]
+    batteries = [decode(each, type=BatteryCompleted) for each in payloads if b'"batches"' in each]
     known = {batch["batch_id"] for batch in played.batches}
     assert {(each.env, each.task_index): each.models for each in episodes if each.batch_id in known} == {
         task: list(models) for task, models in EXPECTED.items()
     }
     assert [each.models for each in batches if each.batch_id in known] == [[FIRST, SECOND], [SECOND]]
     assert {each.model for each in episodes} == {each.model for each in batches} == {FIRST}
+    assert [each.models for each in batteries] == [[FIRST], [FIRST, SECOND]]
 
 
 def test_the_run_has_a_row_for_each_set_of_models(played: Played, tmp_path: Path) -> None:
@@ -129,7 +131,11 @@ def test_the_run_has_a_row_for_each_set_of_models(played: Played, tmp_path: Path
     assert "Maze: answers came from more than one model: 4 by lab: " in played.errors
     printed = play_killed(tmp_path).stdout
     cells = [[cell.strip() for cell in line.split("│")[1:4]] for line in printed.splitlines() if line.startswith("│")]
-    assert cells == [[FIRST, "Maze", "1/2"], [MIXED, "Maze", "1/2"], [SECOND, "Wordle · local words", "2/2"]]
+    assert cells == [
+        [FIRST, "Maze · 3 rounds", "1/2"],
+        [MIXED, "Maze · 3 rounds", "1/2"],
+        [SECOND, "Wordle · local words · 3 rounds", "2/2"],
+    ]
 
 
 def test_results_matrix_lists_and_queries_name_them(played: Played) -> None:
@@ -170,7 +176,7 @@ def test_gates_refuse_a_mixed_battery_or_name_it(played: Played) -> None:
     assert healthy.returncode == 0, healthy.stderr
     below = played.run("--results", "--batch", played.battery, "--fail-below", "0.5")
     assert below.returncode == 3
-    assert f"Not met: react {MIXED} in Maze: success rate" in below.stderr
+    assert f"Not met: react {MIXED} in Maze · 3 rounds: success rate" in below.stderr
 
 
 async def test_the_console_names_them(played: Played) -> None:
@@ -185,7 +191,7 @@ async def test_the_console_names_them(played: Played) -> None:
         await wait_for_widget_text(pilot, "#summary", f"Maze react {MIXED}", "1 task")
         await pilot.press("escape", "enter")
         await wait_for_widget_text(pilot, "#summary", "8 episodes · 1 match")
-        assert app.ui_state.filters["episodes"] == f'env:Maze agent:react models:"{MIXED}"'
+        assert app.ui_state.filters["episodes"] == f'env:Maze agent:react models:"{MIXED}" limits:"3 rounds"'
         await wait_for_widget_text(pilot, "#episodes", f"↷ react {MIXED}")
         await pilot.press("enter")
         await wait_for_widget_text(pilot, "#heading", f"model {MIXED}")

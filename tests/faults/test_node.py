@@ -117,6 +117,7 @@ async def test_a_battery_is_one_batch_per_environment(node: NodeProcess) -> None
         "environments": ["Maze", "Wordle"],
         "n_episodes": 2,
         "mean_reward": 1.0,
+        "models": [],
         "node": node.name,
     }
     assert cancelled["battery_id"] == other_id
