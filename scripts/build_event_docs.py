@@ -21,7 +21,7 @@ from runner.bus.streams import stream_configs
 from runner.events import subjects
 from runner.events.codec import headers_for
 from runner.events.control import ARGS, ERRORS, RESULTS, ControlError, ControlReply, Op
-from runner.events.durable import DURABLE_TYPES, ForeignEpisode
+from runner.events.durable import DURABLE_TYPES
 from runner.events.limits import MAX_BYTES, MAX_DEPTH
 from runner.events.live import LiveBatch, LiveItem
 from runner.types import Outcome
@@ -89,7 +89,6 @@ def _document() -> Iterator[str]:
     yield INTRO.format(max_bytes=MAX_BYTES, max_depth=MAX_DEPTH, headers=headers)
     for subject, event in DURABLE_TYPES.items():
         yield from _section(f"### `{subject}`", event, f"Its id is {IDS[subject]}.")
-    yield from _section("### Episodes of other field runners", ForeignEpisode, "")
     yield LIVE
     yield from _section("### The message", LiveBatch, "")
     for channel in subjects.LIVE_CHANNELS:
@@ -179,7 +178,8 @@ def _fields(name: str, definition: Schema, title: str, suffix: str = "") -> Iter
 
 
 def _meaning(name: str, field: str, schema: Schema) -> str:
-    meaning = schema.get("description") or MEANINGS.get(f"{name}.{field}")
+    described = next(filter(None, (each.get("description") for each in (schema, *schema.get("anyOf", ())))), None)
+    meaning = described or MEANINGS.get(f"{name}.{field}")
     return str(meaning) if meaning or field != "kind" else "kind of the item"
 
 

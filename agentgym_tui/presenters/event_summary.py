@@ -14,7 +14,7 @@ from agentgym_tui.presenters.number_format import format_count, format_percent, 
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.event_log import LIVE_SUBJECT, node_of
 from agentgym_tui.state.log_entries import EventMessage
-from runner.events.codec import DurableRow, ForeignRow, LiveRow, RawRow, decode, decode_item
+from runner.events.codec import DurableRow, LiveRow, RawRow, decode, decode_item
 from runner.events.durable import BatchCompleted, BatteryCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.limits import check_limits
 from runner.events.subjects import DurableNames
@@ -132,22 +132,18 @@ def _summarize_durable(message: EventMessage, node: str) -> MessageSummary:
     match decode(message.subject, message.headers, message.payload, EVENT_NAMES):
         case DurableRow(event=event):
             episode_id = event.episode_id if isinstance(event, EpisodeCompleted) else ""
-            return MessageSummary(event.node, Cell(join(_event_parts(event), " · "), _event_tone(event)), episode_id)
-        case ForeignRow(event=episode):
-            return MessageSummary(
-                node,
-                Cell(join([sanitize_line(episode.env, 60), trusted(f"reward {format_reward(episode.score)}")], " · ")),
-            )
+            cell = Cell(join(filter(None, _event_parts(event)), " · "), _event_tone(event))
+            return MessageSummary(event.node or node, cell, episode_id)
     return MessageSummary(node, _malformed_cell(message), _named_episode(message))
 
 
 def _event_parts(event: DurableEvent) -> Iterator[SafeText]:
     match event:
         case EpisodeCompleted():
-            yield sanitize_line(f"{event.env} {event.outcome}", 80)
+            yield sanitize_line(f"{event.env} {event.outcome or ''}".strip(), 80)
             yield trusted(f"reward {format_reward(event.reward)}")
             yield pluralize(event.rounds, "round")
-            yield sanitize_line(f"{event.agent} {join_models(event.model, event.models) or ''}".strip(), 80)
+            yield sanitize_line(" ".join(filter(None, (event.agent, join_models(event.model, event.models)))), 80)
             if event.fallback:
                 yield join([FALLBACK_MARK, trusted(" answered by "), masked_line(event.fallback, 60)])
         case BatchCompleted():
@@ -167,7 +163,7 @@ def _event_parts(event: DurableEvent) -> Iterator[SafeText]:
             yield pluralize(event.n_episodes, "episode")
             yield trusted(f"mean reward {format_reward(event.mean_reward)}")
         case FieldStatus():
-            yield sanitize_line(f"{event.role} {event.status}", 60)
+            yield sanitize_line(f"{event.role or ''} {event.status}".strip(), 60)
             yield sanitize_line(event.config, 60)
 
 

@@ -75,10 +75,14 @@ def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list
     columns = column_chart(rewards, width - _LABEL_WIDTH, max(height - 2, 1), low, high)
     labels = [format_reward(high), *[trusted("")] * (len(columns) - 2), format_reward(low)][: len(columns)]
     lines: list[Line] = [_labeled(label, column) for label, column in zip(labels, columns, strict=True)]
-    rates = moving_success_rate([point.success for point in shown], SUCCESS_RATE_WINDOW)
-    spark = column_chart(rates, width - _LABEL_WIDTH, 1, 0.0, 1.0)
-    lines.append(_labeled(format_percent(100 * rates[-1]), spark[0], "good"))
+    if rates := moving_success_rate(_successes(shown), SUCCESS_RATE_WINDOW):
+        spark = column_chart(rates, width - _LABEL_WIDTH, 1, 0.0, 1.0)
+        lines.append(_labeled(format_percent(100 * rates[-1]), spark[0], "good"))
     return [*lines, _legend_line(shown, len(scored), width)][:height]
+
+
+def _successes(points: Sequence[RewardPoint]) -> list[bool]:
+    return [point.success for point in points if point.success is not None]
 
 
 def _labeled(label: SafeText, columns: str, tone: Tone = "accent") -> list[Cell]:
@@ -96,8 +100,6 @@ def _legend_line(shown: Sequence[RewardPoint], n_scored: int, width: int) -> Lin
     n, kind = len(shown), _kind(shown)
     count = pluralize(n, "episode") if n == n_scored else trusted(f"newest {n}")
     episodes = join([count, kind], trusted(" · ")) if kind else count
-    successes = sum(point.success for point in shown[-SUCCESS_RATE_WINDOW:])
-    rate = format_share(successes, min(n, SUCCESS_RATE_WINDOW))
-    return join_parts(
-        [[Cell(episodes, "dim")], [Cell(trusted(f"success {rate} of last {min(n, SUCCESS_RATE_WINDOW)}"))]], width
-    )
+    newest = _successes(shown)[-SUCCESS_RATE_WINDOW:]
+    rate = f"success {format_share(sum(newest), len(newest))} of last {len(newest)}" if newest else "success unknown"
+    return join_parts([[Cell(episodes, "dim")], [Cell(trusted(rate))]], width)

@@ -19,7 +19,7 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment, wrap_text
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
-from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, Episode, NodeInfo
+from agentgym_tui.state.data_model import UNRATED, BatchRun, BusLinkStatus, Episode, NodeInfo
 from agentgym_tui.state.nodes import ProfileDifference
 from runner.types import Tokens, is_result_unknown
 
@@ -35,6 +35,7 @@ OUTCOMES: Final[dict[str, tuple[SafeText, Tone]]] = {
     "cancelled": (trusted("○ cancelled"), "dim"),
     "error": (trusted("! error"), "bad"),
     "interrupted": (trusted("! interrupted"), "warn"),
+    UNRATED: (trusted("? unknown"), "dim"),
 }
 """Label and tone of each episode outcome."""
 
@@ -333,7 +334,7 @@ def _running_count(store: RunStore) -> Line:
 
 
 def _agent_text(agent: str, model: str | None) -> str:
-    return f"{agent or '?'} {model}" if model else f"{agent or '?'} (no model)"
+    return " ".join(filter(None, (agent or "?", model or ("(no model)" if agent else ""))))
 
 
 def _elapsed(episode: Episode) -> SafeText:

@@ -128,7 +128,7 @@ def can_resume(batch: BatchRun) -> bool:
 
 def reachable_batches(store: RunStore) -> list[BatchRun]:
     """Return the batches that are queued, running or paused on a node that is not lost."""
-    return [] if store.all_nodes_lost else unfinished_batches(store)
+    return [batch for batch in unfinished_batches(store) if not store.is_lost(batch)]
 
 
 def has_unfinished(session: Session) -> bool:

@@ -83,18 +83,18 @@ class BatchRegistry:
             batch.node = node
             batch.env, batch.agent, batch.model = clip_name(item.env), clip_name(item.agent), clip_optional(item.model)
             batch.battery_id = clip_optional(item.battery_id)
-            batch.status = "running" if batch.status in _PENDING else batch.status
+            batch.status = "running" if batch.status in _PENDING and not batch.has_end_event else batch.status
             batch.started_at = min(filter(None, (batch.started_at, item.at)))
 
     def apply_progress(self, item: BatchProgress, boot: str, node: str) -> None:
-        """Update a batch from a progress item; ignore an item older than the item applied last.
+        """Update a batch from a progress item; ignore one that is older than the last one or the end of the batch.
 
         Args:
             item: the progress item; items of one process are ordered by ``item.seq``.
             boot: id of the node process that sent the item.
             node: name of the node.
         """
-        if (batch := self._get(item.batch_id)) is None:
+        if (batch := self._get(item.batch_id)) is None or batch.has_end_event or batch.status in _FINISHED:
             return
         known_boot, seq = self._latest_progress.get(item.batch_id, ("", -1))
         if known_boot == boot and item.seq <= seq:
@@ -127,14 +127,17 @@ class BatchRegistry:
         """
         if (batch := self._get(event.batch_id)) is None:
             return
-        batch.node = clip_name(event.node)
+        batch.has_end_event = True
         if event.n_rated is not None or batch.n_planned == 0:
-            batch.n_rated = clamp_count(event.n_episodes if event.n_rated is None else event.n_rated)
+            n_scored = 0 if event.success_rate is None else event.n_episodes
+            batch.n_rated = clamp_count(n_scored if event.n_rated is None else event.n_rated)
             batch.n_success = round(max(0.0, min(event.success_rate or 0.0, 1.0)) * batch.n_rated)
         if event.n_errors is not None:
             batch.n_errors = clamp_count(event.n_errors)
-        batch.env, batch.agent, batch.model = clip_name(event.env), clip_name(event.agent), clip_optional(event.model)
-        batch.battery_id, batch.status, batch.published_at = clip_optional(event.battery_id), event.status, published_at
+        batch.env, batch.agent = clip_name(event.env), clip_name(event.agent or batch.agent)
+        batch.node, batch.model = clip_name(event.node or batch.node), clip_optional(event.model or batch.model)
+        batch.battery_id = clip_optional(event.battery_id or batch.battery_id)
+        batch.status, batch.published_at = event.status, published_at
         batch.ended_at = published_at and min(as_aware(published_at), sent_at or as_aware(published_at))
         batch.n_done, batch.mean_reward, batch.eta_s = clamp_count(event.n_episodes), event.mean_reward, None
         batch.n_planned = max(batch.n_planned, batch.n_done, clamp_count(event.n_planned or 0))
@@ -159,6 +162,8 @@ class BatchRegistry:
             if (batch := self._get(state.batch_id)) is None:
                 continue
             self.batches[state.batch_id] = self.batches.pop(state.batch_id)
+            if batch.has_end_event:  # the reply may be older
+                continue
             batch.env, batch.agent, batch.model = (
                 clip_name(state.env),
                 clip_name(state.agent),

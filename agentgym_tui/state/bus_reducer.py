@@ -14,10 +14,10 @@ from agentgym_tui.state.episodes import EpisodeRegistry
 from agentgym_tui.state.live_batches import Received, group_items
 from agentgym_tui.state.machine import SERVER_TRENDS, Trends
 from agentgym_tui.state.nodes import NodeRegistry
-from agentgym_tui.state.normalize import clamp_count, clip_name, ulid_prefix, ulid_time
+from agentgym_tui.state.normalize import clamp_count, clip_name, ulid_time
 from agentgym_tui.state.notices import NoticeList
-from runner.events.codec import DurableRow, ForeignRow, LiveRow
-from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
+from runner.events.codec import DurableRow, LiveRow
+from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.live import (
     EnvHealth,
     EpisodeStarted,
@@ -75,7 +75,6 @@ class BusReducer:
         self._episodes = episodes
         self._notices = notices
         self.trends = Trends()
-        self._n_foreign = 0
 
     def apply(self, message: Received) -> bool:
         """Update the registries from a message.
@@ -95,8 +94,6 @@ class BusReducer:
                 self._notices.add(message.text, message.count)
             case BusMessage(decoded=DurableRow(event=event)):
                 self._apply_durable(event, message)
-            case BusMessage(decoded=ForeignRow(event=foreign)):
-                self._apply_foreign(foreign, message)
             case _:
                 self.n_malformed += 1
         return True
@@ -179,16 +176,10 @@ class BusReducer:
                 self.n_malformed += not self._episodes.apply_completed(event, at)
             case BatchCompleted():
                 self._batches.apply_completed(event, message.time, message.sent_at)
-            case FieldStatus(role="node"):
-                self.on_boot(event.node, event.boot, sure=False)
+            case FieldStatus(role="node" | None):
+                if event.boot:
+                    self.on_boot(event.node, event.boot, sure=False)
                 self._nodes.on_status_event(event)
-
-    def _apply_foreign(self, event: ForeignEpisode, message: BusMessage) -> None:
-        # the episode has no id: one made of its time and position sorts by time
-        at = message.time or datetime.now(UTC)
-        self._n_foreign += 1
-        position = f"{clip_name(message.stream)}:{message.sequence}" if message.stream else f":{self._n_foreign}"
-        self._episodes.apply_foreign(f"{ulid_prefix(at)}:{position}", event, at)
 
     def on_boot(self, node_name: str, boot: str, *, sure: bool) -> bool:
         """Record the current process of a node, and mark running episodes of its earlier processes as interrupted.

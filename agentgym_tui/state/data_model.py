@@ -31,7 +31,10 @@ from runner.types import (
 from runner.types.notes import Note
 
 Outcome: TypeAlias = str
-"""``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error`` or ``interrupted``."""
+"""``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error``, ``interrupted``, or ``UNRATED``."""
+
+UNRATED: Final = "unrated"
+"""Outcome of an ended episode whose outcome is not known: its reward counts, but it is in no success rate."""
 
 
 class StepState(msgspec.Struct, gc=False):
@@ -160,6 +163,7 @@ class Episode(msgspec.Struct):
 
     Attributes:
         outcome: how the episode ended; None while the episode runs.
+        success: whether it solved its task; None if that is not known, like ``task_index``.
         streaming: the unfinished answer for the current step; None before the inference of the step starts.
         reset_world: picture of the environment after the reset, as JSON; empty if there is none.
         n_missing: number of live items or steps that were not received; the episode file has their content.
@@ -188,7 +192,7 @@ class Episode(msgspec.Struct):
     data_label: str = ""
     mode: str = "strict"
     limits: str = ""
-    task_index: int = 0
+    task_index: int | None = 0
     seed: int | None = None
     attempt: int = 0
     agent: str = ""
@@ -196,7 +200,7 @@ class Episode(msgspec.Struct):
     profile: str = ""
     paused: bool = False
     outcome: Outcome | None = None
-    success: bool = False
+    success: bool | None = False
     reward: float = 0.0
     rounds: int = 0
     duration_s: float | None = None
@@ -319,6 +323,7 @@ class BatchRun(msgspec.Struct):
         started_at: when its first known episode started; None until one has started.
         has_totals: whether its stored episodes were summed.
         reported_models: the models that answered, by its event or its stored episodes; None while it runs.
+        has_end_event: whether its completion event has arrived, whose values are final.
     """
 
     batch_id: str
@@ -350,6 +355,7 @@ class BatchRun(msgspec.Struct):
     started_at: datetime | None = None
     has_totals: bool = False
     node: str = ""
+    has_end_event: bool = False
     reported_models: str | None = None
 
     @property
@@ -390,6 +396,11 @@ class NodeInfo(msgspec.Struct):
     dropped: int = 0
     storage: str = ""
     machine: MachineInfo | None = None
+
+    @property
+    def sends_heartbeats(self) -> bool:
+        """Whether the node is silent only if it is lost; one of another kind reports nothing but its status."""
+        return bool(self.boot) and self.status != "stopped"
 
 
 BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]

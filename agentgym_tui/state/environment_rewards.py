@@ -20,7 +20,8 @@ class RewardPoint(NamedTuple):
     """Reward of a finished episode.
 
     Attributes:
-        rated: whether the episode counts for the success rate; False for the outcomes in ``UNRATED_OUTCOMES``, and for
+        success: whether the episode solved its task; None if that is not known: then it is in no rate.
+        rated: whether the episode counts for rates and means; False for the outcomes in ``UNRATED_OUTCOMES``, and for
             unscored episodes.
         agent: name of the agent.
         model: name of its model; None for a baseline agent.
@@ -30,7 +31,7 @@ class RewardPoint(NamedTuple):
 
     episode_id: str
     reward: float
-    success: bool
+    success: bool | None
     rated: bool
     agent: str = ""
     model: str | None = None
@@ -75,9 +76,9 @@ def count_successes(env: EnvironmentState, points: Sequence[RewardPoint]) -> Non
     env.last_reward = next((point.reward for point in reversed(points) if not point.error), None)
     env.unscored = any(point.unscored for point in points)
     counted = _comparable([point for point in points if point.rated or point.error])
-    rated = [point for point in counted if point.rated]
-    env.n_rated, env.n_success = len(rated), sum(point.success for point in rated)
-    env.n_errors = len(counted) - len(rated)
+    rated = [point for point in counted if point.rated and point.success is not None]
+    env.n_rated, env.n_success = len(rated), sum(bool(point.success) for point in rated)
+    env.n_errors = sum(point.error for point in counted)
     env.baseline = counted[-1].agent if counted and counted[-1].model is None else None
     env.n_players = len({(point.agent, point.model) for point in rated})
 

@@ -311,7 +311,9 @@ def entry_key(entry: ListEntry) -> str:
     return str(entry.path) if isinstance(entry, UnreadableFile) else entry.episode_id
 
 
-def _task(index: int) -> str:
+def _task(index: int | None) -> str:
+    if index is None:
+        return ""
     if abs(index) < MAX_TASK_INDEX:
         return f"#{index}"
     return "#> 1T" if index > 0 else "#< -1T"  # as the list shows it

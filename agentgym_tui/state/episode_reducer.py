@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias, cast
 
 import msgspec
 
-from agentgym_tui.state.data_model import Episode, StepState
+from agentgym_tui.state.data_model import UNRATED, Episode, StepState
 from agentgym_tui.state.endpoints import EndpointRegistry
 from agentgym_tui.state.episode_content import decode_messages, raw_spans_size
 from agentgym_tui.state.normalize import (
@@ -59,6 +59,8 @@ _SETUP_FIELDS: Final = (
     "profile",
     "worker",
 )
+_OUTCOMES: Final = {True: "success", False: "failure", None: UNRATED}
+"""Outcome by success, where nothing else is known."""
 _EMPTY_RESETS: Final = (b"null", b"[]")
 EpisodeItem: TypeAlias = (
     EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText | LazySpan | LazyTimestep
@@ -73,7 +75,7 @@ class EpisodeResult(Protocol):
     @property
     def outcome(self) -> str | None: ...  # noqa: D102 - fields of ``Episode``, all of these
     @property
-    def success(self) -> bool: ...  # noqa: D102
+    def success(self) -> bool | None: ...  # noqa: D102
     @property
     def reward(self) -> float: ...  # noqa: D102
     @property
@@ -197,7 +199,7 @@ def record_result(episode: Episode, result: EpisodeResult) -> None:
     episode.rounds = clamp_count(result.rounds)
     episode.duration_s, episode.unscored = result.duration_s, result.unscored
     episode.n_missing = max(episode.n_missing, count_missing_steps(episode))
-    mark_ended(episode, str(result.outcome))
+    mark_ended(episode, str(result.outcome or _OUTCOMES[result.success]))
 
 
 def mark_ended(episode: Episode, outcome: str) -> None:

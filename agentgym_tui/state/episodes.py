@@ -25,8 +25,6 @@ from agentgym_tui.state.normalize import (
     MAX_ERROR_CHARS,
     MAX_ID_CHARS,
     as_aware,
-    clamp_count,
-    clamp_finite,
     clip_name,
     clip_optional,
 )
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 
     from agentgym_tui.state.endpoints import EndpointRegistry
     from agentgym_tui.state.episode_reducer import EpisodeItem
-    from runner.events.durable import EpisodeCompleted, ForeignEpisode
+    from runner.events.durable import EpisodeCompleted
     from runner.store.index_schema import EpisodeRow
 
 EPISODE_SLACK: Final = 100
@@ -172,33 +170,16 @@ class EpisodeRegistry:
         if event.episode_id in self._evicted:
             return True
         episode = self.episodes.get(event.episode_id) or self._create(event.episode_id, at)
-        for field in ("batch_id", "env", "agent", "node", "profile"):
-            setattr(episode, field, clip_name(getattr(event, field)))
-        episode.model, episode.task_index = clip_optional(event.model), event.task_index
-        episode.tokens, episode.cost = event.tokens, event.cost
+        for field in ("batch_id", "env", "agent", "model", "node", "profile"):
+            set_field(episode, field, getattr(event, field) or getattr(episode, field))
+        episode.task_index, episode.cost = event.task_index, event.cost
+        episode.tokens = event.tokens or episode.tokens
         episode.currency = clip_name(event.currency or "") or episode.currency
         self.first_currency = self.first_currency or episode.currency
         episode.reported_fallback = clip_optional(event.fallback)
         episode.reported_models = clip_optional(join_models(event.model, event.models)) if event.models else None
         self._record_result(episode, event)
         return True
-
-    def apply_foreign(self, episode_id: str, event: ForeignEpisode, at: datetime) -> None:
-        """Add a completed episode of another field runner, unless the id is known.
-
-        Args:
-            episode_id: id made for the episode, because its event has none.
-            event: the completion event.
-            at: time of the event.
-        """
-        if episode_id in self._evicted or episode_id in self.episodes:
-            return
-        episode = self._create(episode_id, at)
-        episode.env, episode.model, episode.success = clip_name(event.env), clip_optional(event.model), event.success
-        episode.reward, episode.rounds = clamp_finite(event.score), clamp_count(event.rounds)
-        episode.duration_s = event.duration_sec
-        mark_ended(episode, "success" if event.success else "failure")
-        self._on_ended(episode)
 
     def apply_stored(self, row: EpisodeRow) -> None:
         """Record the result of a running episode from its index row; an index row exists only for an ended episode."""

@@ -139,14 +139,14 @@ class NodeRegistry:
     def on_status_event(self, event: FieldStatus) -> NodeInfo:
         """Update a node from its status event, and return the node; ignore an event of an earlier process."""
         node = self.get(event.node)
-        if event.boot >= node.boot:
-            node.status, node.profile = event.status, clip_name(event.config)
+        if (event.boot or "") >= node.boot:
+            node.status, node.profile = clip_name(event.status), clip_name(event.config)
         return node
 
     @property
     def next_loss_s(self) -> float:
         """Seconds until the first node counts as lost if no node sends a message in the meantime; else infinite."""
-        known = (node.last_seen_at for node in self.nodes.values() if not node.lost and node.status != "stopped")
+        known = (node.last_seen_at for node in self.nodes.values() if not node.lost and node.sends_heartbeats)
         return min(known, default=math.inf) + self._lost_after_s - self.now()
 
     def mark_lost(self, node_name: str) -> bool:
@@ -177,7 +177,7 @@ class NodeRegistry:
         """Mark nodes as lost that were silent for too long; return whether any node was marked."""
         limit = self.now() - self._lost_after_s
         lost = [node for node in self.nodes.values() if not node.lost and node.last_seen_at < limit]
-        lost = [node for node in lost if node.status != "stopped"]
+        lost = [node for node in lost if node.sends_heartbeats]
         for node in lost:
             node.lost = True
         return bool(lost)

@@ -178,6 +178,11 @@ class RunStore:
         """Whether all nodes are lost; False if no node is known."""
         return bool(self.nodes) and all(node.lost for node in self.nodes.values())
 
+    def is_lost(self, batch: BatchRun) -> bool:
+        """Return whether the node of a batch is lost; where the node is not known, whether all nodes are."""
+        node = self.nodes.get(batch.node)
+        return self.all_nodes_lost if node is None else node.lost
+
     def node_status(self, node: NodeInfo) -> str:
         """Return the status of a node: ``running`` while its episodes run, even if its status event is late or missed.
 

@@ -91,7 +91,7 @@ def server_state(item: ModelMetrics) -> ServerState:
 def present_bottleneck(store: RunStore) -> Bottleneck:
     """Return what the running batch waits for most; its ``sentence`` holds untrusted names."""
     batch = store.active_batch()
-    if batch is None or batch.status != "running" or store.all_nodes_lost:
+    if batch is None or batch.status != "running" or store.is_lost(batch):
         return Bottleneck("none")
     steps = store.endpoint_registry.recent_steps.of_batch(batch.batch_id)
     if batch.model is None:

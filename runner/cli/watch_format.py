@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from runner.events.codec import DurableRow, ForeignRow, LiveRow, RawRow, decode_item
+from runner.events.codec import DurableRow, LiveRow, RawRow, decode_item
 from runner.events.live import LiveBatch, LiveItem
 from runner.subscribe.messages import BusMessage
 from runner.util.display_text import SecretMasker, one_line
@@ -65,8 +65,6 @@ def _document(message: BusMessage) -> dict[str, Any]:
     match message.decoded:
         case DurableRow() as row:
             return {"row": "event", "id": row.id, "type": row.type, "data": row.event}
-        case ForeignRow() as row:
-            return {"row": "foreign", "data": row.event}
         case LiveRow() as row:
             items, unusable = _read(row)
             batch = LiveBatch(node=row.batch.node, boot=row.batch.boot, dropped=row.batch.dropped, items=items)
@@ -89,8 +87,6 @@ def _contents(message: BusMessage) -> Iterator[tuple[str, Mapping[str, Any]]]:
     match message.decoded:
         case DurableRow() as row:
             yield row.type, msgspec.to_builtins(row.event)
-        case ForeignRow() as row:
-            yield message.subject, msgspec.to_builtins(row.event)
         case LiveRow() as row:
             items, unusable = _read(row)
             for item in items:

@@ -3,23 +3,24 @@
 Durable events are CloudEvents 1.0 in binary content mode (NATS protocol binding): the payload is the event's data and
 the CloudEvents attributes are ``ce-`` headers. Received bytes are untrusted. ``decode`` never raises: it returns a
 ``RawRow`` with a reason for a message that it cannot decode. ``Decoded`` is a closed union of row types: ``DurableRow``
-and ``ForeignRow`` hold an event, ``LiveRow`` holds live items.
+holds an event, ``LiveRow`` holds live items.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from runner.events import subjects
-from runner.events.durable import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted, ForeignEpisode
+from runner.events.durable import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted
 from runner.events.limits import MAX_DEPTH, UndecodableMessage, check_bytes, check_depth, check_fields
 from runner.events.live import LazyBatch, LazyItem, LazySpan, LazyTimestep, LiveBatch, LiveItem
 from runner.events.subjects import DurableNames
@@ -37,12 +38,6 @@ class DurableRow(msgspec.Struct, frozen=True, kw_only=True):
     type: str
 
 
-class ForeignRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Completed episode reported by another field runner."""
-
-    event: ForeignEpisode
-
-
 class RawRow(msgspec.Struct, frozen=True, kw_only=True):
     """Undecodable message or live item: the reason, its first bytes, and its full size in bytes."""
 
@@ -58,7 +53,7 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     raw: tuple[RawRow, ...] = ()
 
 
-Decoded: TypeAlias = DurableRow | ForeignRow | LiveRow | RawRow
+Decoded: TypeAlias = DurableRow | LiveRow | RawRow
 
 
 def raw_row(reason: str, payload: bytes) -> RawRow:
@@ -83,10 +78,6 @@ class _Envelope(msgspec.Struct, kw_only=True):
     boot: str
     dropped: int
     items: list[msgspec.Raw]
-
-
-class _WithoutEpisodeId(msgspec.Struct):
-    episode_id: Literal[None] | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode(message: DurableEvent | LiveBatch) -> bytes:
@@ -175,33 +166,39 @@ def _message_kind(subject: str, event_type: str, names: DurableNames) -> str:
     )
 
 
-def _decode_durable(event_type: str, headers: Headers | None, payload: bytes) -> Decoded:
+def _decode_durable(event_type: str, headers: Headers | None, payload: bytes) -> DurableRow:
     check_depth(payload)
     check_fields(payload)
     try:
         event = _decoders.durable[event_type].decode(payload)
     except msgspec.ValidationError:
-        if event_type != subjects.EPISODE_COMPLETED or not _has_no_episode_id(payload):
-            raise
-        return ForeignRow(event=_decoders.foreign.decode(payload))
-    return DurableRow(event=event, id=message_id(headers) or _derived_id(event), type=event_type)
+        event = _decode_foreign(event_type, payload)
+    return DurableRow(event=event, id=message_id(headers) or derived_id(event), type=event_type)
 
 
-def _derived_id(event: DurableEvent) -> str:
+def _decode_foreign(event_type: str, payload: bytes) -> DurableEvent:
+    """Decode an event of another field runner, which may write rounds as 3.0 and success as 1.
+
+    The original field runner gives two fields of an episode other names, and the episode no id.
+    """
+    fields = msgspec.json.decode(payload)
+    if event_type == subjects.EPISODE_COMPLETED and isinstance(fields, dict):
+        renamed = {ours: fields[name] for ours, name in _ORIGINAL_NAMES.items() if name in fields}
+        fields = {**renamed, **fields, "episode_id": "" if (known := fields.get("episode_id")) is None else known}
+    event: DurableEvent = msgspec.convert(fields, DURABLE_TYPES[event_type], strict=False)
+    if not all(math.isfinite(value) for value in msgspec.structs.astuple(event) if isinstance(value, float)):
+        raise UndecodableMessage("NaN and infinity are not valid")  # a text such as "nan" is a number here
+    return event
+
+
+def derived_id(event: DurableEvent) -> str:
+    """Return the id of an event that follows from its content; "" if none does."""
     match event:
-        case EpisodeCompleted():
-            return f"episode:{event.episode_id}"
+        case EpisodeCompleted(episode_id=episode_id) if episode_id:
+            return f"episode:{episode_id}"
         case BatchCompleted():
             return f"batch:{event.batch_id}"
     return ""
-
-
-def _has_no_episode_id(payload: bytes) -> bool:
-    try:
-        msgspec.json.decode(payload, type=_WithoutEpisodeId)
-    except msgspec.ValidationError:
-        return False
-    return True
 
 
 def _decode_live(payload: bytes) -> LiveRow:
@@ -250,14 +247,15 @@ def _failure_reason(exc: Exception) -> str:
 
 
 _LIVE_SUBJECT = re.compile(rf"agentgym\.live\.(?:{'|'.join(subjects.LIVE_CHANNELS)})\.v1\.[^.]+")
+_ORIGINAL_NAMES = {"reward": "score", "duration_s": "duration_sec"}
 _VERSION = re.compile(r"\.v\d+(?=\.|\Z)")
 _ENCODER = msgspec.json.Encoder()
 _BUILDING = threading.Lock()
 
 
-def _decoder(kind: Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - a struct or a union
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - a struct or a union
     with _BUILDING:  # msgspec crashes where two threads use structs that contain structs for the first time at once
-        return msgspec.json.Decoder(kind, strict=strict)
+        return msgspec.json.Decoder(kind)
 
 
 class _Decoders:
@@ -266,10 +264,6 @@ class _Decoders:
     @cached_property
     def durable(self) -> dict[str, msgspec.json.Decoder[DurableEvent]]:
         return {name: _decoder(event) for name, event in DURABLE_TYPES.items()}
-
-    @cached_property
-    def foreign(self) -> msgspec.json.Decoder[ForeignEpisode]:
-        return _decoder(ForeignEpisode, strict=False)  # others write rounds as 3.0 and success as 0 or 1
 
     @cached_property
     def live(self) -> msgspec.json.Decoder[LazyBatch]:

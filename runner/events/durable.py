@@ -1,7 +1,8 @@
 """Durable events, a closed union by type.
 
 Times named ``…_at`` or ``at`` are RFC 3339 in UTC; ``…_s`` are seconds. Receivers ignore unknown fields, so fields may
-be added; any other change needs a new version of the subject.
+be added; any other change needs a new version of the subject. Fields with a default are those that other field runners
+leave out; None stands for unknown. This project's own events have all fields.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from runner.types.fields import (
     MeanReward,
     ModelName,
     NodeName,
-    NodeStatus,
     Pid,
     ProfileId,
     RatedEpisodes,
@@ -41,24 +41,24 @@ from runner.types.fields import (
 
 
 class EpisodeCompleted(msgspec.Struct, kw_only=True):
-    """An episode ended and was stored."""
+    """An episode ended."""
 
     episode_id: EpisodeId
     env: EnvName
     reward: Reward
     rounds: Rounds
     duration_s: Seconds
-    success: Success
-    score: Annotated[float, Meta(description="the same as `reward`")]
-    duration_sec: Annotated[float, Meta(description="the same as `duration_s`")]
-    outcome: EpisodeOutcome
-    agent: AgentName
-    model: ModelName
-    task_index: TaskIndex
-    tokens: Annotated[Tokens, Meta(description="tokens of all timesteps")]
-    batch_id: BatchId
-    node: NodeName
-    profile: ProfileId
+    success: Success | None = None
+    score: Annotated[float | None, Meta(description="the same as `reward`")] = None
+    duration_sec: Annotated[float | None, Meta(description="the same as `duration_s`")] = None
+    outcome: EpisodeOutcome | None = None
+    agent: AgentName | None = None
+    model: ModelName = None
+    task_index: TaskIndex | None = None
+    tokens: Annotated[Tokens | None, Meta(description="tokens of all timesteps")] = None
+    batch_id: BatchId | None = None
+    node: NodeName | None = None
+    profile: ProfileId | None = None
     cost: Annotated[float | None, Meta(description="cost of all timesteps; null when no price is known")] = None
     unscored: Unscored = False
     fallback: Fallback = None
@@ -75,14 +75,14 @@ class BatchCompleted(msgspec.Struct, kw_only=True):
     mean_reward: MeanReward
     success_rate: Annotated[
         float | None, Meta(description="fraction of successful episodes, 0 to 1; null when no episode was scored")
-    ]
+    ] = None
     status: Annotated[
         Literal["completed", "cancelled", "interrupted"], Meta(description="`completed`: all episodes ended")
-    ]
-    agent: AgentName
-    model: ModelName
-    node: NodeName
-    battery_id: BatteryId
+    ] = "completed"
+    agent: AgentName | None = None
+    model: ModelName = None
+    node: NodeName | None = None
+    battery_id: BatteryId = None
     tokens: Annotated[Tokens | None, Meta(description="tokens of all episodes")] = None
     cost: Annotated[float | None, Meta(description="cost of all episodes; null when no price is known")] = None
     latency_s: Annotated[float | None, Meta(description="mean seconds per model response; null without responses")] = (
@@ -114,21 +114,12 @@ class FieldStatus(msgspec.Struct, kw_only=True):
 
     node: NodeName
     config: ProfileId
-    status: NodeStatus
-    role: Annotated[Literal["node", "run"], Meta(description="`node`: a service; `run`: one run in the foreground")]
-    boot: Boot
-    pid: Pid
-
-
-class ForeignEpisode(msgspec.Struct, kw_only=True):
-    """Completed episode in the format of other field runners, which has no ids; read, never written."""
-
-    env: EnvName
-    success: Success
-    score: Reward
-    rounds: Rounds
-    duration_sec: Seconds
-    model: ModelName = None
+    status: Annotated[str, Meta(description="`starting`, `running`, `idle`, `stopping`, `stopped`; others may differ")]
+    role: Annotated[
+        Literal["node", "run"] | None, Meta(description="`node`: a service; `run`: one run in the foreground")
+    ] = None
+    boot: Boot | None = None
+    pid: Pid | None = None
 
 
 DurableEvent: TypeAlias = EpisodeCompleted | BatchCompleted | BatteryCompleted | FieldStatus

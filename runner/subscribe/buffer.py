@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Final
 
 import msgspec
 
-from runner.events.codec import DurableRow, ForeignRow, decode, message_id
+from runner.events.codec import Decoded, DurableRow, decode, derived_id, message_id
+from runner.events.durable import EpisodeCompleted
 from runner.events.subjects import DurableNames
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
+from runner.util.clock import digest_ulid
 
 MAX_IDS_REMEMBERED = 100_000
 """Maximum number of event ids remembered to detect duplicates."""
 
 MAX_CORE_REMEMBERED = 1_000
 """Maximum number of messages of core subscriptions remembered, because a stream found later may repeat them."""
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RawMessage(msgspec.Struct, gc=False):
@@ -179,14 +185,11 @@ class DedupBuffer:
         source, event_id = message.headers.get("ce-source", ""), message_id(message.headers)
         if source and event_id and self._is_known(source, event_id):  # a known duplicate needs no decoding
             return None
-        decoded = decode(message.subject, message.headers, message.payload, self._names)
-        match decoded:
-            case DurableRow():
-                source, event_id = source or decoded.event.node, decoded.id
-            case ForeignRow():
-                pass
-            case _:
-                event_id = ""  # an undecodable message must not hide a valid one
+        decoded = _identify(decode(message.subject, message.headers, message.payload, self._names), message)
+        if isinstance(decoded, DurableRow):
+            source, event_id = source or decoded.event.node or "", decoded.id
+        else:
+            event_id = ""  # an undecodable message must not hide a valid one
         if event_id:
             if self._is_known(source, event_id):
                 return None
@@ -238,6 +241,18 @@ class DedupBuffer:
         self._ids[_key(source, event_id)] = None
         if len(self._ids) > self._max_ids:
             self._ids.popitem(last=False)
+
+
+def _identify(row: Decoded, message: RawMessage) -> Decoded:
+    """Give an episode without an id one that is the same each time its message is read from a stream."""
+    if not isinstance(row, DurableRow) or not isinstance(row.event, EpisodeCompleted) or row.event.episode_id:
+        return row
+    position = f"{message.stream}:{message.sequence}".encode()
+    at = message.time or datetime.now(UTC)
+    milliseconds = max((at - _EPOCH) // timedelta(milliseconds=1), 0)
+    digest = sha256(position if message.stream else message.payload + at.isoformat().encode()).digest()[:10]
+    event = msgspec.structs.replace(row.event, episode_id=digest_ulid(milliseconds, digest))
+    return msgspec.structs.replace(row, event=event, id=row.id or derived_id(event))
 
 
 def _content(message: RawMessage) -> int:

@@ -13,12 +13,15 @@ from nats.js.api import DiscardPolicy, StorageType
 
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.events import subjects
-from runner.events.codec import ForeignRow, RawRow
+from runner.events.codec import DurableRow, RawRow
+from runner.events.durable import EpisodeCompleted as Episode
 from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
 from runner.subscribe.subscription import Subscription
+from runner.util.clock import is_ulid
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.subscriptions import (
     SUBJECT,
+    SubscriptionRecorder,
     add_stream,
     publish_events,
     status_event,
@@ -168,14 +171,35 @@ async def test_hostile_header_bytes_do_not_stop_the_subscription(bus: NatsAccoun
         )
 
 
-async def test_events_of_other_runners_become_foreign_rows(bus: NatsAccount, bus_client: Client) -> None:
+async def test_an_episode_without_an_id_is_one_episode_per_position_in_its_stream(
+    bus: NatsAccount, bus_client: Client
+) -> None:
+    original = b'{"env":"Maze","success":true,"score":1.0,"rounds":3,"duration_sec":2.5,"model":"m","node":"n"}'
+    minimal = b'{"episode_id":"e1","env":"Maze","reward":1.0,"rounds":3,"duration_s":2.5}'
+
+    def ids(recorder: SubscriptionRecorder) -> list[str]:
+        rows = [message.decoded for message in recorder.messages]
+        return [row.event.episode_id for row in rows if isinstance(row, DurableRow) if isinstance(row.event, Episode)]
+
+    async with subscribe_to(bus, patterns=["agentgym.>"], since="now") as recorder:
+        await recorder.wait_for_notice("no_history")
+        for payload in (original, minimal, original, minimal):
+            await bus_client.publish(subjects.EPISODE_COMPLETED, payload)
+        await recorder.wait_for_messages(3)
+        unstored = ids(recorder)
+    assert len(set(unstored)) == 3 and "e1" in unstored
     await add_stream(bus_client, subjects=["agentgym.>"])
-    payload = b'{"env":"Maze","success":true,"score":1.0,"rounds":3,"duration_sec":2.5,"model":"m","gpu":"x"}'
-    for _ in range(2):
+    for payload in (original, minimal, original, minimal):
         await bus_client.jetstream().publish(subjects.EPISODE_COMPLETED, payload)
-    async with subscribe_to(bus, patterns=["agentgym.>"]) as recorder:
-        await recorder.wait_for_messages(2)
-        assert all(isinstance(message.decoded, ForeignRow) for message in recorder.messages)
+    seen = []
+    for _ in range(2):  # the second subscription replays the stream
+        async with subscribe_to(bus, patterns=["agentgym.>"]) as recorder:
+            await bus_client.jetstream().publish(subjects.BATCH_COMPLETED, b"{}")
+            await recorder.wait_until(lambda: isinstance(recorder.messages[-1].decoded, RawRow))
+            seen.append(ids(recorder))
+    first, second = seen
+    assert first == second and len(first) == len(set(first)) == 3 and first[1] == "e1"
+    assert all(map(is_ulid, (first[0], first[2]))) and first[0] < first[2]
 
 
 async def test_wrong_clocks_keep_the_order_and_are_measured(bus: NatsAccount, bus_client: Client) -> None:

@@ -30,6 +30,15 @@ from tests.support.watch_process import CANARY, read_line, watch
 
 pytestmark = pytest.mark.long
 
+ORIGINAL = b'{"env":"Maze","success":true,"score":0.25,"rounds":3,"duration_sec":2.5,"model":"m","node":"4090"}'
+FIELD_RUNNER = [
+    (subjects.FIELD_STATUS, b'{"node":"4090","config":"p","status":"started"}'),
+    (subjects.EPISODE_COMPLETED, b'{"episode_id":"e1","env":"Maze","reward":1.0,"rounds":3,"duration_s":2.5}'),
+    (subjects.EPISODE_COMPLETED, b'{"episode_id":"e1","env":"Maze","reward":1.0,"rounds":3,"duration_s":2.5}'),
+    (subjects.EPISODE_COMPLETED, ORIGINAL),
+    (subjects.EPISODE_COMPLETED, ORIGINAL),
+    (subjects.BATCH_COMPLETED, b'{"batch_id":"b1","env":"Maze","n_episodes":4,"mean_reward":0.5}'),
+]
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -71,6 +80,25 @@ async def test_json_lines_are_printed_until_interrupted(tmp_path: Path) -> None:
             assert (process.returncode, stdout) == (130, b"")
             assert b"Traceback" not in notices
             assert CANARY.encode() not in notices
+
+
+async def test_the_events_of_another_field_runner_are_printed(tmp_path: Path) -> None:
+    async with secured_bus(tmp_path) as (server, publisher):
+        await add_stream(publisher.client, "THEIRS", subjects=["agentgym.episode.*.v1", "agentgym.eval.>"])
+        for subject, payload in FIELD_RUNNER:
+            await publisher.client.jetstream().publish(subject, payload)
+        for _ in range(2):
+            options = ("--nats", server.url, "--since", "all")
+            async with watch(tmp_path, *options, "--json") as process, watch(tmp_path, *options) as plain:
+                rows = [json.loads(await read_line(process)) for _ in range(5)]
+                lines = [await read_line(plain) for _ in range(5)]
+            assert {row["row"] for row in rows} == {"event"}
+            by_id = {row["id"]: row["data"] for row in rows}
+            assert by_id["episode:e1"]["success"] is None and by_id["batch:b1"]["mean_reward"] == 0.5
+            others = [data for name, data in by_id.items() if data.get("score") == 0.25]
+            assert len({data["episode_id"] for data in others}) == 2
+            assert sum("episode_id=e1" in line and "reward=1.0" in line for line in lines) == 1
+            assert any("node=4090 config=p status=started" in line for line in lines)
 
 
 async def test_plain_lines_are_safe(tmp_path: Path) -> None:

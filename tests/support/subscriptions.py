@@ -94,7 +94,7 @@ async def subscribe_to(
 
 def event_number(message: BusMessage) -> int:
     assert isinstance(message.decoded, DurableRow), message
-    assert isinstance(message.decoded.event, FieldStatus)
+    assert isinstance(message.decoded.event, FieldStatus) and message.decoded.event.pid is not None
     return message.decoded.event.pid
 
 

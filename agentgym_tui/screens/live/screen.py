@@ -256,7 +256,7 @@ class LiveScreen(ControlScreen):
             batch,
             width,
             now=store.now(),
-            lost=store.all_nodes_lost,
+            lost=batch is not None and store.is_lost(batch),
             spent=spent,
             n_waiting=store.n_waiting,
             currency=store.currency,

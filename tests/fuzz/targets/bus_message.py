@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import msgspec
-
 from runner.cli.watch_format import json_lines, plain_lines
 from runner.events.codec import (
     MAX_ID,
     MAX_RAW_BYTES,
     DurableRow,
-    ForeignRow,
     LiveRow,
     RawRow,
     decode,
@@ -55,8 +52,6 @@ def check(data: bytes) -> None:
             assert row.size == len(payload)
         case DurableRow():
             assert decode(row.type, headers, encode(row.event), DurableNames()) == row
-        case ForeignRow():
-            assert decode(DURABLE[0], {}, msgspec.json.encode(row.event), NAMES) == row
         case LiveRow():
             _check_live(row)
     _check_printed(BusMessage(subject=subject, headers=headers, decoded=row, time=AT))

@@ -11,9 +11,9 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from runner.events.codec import DurableRow, ForeignRow, LiveRow, RawRow
+from runner.events.codec import DurableRow, LiveRow, RawRow
 from runner.events.control import NodeHealth, NodeList
-from runner.events.durable import DurableEvent, ForeignEpisode
+from runner.events.durable import DurableEvent
 from runner.events.live import LazyBatch, LazyItem, LiveItem
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 from tests.support.console.live_items import lazy_item
@@ -84,7 +84,6 @@ ROWS = st.one_of(
         raw=st.tuples(RAW_ROWS),
     ),
     st.builds(DurableRow, event=st.one_of(*map(values_of, get_args(DurableEvent))), id=TEXTS, type=TEXTS),
-    st.builds(ForeignRow, event=values_of(ForeignEpisode)),
     RAW_ROWS,
 )
 SUBSCRIPTION_ITEMS: st.SearchStrategy[SubscriptionItem] = st.one_of(

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from runner.events.codec import DurableRow, ForeignRow, LiveRow
+from runner.events.codec import DurableRow, LiveRow
 from runner.events.control import BatchState, NodeHealth, NodeList
-from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus, ForeignEpisode
+from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.live import (
     EnvHealth,
     EpisodeEnded,
@@ -104,12 +104,6 @@ def lazy_item(item: LiveItem) -> LazyItem:
 def durable(event: DurableEvent, event_id: str = "") -> BusMessage:
     row = DurableRow(event=event, id=event_id, type="")
     return BusMessage(subject="s", stream="AGENTGYM_EVENTS", sequence=1, time=START, headers={}, decoded=row)
-
-
-def foreign(sequence: int, **fields: Any) -> BusMessage:  # noqa: ANN401
-    defaults = {"env": "Maze", "success": True, "score": 1.0, "rounds": 4, "duration_sec": 2.5, "model": "other"}
-    row = ForeignRow(event=ForeignEpisode(**{**defaults, **fields}))
-    return BusMessage(subject="s", stream="THEIRS", sequence=sequence, time=START, headers={}, decoded=row)
 
 
 def started(n: int = 0, **fields: Any) -> EpisodeStarted:  # noqa: ANN401

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from agentgym_tui.state.data_model import BusLink, Episode, StepState
 from agentgym_tui.state.episode_content import DecodedMessages, Spans
 from agentgym_tui.state.run_store import RunStore
+from runner.events.durable import EpisodeCompleted, FieldStatus
 from runner.events.live import LiveAction, LiveItem
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.messages import Notice
@@ -34,7 +35,6 @@ from tests.support.console.live_items import (
     episode_id,
     episode_items,
     field_status,
-    foreign,
     heartbeat,
     host,
     live,
@@ -75,7 +75,6 @@ __all__ = [
     "episode_items",
     "error_store",
     "field_status",
-    "foreign",
     "heartbeat",
     "host",
     "hostile_episode",
@@ -296,7 +295,8 @@ def hostile_store(text: str = HOSTILE) -> RunStore:
         [
             live(*items, node=text, boot=text),
             live(env_health(text, "down", cause=text, transport=text), model_health(text, "down", text)),
-            foreign(1, env=text, model=text),
+            durable(EpisodeCompleted(episode_id=episode_id(1), env=text, model=text, reward=1, rounds=1, duration_s=1)),
+            durable(FieldStatus(node=f"{text}2", config=text, status=text)),
             Notice(kind="gap", text=text, count=3),
         ]
     )

@@ -4,11 +4,15 @@ import math
 
 import pytest
 
+from agentgym_tui.presenters.status_line import status_line
+from agentgym_tui.sessions.run_commands import reachable_batches
 from agentgym_tui.state.data_model import BusLink, BusLinkStatus
 from agentgym_tui.state.run_store import RunStore
+from runner.events.durable import FieldStatus
 from runner.events.live import Host, LiveItem
 from runner.subscribe.messages import Notice
 from runner.types import EpisodePaused, EpisodeResumed
+from tests.support.console.line_views import line_text
 from tests.support.console.samples import (
     BOOT,
     NEXT_BOOT,
@@ -140,6 +144,26 @@ def test_items_that_change_nothing_change_no_version(run_store: RunStore) -> Non
     for n_changes, item in enumerate(changed, 1):
         run_store.apply_events([live(item)])
         assert run_store.version == version + n_changes
+
+
+def test_the_loss_of_one_node_of_several_concerns_its_episodes_and_batches_alone(
+    run_store: RunStore, clock: FakeClock
+) -> None:
+    run_store.apply_events([live(heartbeat(), started(0), progress(0)), live(heartbeat(), node="far")])
+    run_store.apply_events([live(started(1, batch_id=batch_id(1)), progress(1), node="far")])
+    run_store.apply_events([durable(FieldStatus(node="theirs", config="p", status="started"))])
+    clock.at += 4
+    run_store.apply_events([live(heartbeat())])
+    clock.at += 1.1
+    assert run_store.next_tick_s < 0
+    run_store.tick()
+    assert {node.name: node.lost for node in run_store.nodes.values()} == {NODE: False, "far": True, "theirs": False}
+    assert [each.node_lost for each in run_store.running_episodes()] == [False, True]
+    assert [run_store.is_lost(batch) for batch in run_store.batches.values()] == [False, True]
+    assert [batch.batch_id for batch in reachable_batches(run_store)] == [batch_id(0)]
+    assert run_store.envs["Wordle"].n_running == 1 and not run_store.all_nodes_lost
+    shown = line_text(status_line(run_store, "", 200))
+    assert "3 nodes, 1 lost" in shown
 
 
 def lost_flags(store: RunStore) -> list[bool]:

@@ -2,18 +2,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import msgspec
+import pytest
 
-from agentgym_tui.state.batches import batch_currency
+from agentgym_tui.state.batches import BatchTotals, batch_currency
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.normalize import MAX_NAME_CHARS, ulid_prefix, ulid_time
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.steps import episode_size
 from runner.events.codec import RawRow
+from runner.events.durable import BatchCompleted, EpisodeCompleted
 from runner.subscribe.messages import BusMessage, Notice
-from runner.types import Outcome
+from runner.types import Outcome, Tokens
 from tests.support.console.samples import (
+    NEXT_BOOT,
     NODE,
     PROFILE,
     START,
@@ -28,7 +32,6 @@ from tests.support.console.samples import (
     episode,
     episode_id,
     episode_items,
-    foreign,
     heartbeat,
     hostile_episode,
     live,
@@ -131,10 +134,53 @@ def test_durable_and_live_events_arrive_in_any_order(run_store: RunStore) -> Non
     assert len(run_store.rewards["Wordle"]) == 1
 
 
-def test_an_episode_of_another_runner_is_counted_once(run_store: RunStore) -> None:
-    run_store.apply_events([foreign(1), foreign(2, success=False), foreign(1)])
-    assert [each.outcome for each in run_store.episodes.values()] == ["success", "failure"]
-    assert len(run_store.rewards["Maze"]) == 2
+def test_what_another_field_runner_leaves_out_is_unknown_and_in_no_rate(run_store: RunStore) -> None:
+    fields: dict[str, Any] = {"env": "Maze", "rounds": 4, "duration_s": 2.5}
+    unknown = EpisodeCompleted(episode_id=episode_id(0), reward=0.5, **fields)
+    solved = EpisodeCompleted(episode_id=episode_id(1), reward=1.0, success=True, node="theirs", **fields)
+    run_store.apply_events([durable(unknown), durable(solved), durable(unknown)])
+    first, second = run_store.episodes.values()
+    assert (first.outcome, first.success, first.task_index, first.reward) == ("unrated", None, None, 0.5)
+    assert (second.outcome, second.success, second.node) == ("success", True, "theirs")
+    maze = run_store.envs["Maze"]
+    assert (maze.n_rated, maze.n_success, maze.last_reward, len(run_store.rewards["Maze"])) == (1, 1, 1.0, 2)
+    run_store.apply_events([durable(BatchCompleted(batch_id="b", env="Maze", n_episodes=4, mean_reward=0.5))])
+    batch = run_store.batches["b"]
+    assert (batch.status, batch.n_done, batch.n_rated, batch.mean_reward) == ("completed", 4, 0, 0.5)
+
+
+def test_a_minimal_event_keeps_what_live_items_told(run_store: RunStore) -> None:
+    run_store.apply_events([live(started(0, model="m"), timestep(0, 0))])
+    run_store.apply_events(
+        [durable(EpisodeCompleted(episode_id=episode_id(0), env="Wordle", reward=1.0, rounds=1, duration_s=1.0))]
+    )
+    ended_episode = run_store.episodes[episode_id(0)]
+    assert (ended_episode.agent, ended_episode.model, ended_episode.node) == ("oracle", "m", NODE)
+    assert (ended_episode.batch_id, ended_episode.tokens.total > 0) == (batch_id(0), True)
+
+
+@pytest.mark.parametrize("status", ["completed", "cancelled", "interrupted"])
+def test_nothing_that_arrives_late_changes_a_batch_after_its_end(run_store: RunStore, status: str) -> None:
+    event = batch_completed(0, n_episodes=10, success_rate=0.7, n_rated=10, status=status)
+    run_store.apply_events([live(started(0), progress(n_done=2, seq=2)), durable(event)])
+    (batch,) = run_store.batches.values()
+    before = msgspec.structs.asdict(batch)
+    run_store.apply_events([live(progress(seq=3), started(1))])
+    run_store.apply_events([live(progress(), boot=NEXT_BOOT)])
+    run_store.apply_list(node_list(batch_state(0, "running", n_done=3)))
+    assert msgspec.structs.asdict(run_store.batches[batch_id(0)]) == before
+    assert (batch.status, batch.n_done, batch.n_success, batch.n_rated) == (status, 10, 7, 10)
+
+
+def test_stored_totals_of_an_ended_batch_are_final(run_store: RunStore) -> None:
+    run_store.apply_list(node_list(batch_state(0, "completed", n_done=10, n_planned=10)))
+    assert run_store.batches_without_totals() == [batch_id(0)]
+    totals = BatchTotals(batch_id(0), 10, 7, 0, 8.0, Tokens(9), None, START, START + timedelta(seconds=9))
+    run_store.apply_totals([batch_id(0)], [totals])
+    run_store.apply_events([live(progress(seq=3))])
+    batch = run_store.batches[batch_id(0)]
+    assert (batch.status, batch.n_done, batch.n_success, batch.n_rated) == ("completed", 10, 7, 10)
+    assert (batch.mean_reward, batch.duration_s, run_store.batches_without_totals()) == (0.8, 9.0, [])
 
 
 def test_a_restored_queue_is_a_notice_once_per_loss(run_store: RunStore) -> None:

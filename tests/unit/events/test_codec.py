@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,6 @@ from runner.events.codec import (
     MAX_RAW_ITEMS,
     Decoded,
     DurableRow,
-    ForeignRow,
     LiveRow,
     RawRow,
     decode,
@@ -24,7 +24,7 @@ from runner.events.codec import (
     headers_for,
     message_id,
 )
-from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
+from runner.events.durable import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.limits import MAX_BYTES, MAX_DEPTH
 from runner.events.live import Heartbeat, Host, LiveBatch
 from runner.events.subjects import DurableNames
@@ -66,7 +66,15 @@ BATCH = BatchCompleted(
     battery_id=None,
 )
 STATUS = FieldStatus(node="n", config="p", status="idle", role="node", boot="b", pid=1)
-FOREIGN = {"env": "Maze", "success": True, "score": 1.0, "rounds": 3, "duration_sec": 2.5, "model": "m"}
+ORIGINAL = {
+    **{"env": "Maze", "success": True, "score": 0.25, "rounds": 3, "duration_sec": 2.5},
+    **{"model": "m", "node": "4090"},
+}
+MINIMAL: dict[str, dict[str, Any]] = {
+    subjects.EPISODE_COMPLETED: {"episode_id": "e1", "env": "Maze", "reward": 1.0, "rounds": 3, "duration_s": 2.5},
+    subjects.BATCH_COMPLETED: {"batch_id": "b1", "env": "Maze", "n_episodes": 4, "mean_reward": 0.5},
+    subjects.FIELD_STATUS: {"node": "4090", "config": "p", "status": "started"},
+}
 FIELDS: dict[str, Any] = msgspec.to_builtins(EPISODE)
 
 
@@ -138,22 +146,35 @@ def test_additional_fields_are_ignored() -> None:
     assert row.event == EPISODE
 
 
-def test_foreign_episodes_have_no_ids() -> None:
-    row = decode_payload(json.dumps({**FOREIGN, "gpu": "4090"}).encode())
-    assert isinstance(row, ForeignRow)
-    assert (row.event.env, row.event.score, row.event.model) == ("Maze", 1.0, "m")
-    assert isinstance(decode_payload(json.dumps({**FOREIGN, "model": None}).encode()), ForeignRow)
-    assert "score" in rejection_reason(json.dumps({**FOREIGN, "score": "high"}).encode())
+def event_of(fields: dict[str, Any], subject: str = subjects.EPISODE_COMPLETED) -> Any:  # noqa: ANN401
+    row = decode_payload(json.dumps(fields).encode(), subject)
+    assert isinstance(row, DurableRow), row
+    return row.event
 
 
-def test_foreign_numbers_may_have_another_json_type() -> None:
-    row = decode_payload(json.dumps({**FOREIGN, "rounds": 3.0, "success": 1}).encode())
-    assert isinstance(row, ForeignRow)
-    assert (row.event.rounds, row.event.success) == (3, True)
+def test_events_of_other_field_runners_leave_fields_out() -> None:
+    episode = event_of(MINIMAL[subjects.EPISODE_COMPLETED])
+    assert (episode.episode_id, episode.reward, episode.success, episode.outcome) == ("e1", 1.0, None, None)
+    assert (episode.node, episode.agent, episode.tokens, episode.task_index) == (None,) * 4
+    batch = event_of(MINIMAL[subjects.BATCH_COMPLETED], subjects.BATCH_COMPLETED)
+    assert (batch.mean_reward, batch.success_rate, batch.n_rated, batch.status) == (0.5, None, None, "completed")
+    status = event_of(MINIMAL[subjects.FIELD_STATUS], subjects.FIELD_STATUS)
+    assert (status.status, status.role, status.boot) == ("started", None, None)
+    for subject, fields in MINIMAL.items():
+        validate(subject, json.dumps(fields).encode())
+        for name in fields.keys() - {"episode_id"}:
+            part = {key: value for key, value in fields.items() if key != name}
+            assert f"`{name}`" in rejection_reason(json.dumps(part).encode(), subject)
 
 
-def test_an_episode_with_an_id_must_be_complete() -> None:
-    assert "missing required field `reward`" in rejection_reason(json.dumps({**FOREIGN, "episode_id": "x"}).encode())
+def test_episodes_of_the_original_field_runner_have_other_names_and_no_id() -> None:
+    for change in ({}, {"gpu": "4090"}, {"episode_id": None}, {"rounds": 3.0, "success": 1}):
+        event = event_of({**ORIGINAL, **change})
+        assert (event.episode_id, event.reward, event.rounds, event.duration_s) == ("", 0.25, 3, 2.5)
+        assert (event.success, event.score, event.duration_sec, event.node) == (True, 0.25, 2.5, "4090")
+    assert event_of({**ORIGINAL, "episode_id": "x", "reward": 0.5}).reward == 0.5
+    assert "reward" in rejection_reason(json.dumps({**ORIGINAL, "score": "high"}).encode())
+    assert "NaN" in rejection_reason(json.dumps({**ORIGINAL, "score": "nan"}).encode())
 
 
 @pytest.mark.parametrize(
@@ -162,10 +183,10 @@ def test_an_episode_with_an_id_must_be_complete() -> None:
         (lambda text: text.replace('"reward": 0.5', '"reward": 1e999'), "out of range"),
         (lambda text: text.replace('"reward": 0.5', '"reward": NaN'), "NaN"),
         (lambda text: text.replace('"reward": 0.5', '"reward": -Infinity'), "Infinity"),
-        (lambda text: text.replace('"reward": 0.5', '"reward": "0.5"'), "Expected `float`"),
+        (lambda text: text.replace('"reward": 0.5', '"reward": "high"'), "Expected `float`"),
         (lambda text: text.replace('"reward": 0.5', '"reward": 0.5, "reward": 0.7'), "duplicate field"),
         (lambda text: text.replace('"prompt": 1', '"prompt": 1, "prom\\u0070t": 2'), "duplicate field"),
-        (lambda text: text.replace('"success": ', '"succes": '), "missing required field `success`"),
+        (lambda text: text.replace('"rounds": ', '"round": '), "missing required field `rounds`"),
         (lambda text: text.replace('"outcome": "success"', '"outcome": "great"'), "Invalid enum value"),
         (lambda text: text[:-1], "not JSON"),
         (lambda text: text + "}", "not JSON"),
@@ -298,6 +319,27 @@ def test_arbitrary_json_does_not_crash_the_decoder(
     payload = json.dumps({**FIELDS, **changes}).encode()
     for part in (payload, payload[: cut % len(payload)]):
         decode_payload(part, subject, headers)
+
+
+NAMES_OF_FIELDS = sorted({name for event in DURABLE_TYPES.values() for name in event.__struct_fields__})
+NUMBERS = st.sampled_from([0, 1, 3.0, -1, 2**64, 10**400, 1e308, True, "1", "1e999", "nan", "x" * 300])
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    subject=st.sampled_from(subjects.DURABLE),
+    fields=st.dictionaries(st.sampled_from(NAMES_OF_FIELDS) | st.text(), JSON | NUMBERS),
+    base=st.sampled_from([{}, ORIGINAL, *MINIMAL.values()]),
+)
+def test_any_object_is_an_event_or_has_a_reason(subject: str, fields: dict[str, Any], base: dict[str, Any]) -> None:
+    row = decode_payload(json.dumps({**base, **fields}).encode(), subject)
+    if isinstance(row, RawRow):
+        assert row.reason
+        return
+    assert isinstance(row, DurableRow) and isinstance(row.event, DURABLE_TYPES[subject])
+    assert all(math.isfinite(value) for value in msgspec.structs.astuple(row.event) if isinstance(value, float))
+    for name in {"success", "success_rate", "n_rated", "agent", "boot"} - {*base, *fields}:
+        assert getattr(row.event, name, None) is None
 
 
 @settings(max_examples=examples(200), deadline=None)
