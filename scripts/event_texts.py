@@ -76,8 +76,8 @@ A profile may give these subjects other names (`nats.episode_completed`, `nats.e
 `nats.field_status`).
 
 Any field runner may publish these events. Every producer must send the fields that are not optional, and may omit the
-headers; this project's own events have all fields. What is omitted is shown as unknown and counts in no rate: the success
-of an episode, for example, does not follow from its reward. For an episode, `score` may replace `reward`,
+headers; the events of this project have all fields. What is omitted is shown as unknown and counts in no rate: the
+success of an episode, for example, does not follow from its reward. In an episode, `score` may replace `reward`,
 `duration_sec` may replace `duration_s`, and `episode_id` may be missing: the receiver then makes an id of stream and
 sequence, so that the event is one episode however often it is read, or of payload and time of receipt where no stream
 keeps it. An integer may be written as `3.0`, and a boolean as 0 or 1.

@@ -102,6 +102,10 @@ LIBRARY: Final = Requirement(
     lambda session: trusted("a watched bus has no stored episodes: use `agentgym-tui launch` or `agentgym-tui open`"),
 )
 """Stored episodes."""
+RESULTS: Final = Requirement(
+    lambda session: session.library is not None or session.received is not None, LIBRARY.reason
+)
+"""Episodes that have results: stored ones, or those that a bus has reported."""
 CURATION: Final = Requirement(
     lambda session: session.curation is not None,
     lambda session: trusted("these episodes are only read: use `agentgym-tui launch` in their state directory"),
@@ -209,7 +213,7 @@ RESULTS_SCREEN: Final = ScreenSpec(
     "7",
     "Results",
     lazy("screens.results.screen:ResultsScreen"),
-    LIBRARY,
+    RESULTS,
     "success rates, tasks, comparisons",
     "results.tcss",
 )

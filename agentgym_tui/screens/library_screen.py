@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from agentgym_tui.safe_text import SafeText, masked_line, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.filtered_screen import FilteredScreen
 from agentgym_tui.services.timers import start_worker
-from agentgym_tui.sessions.protocols import Library
+from agentgym_tui.sessions.protocols import ResultLibrary
 from agentgym_tui.state.data_model import READING_FILES, BusLink
 from runner.errors import StoreError
 
@@ -20,8 +20,10 @@ READ_INTERVAL_S: Final = 1.0
 duration of a read.
 """
 
+LibraryT = TypeVar("LibraryT", bound=ResultLibrary)
 
-class LibraryScreen(FilteredScreen):
+
+class LibraryScreen(FilteredScreen, Generic[LibraryT]):
     """A screen that shows what it reads from the library, outside the event loop.
 
     Attributes:
@@ -35,7 +37,12 @@ class LibraryScreen(FilteredScreen):
         self._wake = asyncio.Event()
         self.failure: SafeText = trusted("")
 
-    async def read(self, library: Library) -> None:
+    @property
+    def library(self) -> LibraryT | None:
+        """The library that the screen reads; None if the session has none."""
+        raise NotImplementedError
+
+    async def read(self, library: LibraryT) -> None:
         """Read the library in a thread and keep what was read; raises ``StoreError``."""
         raise NotImplementedError
 
@@ -45,7 +52,7 @@ class LibraryScreen(FilteredScreen):
 
     def read_changes(self) -> None:
         """Read the library in the background, unless no episode has ended since the last read."""
-        if self.session.library is not None and self._n_read != self.session.store.n_ended and not self._reading:
+        if self.library is not None and self._n_read != self.session.store.n_ended and not self._reading:
             self._reading = True
             start_worker(self, self._read, group="read")
 
@@ -58,7 +65,7 @@ class LibraryScreen(FilteredScreen):
     @property
     def is_filling(self) -> bool:
         """Whether the library was not read yet, or is still being filled."""
-        is_library, link = self.session.library is not None, self.session.store.link
+        is_library, link = self.library is not None, self.session.store.link
         return is_library and (not self._has_read or link in (BusLink(), READING_FILES))
 
     async def _read(self) -> None:
@@ -89,7 +96,7 @@ class LibraryScreen(FilteredScreen):
                 await self._wake.wait()
 
     async def _read_once(self) -> None:
-        library = self.session.library
+        library = self.library
         if library is None:
             return
         try:

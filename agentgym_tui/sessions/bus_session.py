@@ -15,6 +15,7 @@ from agentgym_tui.sessions.input_priority import InputPriority
 from agentgym_tui.sessions.live_feed import LiveFeed, feed_subjects, link_from_state
 from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocation, StateLocator
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.sessions.received_episodes import ReceivedEpisodes
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import ConfigError, RunnerError
@@ -46,6 +47,7 @@ class BusSession(Session):
         self.title = "watch"
         self.read_only = WATCH_ONLY
         self.store, self.input_priority = RunStore(), InputPriority()
+        self.received = ReceivedEpisodes(self.store)
         self._feed = LiveFeed(self.store, self.input_priority)
         self.control = NodeControl(lambda: self._connection, self._node_of, read_only=WATCH_ONLY)
         self.events = self._bus = EventSource()
@@ -93,6 +95,7 @@ class BusSession(Session):
 
     def _node_of(self, episode_id: str) -> str:
         episode = self.store.episodes.get(episode_id)
-        if episode is None or not episode.node:
-            raise ControlRequestError(f"episode {episode_id}: the node that ran it is not known")
-        return episode.node
+        node = None if episode is None else self.store.nodes.get(episode.node)
+        if node is None or not node.boot:  # as of other field runners, which answer no requests
+            raise ControlRequestError(f"episode {episode_id}: no node that keeps its file is known")
+        return node.name

@@ -54,20 +54,8 @@ class ControlRequestError(Exception):
         return "; ".join(filter(None, (str(self), self.hint)))
 
 
-class Library(Protocol):
-    """Library of stored episodes. The methods block, so they are called in a thread.
-
-    Attributes:
-        unreadable: episode files found that cannot be read.
-        texts: the search in the texts of the episodes.
-        first_rows: list rows that are known before ``rows`` is called, the newest first; shown at the first paint.
-        notes_state: another value after notes have changed; None where there are none.
-    """
-
-    unreadable: Sequence[UnreadableFile]
-    texts: TextSearch
-    first_rows: Sequence[EpisodeRow]
-    notes_state: object
+class ResultLibrary(Protocol):
+    """Episodes that have results. The methods block, so they are called in a thread."""
 
     def rows(self, *, check_files: bool = True) -> Sequence[EpisodeRow]:
         """Return the list rows of all known episodes, the newest first; raises ``StoreError``.
@@ -81,12 +69,28 @@ class Library(Protocol):
         """Return what finds the ids of episodes for a field of a query, by field; raises ``StoreError``."""
         ...
 
-    def notes(self, episode_id: str) -> Sequence[Note]:
-        """Return the tags and notes of an episode and its steps, the oldest first; raises ``StoreError``."""
-        ...
-
     def result_source(self) -> ResultSource:
         """Return the table from which results are aggregated; raises ``StoreError``."""
+        ...
+
+
+class Library(ResultLibrary, Protocol):
+    """Library of stored episodes.
+
+    Attributes:
+        unreadable: episode files found that cannot be read.
+        texts: the search in the texts of the episodes.
+        first_rows: list rows that are known before ``rows`` is called, the newest first; shown at the first paint.
+        notes_state: another value after notes have changed; None where there are none.
+    """
+
+    unreadable: Sequence[UnreadableFile]
+    texts: TextSearch
+    first_rows: Sequence[EpisodeRow]
+    notes_state: object
+
+    def notes(self, episode_id: str) -> Sequence[Note]:
+        """Return the tags and notes of an episode and its steps, the oldest first; raises ``StoreError``."""
         ...
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
@@ -119,6 +123,7 @@ class Session(Protocol):
         store: the state; changed only in the event loop.
         input_priority: delays bus messages until pending input is painted.
         library: episodes stored on this machine; None for a session that only watches a bus.
+        received: the ended episodes that the bus has reported; None for a session with a library.
         curation: archives and deletes the episodes of the library; None where they are only read.
         exporter: writes episodes of the library; None for a session without one.
         archiver: copies episodes of opened files into an archive; None where ``curation`` archives them.
@@ -134,6 +139,7 @@ class Session(Protocol):
     store: RunStore
     input_priority: InputPriority
     library: Library | None = None
+    received: ResultLibrary | None = None
     curation: Curation | None = None
     exporter: Exporter | None = None
     archiver: FileExporter | None = None

@@ -94,9 +94,8 @@ class SinkCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 def durable_event(event_id: str, kind: str, event: DurableEvent, names: DurableNames, time: datetime) -> OutboxEvent:
     """Return an event of the canonical type ``kind`` on its subject; the same id again has no effect."""
-    return OutboxEvent(
-        id=event_id, subject=names.subject_of(kind), type=kind, source=event.node or "", time=time, payload=encode(event)
-    )
+    subject, source = names.subject_of(kind), event.node or ""
+    return OutboxEvent(id=event_id, subject=subject, type=kind, source=source, time=time, payload=encode(event))
 
 
 def episode_event(episode: EpisodeRow, names: DurableNames) -> OutboxEvent:

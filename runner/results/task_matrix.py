@@ -123,7 +123,7 @@ _QUERY = f"""
     SELECT {_KEY.replace("model", "{by} AS model")}, task_index, episode_id, batch_id,
         outcome, success, reward, {IS_RATED} AS rated
     FROM episodes
-    WHERE {{condition}}
+    WHERE {{condition}} AND task_index IS NOT NULL
     ORDER BY {_KEY}, task_index, episode_id
 """
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from runner.node.curation import CurationAction
 
 
-class EpisodesScreen(LibraryScreen):
+class EpisodesScreen(LibraryScreen[Library]):
     """A list of stored and running episodes, the newest first by default; the UI state holds filter and order."""
 
     SCOPE = "episodes"
@@ -259,6 +259,11 @@ class EpisodesScreen(LibraryScreen):
     def _build(self, texts: TextSearch) -> None:
         with suppress(StoreError):  # the search reports it
             texts.build()
+
+    @property
+    def library(self) -> Library | None:
+        """The stored episodes."""
+        return self.session.library
 
     async def read(self, library: Library) -> None:
         """Read the rows of all episodes, and look up the words of the query in the texts of new ones."""

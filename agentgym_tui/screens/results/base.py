@@ -14,6 +14,7 @@ from agentgym_tui.presenters.episode_rows import reading_progress
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.library_screen import LibraryScreen
+from agentgym_tui.sessions.protocols import ResultLibrary
 from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.query import Row
 from agentgym_tui.state.run_store import RunStore
@@ -24,7 +25,7 @@ from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import SortableTable
 
 
-class ResultsTableScreen(LibraryScreen):
+class ResultsTableScreen(LibraryScreen[ResultLibrary]):
     """A table computed from the library; a subclass fills ``table`` and describes the selected row.
 
     Attributes:
@@ -41,6 +42,11 @@ class ResultsTableScreen(LibraryScreen):
     def is_empty(self) -> bool:
         """Whether the table has no rows."""
         return not len(self.table.source)
+
+    @property
+    def library(self) -> ResultLibrary | None:
+        """The library, or the episodes that a watched bus has reported."""
+        return self.session.library or self.session.received
 
     def detail_lines(self, width: int) -> Sequence[Line]:
         """Return the lines below the table."""

@@ -12,7 +12,7 @@ from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
-from agentgym_tui.sessions.protocols import Library
+from agentgym_tui.sessions.protocols import ResultLibrary
 from agentgym_tui.state.episode_list import select_rows
 from agentgym_tui.state.episode_query import exact_terms
 from agentgym_tui.state.query import MAX_CHARS
@@ -59,7 +59,7 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
         if (cluster := self._selected) is not None:
             open_among(self, self.session, cluster.representative, self._query_of(cluster), self.ui_state)
 
-    async def read(self, library: Library) -> None:
+    async def read(self, library: ResultLibrary) -> None:
         """Group the failed episodes that the query selects."""
         clusters = await asyncio.to_thread(_clusters, library, self._query, dict(self.session.store.tags))
         self.tasks.set_rows(clusters)
@@ -90,7 +90,7 @@ def _terms(cluster: Cluster) -> str:
     return exact_terms(env=cluster.env, failure=cluster.failure)
 
 
-def _clusters(library: Library, query: str, tags: Mapping[str, Sequence[str]]) -> list[Cluster]:
+def _clusters(library: ResultLibrary, query: str, tags: Mapping[str, Sequence[str]]) -> list[Cluster]:
     from runner.query.syntax import QueryError
     from runner.results.clusters import find_clusters
 

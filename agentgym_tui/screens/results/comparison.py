@@ -15,7 +15,7 @@ from agentgym_tui.presenters.comparison_rows import (
 )
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.results.base import TaskTableScreen
-from agentgym_tui.sessions.protocols import Library
+from agentgym_tui.sessions.protocols import ResultLibrary
 from agentgym_tui.state.result_list import comparable_selections, episodes_filter
 from agentgym_tui.state.task_list import ComparedTask, compared_tasks, comparison_list
 from agentgym_tui.widgets.table import SortableTable
@@ -64,7 +64,7 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
             selected, baseline = (attempts[task.pair.task.task_index] for attempts in self._first_attempts)
             self.app.push_screen(CompareScreen(self.session, (baseline, selected), self.ui_state))
 
-    async def read(self, library: Library) -> None:
+    async def read(self, library: ResultLibrary) -> None:
         """Compare the tasks of both rows."""
         compared = await asyncio.to_thread(_compare, library, self._row.env, self._selections)
         self._comparison, self._first_attempts = compared
@@ -81,7 +81,7 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
 
 
 def _compare(
-    library: Library, env: str, selections: tuple[Selection, Selection]
+    library: ResultLibrary, env: str, selections: tuple[Selection, Selection]
 ) -> tuple[Comparison, list[dict[int, str]]]:
     """Return the comparison, and for each selection the id of the first rated attempt by task."""
     from runner.results.comparison import compare

@@ -23,7 +23,7 @@ from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
-from agentgym_tui.sessions.protocols import Library
+from agentgym_tui.sessions.protocols import ResultLibrary
 from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.result_list import episodes_filter, selection_of
 from agentgym_tui.state.sorting import Sorting
@@ -136,7 +136,7 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
         if (task := self._selected_task) is not None:
             self.post_message(self.EpisodesRequested(episodes_filter([self._row], task=task.task_index)))
 
-    async def read(self, library: Library) -> None:
+    async def read(self, library: ResultLibrary) -> None:
         """Read the attempts of all tasks."""
         self._matrix = await asyncio.to_thread(_read_matrix, library, self._row)
         self.tasks.set_rows(self._matrix.tasks if self._matrix is not None else [])
@@ -163,7 +163,7 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
         return self.tasks.get(self._table.key)
 
 
-def _read_matrix(library: Library, row: ResultRow) -> TaskMatrix | None:
+def _read_matrix(library: ResultLibrary, row: ResultRow) -> TaskMatrix | None:
     from runner.results.task_matrix import task_matrices
 
     matrices = task_matrices(library.result_source(), selection_of(row))

@@ -22,7 +22,7 @@ from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.results.base import ResultsTableScreen
 from agentgym_tui.services.timers import start_worker
-from agentgym_tui.sessions.protocols import Library
+from agentgym_tui.sessions.protocols import ResultLibrary
 from agentgym_tui.state.result_list import RESULTS_KEY, ResultList, episodes_filter, result_key, selection_of
 from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.table import SortableTable
@@ -151,7 +151,7 @@ class ResultsScreen(ResultsTableScreen):
         """Sort the rows."""
         self._results.sort(sorting)
 
-    async def read(self, library: Library) -> None:
+    async def read(self, library: ResultLibrary) -> None:
         """Aggregate the episodes."""
         by_batch, run_id = self._by_batch, self._run_id
         rows = await asyncio.to_thread(_summarize, library, by_batch, run_id)
@@ -201,7 +201,7 @@ class ResultsScreen(ResultsTableScreen):
 
     async def _read_rewards(self) -> None:
         await asyncio.sleep(REWARDS_DELAY_S)
-        row, library = self._row, self.session.library
+        row, library = self._row, self.library
         if row is None or library is None:
             return
         try:
@@ -213,13 +213,13 @@ class ResultsScreen(ResultsTableScreen):
             super().cursor_moved()
 
 
-def _summarize(library: Library, by_batch: bool, run_id: str) -> list[ResultRow]:
+def _summarize(library: ResultLibrary, by_batch: bool, run_id: str) -> list[ResultRow]:
     from runner.results.summary import Selection, summarize_results
 
     return summarize_results(library.result_source(), Selection(batch=run_id or None), by_batch=by_batch)
 
 
-def _histogram(library: Library, row: ResultRow) -> Histogram | None:
+def _histogram(library: ResultLibrary, row: ResultRow) -> Histogram | None:
     from runner.results.summary import reward_histogram
 
     return reward_histogram(library.result_source(), selection_of(row))

@@ -8,7 +8,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.message import Message
 
-from agentgym_tui.commands.registry import LIBRARY
+from agentgym_tui.commands.registry import RESULTS
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.run_rows import run_detail
 from agentgym_tui.presenters.run_summary import SUMMARY_COLUMNS, SummaryRows, summary_heading, unsafe_summary_text
@@ -83,10 +83,10 @@ class RunSummaryScreen(ResultScreen[None]):
 
     def action_results(self) -> None:
         """Show the run on the Results screen."""
-        if LIBRARY.is_met(self._session):
+        if RESULTS.is_met(self._session):
             self.post_message(self.ResultsRequested(self._run_id))
         else:
-            self.toast(LIBRARY.reason(self._session))
+            self.toast(RESULTS.reason(self._session))
 
     def action_back(self) -> None:
         """Go back to the previous screen."""

@@ -19,7 +19,7 @@ from agentgym_tui.sessions.curation import Curation, ExportJob
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.file_export import FileExporter
 from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.protocols import ControlRequestError, Exporter, Library, RunCommand
+from agentgym_tui.sessions.protocols import ControlRequestError, Exporter, Library, ResultLibrary, RunCommand
 from agentgym_tui.sessions.row_table import RowTable
 from agentgym_tui.sessions.text_search import TextSearch, TextSource
 from agentgym_tui.state.data_model import BusLink, Episode
@@ -293,6 +293,7 @@ class FakeSession:
         self.fake_library = FakeLibrary()
         self.fake_library.notes_of = lambda id: [*self.fake_control.notes.get(id, ())]
         self.library: Library | None = self.fake_library
+        self.received: ResultLibrary | None = None
         self.curation: Curation | None = None
         self.exporter: Exporter | None = None
         self.archiver: FileExporter | None = None

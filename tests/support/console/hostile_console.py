@@ -24,7 +24,7 @@ from agentgym_tui.sessions.curation import Curation
 from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
 from agentgym_tui.sessions.file_export import FileExporter
 from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.protocols import ControlRequestError, Exporter, Library, RunCommand
+from agentgym_tui.sessions.protocols import ControlRequestError, Exporter, Library, ResultLibrary, RunCommand
 from agentgym_tui.sessions.row_table import RowTable
 from agentgym_tui.sessions.text_search import TextSearch
 from agentgym_tui.state.data_model import Episode
@@ -183,6 +183,7 @@ class HostileSession:
         self.store.agents += ["oracle", text]
         self.store.model_names += [text]
         self.library: Library | None = HostileLibrary(text)
+        self.received: ResultLibrary | None = None
         self.curation: Curation | None = None
         self.exporter: Exporter | None = None
         self.archiver: FileExporter | None = None

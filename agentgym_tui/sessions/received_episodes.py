@@ -1,0 +1,53 @@
+"""The ended episodes that a bus has reported, for the screens of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from agentgym_tui.sessions.protocols import ResultLibrary
+from agentgym_tui.state.data_model import UNRATED, Episode
+from agentgym_tui.state.run_store import RunStore
+
+if TYPE_CHECKING:
+    from runner.query.fields import Lookup
+    from runner.results.summary import ResultSource
+    from runner.store.index_schema import EpisodeRow
+
+
+class ReceivedEpisodes(ResultLibrary):
+    """The ended episodes of a store; see ``ResultLibrary``."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+
+    def rows(self, *, check_files: bool = True) -> Sequence[EpisodeRow]:
+        """Return the rows of the ended episodes, the newest first."""
+        return [_row(episode) for episode in [*self._store.episodes.values()][::-1] if not episode.running]
+
+    def lookups(self) -> Mapping[str, Lookup]:
+        """Return nothing: a bus has neither notes nor an index of texts."""
+        return {}
+
+    def result_source(self) -> ResultSource:
+        """Return a table of the rows."""
+        from agentgym_tui.sessions.row_table import RowTable
+
+        return RowTable(self.rows())
+
+
+def _row(episode: Episode) -> EpisodeRow:
+    """Return the row of an episode; like an imported one, it is interrupted and unscored if its outcome is unknown."""
+    from runner.store.episode_file import shared_fields
+    from runner.store.index_schema import EpisodeRow
+    from runner.types import Outcome
+
+    values = shared_fields(episode, EpisodeRow) | {
+        "outcome": Outcome.INTERRUPTED if episode.outcome == UNRATED else episode.outcome,
+        "success": bool(episode.success),
+        "unscored": episode.unscored or episode.success is None,
+        "model": episode.model if episode.agent else episode.model or "",  # without a model, an agent is a baseline
+        "shape": episode.shape,
+    }
+    tokens = {f"tokens_{kind}": getattr(episode.tokens, kind) for kind in episode.tokens.__struct_fields__}
+    return EpisodeRow(**values, **tokens, ended_at=episode.started_at)
