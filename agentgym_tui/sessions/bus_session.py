@@ -97,5 +97,5 @@ class BusSession(Session):
         episode = self.store.episodes.get(episode_id)
         node = None if episode is None else self.store.nodes.get(episode.node)
         if node is None or not node.boot:  # as of other field runners, which answer no requests
-            raise ControlRequestError(f"episode {episode_id}: no node that keeps its file is known")
+            raise ControlRequestError(f"episode {episode_id}: the node that ran it is not known")
         return node.name

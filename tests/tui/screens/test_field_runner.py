@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_tui.app.console import Console
+from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from runner.events import subjects
@@ -39,9 +40,11 @@ async def test_all_screens_show_what_another_field_runner_reports(bus: NatsAccou
         await wait_for_widget_text(pilot, "#environments", "Maze", "67% of 3", "BabyAI")
         await pilot.press("2")
         await wait_for_widget_text(pilot, "#summary", "6 episodes")
-        await wait_for_widget_text(pilot, "#episodes", "✓ success", "✗ failure", "? unknown", "0.75", "– qwen3:8b")
+        await wait_for_widget_text(
+            pilot, "#episodes", "✓ success", "✗ failure", "? unknown", "0.75", f"{UNKNOWN} qwen3:8b"
+        )
         await pilot.press("G", "enter")
-        await wait_for_widget_text(pilot, "#heading", "BabyAI task –", "? unknown", "reward 0.25", "model –")
+        await wait_for_widget_text(pilot, "#heading", f"BabyAI task {UNKNOWN}", "? unknown", f"model {UNKNOWN}")
         await pilot.press("escape", "6")
         await wait_for_widget_text(pilot, "#runs", "BabyAI", "✓ completed", "3/3")
         assert "%" not in widget_text(pilot, "#runs")

@@ -149,7 +149,7 @@ def test_what_another_field_runner_leaves_out_is_unknown_and_in_no_rate(run_stor
     assert (batch.status, batch.n_done, batch.n_rated, batch.mean_reward) == ("completed", 4, 0, 0.5)
 
 
-def test_a_minimal_event_keeps_what_live_items_told(run_store: RunStore) -> None:
+def test_a_minimal_event_keeps_what_live_items_have_reported(run_store: RunStore) -> None:
     run_store.apply_events([live(started(0, model="m"), timestep(0, 0))])
     run_store.apply_events(
         [durable(EpisodeCompleted(episode_id=episode_id(0), env="Wordle", reward=1.0, rounds=1, duration_s=1.0))]
