@@ -39,8 +39,8 @@ def test_rewards_are_drawn_as_columns_above_the_success_rate() -> None:
     unrated = [point._replace(rated=False) for point in points]
     assert line_texts(reward_lines(unrated, 40, 4)) == ["no scored episodes yet"]
     unknown = [point._replace(success=None) for point in points]
-    assert line_texts(reward_lines(unknown, 40, 4))[-1] == "3 episodes · success unknown"
-    assert "of last 3" in line_texts(reward_lines([*unknown, *points], 40, 4))[-1]
+    assert line_texts(reward_lines(unknown, 40, 4))[-1] == "5 episodes · success unknown"
+    assert "of last 5" in line_texts(reward_lines([*unknown, *points], 40, 4))[-1]
 
 
 @pytest.mark.parametrize(
