@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from agentgym_tui.state.data_model import BusLink, Episode, StepState
 from agentgym_tui.state.episode_content import DecodedMessages, Spans
 from agentgym_tui.state.run_store import RunStore
-from runner.events.durable import EpisodeCompleted, FieldStatus
 from runner.events.live import LiveAction, LiveItem
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.messages import Notice
@@ -295,8 +294,7 @@ def hostile_store(text: str = HOSTILE) -> RunStore:
         [
             live(*items, node=text, boot=text),
             live(env_health(text, "down", cause=text, transport=text), model_health(text, "down", text)),
-            durable(EpisodeCompleted(episode_id=episode_id(1), env=text, model=text, reward=1, rounds=1, duration_s=1)),
-            durable(FieldStatus(node=f"{text}2", config=text, status=text)),
+            durable(completed(1, env=text, model=text, outcome=None, agent=None, batch_id=None, node=None)),
             Notice(kind="gap", text=text, count=3),
         ]
     )

@@ -165,8 +165,9 @@ def test_nothing_that_arrives_late_changes_a_batch_after_its_end(run_store: RunS
     run_store.apply_events([live(started(0), progress(n_done=2, seq=2)), durable(event)])
     (batch,) = run_store.batches.values()
     before = msgspec.structs.asdict(batch)
-    run_store.apply_events([live(progress(seq=3), started(1))])
-    run_store.apply_events([live(progress(), boot=NEXT_BOOT)])
+    for late in (live(progress(seq=3)), live(started(1)), live(progress(), boot=NEXT_BOOT)):
+        run_store.apply_events([late])
+        assert msgspec.structs.asdict(batch) == before
     run_store.apply_list(node_list(batch_state(0, "running", n_done=3)))
     assert msgspec.structs.asdict(run_store.batches[batch_id(0)]) == before
     assert (batch.status, batch.n_done, batch.n_success, batch.n_rated) == (status, 10, 7, 10)
