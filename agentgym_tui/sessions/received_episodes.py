@@ -46,7 +46,7 @@ def _row(episode: Episode) -> EpisodeRow:
         "outcome": Outcome.INTERRUPTED if episode.outcome == UNRATED else episode.outcome,
         "success": bool(episode.success),
         "unscored": episode.unscored or episode.success is None,
-        "model": episode.model if episode.agent else episode.model or "",  # without a model, an agent is a baseline
+        "models": episode.models if episode.agent else episode.models or "",  # without models, an agent is a baseline
         "shape": episode.shape,
     }
     tokens = {f"tokens_{kind}": getattr(episode.tokens, kind) for kind in episode.tokens.__struct_fields__}

@@ -169,11 +169,13 @@ class EpisodeRegistry:
             return False
         if event.episode_id in self._evicted:
             return True
-        episode = self.episodes.get(event.episode_id) or self._create(event.episode_id, at)
+        known = self.episodes.get(event.episode_id)
+        episode = known or self._create(event.episode_id, at)
+        if known is None or event.task_index is not None:
+            episode.task_index = event.task_index
         for field in ("batch_id", "env", "agent", "model", "node", "profile"):
             set_field(episode, field, getattr(event, field) or getattr(episode, field))
-        episode.task_index, episode.cost = event.task_index, event.cost
-        episode.tokens = event.tokens or episode.tokens
+        episode.tokens, episode.cost = event.tokens or episode.tokens, event.cost
         episode.currency = clip_name(event.currency or "") or episode.currency
         self.first_currency = self.first_currency or episode.currency
         episode.reported_fallback = clip_optional(event.fallback)

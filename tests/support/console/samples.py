@@ -294,7 +294,7 @@ def hostile_store(text: str = HOSTILE) -> RunStore:
         [
             live(*items, node=text, boot=text),
             live(env_health(text, "down", cause=text, transport=text), model_health(text, "down", text)),
-            durable(completed(1, env=text, model=text, outcome=None, agent=None, batch_id=None, node=None)),
+            durable(completed(1, env=text, model=text, reward=1.0, outcome=None, agent=None, batch_id=None, node=None)),
             Notice(kind="gap", text=text, count=3),
         ]
     )

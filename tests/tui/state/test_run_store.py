@@ -150,13 +150,13 @@ def test_what_another_field_runner_leaves_out_is_unknown_and_in_no_rate(run_stor
 
 
 def test_a_minimal_event_keeps_what_live_items_have_reported(run_store: RunStore) -> None:
-    run_store.apply_events([live(started(0, model="m"), timestep(0, 0))])
+    run_store.apply_events([live(started(0, model="m", task_index=7), timestep(0, 0))])
     run_store.apply_events(
         [durable(EpisodeCompleted(episode_id=episode_id(0), env="Wordle", reward=1.0, rounds=1, duration_s=1.0))]
     )
     ended_episode = run_store.episodes[episode_id(0)]
-    assert (ended_episode.agent, ended_episode.model, ended_episode.node) == ("oracle", "m", NODE)
-    assert (ended_episode.batch_id, ended_episode.tokens.total > 0) == (batch_id(0), True)
+    assert (ended_episode.agent, ended_episode.model, ended_episode.task_index) == ("oracle", "m", 7)
+    assert (ended_episode.batch_id, ended_episode.node) == (batch_id(0), NODE) and ended_episode.tokens.total
 
 
 @pytest.mark.parametrize("status", ["completed", "cancelled", "interrupted"])
@@ -176,7 +176,7 @@ def test_nothing_that_arrives_late_changes_a_batch_after_its_end(run_store: RunS
 def test_stored_totals_of_an_ended_batch_are_final(run_store: RunStore) -> None:
     run_store.apply_list(node_list(batch_state(0, "completed", n_done=10, n_planned=10)))
     assert run_store.batches_without_totals() == [batch_id(0)]
-    totals = BatchTotals(batch_id(0), 10, 7, 0, 8.0, Tokens(9), None, START, START + timedelta(seconds=9))
+    totals = BatchTotals(batch_id(0), 10, 7, 0, 8.0, Tokens(9), None, [], START, START + timedelta(seconds=9))
     run_store.apply_totals([batch_id(0)], [totals])
     run_store.apply_events([live(progress(seq=3))])
     batch = run_store.batches[batch_id(0)]
