@@ -7,6 +7,7 @@ import inspect
 import itertools
 import json
 import logging
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,7 +47,12 @@ Reply: TypeAlias = Callable[[Chat, str], str]
 
 PATIENCE_S = 30.0
 """Maximum seconds of an episode, and of its end after it was cancelled."""
-_INSTALLED = str(Path(runner.__file__).parent)
+_INSTALLED, _LIBRARY = str(Path(runner.__file__).parent), sysconfig.get_path("stdlib")
+
+
+def _is_ours(path: str) -> bool:
+    """Return whether a file is this package's or Python's, so that its line does not show where the agent failed."""
+    return path.startswith(_INSTALLED) or (path.startswith(_LIBRARY) and "site-packages" not in path)
 
 
 def thought_and_action(chat: Chat, action: str) -> str:
@@ -114,7 +120,7 @@ class CheckedEpisode:
             self.model.tokens, self.model.n_requests = Tokens(), 0
 
     def _on_error(self, exc: BaseException) -> None:
-        frames = [each for each in traceback.extract_tb(exc.__traceback__) if not each.filename.startswith(_INSTALLED)]
+        frames = [each for each in traceback.extract_tb(exc.__traceback__) if not _is_ours(each.filename)]
         place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
         self.problem = f"{type(exc).__name__}: {shorten(str(exc))}{place}"
 
