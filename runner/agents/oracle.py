@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from itertools import zip_longest
 from typing import Any
 
 from runner.agents.scripted import single_chat
@@ -23,10 +22,7 @@ from runner.types import (
     ToolSchema,
 )
 from runner.types.maybe_async import maybe_await, optional_method
-
-_CONTEXT_CHARS = 60
-"""Characters of a line that an error message shows before the first difference."""
-_EXCERPT_CHARS = 200
+from runner.util.display_text import first_difference
 
 
 class OracleAgent:
@@ -167,19 +163,5 @@ def _texts(chat: Chat) -> str:
 
 
 def _describe_difference(expected: str, actual: str) -> str:
-    """Name the first line that differs, with an excerpt of both versions around the first different character."""
-    pairs = enumerate(zip_longest(expected.split("\n"), actual.split("\n")), start=1)
-    number, (ours, theirs) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
-    letters = enumerate(zip_longest(ours or "", theirs or ""))
-    start = max(0, next((index for index, pair in letters if pair[0] != pair[1]), 0) - _CONTEXT_CHARS)
-    return (
-        f"Line {number} of the observation differs: the oracle expected {_excerpt(ours, start)}; "
-        f"the environment showed {_excerpt(theirs, start)}"
-    )
-
-
-def _excerpt(line: str | None, start: int) -> str:
-    if line is None:
-        return "no such line"
-    cut = line[start : start + _EXCERPT_CHARS]
-    return repr(f"{'…' if start else ''}{cut}{'…' if len(line) > start + _EXCERPT_CHARS else ''}")
+    number, ours, theirs = first_difference(expected, actual)
+    return f"Line {number} of the observation differs: the oracle expected {ours}; the environment showed {theirs}"

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from itertools import zip_longest
 from typing import Final
 
 from runner.util.combining_marks import COMBINING_ABOVE_BMP, COMBINING_BMP, EMOJI_MODIFIERS, EMOJI_SELECTORS
@@ -93,6 +94,26 @@ def unsafe_offsets(text: str) -> Iterator[int]:
 def one_line(text: str, limit: int = 200) -> str:
     """Make external text safe for a single line: like ``sanitize``, but newlines and tabs become symbols."""
     return sanitize(text, limit=limit).replace("\n", "␊").replace("\t", "␉")
+
+
+_CONTEXT_CHARS, _EXCERPT_CHARS = 60, 200
+"""Maximum characters of an excerpt before the first difference, and of all of it."""
+
+
+def first_difference(expected: str, actual: str) -> tuple[int, str, str]:
+    """Return the number of the first line that differs, and quoted excerpts of both versions around the difference."""
+    pairs = enumerate(zip_longest(expected.split("\n"), actual.split("\n")), start=1)
+    number, (ours, theirs) = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
+    letters = enumerate(zip_longest(ours or "", theirs or ""))
+    start = max(0, next((index for index, pair in letters if pair[0] != pair[1]), 0) - _CONTEXT_CHARS)
+    return number, _excerpt(ours, start), _excerpt(theirs, start)
+
+
+def _excerpt(line: str | None, start: int) -> str:
+    if line is None:
+        return "no such line"
+    cut = line[start : start + _EXCERPT_CHARS]
+    return repr(f"{'…' if start else ''}{cut}{'…' if len(line) > start + _EXCERPT_CHARS else ''}")
 
 
 def pluralize(count: int, noun: str) -> str:

@@ -40,13 +40,19 @@ NO_REQUEST = ("no request", None, json_response({"detail": "unexpected request"}
 
 
 class ScriptedReplies:
-    """Handler that answers requests in order with instance_id replies and records unexpected requests."""
+    """Handler that answers requests in order with instance_id replies and records unexpected requests.
+
+    It has no ``/observation``.
+    """
 
     def __init__(self, script: list[tuple[str, Any, bytes]]) -> None:
         self.remaining = list(script)
         self.unexpected: list[str] = []
 
     async def __call__(self, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        if "/observation?" in request.path:
+            writer.write(http_response("no", 404))
+            return
         path, sent, reply = self.remaining.pop(0) if self.remaining else NO_REQUEST
         if (request.path, request.payload) != (path, sent):
             self.unexpected.append(f"{request.path} {request.payload} instead of {path} {sent}")
@@ -124,6 +130,26 @@ def test_every_recorded_reply_is_decoded(env: str, name: str, n_faults: int) -> 
                 completed = env == "babyai" and reward != 0 and "The task is completed." in observation
                 assert (reward, done) == (received["reward"], received["done"] or completed)
     assert faults == n_faults
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "n_shown"),
+    [("babyai", "babyai.jsonl", 2), ("textcraft", "textcraft.jsonl", 2), ("sqlgym", "sqlgym_fakebird.jsonl", 1)],
+)
+def test_what_an_instance_shows_is_known_as_recorded(env: str, name: str, n_shown: int) -> None:
+    dialect = dialect_for(env)
+    assert dialect is not None and dialect.shows is not None
+    texts: list[str] = []
+    for exchange in load_recording(name):
+        payload = Payload(REQUEST, exchange.received)
+        if exchange.kind == "reset":
+            texts = [payload.text(dialect.opening[-1])]
+        elif exchange.kind == "step":
+            texts.append(payload.text(dialect.observation_at))
+        elif exchange.kind == "observation" and texts:
+            assert payload.text(dialect.shown_at) == dialect.shows(texts[0], texts[-1])
+            n_shown -= 1
+    assert n_shown == 0
 
 
 def recorded_episodes(name: str, n_tasks: int, task_field: str) -> Iterator[list[Exchange]]:

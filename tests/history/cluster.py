@@ -199,21 +199,19 @@ def _broker_command(store: Path, port: int) -> list[str]:
 
 
 def _server(name: str, folder: Path, port: int, recorder: Recorder) -> ManagedProcess:
-    server = ManagedProcess(
+    return ManagedProcess(
         name,
-        lambda: _server_command(name, folder, port, server.n_starts),
+        lambda: _server_command(name, folder, port),
         recorder,
         log=folder / f"{name}.log",
         env=client_environ(),
         cwd=folder,
     )
-    return server
 
 
-def _server_command(name: str, folder: Path, port: int, n_starts: int) -> list[str]:
-    first = (list(SERVERS).index(name) * 1000 + n_starts) * 1_000_000
+def _server_command(name: str, folder: Path, port: int) -> list[str]:
     command = [sys.executable, "-m", "tests.history.logged_server", name, SERVERS[name], "--port", str(port)]
-    return [*command, "--log", str(folder / f"{name}.jsonl"), "--first", str(first), "--delay", str(_STEP_DELAY_S)]
+    return [*command, "--log", str(folder / f"{name}.jsonl"), "--delay", str(_STEP_DELAY_S)]
 
 
 def credential(data_dir: Path) -> tuple[str, str, str] | None:

@@ -1,7 +1,6 @@
 """A slow environment server that records every reset and step before it answers.
 
-python -m tests.history.logged_server NAME ENV --log FILE --first N [--delay SEC]; it prints its address when it is
-ready.
+python -m tests.history.logged_server NAME ENV --log FILE [--delay SEC]; it prints its address when it is ready.
 """
 
 from __future__ import annotations
@@ -109,12 +108,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("env", choices=DIALECTS)
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--first", type=int, required=True, help="first instance id")
     parser.add_argument("--delay", type=float, default=0.03, help="seconds before each answer")
     options = parser.parse_args(arguments)
     with ThreadPoolExecutor(_THREADS) as executor:
         app = environment_app(options.env, mode="strict", max_open=_MAX_OPEN, idle_s=_IDLE_S, executor=executor)
-        app._pool._n_opened = options.first  # so that no two starts use the same id
         recorded = RecordedApp(app.application(), options.name, options.env, Recorder(options.log), options.delay)
         run_apps([Site(recorded, "127.0.0.1", options.port, app.description)], on_ready=_print_ready)
 

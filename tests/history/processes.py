@@ -44,7 +44,6 @@ class ManagedProcess:
         may_refuse: Callable[[], bool] = lambda: False,
     ) -> None:
         self.name = name
-        self.n_starts = 0
         self._command = command
         self._recorder = recorder
         self._log = log
@@ -103,7 +102,6 @@ class ManagedProcess:
                 self._spawn()
 
     def _spawn(self) -> None:
-        self.n_starts += 1
         self._ended_by_us = False
         self._may_refuse_start = self._may_refuse()  # it may be stopped until the cause is gone
         with self._log.open("ab") as log:

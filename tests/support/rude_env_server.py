@@ -126,17 +126,22 @@ class EnvironmentHandler:
 
     Attributes:
         envs: instances by id, from 0.
+        shown: latest observation of each instance, unless ``step_handler`` answers steps.
         step_handler: handler of steps that replaces their execution, if any.
     """
 
     def __init__(self, factory: Callable[[], EmbeddedEnvironment], step_handler: Handler | None = None) -> None:
         self.envs: dict[int, EmbeddedEnvironment] = {}
+        self.shown: dict[int, object] = {}
         self.step_handler = step_handler
         self._factory = factory
 
     async def __call__(self, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        operation = request.path.rpartition("/")[2]
-        if operation == "step" and self.step_handler is not None:
+        operation, _, query = request.path.rpartition("/")[2].partition("?id=")
+        if operation == "observation":
+            error = {"error": "'observation'"}
+            writer.write(json_response(error if self.step_handler else self.shown.get(int(query), error)))
+        elif operation == "step" and self.step_handler is not None:
             await self.step_handler(request, writer)
         else:
             writer.write(json_response(self._reply(operation, request.payload)))
@@ -147,10 +152,12 @@ class EnvironmentHandler:
             return {"id": len(self.envs) - 1}
         env = self.envs[sent["id"]]
         if operation == "reset":
-            return {"observation": env.reset(task_index=sent.get("game", sent.get("data_idx")))[0]["content"]}
+            self.shown[sent["id"]] = env.reset(task_index=sent.get("game", sent.get("data_idx")))[0]["content"]
+            return {"observation": self.shown[sent["id"]]}
         if operation == "close":
             return True
         chat, reward, done = env.step(Action(text=sent["action"]))
+        self.shown[sent["id"]] = chat[0]["content"]
         return {"observation": chat[0]["content"], "reward": reward, "done": done, "truncated": env.truncated}
 
 

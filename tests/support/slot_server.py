@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,8 @@ N_STEPS = 3
 class SlotHandler:
     """Plays tasks of ``N_STEPS`` steps in Maze's dialect; the reward of an instance's last step is its task's number.
 
-    Two episodes in one instance therefore see each other's tasks and rewards. There is no ``/close``.
+    Two episodes in one instance therefore see each other's tasks and rewards. There is neither
+    ``/close`` nor ``/observation``.
 
     Attributes:
         tasks: instance id -> task and steps left.
@@ -29,7 +31,8 @@ class SlotHandler:
 
     async def __call__(self, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         operation = request.path.rpartition("/")[2]
-        writer.write(http_response("no", 404) if operation == "close" else json_response(self._reply(request)))
+        is_known = operation in ("create", "reset", "step")
+        writer.write(json_response(self._reply(request)) if is_known else http_response("no", 404))
 
     def _reply(self, request: ReceivedRequest) -> dict[str, Any]:
         operation, sent = request.path.rpartition("/")[2], request.payload
@@ -44,10 +47,40 @@ class SlotHandler:
         return {"observation": f"task {task}", "reward": task if left == 1 else 0, "done": left <= 1}
 
 
+class QuestionHandler(SlotHandler):
+    """Plays tasks of one step in SQLGym's dialect, with ``/observation``; the reward is the number of the slot's task.
+
+    Each reply is delayed, so that requests for one slot overlap.
+    """
+
+    async def __call__(self, request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(random.uniform(0.0, 0.05))
+        path, _, slot = request.path.partition("?env_idx=")
+        if path == "/observation":
+            writer.write(json_response(_question(self.tasks[int(slot)][0])))
+        elif path == "/":
+            writer.write(json_response("ok"))
+        else:
+            await super().__call__(request, writer)
+
+    def _reply(self, request: ReceivedRequest) -> Any:  # noqa: ANN401 - JSON
+        sent = request.payload
+        if request.path == "/reset":
+            self.tasks[sent["env_idx"]] = (sent["item_id"], 0)
+            return [_question(sent["item_id"]), None]
+        if request.path == "/step":
+            return {"state": "[]", "reward": self.tasks[sent["env_idx"]][0], "done": True, "info": {}}
+        return super()._reply(request)["id"]
+
+
+def _question(task: int) -> str:
+    return f"t contains tables such as a.\n\nHow many rows has the answer {task}?"
+
+
 @contextmanager
-def run_slot_server(n_slots: int) -> Iterator[tuple[RudeServer, SlotHandler]]:
+def run_slot_server(n_slots: int, kind: type[SlotHandler] = SlotHandler) -> Iterator[tuple[RudeServer, SlotHandler]]:
     """Run a server with this many slots on a free port."""
     with run_rude_server() as server:
-        handler = SlotHandler(n_slots)
+        handler = kind(n_slots)
         server.reset(handler)
         yield server, handler

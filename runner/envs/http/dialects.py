@@ -101,6 +101,9 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
         fresh: whether every reset needs a new instance.
         opening: paths of the parts of the first observation; only the last part is required.
         done_at: path of the flag that ends an episode. A ``truncated`` flag also ends it.
+        shows: expected text of ``GET /observation`` from the first observation and the latest reply, as recorded on
+            AgentGym's server; None without a recording. It tells whether an instance is still that of the episode.
+        shown_at: path of that text.
         actions_at: path of the list of possible actions; the list is appended to each observation in BabyAI's form.
         actions: source of the admissible actions: the task rules, the last line of each observation, or a function of
             the first observation. This project's own servers list them at ``/admissible`` instead.
@@ -133,6 +136,8 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
     opening: tuple[JsonPath, ...] = (("observation",),)
     observation_at: JsonPath = ("observation",)
     done_at: JsonPath = ("done",)
+    shows: Callable[[str, str], str] | None = None
+    shown_at: JsonPath = ()
     actions_at: JsonPath | None = None
     actions: Literal["rules", "shown"] | Callable[[str], list[str] | None] | None = None
     page_at: str | None = None
@@ -142,6 +147,18 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
     best: float = 1.0
     planner: str | None = None
     sends_meaning: bool = False
+
+
+def _opening(opening: str, latest: str) -> str:
+    return opening
+
+
+def _latest(opening: str, latest: str) -> str:
+    return latest
+
+
+def _goal_and_latest(opening: str, latest: str) -> str:
+    return latest if latest == opening else f"{opening.partition(chr(10))[0]}\n{latest}"
 
 
 def _tool_server(name: str) -> ClientDialect:
@@ -166,6 +183,8 @@ _ROWS = (
         greeting="BabyAI",
         embedded="runner.envs.babyai:BabyAI",
         reset_body={"data_idx": Placeholder.TASK},
+        shows=_goal_and_latest,
+        shown_at=("observation",),
         actions="shown",
         reward="once",
     ),
@@ -176,6 +195,7 @@ _ROWS = (
         embedded="runner.envs.textcraft:TextCraft",
         n_tasks=544,
         reset_body={"data_idx": Placeholder.TASK},
+        shows=_latest,
         actions=textcraft_actions,
         planner="runner.envs.textcraft.ListingPlanner",
     ),
@@ -187,6 +207,7 @@ _ROWS = (
         n_tasks=25,
         prefix="/maze",
         reset_body={"game": Placeholder.TASK},
+        shows=_latest,
         actions="rules",
     ),
     # agentenv-lmrlgym/agentenv_lmrlgym/server.py, mounted at /wordle; wordle/environment.py
@@ -196,6 +217,7 @@ _ROWS = (
         embedded="runner.envs.wordle:Wordle",
         prefix="/wordle",
         reset_body={"seed": Placeholder.TASK},
+        shows=_latest,
         actions="rules",
     ),
     # agentenv-alfworld/agentenv_alfworld/server.py and env_wrapper.py
@@ -219,6 +241,7 @@ _ROWS = (
         reset_body={"item_id": Placeholder.TASK},
         opening=((0,),),
         observation_at=("state",),
+        shows=_opening,
         actions=sqlgym_actions,
         sends_meaning=True,
     ),

@@ -42,6 +42,7 @@ from runner.types import (
     ToolSchema,
     Trajectory,
 )
+from runner.util.display_text import first_difference
 
 UNKNOWN_N_TASKS = 2**31
 """Assumed number of tasks if the server's number is unknown. The server rejects a task index that it does not have."""
@@ -225,7 +226,8 @@ class HttpEnvironment:
         the task; the observation describes a valid action.
 
         Raises:
-            EnvironmentFault: if no episode is running, the server cannot be reached, or its reply is unusable.
+            EnvironmentFault: if no episode is running, the server cannot be reached, its reply is unusable, or the
+                instance belongs to another episode now.
         """
         async with self._lock:
             if not self._running:
@@ -235,7 +237,10 @@ class HttpEnvironment:
                 self.rejection = "invalid"
                 return as_reply_messages(action, f"Invalid action. Expected {command.expected}."), 0.0, False
             self._running = False
+            await self._check_instance()
             payload = await self._instance.step(command)
+            if self._dialect.places is not None:  # the id may have been reissued in between
+                await self._check_instance()
             text = payload.text(self._dialect.observation_at)
             reward, done = self._reward_reader.read(payload, text)
             self.rejection = "refused" if self._has_refused(command, text) else None
@@ -320,6 +325,35 @@ class HttpEnvironment:
                 hint = await self._instance.get(self._dialect.hint_at)
                 return sciworld_actions(hint.texts(("possible_actions",)), hint.texts(("possible_objects",)))
         return self._dialect.actions(self._opening) if callable(self._dialect.actions) else None
+
+    async def _check_instance(self) -> None:
+        """Check that the instance is still that of the episode; another one's is left as it is.
+
+        AgentGym's servers number their instances from 0 after each start, and SQLGym's shares eight of them. The ids of
+        this project's own servers are unique, so that they need no further request.
+
+        Raises:
+            EnvironmentFault: if the instance shows something else than this episode has seen.
+            ServerGone: if the server cannot be reached.
+        """
+        if self._dialect.shows is None or self._lists_actions:
+            return
+        try:
+            payload = await self._instance.get("/observation")
+            shown = payload.text(self._dialect.shown_at)
+        except ServerGone:
+            raise
+        except EnvironmentFault:
+            return  # an error shows no other episode; the step has the same error, or can be played
+        expected = self._dialect.shows(self._opening, self._observation)
+        if shown != expected:
+            self._instance.abandon()
+            number, ours, theirs = first_difference(expected, shown)
+            raise payload.fault(
+                f"shows another episode: line {number} is {theirs}; expected {ours}",
+                "The server was restarted, or another program uses it and got the same instance: let one program at a "
+                "time use it, then run the task again",
+            )
 
     def _command(self, action: Action) -> str | InvalidAction:
         """Return the text to send for an action, or an invalid action if nothing should be sent."""

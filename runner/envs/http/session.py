@@ -143,6 +143,11 @@ class RemoteInstance:
         """The error for the latest request, if it was cancelled while its reply was overdue."""
         return self._connection.unanswered
 
+    def abandon(self) -> None:
+        """Forget the instance without closing it, because it is in use by somebody else."""
+        self.id = None
+        self._release()
+
     async def close(self) -> None:
         """Delete the instance on the server within ``HttpTimings.close_timeout_s``; a failure is only logged."""
         if self.id is None:

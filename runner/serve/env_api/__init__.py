@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
+from random import SystemRandom
 
 from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
@@ -40,5 +41,6 @@ def environment_app(
             f"AgentGym has no protocol for {name}. Environments that can be served: {', '.join(DIALECTS)}"
         )
     build: Callable[[], EmbeddedEnvironment] = partial(plugins.load(plugins.ENVS, name), mode=mode)
-    pool = InstancePool(build, limit=max_open, idle_s=idle_s, clock=clock)
+    first_id = SystemRandom().randrange(2**31)  # so that an id from before a restart is no instance's
+    pool = InstancePool(build, limit=max_open, idle_s=idle_s, clock=clock, first_id=first_id)
     return EnvironmentApp(DIALECTS[name], build(), pool, executor)

@@ -102,10 +102,17 @@ class InstancePool:
         limit: maximum number of open instances.
         idle_s: seconds without a request after which ``remove_idle`` removes an instance.
         clock: source of time.
+        first_id: id of the first instance; each further one has the next number.
     """
 
     def __init__(
-        self, build: Callable[[], EmbeddedEnvironment], *, limit: int, idle_s: float, clock: Clock | None = None
+        self,
+        build: Callable[[], EmbeddedEnvironment],
+        *,
+        limit: int,
+        idle_s: float,
+        clock: Clock | None = None,
+        first_id: int = 0,
     ) -> None:
         self.limit = limit
         self._build = build
@@ -113,7 +120,7 @@ class InstancePool:
         self._clock = clock or Clock()
         self._instances: dict[int, PooledInstance] = {}
         """The open instances by id, least recently used first."""
-        self._n_opened = 0
+        self._next_id = first_id
 
     def __len__(self) -> int:
         return len(self._instances)
@@ -134,8 +141,8 @@ class InstancePool:
                 f"This server has {self.limit} environments open, which is its limit; "
                 "close one, or restart the server with a larger --max-open"
             )
-        instance = PooledInstance(self._n_opened, self._build, self._clock.monotonic())
-        self._n_opened += 1
+        instance = PooledInstance(self._next_id, self._build, self._clock.monotonic())
+        self._next_id += 1
         self._instances[instance.instance_id] = instance
         return instance
 

@@ -55,14 +55,20 @@ def _response(line: bytes) -> ServerResponse:
 
 
 class _Server:
-    """Replies in place of the network: a socket would make each input a hundred times slower."""
+    """Replies in place of the network: a socket would make each input a hundred times slower.
+
+    ``/observation`` repeats the latest reply.
+    """
 
     def __init__(self, replies: list[ServerResponse]) -> None:
         self._replies: Iterator[ServerResponse] = iter(replies)
+        self._latest = ServerResponse(404, "", b"")
 
     async def exchange(self, request: ServerRequest) -> ServerResponse:
         assert request.body is None or msgspec.json.decode(request.body) is not None
-        return next(self._replies, ServerResponse(404, "", b""))
+        if "/observation?" not in request.url:
+            self._latest = next(self._replies, ServerResponse(404, "", b""))
+        return self._latest
 
 
 async def _play(env: str, mode: str) -> None:

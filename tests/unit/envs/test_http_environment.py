@@ -166,7 +166,7 @@ def test_each_thread_has_separate_connections(env_server: RudeServer) -> None:
     for thread in threads:
         thread.join(20)
     assert env_server.n_connections == 3
-    assert len(env_server.requests) == 12
+    assert len(env_server.requests) == 15
 
 
 async def test_an_episode_waits_for_a_free_instance_of_a_full_server(env_server: RudeServer) -> None:
