@@ -24,6 +24,21 @@ class ConfigError(RunnerError):
     """An invalid profile, option or name."""
 
 
+class ServerBusy(ConfigError):
+    """The server of an environment accepts connections, but does not reply in time.
+
+    Attributes:
+        server: the address of the server with the problem.
+        wait_s: seconds that a batch waits for it.
+    """
+
+    def __init__(self, message: str, server: str, wait_s: float) -> None:
+        """Store the message and the attributes."""
+        super().__init__(message)
+        self.server = server
+        self.wait_s = wait_s
+
+
 class EnvironmentFault(RunnerError):
     """An environment violated the ``Environment`` protocol or could not be reached."""
 

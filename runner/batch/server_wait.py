@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import ServerState, probe_servers
 from runner.envs.placement import Placement, http_placement
+from runner.errors import ServerBusy
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
 
@@ -23,6 +26,7 @@ LOG_INTERVAL_S = 10
 """Seconds between two log messages about the same wait."""
 MAX_SERVER_CHARS = 300
 """Maximum length of ``Waiting.server``."""
+T = TypeVar("T")
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -30,6 +34,25 @@ class Waiting(msgspec.Struct, frozen=True):
 
     server: str
     left_s: float
+
+
+def wait_while_busy(place: Callable[[], T], go_on: Callable[[Waiting], bool]) -> T:
+    """Return what ``place`` returns; repeat it while it raises ``ServerBusy``, for at most the seconds named there.
+
+    ``go_on`` is called before each repetition, and ends the wait by returning False.
+
+    Raises:
+        ServerBusy: the server was busy until the end of the wait.
+    """
+    ends_at = math.inf
+    while True:
+        try:
+            return place()
+        except ServerBusy as busy:
+            ends_at = min(ends_at, time.monotonic() + busy.wait_s)
+            left_s = ends_at - time.monotonic()
+            if left_s <= 0 or not go_on(Waiting(one_line(busy.server, MAX_SERVER_CHARS), float(math.ceil(left_s)))):
+                raise
 
 
 class ServerChecked(msgspec.Struct, frozen=True):
@@ -157,7 +180,8 @@ class ServerWait:
             return True
         server = one_line(f"{checked.state.address.base}: {problem}", MAX_SERVER_CHARS)
         if self.waiting is None:
-            logger.warning("%s is gone (%s); waiting %g s for it", self._subject, server, self._placement.wait_s)
+            what = "busy" if checked.state.status == "busy" else "gone"
+            logger.warning("%s is %s (%s); waiting %g s for it", self._subject, what, server, self._placement.wait_s)
         self.waiting = Waiting(server, self._left_s())
         return False
 
@@ -170,7 +194,7 @@ class ServerWait:
             return False
         self.waiting, self._reported_s = Waiting(self.waiting.server, left_s), left_s
         if before_s is not None and left_s % LOG_INTERVAL_S == 0:
-            logger.warning("%s is still gone (%s); %g s left", self._subject, self.waiting.server, left_s)
+            logger.warning("%s still does not reply (%s); %g s left", self._subject, self.waiting.server, left_s)
         return True
 
     def close(self) -> None:
@@ -187,6 +211,6 @@ class ServerWait:
         if not state.usable:
             return state.cause or "it is not usable"
         now, before = http_placement(state), self._placement
-        if (now.mode, now.data_label) != (before.mode, before.data_label):
+        if now.kind != before.kind:
             return f"another server replies there: {now.note}"
         return None

@@ -109,7 +109,7 @@ def _with_suggestion(name: str, health: str) -> str:
 
 
 def _health(availability: Availability, state: ServerState | None) -> str:
-    if not availability.playable:
+    if not availability.playable or (state is not None and state.status == "busy"):
         return availability.cause or availability.status
     if availability.transport == "embedded" or state is None or state.identity is None:
         embedded = "installed (embedded)"  # a list imports no environment

@@ -18,6 +18,7 @@ from runner.batch.batch import Batch
 from runner.batch.observers import SelectiveObserver
 from runner.batch.resolve import ResolvedBatch, has_oracle, place_batch
 from runner.batch.result import BatchResult
+from runner.batch.server_wait import Waiting, wait_while_busy
 from runner.batch.slots import RUN_FILES, SLOT_FILES
 from runner.batch.workspace import Workspace
 from runner.bus.address import durable_names, egress_reader
@@ -234,9 +235,12 @@ class _BatchSequence(msgspec.Struct, frozen=True):
             ConfigError: the first part cannot be played.
         """
         played: list[BatchResult] = []
+        kind: tuple[str, str, str] | None = None
         for part in adaptive_parts(batch, self.session.options.until_width, played):
             try:
-                placed = place_batch(part, RUN_FILES)
+                placed = wait_while_busy(partial(place_batch, part, RUN_FILES), partial(self._go_on, part))
+                placed.placement.require_kind(kind)
+                kind = placed.placement.kind
             except ConfigError as exc:
                 if not played:
                     raise
@@ -248,6 +252,11 @@ class _BatchSequence(msgspec.Struct, frozen=True):
             if played[-1].status != "completed":
                 break
         return played
+
+    def _go_on(self, part: ResolvedBatch, waiting: Waiting) -> bool:
+        if waiting.left_s >= part.wait_s:  # first
+            print_stderr(f"{part.spec.env}: waiting for its server, {waiting.left_s:g} s left ({waiting.server})")
+        return not self.signals.received
 
     def _run_batch(self, placed: ResolvedBatch) -> BatchResult:
         for note in filter(None, (placed.placement.note, placed.warning)):

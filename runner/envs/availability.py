@@ -117,6 +117,8 @@ def availability_of(entry: EnvironmentEntry, state: ServerState | None, are: ARE
         return Availability(status="unknown", transport="http", playable=False)
     if missing == NOT_INSTALLED and not has_http_dialect(entry.name):
         return Availability(status="down", cause=missing, playable=False)
+    if state.status == "busy":
+        return Availability(status="slow", transport="http", cause=state.cause)
     reason = rejection_reason(state, "strict", must_identify=can_embed)
     if reason is None:
         label = http_placement(state).data_label

@@ -15,7 +15,7 @@ from runner.envs.data_labels import AS_PUBLISHED, data_folder, data_label_of
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import NOT_LISTENING, UNAUTHORIZED, ServerIdentity, ServerKind, ServerState, probe_servers
 from runner.envs.names import server_problem, skipped_environment, unknown_environment, unplayable_entry
-from runner.errors import ConfigError
+from runner.errors import ConfigError, ServerBusy
 from runner.plugins import Plugin
 from runner.types import Mode
 from runner.util.display_text import one_line, secret_lines
@@ -50,6 +50,25 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
     note: str = "embedded"
     wait_s: float = 0.0
+
+    @property
+    def kind(self) -> tuple[Transport, Mode, str]:
+        """Transport, rules and data: what all episodes of a batch have in common."""
+        return self.transport, self.mode, self.data_label
+
+    def require_kind(self, earlier: tuple[str, str, str] | None) -> None:
+        """Check that the placement is of the same kind as that of the episodes that a batch has already, if any.
+
+        Raises:
+            ConfigError: it has another transport, other rules or other data.
+        """
+        if earlier is not None and earlier != self.kind:
+            transport, mode, label = earlier
+            raise ConfigError(
+                f"The episodes so far were played {'over HTTP' if transport == 'http' else transport} ({mode} rules, "
+                f"{label or AS_PUBLISHED}), the next one would be {self.note}. Start the same server again or set "
+                "transport in the profile, then resume the batch, or start a new one"
+            )
 
 
 def environment_entry(profile: Profile, env: str) -> EnvironmentEntry | None:
@@ -126,6 +145,7 @@ def choose_placement(entry: EnvironmentEntry | None, env: Plugin, mode: Mode, *,
         wait_s: seconds that the batch waits for a server that goes away.
 
     Raises:
+        ServerBusy: if the server accepts the connection and does not reply, whatever the transport.
         ConfigError: if the environment needs a server, and the server is not running or serves something else; or if
             it cannot be loaded, or the data that an environment variable names is unusable.
     """
@@ -136,6 +156,10 @@ def choose_placement(entry: EnvironmentEntry | None, env: Plugin, mode: Mode, *,
     if address is None or transport == "embedded":
         return _embedded_placement(env, mode)
     state = probe_servers({env.name: address})[env.name]
+    if state.status == "busy":
+        server = f"{address.base}: {state.cause}"
+        advice = "Wait until it is free, or check its log; set transport to embedded to do without it"
+        raise ServerBusy(f"{env.name} cannot be played at {server}. {advice}", server, wait_s)
     reason = rejection_reason(state, mode, must_identify=transport == "auto" and env.is_installed)
     if reason is None:
         return msgspec.structs.replace(http_placement(state), wait_s=wait_s)

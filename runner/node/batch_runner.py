@@ -15,7 +15,7 @@ from runner.batch.observers import SelectiveObserver
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult, BatchStatus, UnstoredEpisode
 from runner.batch.running_episode import CommandName
-from runner.batch.server_wait import Waiting
+from runner.batch.server_wait import Waiting, wait_while_busy
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError, catch_foreign, log_failure
@@ -79,6 +79,7 @@ class BatchRunner:
         self._final_n_done: int | None = None
         self._is_cancelled = self._cancels_next = self._is_reported = False
         self._batch: Batch | None = None
+        self._waiting: Waiting | None = None
         self._early_commands: list[CommandName] = []
         self._unstored: list[UnstoredEpisode] = []
         self._thread = threading.Thread(target=self._run, name="batch runner", daemon=True)
@@ -100,7 +101,9 @@ class BatchRunner:
     def waiting(self, batch_id: str) -> Waiting | None:
         """Return for which server this batch waits; None if it is not running or does not wait."""
         batch = self._batch
-        return batch.waiting if batch is not None and batch.batch_id == batch_id else None
+        if batch is None:
+            return self._waiting if self.is_running(batch_id) else None
+        return batch.waiting if batch.batch_id == batch_id else None
 
     def interruption(self, batch_id: str) -> str | None:
         """Return why this batch was interrupted; None if it was not, or on request, or by an earlier node."""
@@ -234,7 +237,7 @@ class BatchRunner:
         return next(claimed, None)
 
     def _run_batch(self, queued: QueuedBatch) -> None:
-        placed = self._place(queued.spec)
+        placed = self._place_queued(queued)
         logger.info("batch %s: %s runs %s", queued.batch_id, placed.spec.env, placed.placement.note)
         if placed.warning is not None:
             logger.warning("batch %s: %s", queued.batch_id, placed.warning)
@@ -254,6 +257,30 @@ class BatchRunner:
         self._queue.set_status(queued.batch_id, result.status, n_done=result.n_episodes, only=only)
         if not (is_interrupted and self._stopping):
             self._report_to_followers(queued, result)
+
+    def _place_queued(self, queued: QueuedBatch) -> ResolvedBatch:
+        """Return a batch at its placement, which is that of its stored episodes; wait while its server is busy.
+
+        Raises:
+            ConfigError: it cannot be placed, or only where it would be mixed with other rules or data.
+        """
+        item: BatchProgress | None = None
+
+        def go_on(waiting: Waiting) -> bool:
+            nonlocal item
+            item, self._waiting = item or self.stored.progress(queued), waiting
+            changes = {"waiting_for": waiting.server, "waiting_s": waiting.left_s}
+            self._forward(msgspec.structs.replace(item, at=self._workspace.clock.now(), **changes))
+            return not (self._stopping or self._is_cancelled)
+
+        try:
+            placed = wait_while_busy(lambda: self._place(queued.spec), go_on)
+        finally:
+            self._waiting = None
+        if item is not None:
+            self._forward(msgspec.structs.replace(item, at=self._workspace.clock.now()))
+        placed.placement.require_kind(self.stored.placement_kind(queued))
+        return placed
 
     def _report_to_followers(self, ended: QueuedBatch, result: BatchResult) -> None:
         with self._changed:  # a cancellation comes before the next part is queued, or finds it
@@ -338,7 +365,7 @@ class BatchRunner:
         interruption = failure_text(problem) if status == "interrupted" else None
         if interruption is not None:  # first, because the episodes may be unreadable
             self._set_interruption(queued.batch_id, interruption)
-            self._forward(self.stored.interrupted_progress(queued, interruption))
+            self._forward(self.stored.progress(queued, interruption=interruption))
         result = msgspec.structs.replace(self.stored.result(queued, status), interruption=interruption)
         if interruption is None:
             self._callbacks.on_result(result)

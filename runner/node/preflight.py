@@ -184,7 +184,7 @@ def _check_environment(plan: PlannedRun, row: EnvironmentHealth, setups: list[Ru
             script = () if plan.request.agent == "scripted" else None
             request = msgspec.structs.replace(plan.request, env=row.name, script=script)
             setup = resolve_batch(plan.profile, request).setup
-            address = state.address if state is not None and state.usable else None
+            address = state.address if state is not None and availability.transport == "http" else None
             setups.append(msgspec.structs.replace(setup, address=address))
         except ConfigError as exc:
             cause, hint, playable = one_line(mask(str(exc)), 500), "choose another agent or environment", False

@@ -95,13 +95,34 @@ class StoredBatches:
         query = "SELECT 1 FROM episodes WHERE batch_id = ? LIMIT 1"
         return queued.n_done > 0 and not self._workspace.index.select(query, (queued.batch_id,))
 
-    def interrupted_progress(self, queued: QueuedBatch, reason: str) -> BatchProgress:
-        """Return the progress item of a batch that was interrupted for a reason; its ``seq`` is 0."""
+    def placement_kind(self, queued: QueuedBatch) -> tuple[str, str, str] | None:
+        """Return the ``Placement.kind`` of the stored episodes of a batch and of all parts of its adaptive repeats.
+
+        None: none is stored.
+        """
+        battery_id = None if queued.spec.adaptive is None else queued.battery_id
+        rows = self._workspace.index.select(
+            "SELECT transport, mode, data_label FROM episodes "
+            "WHERE batch_id = ? OR (battery_id = ? AND env = ? AND model IS ?) LIMIT 1",
+            (queued.batch_id, battery_id, queued.spec.env, queued.spec.model),
+        )
+        return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+
+    def progress(self, queued: QueuedBatch, *, interruption: str | None = None) -> BatchProgress:
+        """Return the progress item of a batch without a running episode; its ``seq`` is 0.
+
+        Args:
+            queued: the batch.
+            interruption: why it is interrupted; None: it is not.
+        """
         stats, now = BatchStats(), self._workspace.clock.now()
         stored = self.episodes(queued.batch_id)
         stats.add_stored(stored, split_plan(queued.spec, stored)[0])
         n_planned = queued.spec.n_planned
-        return stats.progress(queued.batch_id, n_planned, at=now, seq=0, interrupted=True, interruption=reason)
+        interrupted = interruption is not None
+        return stats.progress(
+            queued.batch_id, n_planned, at=now, seq=0, interrupted=interrupted, interruption=interruption
+        )
 
     def publish(self, queued: QueuedBatch, status: BatchStatus) -> None:
         """Publish the result of an ended batch from its stored episodes; the same event again has no effect."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.envs.maze import Maze
 from tests.support.command import run_agentgym
+from tests.support.rude_env_server import EnvironmentHandler, ReceivedRequest, json_response, run_rude_server
 from tests.support.serving import serve_environments
 
 pytestmark = pytest.mark.long
@@ -80,6 +83,31 @@ def test_a_missing_server_is_a_configuration_error(profile: str, tmp_path: Path)
     dry_run = run_agentgym(tmp_path, "--config", profile, "--run", "Wordle", "--agent", "oracle", "--dry-run")
     assert dry_run.returncode == 1
     assert "FAIL Wordle with oracle: Wordle cannot be played at http://127.0.0.1:1" in dry_run.stdout
+
+
+def test_a_run_waits_for_a_busy_server(tmp_path: Path) -> None:
+    play, is_free = EnvironmentHandler(Maze), False
+
+    async def answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+        nonlocal is_free
+        if request.path != "/":
+            await play(request, writer)
+        elif is_free:
+            writer.write(json_response("This is environment lmrl-gym."))
+            writer.write_eof()
+        is_free = True  # from the second request on; the first one gets no reply
+
+    with run_rude_server() as server:
+        server.reset(answer)
+        (tmp_path / "p.yaml").write_text(
+            f"id: p\nenvironments:\n  moderate:\n    - {{name: Maze, base_url: '{server.url}'}}\n"
+        )
+        completed = run_agentgym(tmp_path, "--config", "p.yaml", "--run", "Maze", "--agent", "oracle")
+    assert completed.returncode == 0, completed.stderr
+    reason = f"{server.url}: busy: it accepted the connection, but gave no answer within 2 s"
+    lines = completed.stderr.splitlines()
+    assert lines[0] == f"Maze: waiting for its server, 60 s left ({reason})"
+    assert lines[1] == f"Maze: over HTTP at {server.url} (AgentGym server, compat rules)"
 
 
 def test_a_gymnasium_id_is_an_environment(profile: str, tmp_path: Path) -> None:

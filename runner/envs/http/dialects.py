@@ -102,7 +102,7 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
         opening: paths of the parts of the first observation; only the last part is required.
         done_at: path of the flag that ends an episode. A ``truncated`` flag also ends it.
         shows: expected text of ``GET /observation`` from the first observation and the latest reply, as recorded on
-            AgentGym's server; None without a recording. It tells whether an instance is still that of the episode.
+            AgentGym's server; None without a recording. An instance that shows another text is another episode's.
         shown_at: path of that text.
         actions_at: path of the list of possible actions; the list is appended to each observation in BabyAI's form.
         actions: source of the admissible actions: the task rules, the last line of each observation, or a function of

@@ -13,7 +13,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 from urllib.parse import SplitResult, urlsplit
 
@@ -95,6 +96,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """Result of probing one address.
 
     Attributes:
+        status: ``busy`` means that the connection was accepted, but no reply came in time.
         address: the probed address, with the number of tasks, places and dialect that the server reports.
         identity: the server's identity; None if there was no response.
         latency_s: seconds until the greeting arrived.
@@ -104,7 +106,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
         gone: whether nothing replies at all: the connection was refused or dropped, or no reply came in time.
     """
 
-    status: Literal["up", "slow", "wrong", "down"]
+    status: Literal["up", "slow", "busy", "wrong", "down"]
     address: ServerAddress
     identity: ServerIdentity | None = None
     latency_s: float | None = None
@@ -135,7 +137,8 @@ def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROB
         within_s: time limit for all servers together, in seconds.
 
     Returns:
-        Environment -> state; a server that did not respond in time is ``down``.
+        Environment -> state; a server that did not respond in time is ``busy`` if it accepted the connection, else
+        ``down``.
     """
     deadline = time.monotonic() + within_s
     late = f"no answer within {within_s:g} s"
@@ -143,27 +146,37 @@ def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROB
         env: ServerState(status="down", address=address, cause=late, gone=True) for env, address in addresses.items()
     }
     results: queue.SimpleQueue[tuple[str, ServerState]] = queue.SimpleQueue()
-    for env, address in addresses.items():
-        threading.Thread(target=_probe_into, args=(results, env, address, deadline), name="probe", daemon=True).start()
-    for _ in addresses:
+    for env, late_state in states.items():
+        threading.Thread(
+            target=_probe_into, args=(results, env, late_state, deadline), name="probe", daemon=True
+        ).start()
+    pending = set(addresses)
+    while pending:
         try:
             env, state = results.get(timeout=max(deadline - time.monotonic(), 0.0))
         except queue.Empty:
             break
         states[env] = state
+        if state.status != "busy":
+            pending.discard(env)
     return states
 
 
 def _probe_into(
-    results: queue.SimpleQueue[tuple[str, ServerState]], env: str, address: ServerAddress, deadline: float
+    results: queue.SimpleQueue[tuple[str, ServerState]], env: str, late: ServerState, deadline: float
 ) -> None:
-    errors: list[BaseException] = []
+    """Put the state of a server unless it is late, and before that ``busy`` when it has accepted the connection."""
+    address, errors = late.address, list[BaseException]()
+    busy = msgspec.structs.replace(
+        late, status="busy", cause=f"busy: it accepted the connection, but gave {late.cause}"
+    )
+    get = partial(_get, address, deadline=deadline, on_connected=lambda: results.put((env, busy)))
     with catch_foreign(errors.append):
-        results.put((env, _probe_one(env, address, deadline)))
+        results.put((env, _probe_one(env, address, get)))
     for exc in errors:
-        results.put(
-            (env, ServerState(status="down", address=address, cause=_describe(exc, address), gone=_is_gone(exc)))
-        )
+        if not isinstance(exc, TimeoutError):
+            state = ServerState(status="down", address=address, cause=_describe(exc, address), gone=_is_gone(exc))
+            results.put((env, state))
 
 
 def _is_gone(exc: BaseException) -> bool:
@@ -177,22 +190,20 @@ def _is_gone(exc: BaseException) -> bool:
 def _describe(exc: BaseException, address: ServerAddress) -> str:
     if isinstance(exc, ConnectionRefusedError):
         return NOT_LISTENING
-    if isinstance(exc, TimeoutError):
-        return "no answer in time"
     if isinstance(exc, ConnectionError) and exc.errno is None:
         return "the server closed the connection without a reply"
     return one_line(address.mask(getattr(exc, "strerror", None) or f"{type(exc).__name__}: {exc}"))
 
 
-def _probe_one(env: str, address: ServerAddress, deadline: float) -> ServerState:
+def _probe_one(env: str, address: ServerAddress, get: Callable[[str], tuple[int, bytes]]) -> ServerState:
     started = time.monotonic()
-    status, body = _get(address, "/", deadline)
+    status, body = get("/")
     latency_s = time.monotonic() - started
     if status == 200:
         identity = identify_server(env, _decode_json(body))
     else:
         identity = ServerIdentity("unknown" if status == 404 else "wrong")
-    if identity.kind == "unknown" and _get(address, "/createEnv", deadline)[0] == METHOD_NOT_ALLOWED:
+    if identity.kind == "unknown" and get("/createEnv")[0] == METHOD_NOT_ALLOWED:
         address = msgspec.structs.replace(address, dialect="createEnv")
     elif status != 200 or identity.kind == "wrong":
         shown = one_line(address.mask(body[:200].decode(errors="replace")), 120)
@@ -206,7 +217,7 @@ def _probe_one(env: str, address: ServerAddress, deadline: float) -> ServerState
             cause=cause,
             gone=status in (502, 503, 504),
         )
-    health = _fetch_health(address, deadline) if identity.kind == "console" else _Health()
+    health = _fetch_health(get) if identity.kind == "console" else _Health()
     return ServerState(
         status="slow" if latency_s > SLOW_AFTER_S else "up",
         address=_with_facts(address, health, is_console=identity.kind == "console"),
@@ -230,19 +241,21 @@ def _decode_json(body: bytes) -> object:
         return None
 
 
-def _fetch_health(address: ServerAddress, deadline: float) -> _Health:
+def _fetch_health(get: Callable[[str], tuple[int, bytes]]) -> _Health:
     """Return the reply to ``/health``; empty on any error, since the greeting alone shows that the server works."""
     healths: list[_Health] = []
     ignored: list[BaseException] = []
     with catch_foreign(ignored.append):
-        _, body = _get(address, "/health", deadline)
+        _, body = get("/health")
         healths.append(msgspec.json.decode(body, type=_Health))
     return healths[0] if healths else _Health()
 
 
-def _get(address: ServerAddress, path: str, deadline: float) -> tuple[int, bytes]:
+def _get(
+    address: ServerAddress, path: str, *, deadline: float, on_connected: Callable[[], object]
+) -> tuple[int, bytes]:
     parts = urlsplit(address.base)
-    with _connect(parts, deadline) as connection:
+    with _connect(parts, deadline, on_connected) as connection:
         from http.client import HTTPResponse  # imported late: most probes find no server
 
         connection.sendall(_encode_request(parts, path, address.authorization))
@@ -251,12 +264,13 @@ def _get(address: ServerAddress, path: str, deadline: float) -> tuple[int, bytes
         return response.status, response.read()
 
 
-def _connect(parts: SplitResult, deadline: float) -> socket.socket:
+def _connect(parts: SplitResult, deadline: float, on_connected: Callable[[], object]) -> socket.socket:
     is_tls = parts.scheme == "https"
     host = parts.hostname or ""
     encoded: Any = host.encode() if host.isascii() else host  # a text would load the tables of international names
     port = parts.port or (443 if is_tls else 80)
     connection = socket.create_connection((encoded, port), timeout=_seconds_left(deadline))
+    on_connected()
     if not is_tls:
         return connection
     import ssl

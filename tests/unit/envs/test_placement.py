@@ -15,13 +15,13 @@ from runner import plugins
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
-from runner.envs.availability import availability_of, probe_address
+from runner.envs.availability import Availability, availability_of, probe_address
 from runner.envs.data_labels import data_label_of, missing_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import ServerState, probe_servers
 from runner.envs.placement import Placement, choose_placement, find_environment, resolve_environment
 from runner.envs.wordle import Wordle
-from runner.errors import ConfigError
+from runner.errors import ConfigError, ServerBusy
 from runner.types import Mode
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
@@ -79,6 +79,23 @@ def test_auto_selects_a_running_server(maze_url: str) -> None:
 def test_only_a_batch_on_a_server_waits_for_it(maze_url: str, closed_port: int) -> None:
     assert place(env_entry(maze_url), "Maze", "strict", wait_s=5.0).wait_s == 5.0
     assert place(env_entry(f"http://127.0.0.1:{closed_port}"), "Maze", "strict", wait_s=5.0).wait_s == 0.0
+
+
+@pytest.mark.parametrize("transport", ["auto", "http"])
+def test_a_busy_server_is_never_replaced_by_other_data(transport: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:  # accepts connections
+        url = f"http://127.0.0.1:{busy.getsockname()[1]}"
+        listed = env_entry(url, transport)
+        with pytest.raises(ServerBusy) as caught:
+            place(listed, "Maze", "strict", wait_s=5.0)
+        state = probe_servers({"Maze": ServerAddress(url)}, 0.2)["Maze"]
+    cause = "busy: it accepted the connection, but gave no answer within"
+    assert (caught.value.server, caught.value.wait_s) == (f"{url}: {cause} 2 s", 5.0)
+    assert str(caught.value) == (
+        f"Maze cannot be played at {url}: {cause} 2 s. "
+        "Wait until it is free, or check its log; set transport to embedded to do without it"
+    )
+    assert availability_of(listed, state) == Availability(status="slow", transport="http", cause=f"{cause} 0.2 s")
 
 
 def test_an_agentgym_server_has_compat_rules_and_its_own_label(rude_server: RudeServer) -> None:

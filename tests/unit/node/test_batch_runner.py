@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,16 +12,19 @@ from ulid import ULID
 
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
+from runner.batch.server_wait import Waiting
 from runner.batch.spec import Adaptive, BatchSpec
 from runner.batch.workspace import Workspace
-from runner.errors import ConfigError, StoreError
+from runner.errors import ConfigError, ServerBusy, StoreError
 from runner.events.live import QueueChanged
 from runner.node.batch_callbacks import BatchCallbacks
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.batch_runner import BatchRunner
 from runner.node.stored_batches import StoredBatches, queue_reporter
 from runner.store import EpisodeRecord
+from runner.types import BatchProgress, Item
 from tests.support.batches import place_spec
+from tests.support.episodes import record_episodes
 
 BATTERY = str(ULID())
 
@@ -173,6 +177,66 @@ def test_a_batch_that_is_cancelled_while_its_server_is_searched_in_vain_is_annou
     assert ended is not None
     assert (ended.status, [result.status for result in results]) == ("cancelled", ["cancelled"])
     assert (results[0].batch_id, results[0].n_episodes) == (queued.batch_id, 0)
+
+
+def test_a_batch_waits_for_a_busy_server_and_shows_it(workspace: Workspace) -> None:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
+    queue.add(queued)
+    items: list[Item] = []
+    waits: list[Waiting | None] = []
+
+    def place(spec: BatchSpec) -> ResolvedBatch:
+        waits.append(runner.waiting(queued.batch_id))
+        if len(waits) < 3:
+            raise ServerBusy("Maze cannot be played", "http://h: busy", 60.0)
+        return place_spec(spec)
+
+    callbacks = BatchCallbacks(on_item=items.append, on_result=ignore, on_busy=ignore)
+    runner = BatchRunner(workspace, queue, callbacks, place=place)
+    ended = play_all(runner, queue, queued)
+    assert ended is not None
+    assert ended.status == "completed"
+    assert waits == [None, Waiting("http://h: busy", 60.0), Waiting("http://h: busy", 60.0)]
+    progress = [item for item in items if isinstance(item, BatchProgress)]
+    assert [item.waiting_for for item in progress][:3] == ["http://h: busy", "http://h: busy", None]
+    assert [item.seq for item in progress] == list(range(len(progress)))
+
+
+def test_a_busy_server_ends_the_batch_only_after_the_wait(workspace: Workspace) -> None:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    specs = [BatchSpec(env="Maze", agent="oracle", task_index=index) for index in (0, 1)]
+    batches = [QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec) for spec in specs]
+    queue.add(*batches)
+    n_tries: Counter[int] = Counter()
+
+    def place(spec: BatchSpec) -> ResolvedBatch:
+        n_tries[spec.task_index] += 1
+        if spec.task_index and n_tries[1] == 2:
+            assert runner.command("cancel", batches[1].batch_id)
+        raise ServerBusy("Maze cannot be played", "http://h: busy", 60.0 if spec.task_index else 0.0)
+
+    callbacks = BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore)
+    runner = BatchRunner(workspace, queue, callbacks, place=place)
+    ended = play_all(runner, queue, batches[1])
+    assert ended is not None
+    assert (ended.status, n_tries) == ("cancelled", {0: 1, 1: 2})
+    assert runner.interruption(batches[0].batch_id) == "Maze cannot be played"
+
+
+def test_a_batch_that_continues_is_never_mixed_with_other_data(workspace: Workspace) -> None:
+    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    spec = BatchSpec(env="WebShop", agent="oracle", repeat=2)
+    queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec)
+    queue.add(queued)
+    placed = {"transport": "http", "data_label": "AgentGym server"}
+    record_episodes(workspace.data_dir, batch_id=queued.batch_id, env="WebShop", **placed)
+    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
+    play_all(runner, queue, queued)
+    assert runner.interruption(queued.batch_id) == (
+        "The episodes so far were played over HTTP (strict rules, AgentGym server), the next one would be embedded. "
+        "Start the same server again or set transport in the profile, then resume the batch, or start a new one"
+    )
 
 
 def test_every_end_is_passed_on_also_that_of_a_batch_that_cannot_start(workspace: Workspace) -> None:

@@ -127,7 +127,7 @@ async def test_a_hanging_server_does_not_delay_heartbeats() -> None:
             assert live.count(EnvHealth) == 1
             await live.wait_until(lambda: live.count(EnvHealth) >= 2)
             (env,) = (item for item in monitor.latest if isinstance(item, EnvHealth))
-    assert (env.status, env.transport, bool(env.cause)) == ("down", "http", True)
+    assert (env.status, env.transport, bool(env.cause)) == ("slow", "http", True)
 
 
 def make_models(url: str) -> Models:
