@@ -219,6 +219,8 @@ def _hint(name: str, availability: Availability, entry: EnvironmentEntry | None)
         return ". ".join(filter(None, [install, did_you_mean(name)]))
     if cause is not None and cause.startswith("needs "):
         return f"pip install {cause.removeprefix('needs ').replace(',', '')}"
+    if availability.playable and availability.transport == "http":
+        return "none needed: a run waits for it, up to wait_sec of the profile"
     if availability.playable:
         return "none needed: it runs embedded; set its transport to embedded to skip the check of its server"
     address = server_address(entry)

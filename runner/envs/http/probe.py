@@ -88,6 +88,7 @@ SLOW_AFTER_S = 0.5
 MAX_RESPONSE_BYTES = 64 * 1024
 """Maximum size of a response including its headers, in bytes."""
 NOT_LISTENING = "nothing listens there"
+BUSY = "busy: it accepts connections, but does not reply in time"
 UNAUTHORIZED, METHOD_NOT_ALLOWED = 401, 405
 """HTTP status if a login is required, and HTTP status of a GET on a path that accepts only POST."""
 
@@ -146,10 +147,8 @@ def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROB
         env: ServerState(status="down", address=address, cause=late, gone=True) for env, address in addresses.items()
     }
     results: queue.SimpleQueue[tuple[str, ServerState]] = queue.SimpleQueue()
-    for env, late_state in states.items():
-        threading.Thread(
-            target=_probe_into, args=(results, env, late_state, deadline), name="probe", daemon=True
-        ).start()
+    for env, address in addresses.items():
+        threading.Thread(target=_probe_into, args=(results, env, address, deadline), name="probe", daemon=True).start()
     pending = set(addresses)
     while pending:
         try:
@@ -163,13 +162,11 @@ def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROB
 
 
 def _probe_into(
-    results: queue.SimpleQueue[tuple[str, ServerState]], env: str, late: ServerState, deadline: float
+    results: queue.SimpleQueue[tuple[str, ServerState]], env: str, address: ServerAddress, deadline: float
 ) -> None:
     """Put the state of a server unless it is late, and before that ``busy`` when it has accepted the connection."""
-    address, errors = late.address, list[BaseException]()
-    busy = msgspec.structs.replace(
-        late, status="busy", cause=f"busy: it accepted the connection, but gave {late.cause}"
-    )
+    errors: list[BaseException] = []
+    busy = ServerState(status="busy", address=address, cause=BUSY, gone=True)
     get = partial(_get, address, deadline=deadline, on_connected=lambda: results.put((env, busy)))
     with catch_foreign(errors.append):
         results.put((env, _probe_one(env, address, get)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from runner.config import EnvironmentEntry
 from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import MAX_RESPONSE_BYTES, NOT_LISTENING, ServerState, probe_servers
+from runner.envs.http.probe import BUSY, MAX_RESPONSE_BYTES, NOT_LISTENING, ServerState, probe_servers
 from runner.envs.placement import server_address
 from runner.util.display_text import one_line
 from tests.support.rude_env_server import (
@@ -161,7 +161,7 @@ async def send_endless_body(request: ReceivedRequest, writer: asyncio.StreamWrit
 def test_a_slow_reply_is_busy(rude_server: RudeServer) -> None:
     state = probe_handler(rude_server, drip_headers, within_s=0.3)
     assert (state.status, state.latency_s, state.gone) == ("busy", None, True)
-    assert state.cause == "busy: it accepted the connection, but gave no answer within 0.3 s"
+    assert state.cause == BUSY
 
 
 def test_a_silent_server_is_busy() -> None:

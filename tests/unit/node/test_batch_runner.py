@@ -229,8 +229,8 @@ def test_a_batch_that_continues_is_never_mixed_with_other_data(workspace: Worksp
     spec = BatchSpec(env="WebShop", agent="oracle", repeat=2)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec)
     queue.add(queued)
-    placed = {"transport": "http", "data_label": "AgentGym server"}
-    record_episodes(workspace.data_dir, batch_id=queued.batch_id, env="WebShop", **placed)
+    label = "AgentGym server"
+    record_episodes(workspace.data_dir, batch_id=queued.batch_id, env="WebShop", transport="http", data_label=label)
     runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
     play_all(runner, queue, queued)
     assert runner.interruption(queued.batch_id) == (
