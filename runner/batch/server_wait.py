@@ -194,7 +194,7 @@ class ServerWait:
             return False
         self.waiting, self._reported_s = Waiting(self.waiting.server, left_s), left_s
         if before_s is not None and left_s % LOG_INTERVAL_S == 0:
-            logger.warning("%s still does not reply (%s); %g s left", self._subject, self.waiting.server, left_s)
+            logger.warning("%s is still gone (%s); %g s left", self._subject, self.waiting.server, left_s)
         return True
 
     def close(self) -> None:
