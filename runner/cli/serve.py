@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from runner import plugins
@@ -140,7 +141,14 @@ def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
     def site(name: str, site_port: int) -> Site:
         executor = ThreadPoolExecutor(THREADS, name)
         executors.append(executor)
-        app = environment_app(name, mode=mode, max_open=options.max_open, idle_s=options.idle_sec, executor=executor)
+        app = environment_app(
+            name,
+            mode=mode,
+            max_open=options.max_open,
+            idle_s=options.idle_sec,
+            executor=executor,
+            first_id=SystemRandom().randrange(2**31),
+        )
         guard = guard_app(app.application(), token=token, allowed_hosts=hosts)
         return Site(guard, options.host, site_port, app.description)
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import randrange
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -111,7 +112,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--delay", type=float, default=0.03, help="seconds before each answer")
     options = parser.parse_args(arguments)
     with ThreadPoolExecutor(_THREADS) as executor:
-        app = environment_app(options.env, mode="strict", max_open=_MAX_OPEN, idle_s=_IDLE_S, executor=executor)
+        app = environment_app(
+            options.env,
+            mode="strict",
+            max_open=_MAX_OPEN,
+            idle_s=_IDLE_S,
+            executor=executor,
+            first_id=randrange(2**31),  # so that no two starts use the same id
+        )
         recorded = RecordedApp(app.application(), options.name, options.env, Recorder(options.log), options.delay)
         run_apps([Site(recorded, "127.0.0.1", options.port, app.description)], on_ready=_print_ready)
 

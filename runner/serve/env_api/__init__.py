@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from random import SystemRandom
 
 from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
@@ -20,7 +19,14 @@ __all__ = ["DIALECTS", "EnvironmentApp", "environment_app"]
 
 
 def environment_app(
-    name: str, *, mode: Mode, max_open: int, idle_s: float, executor: Executor, clock: Clock | None = None
+    name: str,
+    *,
+    mode: Mode,
+    max_open: int,
+    idle_s: float,
+    executor: Executor,
+    clock: Clock | None = None,
+    first_id: int = 0,
 ) -> EnvironmentApp:
     """Build the web application of a registered environment; construct one instance to check that it loads.
 
@@ -31,6 +37,7 @@ def environment_app(
         idle_s: seconds without a request after which an instance is closed.
         executor: runs the environment's code.
         clock: source of time for ``idle_s``.
+        first_id: id of the first instance. It should differ after each start, so that an id from before is unknown.
 
     Raises:
         ConfigError: the environment is unknown, cannot be loaded, or AgentGym has no server for it.
@@ -41,6 +48,5 @@ def environment_app(
             f"AgentGym has no protocol for {name}. Environments that can be served: {', '.join(DIALECTS)}"
         )
     build: Callable[[], EmbeddedEnvironment] = partial(plugins.load(plugins.ENVS, name), mode=mode)
-    first_id = SystemRandom().randrange(2**31)  # so that an id from before a restart is no instance's
     pool = InstancePool(build, limit=max_open, idle_s=idle_s, clock=clock, first_id=first_id)
     return EnvironmentApp(DIALECTS[name], build(), pool, executor)

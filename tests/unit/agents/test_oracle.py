@@ -154,6 +154,8 @@ class SQLGymHandler:
             reply: object = 0
         elif request.path == "/reset":
             reply = [self.env.reset(task_index=request.payload["item_id"])[0]["content"], None]
+        elif request.path != "/step":
+            reply = {"error": "unknown"}
         else:
             chat, reward, done = self.env.step(Action(text=request.payload["action"]))
             reply = {"state": chat[0]["content"], "reward": reward, "done": done, "info": {}}
