@@ -85,7 +85,7 @@ async def _capture_all(pilot: Pilot[None], session: NodeSession, screenshots: di
 
     await pilot.pause(1.0)
     await capture("empty")
-    await capture("model", "ctrl+n")
+    await capture("model", "ctrl+o")
     await pilot.press("escape")
     await _run_episodes(pilot, session)
     await capture("live")

@@ -208,7 +208,7 @@ COMMANDS: Final = Registry(
         False, NODE,
     ),
     Command(
-        "model.form", "ctrl+n", "Model", "model_form", "everywhere", "try a model server and write its profile",
+        "model.form", "ctrl+o", "Model", "model_form", "everywhere", "try a model server and write its profile",
         False, NODE,
     ),
     Command("text.hex", "X", "Hex", "hex", "everywhere", "bytes of a text marked as unsafe", False),

@@ -238,7 +238,7 @@ SEQUENCES = {
         running_battery,
         "task 4",
         [
-            KeyPress("model.form", "ctrl+n", screen_name, "ModelForm"),
+            KeyPress("model.form", "ctrl+o", screen_name, "ModelForm"),
             KeyPress("model.next", "down", focused_id, "name"),
             KeyPress("model.previous", "up", focused_id, "url"),
             KeyPress("model.write", "ctrl+s", shows("✗ The new profile:"), True),

@@ -157,5 +157,5 @@ async def test_a_session_without_a_node_has_no_form() -> None:
     session: FakeSession = watching(empty_session())
     async with Console(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_until(pilot, lambda: pilot.app.focused is not None, "a screen")
-        await pilot.press("ctrl+n")
+        await pilot.press("ctrl+o")
         await wait_for_text(pilot, "watching only")
