@@ -75,7 +75,7 @@ def _state_item(view: MachineView, node: NodeInfo) -> Item:
         step = view.press("node.start", "to start it again") if own else trusted("start it on its machine")
         text = trusted("it is silent or its process is gone; its files are complete, and its batches can be resumed")
         return Item(key, name, Cell(trusted("✗ lost"), "bad"), problems=[Problem(text, step, "bad", is_on_live=True)])
-    status = sanitize_line(view.store.node_status(node), 20) or trusted("running")
+    status = sanitize_line(view.store.node_status(node), 40) or trusted("running")
     parts = [join([trusted("●"), status], " "), *([sanitize_line(node.profile, 60)] if node.profile else [])]
     return Item(key, name, Cell(join(parts, " · "), "good"))
 

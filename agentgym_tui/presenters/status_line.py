@@ -237,7 +237,7 @@ def _node_cells(store: RunStore) -> Line:
 def _node_state(store: RunStore, node: NodeInfo) -> Line:
     if node.lost:
         return [Cell(trusted(" ")), NODE_LOST]
-    return [Cell(sanitize_line(f" {store.node_status(node)}", 20), "dim")] if node.status else []
+    return [Cell(sanitize_line(f" {store.node_status(node)}", 40), "dim")] if node.status else []
 
 
 def _profile_cells(difference: ProfileDifference | None) -> Line:

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 NODE_IDLE_EXIT_S: Final = 120
 """Seconds without work or requests after which a node started by the console exits."""
 
-START_TIMEOUT_S: Final = 40.0
-"""Seconds to wait for a node to start."""
-
 STOP_TIMEOUT_S: Final = 60.0
 """Seconds to wait for a node to stop: it ends the running steps, and publishes the remaining events."""
 
@@ -259,7 +256,7 @@ async def ensure_node(location: StateLocation, config: str | None) -> None:
         config: name or path of the profile for the node; None for the default profile.
 
     Raises:
-        NodeStartError: the node process exits or does not start in time.
+        NodeStartError: the node process exits.
         StoreError: the state directory cannot be used, or nothing can be stored there.
     """
     from runner.node.state_lock import is_node_alive
@@ -273,16 +270,11 @@ async def ensure_node(location: StateLocation, config: str | None) -> None:
     log = await asyncio.to_thread(_make_log, location.data_dir)
     process = await asyncio.to_thread(_start, location, config, log)
     try:
-        async with asyncio.timeout(START_TIMEOUT_S):
-            while process.poll() is None:
-                # Testing the lock would hold it for a moment, and the starting node would find it taken.
-                if (now := read_node_file(location.data_dir)) is not None and (
-                    before is None or now.boot != before.boot
-                ):
-                    return
-                await asyncio.sleep(POLL_INTERVAL_S)
-    except TimeoutError:
-        raise NodeStartError(f"the node did not start within {START_TIMEOUT_S:g} s; see {log}") from None
+        while process.poll() is None:
+            # Testing the lock would hold it for a moment, and the starting node would find it taken.
+            if (now := read_node_file(location.data_dir)) is not None and (before is None or now.boot != before.boot):
+                return
+            await asyncio.sleep(POLL_INTERVAL_S)
     finally:
         threading.Thread(target=process.wait, daemon=True).start()  # reaps the process when it exits
     if not is_node_alive(location.data_dir):  # otherwise another console's node was faster

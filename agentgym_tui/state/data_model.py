@@ -380,6 +380,7 @@ class NodeInfo(msgspec.Struct):
         lost: whether the node has been silent for too long or its process is gone.
         dropped: number of live items that the current process of the node never sent.
         storage: why the node cannot store anything, and what waits; "" while it can.
+        indexing: how far a starting node has read its episodes; "" once it has.
         machine: the samples of its machine; None before the first one.
     """
 
@@ -395,6 +396,7 @@ class NodeInfo(msgspec.Struct):
     gpus: list[str] = msgspec.field(default_factory=list)
     dropped: int = 0
     storage: str = ""
+    indexing: str = ""
     machine: MachineInfo | None = None
 
     @property

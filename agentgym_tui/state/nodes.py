@@ -97,10 +97,11 @@ class NodeRegistry:
         """Update a node from its reply to a health request, and return the node."""
         node = self.get(health.node)
         node.last_seen_at, node.lost = self.now(), False
-        node.profile, node.status, node.data_dir = (
+        node.profile, node.status, node.data_dir, node.indexing = (
             clip_name(health.profile),
             health.status,
             health.data_dir[:MAX_CAUSE_CHARS],
+            clip_name(health.indexing or ""),
         )
         return node
 
@@ -110,7 +111,7 @@ class NodeRegistry:
         before = copy(node)
         if isinstance(item, Heartbeat):
             self._clocks[node.name] = as_aware(item.at), self.now()
-            node.storage = (item.storage or "")[:MAX_CAUSE_CHARS]
+            node.storage, node.indexing = (item.storage or "")[:MAX_CAUSE_CHARS], clip_name(item.indexing or "")
         else:
             node.cpu, node.ram = _percent(item.cpu), _percent(item.ram)
             node.gpus = [_gpu(gpu) for gpu in (item.gpu or ())[:MAX_GPUS]]

@@ -186,12 +186,13 @@ class RunStore:
     def node_status(self, node: NodeInfo) -> str:
         """Return the status of a node: ``running`` while its episodes run, even if its status event is late or missed.
 
-        Live items and status events are not ordered against each other.
+        Live items and status events are not ordered against each other. While a node starts, this is how many episodes it
+        has read.
         """
         is_playing = node.status in ("starting", "idle") and any(
             each.is_active and each.node == node.name for each in self._episodes.running.values()
         )
-        return "running" if is_playing else node.status
+        return node.indexing or ("running" if is_playing else node.status)
 
     def running_episodes(self) -> list[Episode]:
         """Return the episodes without an outcome, including those of lost nodes, sorted with the newest last."""

@@ -28,6 +28,7 @@ class Workspace:
         clock: source of all times in stored episodes; by default the clock of this machine.
         boot: id of this process; by default a new one.
         is_owner: whether no node of another process uses the directory, see ``open_index``.
+        reconcile: whether to synchronize the index now, which takes minutes for many new files.
 
     Attributes:
         meter: measures the GPU energy of each episode; None: it is unknown.
@@ -42,6 +43,7 @@ class Workspace:
         clock: Clock | None = None,
         boot: str | None = None,
         is_owner: bool = False,
+        reconcile: bool = True,
     ) -> None:
         """Open or create the directory.
 
@@ -56,7 +58,7 @@ class Workspace:
         self.meter: GpuMeter | None = None
         self.store = EpisodeStore(data_dir)
         self.recovered: list[EpisodeRecord] = self.store.recover(self.clock)
-        self.index: EpisodeIndex = open_index(self.store, is_owner=is_owner)
+        self.index: EpisodeIndex = open_index(self.store, is_owner=is_owner, reconcile=reconcile)
 
     @property
     def versions(self) -> dict[str, str]:

@@ -17,6 +17,7 @@ from runner.types.fields import (
     Boot,
     EnvName,
     EpisodeId,
+    Indexing,
     Interruption,
     ModelName,
     NodeStatus,
@@ -198,6 +199,7 @@ ERRORS: Final[dict[str, str]] = {
     "nothing_left": "no episode of the batch ended with an error",
     "no_control": "the node accepts no control requests on this bus",
     "stopping": "the node is stopping",
+    "indexing": "the node has started and still reads its episodes, which this operation needs",
     "busy": "too many requests of this sender are waiting",
     "queue_full": "too many batches wait in the node's queue",
     "not_human": "the episode's agent is not `human`",
@@ -287,6 +289,7 @@ class NodeHealth(msgspec.Struct, kw_only=True):
     items: Annotated[
         list[HealthItem], Meta(description="the latest `env.health`, `model.health`, `host` and `machine` items")
     ] = msgspec.field(default_factory=list)
+    indexing: Indexing = None
 
 
 class NodeList(msgspec.Struct, kw_only=True):

@@ -31,6 +31,7 @@ from runner.types.fields import (
     EnvName,
     EpisodeOutcome,
     HealthStatus,
+    Indexing,
     ModelName,
     NodeName,
     ProfileId,
@@ -300,6 +301,7 @@ class Heartbeat(ItemBase, kw_only=True, tag="heartbeat"):
     """Sign of life of a node, sent every 2 s; a node without one for 5 s counts as lost."""
 
     storage: StorageProblem = None
+    indexing: Indexing = None
 
 
 _EpisodeChange: TypeAlias = EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText

@@ -69,7 +69,7 @@ class BatchJournal:
     """The file of batches; each write is on the disk when it returns.
 
     Attributes:
-        is_complete: whether ``read`` found the file and could read each of its lines.
+        is_complete: whether ``read`` found the file with its first line, which is empty, and could read all others.
         is_tidy: whether, in addition, the last line has an end, and few lines are outdated.
     """
 
@@ -95,7 +95,7 @@ class BatchJournal:
         batches, last_lines, n_damaged = _read_lines(content)
         if n_damaged:
             logger.warning("%s has %d damaged lines; the others are used", self.path, n_damaged)
-        self.is_complete = bool(content) and not n_damaged
+        self.is_complete = content.startswith(b"\n") and not n_damaged
         is_large = len(content) > MAX_GROWTH * sum(map(len, last_lines.values())) + 1
         self.is_tidy = self.is_complete and content.endswith(b"\n") and not is_large
         self._written = _version(self.path.stat()) if self.is_tidy else None
@@ -129,7 +129,7 @@ class BatchJournal:
 
     def rewrite(self, batches: Iterable[QueuedBatch]) -> None:
         """Replace the content of the file; raises an ``OSError`` if that fails."""
-        replace_file(self.path, _lines(batches))
+        replace_file(self.path, b"\n" + _lines(batches))
         self._written = _version(self.path.stat())
 
     def _set_aside(self) -> None:
@@ -166,5 +166,4 @@ def _decode(line: bytes) -> QueuedBatch:
 
 
 def _lines(batches: Iterable[QueuedBatch]) -> bytes:
-    # a queue without batches has an empty line, because an empty file may be what is left after a power loss
-    return b"".join(msgspec.json.encode(batch) + b"\n" for batch in batches) or b"\n"
+    return b"".join(msgspec.json.encode(batch) + b"\n" for batch in batches)

@@ -46,6 +46,9 @@ _SCHEMA = SqliteSchema(
 _HELD = "CREATE TABLE IF NOT EXISTS held (batch_id TEXT PRIMARY KEY) WITHOUT ROWID"
 """Table of the queued batches that were paused; separate, because the files of earlier versions lack it."""
 _FORGET_HELD = "DELETE FROM held WHERE batch_id NOT IN (SELECT batch_id FROM batches WHERE status = 'queued')"
+_MARK_INCOMPLETE = "CREATE TABLE IF NOT EXISTS incomplete (batch_id TEXT)"
+"""Exists until the batches that the journal lacks were restored: a node may be killed while it reads its episodes."""
+_IS_MARKED = "SELECT count(*) FROM sqlite_master WHERE name = 'incomplete'"
 _READY = "status = 'queued' AND batch_id NOT IN (SELECT batch_id FROM held)"
 _JOURNAL_ADVICE = "check for a full disk, and that it is a file"
 _INSERT = f"INSERT INTO batches ({COLUMNS}) VALUES (?, ?, ?, ?, ?)"
@@ -63,7 +66,8 @@ class BatchQueue:
 
     Attributes:
         notice: what was lost from the queue file and restored, for people; None if nothing was.
-        is_incomplete: whether batches may be missing: the queue file was lost or damaged, and so was the journal.
+        is_incomplete: whether batches may be missing: the queue file was lost or damaged, and so was the journal. Not
+            before the first node of the folder, because a node does not list the batches of foreground runs.
         on_change: called after batches were added, moved or changed their status; must return quickly.
     """
 
@@ -242,6 +246,12 @@ class BatchQueue:
         with self._locked_connection() as connection:
             connection.execute("UPDATE batches SET n_done = ? WHERE batch_id = ?", (n_done, batch_id))
 
+    def set_complete(self) -> None:
+        """Record that the batches which the journal lacked were restored."""
+        with self._transaction() as connection:
+            connection.execute("DROP TABLE IF EXISTS incomplete")
+        self.is_incomplete = False
+
     def close(self) -> None:
         """Close the file."""
         with self._lock:
@@ -272,11 +282,17 @@ class BatchQueue:
         connection.execute(_FORGET_HELD)
         restored = select_batches(connection, "ORDER BY position", ())
         is_damaged = bool(is_replaced or lost or ended or n_damaged)
-        self.is_incomplete = (is_damaged or not restored) and not self._journal.is_complete
+        has_lost = (is_damaged or not restored) and not self._journal.is_complete
+        self.is_incomplete = bool(connection.execute(_IS_MARKED).fetchone()[0])
+        if has_lost and self._path.with_name("nats").is_dir():
+            self.is_incomplete = True
+            connection.execute(_MARK_INCOMPLETE)
         if not self._journal.is_tidy or _without_progress(restored) != _without_progress(journaled.values()):
             self._rewrite_journal(restored)
-        if is_damaged:
+        if is_damaged or self.is_incomplete:
             self.notice = _describe_loss(self._path, n_lost=len(lost), n_ended=len(ended), n_damaged=n_damaged)
+            if self.is_incomplete:
+                self.notice += "; batches.jsonl had lost batches, too: those without a stored episode are not listed"
             logger.warning("%s", self.notice)
 
     def _record(self, connection: sqlite3.Connection, batches: Iterable[QueuedBatch]) -> None:

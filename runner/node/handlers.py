@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 
 import msgspec
 
@@ -52,6 +52,8 @@ from runner.types.notes import Note, NoteChange
 from runner.util.clock import is_ulid, new_ulid
 
 MAX_LISTED_WAITING, MAX_LISTED_OTHERS = 200, 200
+NEED_INDEX: Final[frozenset[Op]] = frozenset({"cancel", "replay", "episode", "annotate"})
+"""Operations that read stored episodes, so that a node which has not read all of them rejects them."""
 
 
 class ControlHandler(msgspec.Struct, frozen=True):
@@ -60,6 +62,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
     Attributes:
         health: returns the result of the ``health`` operation.
         stopping: returns whether the node is stopping.
+        indexing: returns how far the starting node has read its episodes, or None.
         shutdown: requests the end of the node; its argument ``drain`` is whether to run the queued batches first.
     """
 
@@ -73,6 +76,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
     health: Callable[[], NodeHealth]
     stopping: Callable[[], bool]
     shutdown: Callable[[bool], object]
+    indexing: Callable[[], str | None] = lambda: None
 
     def handle(self, payload: bytes, *, commands: bool = True) -> bytes:
         """Return the JSON reply to a request; invalid requests get an error reply.
@@ -87,6 +91,8 @@ class ControlHandler(msgspec.Struct, frozen=True):
                 raise RequestRejected(
                     "no_control", "this node accepts no commands on this bus", "set nats.control in its profile"
                 )
+            if request.op in NEED_INDEX and (indexing := self.indexing()) is not None:
+                raise RequestRejected("indexing", f"this node still reads its episodes: {indexing}", "try again later")
             result = msgspec.Raw(msgspec.json.encode(self._dispatch(request)))
             replies.append(ControlReply(id=request.id, ok=True, result=result))
         return reject(payload, problems[0]) if problems else msgspec.json.encode(replies[0])
@@ -344,7 +350,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             return safe_hint(str(exc))
 
     def _waits_for(self, batch: QueuedBatch) -> str | None:
-        return self.batch_runner.storage.problem if batch.status in ("queued", "running") else None
+        return self.indexing() or self.batch_runner.storage.problem if batch.status in ("queued", "running") else None
 
     def _list(self) -> NodeList:
         listed = self.queue.listed(n_waiting=MAX_LISTED_WAITING, n_others=MAX_LISTED_OTHERS)

@@ -62,6 +62,7 @@ class HealthMonitor:
         is_active: returns whether a batch runs or a request came recently; models are checked more often then. It is
             called in the event loop.
         storage_problem: returns why nothing can be stored, or None; every heartbeat has it.
+        indexing: returns how far a starting node has read its episodes, or None; every heartbeat has it.
         sampler: samples the machine while the node is active or anything receives live items; None: not at all.
         heartbeat_interval_s: seconds between two heartbeats; the intervals of the checks are multiples of it.
         probe_timeout_s: maximum seconds for one check of all environment servers.
@@ -76,6 +77,7 @@ class HealthMonitor:
         is_active: Callable[[], bool] = _always_active,
         storage_problem: Callable[[], str | None] = _no_problem,
         *,
+        indexing: Callable[[], str | None] = _no_problem,
         sampler: MachineSampler | None = None,
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         probe_timeout_s: float = PROBE_TIMEOUT_S,
@@ -87,6 +89,7 @@ class HealthMonitor:
         self._models = models
         self._is_active = is_active
         self._storage_problem = storage_problem
+        self._indexing = indexing
         self._heartbeat_interval_s = heartbeat_interval_s
         self._probe_timeout_s = probe_timeout_s
         self._sampler = sampler
@@ -123,7 +126,7 @@ class HealthMonitor:
         problems: list[str | None] = [None]
         with catch_foreign(partial(self._log_failure, "the disk")):
             problems.append(self._storage_problem())
-        return Heartbeat(at=self._clock.now(), storage=problems[-1])
+        return Heartbeat(at=self._clock.now(), storage=problems[-1], indexing=self._indexing())
 
     async def _watch_environments(self, live: LivePublisher) -> None:
         """Check the environments periodically; a separate task, because their servers may answer slowly."""

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,7 @@ from runner.node.retention import Policy, Pruner, prune_when_idle
 from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, stop_batches
 from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
-from runner.node.stored_batches import queue_reporter
+from runner.node.stored_batches import StoredBatches, queue_reporter
 from runner.node.text_indexing import index_texts
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
@@ -80,7 +80,7 @@ class Node:
         egress: returns the address of a second broker that also receives the events, or None; called before each
             attempt to connect.
         idle_exit_s: stop the node after this many seconds without batches and requests; None: never.
-        on_ready: called when the node answers requests, with the contents of ``node.json``.
+        on_ready: called when the node has read its episodes and answers all requests, with its ``node.json``.
         profile_file: the file that the profile was read from.
         retry_s: seconds until a failed service of the node restarts.
     """
@@ -114,6 +114,7 @@ class Node:
         self._immediate = asyncio.Event()
         self._drain = False
         self._status: NodeStatus = "starting"
+        self._has_read = False
         self._started = self._last_activity_at = time.monotonic()
 
     def stop(self, *, drain: bool = False) -> None:
@@ -143,16 +144,18 @@ class Node:
             stack.callback(lock.release)
             self._variables = lock.digest_variables(variable_names(self._profile.agent), os.environ)
             workspace = Workspace(
-                self._data_dir, node=self._name, profile=self._profile.id, boot=lock.boot, is_owner=True
+                self._data_dir,
+                node=self._name,
+                profile=self._profile.id,
+                boot=lock.boot,
+                is_owner=True,
+                reconcile=False,
             )
             stack.callback(workspace.close)
             await check_name_is_free(self._name, workspace.boot, self._egress())
             queue = BatchQueue(self._data_dir / "queue.sqlite")
             stack.callback(queue.close)
             recorder = EventRecorder(workspace, durable_names(self._profile.nats), role="node")
-            recover_queue(queue, workspace, recorder.ended_batches())
-            AdaptiveRuns(workspace, queue).restore()
-            recorder.record_missed_batches(partial(queued_ids, self._data_dir / "queue.sqlite"))
             broker = Broker(
                 self._data_dir,
                 self._name,
@@ -188,6 +191,7 @@ class Node:
             self._models,
             self._is_active,
             lambda: batch_runner.storage_problem,
+            indexing=partial(self._indexing, workspace),
             sampler=sampler,
         )
         handler = self._create_handler(workspace, queue, batch_runner, health)
@@ -203,6 +207,8 @@ class Node:
             "control server": partial(serve_requests, local_requests, lambda: broker.address, on_served=ready.set),
             "control server of the egress broker": partial(serve_requests, egress_requests, self._egress),
             "keeper of the state files": partial(keep_files, restore_files),
+        }
+        upkeep: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "retention": partial(
                 prune_when_idle,
                 Pruner(workspace.store, workspace.index, recorder.outbox, workspace.clock),
@@ -213,26 +219,60 @@ class Node:
             "full-text index": partial(index_texts, self._data_dir, partial(_is_idle, batch_runner)),
         }
         async with asyncio.TaskGroup() as tasks:
-            service_tasks = [
-                tasks.create_task(run_with_restarts(name, create, retry_s=self._retry_s))
-                for name, create in services.items()
-            ]
+            service_tasks: list[asyncio.Task[None]] = []
+
+            def start(services: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
+                for name, create in services.items():
+                    service = run_with_restarts(name, create, retry_s=self._retry_s)
+                    service_tasks.append(tasks.create_task(service))
+
+            start(services)
             await _wait_for_broker(ready)
             lock.write_node_file(self._node_file(workspace, broker))
-            batch_runner.stored.publish_missing_results(await asyncio.to_thread(recorder.ended_batches))
-            recorder.record_batteries(queue.ended_batteries())
             self._servers.autostart()
-            batch_runner.start()
-            self._on_ready(self._node_file(workspace, broker))
-            self._set_status("idle" if await _is_idle(batch_runner) else "running", recorder)
-            await self._wait_until_stopped(batch_runner)
-            self._set_status("stopping", recorder)
-            await stop_batches(batch_runner, lambda: self._drain, self._immediate)
+            await asyncio.to_thread(self._read_episodes, workspace, queue, recorder, batch_runner.stored)
+            if self._has_read:
+                start(upkeep)
+                batch_runner.start()
+                self._on_ready(self._node_file(workspace, broker))
+                self._set_status("idle" if await _is_idle(batch_runner) else "running", recorder)
+                self._note_activity()
+                await self._wait_until_stopped(batch_runner)
+                self._set_status("stopping", recorder)
+                await stop_batches(batch_runner, lambda: self._drain, self._immediate)
             self._set_status("stopped", recorder)
             await publish_remaining(publisher, self._immediate)
             await live.flush()
             for task in service_tasks:
                 task.cancel()
+
+    def _read_episodes(
+        self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, stored: StoredBatches
+    ) -> None:
+        """Read the new episode files, which may take minutes, and derive from them what a killed node has not saved.
+
+        Raises:
+            StoreError: the files, the index or the queue cannot be used.
+        """
+        with storage_required(self._data_dir):
+            workspace.index.reconcile(self._is_stopping)
+            if self._is_stopping():
+                return
+            recover_queue(queue, workspace, recorder.ended_batches())
+            AdaptiveRuns(workspace, queue).restore()
+            recorder.record_missed_batches(partial(queued_ids, self._data_dir / "queue.sqlite"))
+            stored.publish_missing_results(recorder.ended_batches())
+            recorder.record_batteries(queue.ended_batteries())
+            self._has_read = True
+
+    def _is_stopping(self) -> bool:
+        return self._stopping.is_set() and not self._drain
+
+    def _indexing(self, workspace: Workspace) -> str | None:
+        if self._has_read:
+            return None
+        progress = workspace.index.progress
+        return "indexing" if progress is None else "indexing {:,} of {:,}".format(*progress)
 
     def _bus_requests(self, handler: ControlHandler, *, commands: bool) -> RequestHandler:
         """Return the handler of one bus's requests; without ``commands``, it only answers ``health``."""
@@ -324,6 +364,7 @@ class Node:
             models=self._models,
             health=lambda: self._health(workspace, health),
             stopping=self._stopping.is_set,
+            indexing=partial(self._indexing, workspace),
             shutdown=lambda drain: loop.call_soon_threadsafe(partial(self.stop, drain=drain)),
         )
 
@@ -340,6 +381,7 @@ class Node:
             data_dir=str(self._data_dir),
             egress=None if egress is None else egress.display_url,
             items=health.latest,
+            indexing=self._indexing(workspace),
         )
 
     def _node_file(self, workspace: Workspace, broker: Broker) -> NodeFile:

@@ -33,19 +33,16 @@ def recover_queue(queue: BatchQueue, workspace: Workspace, ended_ids: Collection
     Raises:
         StoreError: the queue or the index cannot be used.
     """
-    if queue.is_incomplete and _had_a_node(workspace):
+    if queue.is_incomplete:
         _restore_from_episodes(queue, workspace)
+        queue.set_complete()
     for batch in queue.interrupted():
         n_done = workspace.n_finished(batch.batch_id)
         is_complete = n_done >= batch.spec.n_planned
         if is_complete or batch.batch_id in ended_ids:
             logger.warning("batch %s has ended according to its episodes and events", batch.batch_id)
-            queue.set_status(batch.batch_id, "completed" if is_complete else "cancelled", n_done=n_done)
-
-
-def _had_a_node(workspace: Workspace) -> bool:
-    """Return whether a node has used the directory; the first one does not list the batches of foreground runs."""
-    return (workspace.data_dir / "nats").is_dir()
+            status: Status = "completed" if is_complete else "cancelled"
+            queue.set_status(batch.batch_id, status, n_done=n_done, only=("interrupted",))
 
 
 def _restore_from_episodes(queue: BatchQueue, workspace: Workspace) -> None:

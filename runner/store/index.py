@@ -61,6 +61,7 @@ class EpisodeIndex:
 
     Attributes:
         damaged: the episode files that the last ``reconcile`` could not read.
+        progress: number of files that a running ``reconcile`` has read, and of those that it reads; None: unknown.
         episode_subject: subject of the events of inserted episodes; None: the one of the process that sends them.
         on_write: called in the writing thread after ``write`` has added rows, and after statements were queued.
     """
@@ -83,6 +84,7 @@ class EpisodeIndex:
         self._next_group_s = 0.0
         self._timeout_s: float | None = None
         self.damaged: list[DamagedFile] = []
+        self.progress: tuple[int, int] | None = None
         self.episode_subject: str | None = None
         self.on_write: Callable[[], None] | None = None
 
@@ -194,10 +196,11 @@ class EpisodeIndex:
             self._set_timeout(connection, self._busy_timeout_s)
             return connection.execute(query, parameters).fetchall()
 
-    def reconcile(self) -> None:
+    def reconcile(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Synchronize the index with the files: add new and changed files, remove deleted ones.
 
         A damaged file is read only once, then recognized by size and modification time; each call reports it.
+        ``should_stop`` is checked between two transactions; the next call reads the files that are left over.
 
         Raises:
             StoreError: the files or the database cannot be read, or the database cannot be written.
@@ -212,8 +215,14 @@ class EpisodeIndex:
         unread = self._keep_archived(known, rejected, archives)
         self._delete_rows([*known, *rejected])
         for start in range(0, len(changed), FILES_PER_TRANSACTION):
+            self.progress = start, len(changed)
+            if should_stop():
+                return
             self._add_files(changed[start : start + FILES_PER_TRANSACTION])
+        self.progress = None
         for archive in unread:
+            if should_stop():
+                return
             self._add_archive(archive)
 
     def close(self) -> None:

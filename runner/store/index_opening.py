@@ -16,7 +16,9 @@ from runner.util.sqlite import BUSY_TIMEOUT_S, open_database
 logger = logging.getLogger(__name__)
 
 
-def open_index(store: EpisodeStore, *, is_owner: bool = False, busy_timeout_s: float = BUSY_TIMEOUT_S) -> EpisodeIndex:
+def open_index(
+    store: EpisodeStore, *, is_owner: bool = False, reconcile: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
+) -> EpisodeIndex:
     """Open the index of a store and synchronize it with the files.
 
     A missing or corrupt index is rebuilt; one of another version since 5 keeps its events and marks.
@@ -25,6 +27,7 @@ def open_index(store: EpisodeStore, *, is_owner: bool = False, busy_timeout_s: f
         store: the episode files.
         is_owner: whether no node of another process uses the state directory; only then, the outbox of an earlier
             version is taken over, because a node of that version may be using it.
+        reconcile: whether to synchronize it now; otherwise the caller does.
         busy_timeout_s: seconds to wait for another process that has locked the database.
 
     Raises:
@@ -40,7 +43,7 @@ def open_index(store: EpisodeStore, *, is_owner: bool = False, busy_timeout_s: f
             connection.close()
             raise
         index = EpisodeIndex(store, connection, busy_timeout_s, file_id(store.data_dir / FILE_NAME))
-    return _reconciled(index)
+    return _reconciled(index) if reconcile else index
 
 
 def open_index_to_read(store: EpisodeStore) -> EpisodeIndex:

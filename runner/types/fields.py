@@ -61,6 +61,10 @@ StorageProblem: TypeAlias = Annotated[
     str | None,
     Meta(description="why nothing can be stored, and how many batches wait for room; null while there is room"),
 ]
+Indexing: TypeAlias = Annotated[
+    str | None,
+    Meta(description="how many stored episodes a starting node has read, as `indexing n of N`; null once it plays"),
+]
 WaitingFor: TypeAlias = Annotated[
     str | None,
     Meta(description="address and problem of the server or disk that the batch waits for; null while the batch plays"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ from ulid import ULID
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.events.subjects import DurableNames
+from runner.node.batch_queue import queued_ids
 from runner.publish.event_recorder import EventRecorder
 from tests.support.batches import resolved_batch
+from tests.support.episodes import record_episodes
 from tests.support.node_events import count_event_ids, episode_event_ids, subscribe_to_node
 from tests.support.node_process import NodeProcess
 
@@ -29,6 +32,15 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(60)]
 def lock_index(data_dir: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(data_dir / "index.sqlite", isolation_level=None)) as lock:
         lock.execute("BEGIN IMMEDIATE")
+        yield lock
+
+
+@contextmanager
+def lock_unread_index(data_dir: Path) -> Iterator[sqlite3.Connection]:
+    """Lock an index that lacks the rows of all episodes."""
+    with closing(sqlite3.connect(data_dir / "index.sqlite")) as connection, connection:
+        connection.execute("DELETE FROM episodes")
+    with lock_index(data_dir) as lock:
         yield lock
 
 
@@ -54,6 +66,45 @@ def test_a_batch_completes_while_its_events_cannot_be_added(tmp_path: Path) -> N
     with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection:
         boot = f"status:{workspace.boot}"
         assert event_ids(connection) == [f"{boot}:0", *episode_ids, f"batch:{batch.batch_id}", f"{boot}:1"]
+
+
+async def test_a_node_answers_before_it_has_read_its_episodes(tmp_path: Path) -> None:
+    lost, new = str(ULID()), str(ULID())
+    (first, *_) = record_episodes(tmp_path, 3, batch_id=lost, n_planned=3)
+    (tmp_path / "nats").mkdir()  # an earlier node had the batch, whose queue is lost with its journal
+    with lock_unread_index(tmp_path) as lock:
+        with NodeProcess(tmp_path) as node:  # killed while it reads: the next node still restores the lost batch
+            async with await node.connect(reads=True) as connection:
+                assert (await node.request(connection, "health"))["indexing"]
+        with NodeProcess(tmp_path) as node:
+            async with await node.connect(reads=True) as connection:
+                async with asyncio.timeout(30):
+                    while (  # noqa: ASYNC110 - another process
+                        health := await node.request(connection, "health")
+                    )["indexing"] != "indexing 0 of 3":
+                        await asyncio.sleep(0.02)
+                assert health["status"] == "starting"
+                (queued,) = await node.request(connection, "start", batch_id=new, envs=["Maze"], agent="oracle")
+                assert (queued["status"], queued["waiting_for"]) == ("queued", "indexing 0 of 3")
+                for op, args in (("cancel", {"batch_id": new}), ("episode", {"episode_id": first.episode_id})):
+                    assert (await node.request_reply(connection, op, **args))["error"]["code"] == "indexing"
+                lock.execute("COMMIT")
+                await node.wait_for_batch(connection, new, "completed", n_done=1)
+                await node.wait_for_batch(connection, lost, "completed", n_done=3)
+                assert (await node.request(connection, "health"))["indexing"] is None
+
+
+async def test_a_node_that_is_stopped_while_it_reads_its_episodes_starts_no_batch(tmp_path: Path) -> None:
+    record_episodes(tmp_path, 3)
+    batch_id = str(ULID())
+    with lock_unread_index(tmp_path) as lock, NodeProcess(tmp_path) as node:
+        async with await node.connect(reads=True) as connection:
+            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
+            await node.request(connection, "shutdown", drain=False)
+            lock.execute("COMMIT")
+        assert node.process is not None
+        assert await asyncio.to_thread(node.process.wait, 30) == 0
+    assert queued_ids(tmp_path / "queue.sqlite", unfinished=True) == {batch_id}
 
 
 async def test_a_node_plays_and_answers_while_the_outbox_is_locked(tmp_path: Path) -> None:

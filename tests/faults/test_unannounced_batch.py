@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -117,7 +118,12 @@ def test_nothing_is_published_while_the_queue_is_unreadable(data_dir: Path) -> N
 
 
 def start_node(data_dir: Path) -> None:
+    async def wait_until_read() -> None:
+        async with await node.connect():
+            pass
+
     with NodeProcess(data_dir) as node:
+        asyncio.run(wait_until_read())
         node.terminate()
 
 

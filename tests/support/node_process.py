@@ -91,10 +91,14 @@ class NodeProcess:
         _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
 
-    async def connect(self) -> NatsConnection:
+    async def connect(self, *, reads: bool = False) -> NatsConnection:
+        """Return a connection to the bus of the node; unless it ``reads`` them still, it has read its episodes."""
         address = address_of_node(self.data_dir)
         assert address is not None
-        return await NatsConnection.open(address, name="test")
+        connection = await NatsConnection.open(address, name="test")
+        while not reads and (await self.request(connection, "health"))["indexing"] is not None:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.02)
+        return connection
 
     async def request(self, connection: NatsConnection, op: str, **args: Any) -> Any:  # noqa: ANN401
         """Return the result of a request; a rejected request fails the test."""

@@ -207,8 +207,8 @@ def host() -> Host:
     return Host(at=START, cpu=12.0, ram=40.0, gpu=[gpu])
 
 
-def heartbeat(storage: str | None = None) -> Heartbeat:
-    return Heartbeat(at=START, storage=storage)
+def heartbeat(storage: str | None = None, indexing: str | None = None) -> Heartbeat:
+    return Heartbeat(at=START, storage=storage, indexing=indexing)
 
 
 def completed(n: int = 0, **fields: Any) -> EpisodeCompleted:  # noqa: ANN401

@@ -258,6 +258,16 @@ def test_a_node_runs_while_its_episodes_run_whatever_a_late_status_event_says(ru
     assert run_store.node_status(node) == late
 
 
+def test_a_starting_node_shows_how_many_of_its_episodes_it_has_read(run_store: RunStore) -> None:
+    run_store.apply_health(node_health(status="starting", indexing="indexing 200 of 100,000"))
+    node = run_store.nodes[NODE]
+    assert run_store.node_status(node) == "indexing 200 of 100,000"
+    run_store.apply_events([live(heartbeat(indexing="indexing 400 of 100,000"))])
+    assert run_store.node_status(node) == "indexing 400 of 100,000"
+    run_store.apply_events([live(heartbeat())])
+    assert run_store.node_status(node) == "starting"
+
+
 def test_a_restarted_node_has_only_the_endpoints_of_its_new_profile(run_store: RunStore) -> None:
     run_store.apply_events(
         [live(model_health("gateway"), model_health("ollama")), live(model_health("gateway"), node="b")]
