@@ -213,7 +213,7 @@ def install_command(venv: Path, *options: str) -> list[str]:
 
 
 def set_up(venv: Path, lock: Path, editable: str | None, options: Sequence[str], reporter: Reporter) -> None:
-    """Create the virtual environment and install the packages of the lock, and that of the folder ``editable``."""
+    """Create the environment, install the packages of the lock, and install and compile that of ``editable``."""
     if Path(sys.prefix).resolve() != venv.resolve():
         run([sys.executable, "-m", "venv", str(venv)], reporter, lambda: f"creating {venv}", lambda line: None)
     progress = PipProgress(venv, count_packages(lock.read_text("utf-8")))
@@ -228,6 +228,10 @@ def set_up(venv: Path, lock: Path, editable: str | None, options: Sequence[str],
         if editable is not None:
             command = install_command(venv, "--no-build-isolation", "-e", editable)
             run(command, reporter, lambda: "installing this package", log.write)
+            # where Python writes no caches, each start would compile them again
+            packages = [str(each.parent) for each in Path(editable).glob("*/__init__.py")]
+            compile_command = [command[0], "-m", "compileall", "-q", "-j", "0", *packages]
+            run(compile_command, reporter, lambda: "compiling this package", log.write)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -186,8 +186,8 @@ class RunStore:
     def node_status(self, node: NodeInfo) -> str:
         """Return the status of a node: ``running`` while its episodes run, even if its status event is late or missed.
 
-        Live items and status events are not ordered against each other. While a node starts, this is how many episodes it
-        has read.
+        Live items and status events are not ordered against each other. While a node starts: how many episodes it has
+        read.
         """
         is_playing = node.status in ("starting", "idle") and any(
             each.is_active and each.node == node.name for each in self._episodes.running.values()

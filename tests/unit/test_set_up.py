@@ -45,9 +45,9 @@ def has_venv(python: str, home: Path) -> bool:
     return done.returncode == 0
 
 
-def run_set_up(folder: Path, url: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+def run_set_up(folder: Path, url: str, python: str = sys.executable, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [python, SCRIPT, "venv", "test.lock"],
+        [python, SCRIPT, "venv", "test.lock", *options],
         cwd=folder,
         env=environ(url, folder),
         capture_output=True,
@@ -120,6 +120,25 @@ def test_a_set_up_without_a_terminal_is_short(python: str, tmp_path: Path) -> No
     assert result.stderr == ""
     command = [str(tmp_path / "venv" / "bin" / "python"), "-c", "import alpha, beta"]
     assert subprocess.run(command, timeout=TIMEOUT_S, check=False).returncode == 0
+
+
+@pytest.mark.long
+def test_the_modules_of_this_package_are_compiled(tmp_path: Path) -> None:
+    build_system = 'requires = []\nbuild-backend = "backend"\nbackend-path = ["."]'
+    (tmp_path / "pyproject.toml").write_text(f"[build-system]\n{build_system}\n[project]\nname='mine'\nversion='1.0'")
+    (wheel := tmp_path / "mine-1.0-py3-none-any.whl").write_bytes(make_wheel("mine"))
+    copy = (
+        f"import shutil\ndef build_editable(folder, *_): return shutil.copy({str(wheel)!r}, folder) and {wheel.name!r}"
+    )
+    (tmp_path / "backend.py").write_text(copy)
+    (tmp_path / "mine" / "part").mkdir(parents=True)
+    for name in ("__init__.py", "part/__init__.py"):
+        (tmp_path / "mine" / name).write_text("A = 1")
+    with PackageIndex("alpha") as index:
+        (tmp_path / "test.lock").write_text(make_lock(*index.wheels))
+        result = run_set_up(tmp_path, index.url, sys.executable, "--editable", ".")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len([*tmp_path.glob("mine/__pycache__/*.pyc"), *tmp_path.glob("mine/part/__pycache__/*.pyc")]) == 2
 
 
 @pytest.mark.long
