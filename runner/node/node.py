@@ -63,6 +63,8 @@ RECENT_REQUEST_S = 60.0
 """Seconds after a control request during which the models are checked often, because a client is active."""
 BROKER_START_TIMEOUT_S = 15
 """Maximum seconds until the node's own broker must accept a connection; those in which the node is stopped are free."""
+SLOW_START_S = 5.0
+"""Seconds between two reports of a broker that does not listen yet."""
 _WAIT_PERIOD_S = 1.0
 
 
@@ -164,12 +166,21 @@ class Node:
                 # its port may have changed
                 on_restart=lambda: lock.write_node_file(self._node_file(workspace, broker)),
             )
-            broker.start()
+            await self._start_broker(broker)
             stack.callback(broker.stop)
             stack.callback(self._servers.close)
             stack.callback(self._models.close)
             stack.callback(self._notifier.close)
             await self._serve(workspace, queue, recorder, broker, lock)
+
+    async def _start_broker(self, broker: Broker) -> None:
+        """Start the broker, and report while it does not listen; raises a ``BusError``, also if the node is stopped."""
+        starting = asyncio.create_task(asyncio.to_thread(broker.start, self._stopping.is_set))
+        while not (await asyncio.wait({starting}, timeout=SLOW_START_S))[0]:
+            logger.warning(
+                "the node's own broker, nats-server, has started and does not listen yet; see %s", broker.log
+            )
+        await starting
 
     async def _serve(
         self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, broker: Broker, lock: StateLock

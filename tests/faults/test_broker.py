@@ -25,6 +25,7 @@ from runner.bus.connection import BusAddress, BusError, NatsConnection
 from runner.bus.streams import ensure_streams
 from runner.events.subjects import DURABLE
 from tests.support.bus import BusStateRecorder
+from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 
 pytestmark = pytest.mark.long
 
@@ -247,3 +248,25 @@ def test_the_server_ends_with_its_node(hangs: bool, tmp_path: Path) -> None:
         assert not _is_running(server)
         successor.stop()
         _wait_for_exit(server)
+
+
+def test_a_node_whose_broker_hangs_at_its_start_names_it_and_is_ended_by_sigterm(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with NodeProcess(data_dir) as node:
+        assert node.terminate()[0] == 0
+    (stored,) = (data_dir / "nats" / "store").rglob("meta.inf")
+    stored.unlink()
+    os.mkfifo(stored)
+    (data_dir / "node.json").unlink()
+    command = [COMMAND, "node", "--data-dir", str(data_dir), "--node", "n1"]
+    with subprocess.Popen(command, env=clean_environ(), stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert "nats-server, has started and does not listen yet" in process.stderr.readline()
+            process.terminate()
+            status = process.wait(30)  # less than the broker may take
+            errors = process.stderr.read()
+        finally:
+            process.kill()
+    assert (status, "nats-server did not start (it did not listen)" in errors) == (2, True), errors
+    assert f"see {data_dir / 'logs' / 'nats-server.log'}" in errors

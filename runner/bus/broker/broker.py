@@ -137,6 +137,7 @@ class Broker:
         self._disk: DiskWatch | None = None
         self._first_start: Future[None] = Future()
         self._stopping = threading.Event()
+        self._is_cancelled: Callable[[], bool] = lambda: False
 
     @property
     def url(self) -> str:
@@ -154,12 +155,13 @@ class Broker:
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
-    def start(self) -> None:
-        """Start the server and wait until it listens.
+    def start(self, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Start the server and wait until it listens; a server that does not listen is ended when ``is_cancelled``.
 
         Raises:
             BusError: another process uses the store, or the server does not start.
         """
+        self._is_cancelled = is_cancelled
         server = server_process.executable()
         try:
             lock = self._prepare()
@@ -263,16 +265,20 @@ class Broker:
                 raise BusError("other", "nats-server was stopped before it was listening")
             process = self._process = server_process.spawn(server, config, ports, lock.descriptor, self._memory)
         lock.record(process.pid)
-        port = server_process.wait_for_port(process, ports, self._stopping.is_set)
+        port = server_process.wait_for_port(process, ports, self._is_start_cancelled)
         if port is None:
             self._was_killed = (process.poll() or 0) < 0
+            last_line = server_process.last_log_error(self.log)
+            reason = "it did not listen" if process.poll() is None else server_process.exit_reason(process)
             server_process.terminate(process, self._timeouts.stop_s)
-            reason = server_process.exit_reason(process)
-            raise BusError("other", f"nats-server did not start ({reason}): {server_process.last_log_error(self.log)}")
+            raise BusError("other", f"nats-server did not start ({reason}): {last_line}; see {self.log}")
         if port != self._port:
             self._port = port
             (self.folder / "port").write_text(f"{port}\n")
         return process
+
+    def _is_start_cancelled(self) -> bool:
+        return self._stopping.is_set() or (not self._first_start.done() and self._is_cancelled())
 
     def _report_start(self) -> None:
         if not self._first_start.done():
