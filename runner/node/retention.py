@@ -144,7 +144,8 @@ class Pruner:
             self._index.reconcile()
             if not dry_run:
                 remove_abandoned_trash(self._store.data_dir)
-            report = PruneReport(n_bytes=disk_usage(self._store))
+            report = PruneReport()
+            report.n_bytes = disk_usage(self._store, report.problems)
             kept, kept_young = Counter[str](), Counter[str]()
             for candidate in self._candidates(policy, report, kept, kept_young):
                 if should_stop():
@@ -305,13 +306,13 @@ def exceeds_quota(policy: Policy, report: PruneReport) -> bool:
     return policy.max_bytes is not None and report.n_bytes > policy.max_bytes
 
 
-def disk_usage(store: EpisodeStore) -> int:
-    """Return the bytes of all files of episodes and all traces; raises a ``StoreError`` if they cannot be read."""
+def disk_usage(store: EpisodeStore, problems: list[str]) -> int:
+    """Return the bytes of all files of episodes and all traces; ``problems`` receives folders that cannot be read."""
     folders = [*(store.runs / batch_id for batch_id in store.batch_ids()), store.data_dir / "traces"]
-    return sum(_size_of(folder) for folder in folders)
+    return sum(_size_of(folder, problems) for folder in folders)
 
 
-def _size_of(folder: Path) -> int:
+def _size_of(folder: Path, problems: list[str]) -> int:
     size = 0
     try:
         with os.scandir(folder) as entries:
@@ -321,5 +322,6 @@ def _size_of(folder: Path) -> int:
     except FileNotFoundError:
         pass
     except OSError as exc:
-        raise StoreError(f"{folder} cannot be read: {exc.strerror}; check its permissions") from exc
+        if len(problems) < MAX_PROBLEMS:
+            problems.append(f"{folder} cannot be read: {exc.strerror}; check its permissions")
     return size

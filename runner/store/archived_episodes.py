@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -37,9 +38,6 @@ def keep_archived(
         store: the episode files.
         archives: the archives found together with the episode files.
         without_file: the stamp of each row without an episode file.
-
-    Raises:
-        StoreError: a folder cannot be read.
     """
     keys: defaultdict[str, list[Key]] = defaultdict(list)
     for key in without_file:
@@ -52,7 +50,8 @@ def keep_archived(
         if len(known) == len(found[batch_id]) and not any(key in without_file for key in keys[batch_id]):
             continue
         # an archive replaces files only after it was completed: what has no file now is in an archive that exists now
-        yield from store.list_archives(batch_id)
+        with suppress(StoreError):  # the list of files reports the folder
+            yield from list(store.list_archives(batch_id))
 
 
 def _remove_known(

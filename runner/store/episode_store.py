@@ -201,8 +201,11 @@ class EpisodeStore:
         return self._archive_with(path, _member_of(path))
 
     def _archive_with(self, path: Path, member: str) -> Path | None:
-        for archive in sorted(self.list_archives(path.parent.name), key=lambda each: each.path.name, reverse=True):
-            with contextlib.suppress(StoreError):  # reported by the index
+        archives: list[ArchiveFile] = []
+        with contextlib.suppress(StoreError):  # reported by the index, as those below
+            archives += self.list_archives(path.parent.name)
+        for archive in sorted(archives, key=lambda each: each.path.name, reverse=True):
+            with contextlib.suppress(StoreError):
                 if member in read_directory(archive.path):
                     return archive.path
         return None
@@ -238,22 +241,18 @@ class EpisodeStore:
         """Yield all episode files in arbitrary order.
 
         Args:
-            damaged: receives the JSON files whose name is not an episode id.
+            damaged: receives the JSON files whose name is not an episode id, and the batch folders that cannot be read.
             archives: receives the archives.
         """
+        damaged = [] if damaged is None else damaged
+        archives = [] if archives is None else archives
         for batch in self._batch_folders():
-            for entry in _entries(batch):
-                stem, _, suffix = entry.name.partition(".")
-                if suffix == "zip" and archives is not None and is_ulid(stem):
-                    with contextlib.suppress(FileNotFoundError):
-                        archives.append(_archive_file(batch.name, entry))
-                if suffix != "json":
-                    continue
-                if is_ulid(stem):
-                    with contextlib.suppress(FileNotFoundError):
-                        yield _episode_file(batch.name, stem, entry.stat(follow_symlinks=False))
-                elif damaged is not None:
-                    damaged.append(DamagedFile(Path(entry.path), "its name is not an episode id; move it away"))
+            try:
+                files = list(_list_batch(batch, damaged, archives))
+            except (StoreError, OSError) as exc:
+                damaged.append(DamagedFile(batch, str(exc)))
+            else:
+                yield from files
 
     def stat_file(self, record: EpisodeRecord) -> EpisodeFile:
         """Return the directory entry of a saved episode; raises a ``StoreError`` if the file does not exist."""
@@ -280,7 +279,12 @@ class EpisodeStore:
         recovered: list[EpisodeRecord] = []
         now = (clock or Clock()).now()
         for batch in self._batch_folders():
-            for entry in list(_entries(batch)):
+            try:
+                entries = list(_entries(batch))
+            except StoreError as exc:
+                self._report_damaged(batch, str(exc))
+                continue
+            for entry in entries:
                 path = batch / entry.name
                 if entry.name.endswith(JOURNAL_SUFFIX):
                     with file_lock(path, wait=False) as locked:
@@ -353,6 +357,21 @@ def _episode_file(batch_id: str, episode_id: str, status: os.stat_result) -> Epi
 def _archive_file(batch_id: str, entry: os.DirEntry[str]) -> ArchiveFile:
     status = entry.stat(follow_symlinks=False)
     return ArchiveFile(batch_id, Path(entry.path), status.st_size, status.st_mtime_ns % 2**63)
+
+
+def _list_batch(batch: Path, damaged: list[DamagedFile], archives: list[ArchiveFile]) -> Iterator[EpisodeFile]:
+    for entry in _entries(batch):
+        stem, _, suffix = entry.name.partition(".")
+        if suffix == "zip" and is_ulid(stem):
+            with contextlib.suppress(FileNotFoundError):
+                archives.append(_archive_file(batch.name, entry))
+        if suffix != "json":
+            continue
+        if is_ulid(stem):
+            with contextlib.suppress(FileNotFoundError):
+                yield _episode_file(batch.name, stem, entry.stat(follow_symlinks=False))
+        else:
+            damaged.append(DamagedFile(Path(entry.path), "its name is not an episode id; move it away"))
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from ulid import ULID
 
 from agentgym_tui.services.export import export_episode
 from agentgym_tui.sessions.episode_library import StateDirLibrary
@@ -24,7 +26,7 @@ from runner.store import EpisodeStore, open_index_to_read
 from tests.support.command import COMMAND, run_agentgym
 from tests.support.episodes import newest_rows
 from tests.support.full_disk import mount_small_disk
-from tests.support.node_process import clean_environ
+from tests.support.node_process import NodeProcess, clean_environ
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -160,6 +162,35 @@ async def test_the_console_gives_path_and_advice_where_no_node_can_start(tmp_pat
         advice = "free disk space there or make it writable, or choose another folder with --data-dir"
         with pytest.raises(StoreError, match=f"^{problem}; {advice}$"):
             await ensure_node(StateLocation(data_dir, "n1", profile), None)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o400])
+async def test_a_batch_folder_that_cannot_be_read_costs_only_that_batch(tmp_path: Path, mode: int) -> None:
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        pytest.skip("install setpriv (util-linux), or run as a user other than root, who may read everything")
+    prefix = ["setpriv", *WITHOUT_OVERRIDE] if os.geteuid() == 0 else []
+    data_dir = tmp_path / "data"
+    play(data_dir)
+    play(data_dir)
+    for path in data_dir.glob("index.sqlite*"):
+        path.unlink()
+    folder = min((data_dir / "runs").iterdir())
+    batch_id = str(ULID())
+    folder.chmod(mode)
+    try:
+        with NodeProcess(data_dir, prefix=prefix) as node:
+            async with await node.connect() as connection:
+                await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle")
+                await node.wait_for_batch(connection, batch_id, "completed", n_done=1)
+            assert (await asyncio.to_thread(node.terminate))[0] == 0
+        document = json.loads(show_results(data_dir, prefix).stdout)
+        command = [*prefix, COMMAND, "prune", "--older", "1h", "--data-dir", str(data_dir)]
+        pruned = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        folder.chmod(0o700)
+    assert sum(row["n"] for row in document["results"]) == N_EPISODES + 1
+    assert folder.name in str(document["damaged"])
+    assert (pruned.returncode, f"{folder} cannot be read" in pruned.stderr) == (1, True), pruned.stderr
 
 
 def test_an_index_in_memory_follows_the_files(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -40,10 +40,11 @@ class NodeProcess:
         env: Mapping[str, str] | None = None,
         name: str = "n1",
         n_files: int | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.data_dir = data_dir
         self.name = name
-        self._command = [COMMAND, "node", "--data-dir", str(data_dir), "--node", name, *options]
+        self._command = [*prefix, COMMAND, "node", "--data-dir", str(data_dir), "--node", name, *options]
         if n_files is not None:
             self._command = limited_command(n_files, *self._command)
         self._env = dict(env or clean_environ())

@@ -66,13 +66,13 @@ def state(tmp_path: Path) -> Iterator[StateDir]:
 def test_old_episodes_are_archived_and_young_ones_stay(state: StateDir) -> None:
     old, young = state.add(31), state.add(29)
     policy = Policy(older_s=30 * DAY_S)
-    before = disk_usage(state.store)
+    before = disk_usage(state.store, [])
     planned = state.pruner.prune(policy, dry_run=True)
     assert (planned.n_archived, planned.n_bytes) == (2, before - planned.n_freed)
     assert state.files() == {*old, *young}
     report = state.pruner.prune(policy)
     assert (report.n_archived, report.n_deleted, report.kept, report.problems) == (2, 0, {}, [])
-    assert report.n_bytes == before - report.n_freed == disk_usage(state.store)
+    assert report.n_bytes == before - report.n_freed == disk_usage(state.store, [])
     assert state.files() == {*young}
     assert {row.episode_id for row in newest_rows(state.index)} == {*old, *young}
     assert state.pruner.prune(policy).n_archived == 0
