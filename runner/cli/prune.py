@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
-from contextlib import closing
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
@@ -17,7 +20,7 @@ from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config.field_types import AGE_EXPECTED, AGE_PATTERN
 from runner.config.retention import RetentionSettings
-from runner.errors import ConfigError
+from runner.errors import ConfigError, StoreError
 from runner.node.retention import (
     ARCHIVED,
     RECENT,
@@ -28,8 +31,10 @@ from runner.node.retention import (
     Pruner,
     PruneReport,
     exceeds_quota,
+    pruning_lock,
 )
 from runner.node.state_lock import is_node_alive
+from runner.node.storage import storage_problem
 from runner.publish.outbox import Outbox
 from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser
@@ -61,11 +66,36 @@ def main_prune(argv: Sequence[str]) -> int:
     if not (data_dir / "runs").is_dir():
         print_stderr(f"No episodes in {data_dir} yet")
         return _print_report(PruneReport(), options)
-    store = EpisodeStore(data_dir)
-    with closing(open_index(store, is_owner=not is_node_alive(data_dir))) as index:
-        outbox = Outbox(index, durable_names(profile.nats))
-        report = Pruner(store, index, outbox).prune(policy, dry_run=options.dry_run)
+    with _openable(data_dir) as folder:
+        store = EpisodeStore(folder)
+        with closing(open_index(store, is_owner=not is_node_alive(data_dir))) as index:
+            outbox = Outbox(index, durable_names(profile.nats))
+            report = Pruner(store, index, outbox).prune(policy, dry_run=options.dry_run)
+        report.problems = [problem.replace(str(folder), str(data_dir)) for problem in report.problems]
     return _print_report(report, options, policy.max_bytes if exceeds_quota(policy, report) else None)
+
+
+@contextmanager
+def _openable(data_dir: Path) -> Iterator[Path]:
+    """Yield the folder; on a full disk, where no database can be opened, one elsewhere with copies of its databases.
+
+    The next start updates the index of ``data_dir`` from the episode files.
+
+    Raises:
+        StoreError: another process prunes the folder, or there is no room for the copies.
+    """
+    if (problem := storage_problem(data_dir)) is None:
+        yield data_dir
+        return
+    with pruning_lock(data_dir), TemporaryDirectory(prefix="agentgym-prune-") as folder:
+        try:
+            for path in [*data_dir.glob("*.sqlite*"), *data_dir.glob("batches.jsonl")]:
+                shutil.copy(path, folder)
+            for name in ("runs", "traces"):
+                (Path(folder) / name).symlink_to(data_dir.absolute() / name)
+        except OSError as exc:
+            raise StoreError(f"{problem.text}, and {folder} has no room for its index: {exc}; set TMPDIR") from exc
+        yield Path(folder)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -126,6 +156,8 @@ def _print_report(report: PruneReport, options: argparse.Namespace, exceeded: in
         print_stderr(
             f"{_mib(report.n_bytes)} are left, more than the limit of {_mib(exceeded)}, and nothing more can be pruned"
         )
+    if report.problems and not options.delete:
+        print_stderr("An archive needs room until its episodes are deleted; --delete needs none")
     advised = (UNDELIVERED, RECENT) if exceeded is None else _ADVICE.keys()
     for reason in [each for each in report.kept if each in advised]:
         print_stderr(_ADVICE[reason])

@@ -185,12 +185,26 @@ async def test_a_batch_folder_that_cannot_be_read_costs_only_that_batch(tmp_path
             assert (await asyncio.to_thread(node.terminate))[0] == 0
         document = json.loads(show_results(data_dir, prefix).stdout)
         command = [*prefix, COMMAND, "prune", "--older", "1h", "--data-dir", str(data_dir)]
-        pruned = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=60, check=False)
+        pruned = await asyncio.to_thread(
+            subprocess.run, command, env=clean_environ(), capture_output=True, text=True, timeout=60, check=False
+        )
     finally:
         folder.chmod(0o700)
     assert sum(row["n"] for row in document["results"]) == N_EPISODES + 1
     assert folder.name in str(document["damaged"])
     assert (pruned.returncode, f"{folder} cannot be read" in pruned.stderr) == (1, True), pruned.stderr
+
+
+def test_episodes_are_pruned_on_a_full_disk(tmp_path: Path) -> None:
+    with full_disk(tmp_path) as (data_dir, _):
+        options = ["prune", "--max-bytes", "1K", "--undelivered", "--data-dir", str(data_dir)]
+        archiving = run_agentgym(tmp_path, *options)
+        assert archiving.returncode == 1
+        assert f"{data_dir}/runs/" in archiving.stderr and "--delete needs none" in archiving.stderr
+        assert len([*data_dir.glob("runs/*/*.json")]) == N_EPISODES
+        deleting = run_agentgym(tmp_path, *options, "--delete", "--json")
+        assert (deleting.returncode, json.loads(deleting.stdout)["n_deleted"]) == (0, N_EPISODES), deleting.stderr
+        assert [*data_dir.glob("runs/*/*.json")] == []
 
 
 def test_an_index_in_memory_follows_the_files(tmp_path: Path) -> None:
