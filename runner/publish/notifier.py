@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -23,9 +23,6 @@ from runner.types import Tokens
 from runner.util.background_queue import BackgroundQueue
 from runner.util.clock import Clock
 from runner.util.display_text import mask, one_line, public_variables
-
-if TYPE_CHECKING:
-    from runner.inference.http import SmallResponse
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # log the output of the command
@@ -160,24 +157,33 @@ class Notifier:
         for delay_s in (0.0, *self._retry_delays_s):
             await asyncio.sleep(delay_s)
             try:
-                response = await self._send(url, content)
+                status = await self._send(url, content)
             except EndpointFailure as failure:
                 problem = str(failure)
                 if failure.reason in ("configuration", "request"):
                     break
                 continue
-            if response.status < 300:
+            if status < 300:
+                logger.info("notify.url: the notification was delivered: status %d", status)
                 return
-            problem = f"it answered with status {response.status}"
-            if response.status < 500 and response.status not in (408, 425, 429):
+            problem = f"it answered with status {status}"
+            if status < 500 and status not in (408, 425, 429):
                 break
         # neither the URL nor the answer is logged: webhooks have their secret in the path
         logger.warning("notify.url: the notification was not delivered: %s", one_line(problem, MAX_TEXT_CHARS))
 
-    async def _send(self, url: str, content: bytes) -> SmallResponse:
-        from runner.inference.http import bearer_header, fetch_within  # few profiles name a webhook
+    async def _send(self, url: str, content: bytes) -> int:
+        """Return the status of the answer, whose body is not read: it may never end."""
+        from runner.inference.http import bearer_header, model_client, send_request  # few profiles name a webhook
 
         settings, token = self._settings, None
         if settings.token_env is not None and not (token := self._environ.get(settings.token_env, "").strip()):
             raise EndpointFailure("configuration", f"the variable {settings.token_env} for its token is not set")
-        return await fetch_within(settings.timeout_sec, "POST", url, msgspec.Raw(content), bearer_header(token))
+        try:
+            async with (
+                asyncio.timeout(settings.timeout_sec),
+                send_request(await model_client(), "POST", url, content, bearer_header(token)) as response,
+            ):
+                return response.status
+        except TimeoutError:
+            raise EndpointFailure("timeout", f"no answer within {settings.timeout_sec:g} s") from None

@@ -26,11 +26,12 @@ HOSTILE = "x'; touch /tmp/owned; \x1b[2J $(id)"
 
 
 class Webhook(ThreadingHTTPServer):
-    """Answers with the statuses in turn, then with 200, and keeps what it received."""
+    """Answers with the statuses in turn, then with 200, and keeps what it received; ``endless``: without an end."""
 
     def __init__(self, *statuses: int) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.statuses = list(statuses)
+        self.endless = False
         self.received: list[tuple[str, str | None, Any]] = []
 
     @property
@@ -45,8 +46,10 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         server.received.append((self.path, self.headers["Authorization"], body))
         self.send_response(server.statuses.pop(0) if server.statuses else 200)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", "9" if server.endless else "0")
         self.end_headers()
+        if server.endless:
+            self.rfile.read(1)  # until the client closes the connection
 
     def log_message(self, *_: object) -> None: ...
 
@@ -145,6 +148,15 @@ def test_a_webhook_that_refuses_is_logged_without_its_url(
 ) -> None:
     webhook.statuses = list(statuses)
     assert f"answered with status {statuses[0]}" in deliver(caplog, url=webhook.url)
+    assert len(webhook.received) == n_requests
+
+
+@pytest.mark.parametrize(("status", "n_requests"), [(200, 1), (500, 2)])
+def test_an_answer_of_a_webhook_that_never_ends_is_its_status(
+    webhook: Webhook, caplog: pytest.LogCaptureFixture, status: int, n_requests: int
+) -> None:
+    webhook.endless, webhook.statuses = True, [status]
+    assert "delivered: status 200" in deliver(caplog, url=webhook.url, timeout_sec=10.0)
     assert len(webhook.received) == n_requests
 
 
