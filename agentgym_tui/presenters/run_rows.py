@@ -146,6 +146,9 @@ def runs_summary(store: RunStore, tree: RunTree, key: str, width: int) -> Line:
         [Cell(trusted(f"{counts[status]:,} {name}"), STATES[status][1])] for status, name in named if counts[status]
     ]
     parts += [[Cell(trusted(f"the last {n_unlisted:,} of them are not listed"), "dim")]] if n_unlisted else []
+    if store.n_unlisted:
+        older = pluralize(store.n_unlisted, "older batch", "older batches")
+        parts.append([Cell(join([older, trusted("not listed; Episodes has theirs")], " "), "dim")])
     return join_parts(parts, width)
 
 

@@ -228,6 +228,12 @@ class StateDirLibrary:
         store, index = self._open()
         return read_unlisted_batches(index, store, known)
 
+    def n_unlisted(self, known: Collection[str]) -> int:
+        """Return the number of batches with stored episodes that are not ``known``; raises ``StoreError``."""
+        query = "SELECT count(DISTINCT batch_id) FROM episodes WHERE batch_id NOT IN (SELECT value FROM json_each(?))"
+        ((count,),) = self._open()[1].select(query, (json_encode([*known]).decode(),))
+        return int(count)
+
     def read_journals(self, batch_ids: Iterable[str]) -> list[Episode]:
         """Return the running episodes of the given batches, each with all steps that its journal contains."""
         from runner.errors import StoreError

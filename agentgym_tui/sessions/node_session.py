@@ -342,8 +342,9 @@ class NodeSession(Session):
         location = await self._wait_for_location()
         if node_file is not None:
             await self._compare_profiles(location, node_file)
+        has_changed = False
         with contextlib.suppress(RunnerError):  # the console works without tags
-            if not is_first and await asyncio.to_thread(self._library.has_changed):
+            if has_changed := not is_first and await asyncio.to_thread(self._library.has_changed):
                 self.store.apply_stored(())
             before, tags = self._library.notes_state, await asyncio.to_thread(self._library.tags)
             if tags != self.store.tags or before != self._library.notes_state:
@@ -354,6 +355,9 @@ class NodeSession(Session):
             with contextlib.suppress(RunnerError):  # the list of episodes shows why they cannot be read
                 known = [*self.store.batches]
                 self.store.apply_unlisted(await asyncio.to_thread(self._library.unlisted_batches, known))
+        if is_first or has_changed:
+            with contextlib.suppress(RunnerError):
+                self.store.set_n_unlisted(await asyncio.to_thread(self._library.n_unlisted, [*self.store.batches]))
         await self._read_totals()
         return True
 

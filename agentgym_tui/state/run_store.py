@@ -68,6 +68,7 @@ class RunStore:
         n_ended: counter that grows when an episode ends or is stored; a screen then reads its list again.
         read_progress: progress of reading files; None while no files are being read.
         n_stored: number of index rows received; None before the first rows.
+        n_unlisted: number of batches with stored episodes that ``batches`` lacks.
         trends: recent values of what nodes report, and of the rate of live items.
         tags: tags of the tagged episodes, as untrusted text; each change replaces the mapping.
         marked_episode: id of the episode that the next one is compared with; "" without one.
@@ -89,7 +90,7 @@ class RunStore:
         self.tags: Mapping[str, Sequence[str]] = {}
         self.n_stored: int | None = None
         self.read_progress: ReadProgress | None = None
-        self.version = self.n_ended = 0
+        self.version = self.n_ended = self.n_unlisted = 0
         self.now = now
         self.on_change: Callable[[], None] | None = None
         self.on_queue_change: Callable[[], None] | None = None
@@ -251,6 +252,12 @@ class RunStore:
         """Add ended batches that the node does not list, the newest first."""
         self._batches.add_older(batches)
         self._commit()
+
+    def set_n_unlisted(self, n: int) -> None:
+        """Set the number of batches with stored episodes that ``batches`` lacks."""
+        if n != self.n_unlisted:
+            self.n_unlisted = n
+            self._commit()
 
     def batches_without_totals(self) -> list[str]:
         """Return the ids of the batches that have ended while the console did not follow them."""

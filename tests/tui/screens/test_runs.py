@@ -277,6 +277,8 @@ def test_a_long_queue_keeps_what_runs_and_names_the_number_of_all_that_wait() ->
     tree.update(store)
     assert [row.run_id for row in tree.rows] == [batch_id(n) for n in range(201)]
     assert "600 waiting · the last 400 of them are not listed" in line_text(runs_summary(store, tree, "esc", 200))
+    store.set_n_unlisted(1300)
+    assert "1,300 older batches not listed; Episodes has theirs" in line_text(runs_summary(store, tree, "esc", 200))
     store.apply_batches([batch_state(n, "queued", env=f"Env{n}") for n in range(1000, 1300)])
     tree.update(store)
     assert len(tree.rows) == MAX_BATCHES

@@ -59,6 +59,7 @@ def test_ended_batches_of_commands_without_a_node_are_found(workspace: Workspace
     playing.start()
     library = StateDirLibrary(lambda: tmp_path)
     found = library.unlisted_batches([listed])
+    assert library.n_unlisted([listed, "unknown"]) == 3
     library.close()
     playing.end()
     assert [(state.batch_id, state.status, state.n_done, state.n_planned) for state in found] == [
