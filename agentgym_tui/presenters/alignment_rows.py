@@ -16,7 +16,7 @@ from agentgym_tui.state.episode_list import ListedEpisode
 from runner.results.alignment import AlignedEpisodes, AlignedStep, word_segments
 
 ALIGNED_COLUMNS: Final = (
-    Column("#", 5, right=True),
+    Column("#", 7, right=True),
     Column("action", None, min_width=24),
     Column("differs", 28, rank=1),
     Column("reward", 15, right=True, rank=2),
@@ -43,7 +43,7 @@ class AlignedRows(TextSource):
     def line(self, index: int, width: int) -> Line:
         """Return the cells of a step."""
         step = self._aligned.steps[index]
-        number = format_count(step.index)
+        number = trusted(str(step.index))
         is_first = index == self._aligned.divergence
         tone: Tone = "plain" if step.differences else "dim"
         rewards = " / ".join(format_reward(side.reward) if side else "-" for side in (step.left, step.right))
@@ -103,7 +103,7 @@ def _summary_cell(aligned: AlignedEpisodes | None, width: int) -> Cell:
     if aligned.divergence is None:
         text = fill_in("no difference in {}", steps)
     else:
-        first = format_count(aligned.steps[aligned.divergence].index)
+        first = trusted(str(aligned.steps[aligned.divergence].index))
         text = fill_in("{} of {} differ, the first is step {}", format_count(n), steps, first)
     if aligned.reset_differs:
         text = join([trusted("the first observations differ · "), text])

@@ -61,7 +61,7 @@ class HitRows(TextSource):
         return [
             Cell(environment_text(episode.env) if episode else trusted("")),
             Cell(format_count(episode.task_index) if episode else trusted("")),
-            Cell(RESET if step is None else format_count(step)),
+            Cell(RESET if step is None else trusted(str(step))),
             Cell(trusted(found.hit.kind), "dim"),
             Cell(flag_unsafe(sanitize_line(text, MAX_LINE), text if has_unsafe_chars(text) else None)),
             Cell(sanitize_line(found.episode_id, 26) if is_first else trusted(""), "dim"),

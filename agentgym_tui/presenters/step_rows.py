@@ -22,7 +22,7 @@ from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
 from runner.types import ActionContent
 
 STEP_COLUMNS: Final = (
-    Column("#", 4, right=True),
+    Column("#", 6, right=True),
     Column("action", None, min_width=24),
     Column("reward", 8, right=True, rank=1),
     Column("done", 4, rank=3),
@@ -31,7 +31,7 @@ STEP_COLUMNS: Final = (
     Column("tokens", 11, right=True, rank=5),
 )
 
-_NUMBER_WIDTH: Final = 8
+_NUMBER_WIDTH: Final = 10
 """Total width of the step number, the space before the action, and the warning sign for unsafe characters."""
 
 
@@ -141,7 +141,7 @@ def _step_row(step: StepState, shown: str, unsafe: str | None, *, is_noted: bool
         else UNKNOWN
     )
     return [
-        Cell(format_count(step.index), "dim"),
+        Cell(trusted(str(step.index)), "dim"),
         action,
         Cell(format_reward(step.reward), _reward_tone(step.reward)),
         Cell(trusted("done"), "accent") if step.done else Cell(trusted("")),

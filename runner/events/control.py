@@ -27,7 +27,11 @@ from runner.types.fields import (
     WaitingSeconds,
 )
 from runner.types.machine import Machine
-from runner.types.notes import Note
+from runner.types.notes import MAX_STEP, Note
+
+MAX_OFFSET: Final = 2**53
+"""Maximum offset in a file; every client's numbers hold it exactly."""
+Step: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_STEP)]
 
 
 class TargetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -74,7 +78,7 @@ class EpisodeArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Episode file to read, and the offset of the requested chunk."""
 
     episode_id: EpisodeId
-    offset: Annotated[int, Meta(description="offset in bytes from the start of the file")] = 0
+    offset: Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="offset in bytes from the start of the file")] = 0
 
 
 _Tags: TypeAlias = Annotated[list[str], Meta(max_length=50)]
@@ -87,7 +91,7 @@ class AnnotateArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """
 
     episode_id: EpisodeId
-    step: Annotated[int | None, Meta(description="index of the timestep; null: the whole episode")] = None
+    step: Annotated[Step | None, Meta(description="index of the timestep; null: the whole episode")] = None
     add: Annotated[_Tags, Meta(description="tags to add: 1 to 64 printable characters without spaces and commas")] = (
         msgspec.field(default_factory=list)
     )
@@ -104,7 +108,7 @@ class SubmitActionArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     """Action for an episode with a human agent."""
 
     episode_id: EpisodeId
-    step: Annotated[int, Meta(description="index of the timestep")]
+    step: Annotated[Step, Meta(description="index of the timestep")]
     action: Annotated[str, Meta(description="the action's text")]
 
 

@@ -55,7 +55,7 @@ class EpisodeFiles:
             if (cached := self._cached(path, stamp)) is None:
                 return self._read_whole(path, stamp, offset)
             with path.open("rb") as file:
-                file.seek(offset if 0 <= offset < stamp[0] else stamp[0])
+                file.seek(min(offset, stamp[0]))
                 return EpisodeChunk(total=stamp[0], sha256=cached.sha256, data=file.read(CHUNK_BYTES))
         except OSError as exc:
             raise StoreError(
@@ -82,7 +82,7 @@ class EpisodeFiles:
             data = self._store.read(path)
             with self._lock:
                 self._archived = (path, data) if len(data) <= MAX_KEPT_BYTES else (None, b"")
-        part = data[offset : offset + CHUNK_BYTES] if offset >= 0 else b""
+        part = data[offset : offset + CHUNK_BYTES]
         return EpisodeChunk(total=len(data), sha256=hashlib.sha256(data).hexdigest(), data=part)
 
     def _read_whole(self, path: Path, stamp: tuple[int, int], offset: int) -> EpisodeChunk:
@@ -92,7 +92,7 @@ class EpisodeFiles:
             self._hashes[path] = _CachedHash(stamp, sha256)
             if len(self._hashes) > self._max_cached_hashes:
                 self._hashes.popitem(last=False)
-        part = data[offset : offset + CHUNK_BYTES] if offset >= 0 else b""
+        part = data[offset : offset + CHUNK_BYTES]
         return EpisodeChunk(total=len(data), sha256=sha256, data=part)
 
     def _cached(self, path: Path, stamp: tuple[int, int]) -> _CachedHash | None:

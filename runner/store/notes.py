@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from runner.errors import StoreError
-from runner.types.notes import MAX_NOTE_CHARS, MAX_PER_EPISODE, MAX_TAG_CHARS, Kind, Note, NoteChange
+from runner.types.notes import MAX_NOTE_CHARS, MAX_PER_EPISODE, MAX_STEP, MAX_TAG_CHARS, Kind, Note, NoteChange
 from runner.util.clock import Clock, is_ulid, new_ulid
 from runner.util.display_text import is_unsafe
 from runner.util.files import file_lock, make_folder
@@ -27,7 +27,6 @@ from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, open_database, tra
 
 FILE_NAME: Final = "notes.sqlite"
 BUSY_TIMEOUT_S: Final = 5.0
-MAX_STEP: Final = 2**62
 
 _COLUMNS = "id, episode_id, step, kind, text, at, author"
 _SCHEMA = SqliteSchema(

@@ -12,6 +12,8 @@ MAX_TAG_CHARS: Final = 64
 MAX_NOTE_CHARS: Final = 4000
 MAX_PER_EPISODE: Final = 200
 """Maximum number of tags and notes of one episode and its steps."""
+MAX_STEP: Final = 2**62
+"""Exclusive limit of the index of a step."""
 
 Kind: TypeAlias = Literal["tag", "note"]
 

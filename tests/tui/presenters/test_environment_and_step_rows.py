@@ -4,7 +4,7 @@ import subprocess
 import sys
 from typing import Any
 
-from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.cells import Line, arrange_columns, fit_row
 from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, NAME_WIDTH, EnvironmentRows
 from agentgym_tui.presenters.episode_rows import EpisodeRows
 from agentgym_tui.presenters.number_format import UNKNOWN
@@ -110,6 +110,13 @@ def test_a_step_row_shows_action_reward_and_cost() -> None:
     assert cell_texts(rows, 2)[2:4] == ["1", "done"]
     assert cell_texts(StepRows(episode(0, steps=[step(0, refused=True)])), 0)[1].startswith("✗ refused: ")
     assert len(cell_texts(rows, 0)) == len(STEP_COLUMNS)
+
+
+def test_steps_with_high_numbers_are_told_apart() -> None:
+    rows = StepRows(episode(0, steps=[step(10_000), step(10_001)], rounds=10_002))
+    layout = arrange_columns(STEP_COLUMNS, 80)
+    shown = ["".join(text for text, _ in fit_row(rows.line(n, 80), STEP_COLUMNS, layout, 80)) for n in (1, 2)]
+    assert [text.split()[0] for text in shown] == ["10000", "10001"]
 
 
 def test_missing_steps_and_the_streaming_step_have_rows() -> None:

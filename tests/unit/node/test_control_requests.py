@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ulid import ULID
 
 from runner.batch.spec import BatchSpec
+from runner.batch.workspace import Workspace
 from runner.events.control import ERRORS, ControlReply, ControlRequest, Op
 from runner.node import batch_queue
 from runner.node.batch_queue import BatchQueue, QueuedBatch, QueueFull
@@ -27,6 +28,7 @@ from runner.node.control_requests import (
 )
 from runner.node.handlers import ControlHandler
 from runner.util.display_text import one_line
+from tests.support.episodes import RecordedEpisode
 
 KEYS = st.sampled_from(["id", "op", "args", "envs", "batch_id", "x", ""]) | st.text(max_size=3)
 JSON_VALUES = st.recursive(
@@ -185,6 +187,21 @@ def test_a_number_out_of_range_is_rejected_with_its_bound(
     assert error["code"] == "refused"
     assert bound in error["message"]
     assert send_request("list")["result"]["batches"] == []
+
+
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [
+        *(("episode", {"offset": offset}) for offset in (-1, 2**53 + 1, 10**4000)),
+        *(("annotate", {"step": step, "remove": ["tag"]}) for step in (-1, 2**62, 10**4000)),
+    ],
+)
+def test_a_step_or_an_offset_out_of_range_is_a_bad_request(
+    workspace: Workspace, send_request: Callable[..., Any], op: str, args: dict[str, Any]
+) -> None:
+    episode = RecordedEpisode(workspace.store, workspace.index).record_episode()
+    error = send_request(op, episode_id=episode.episode_id, **args)["error"]
+    assert (error["code"], "`int`" in error["message"]) == ("bad_request", True), error
 
 
 def test_the_largest_numbers_are_accepted(send_request: Callable[..., Any]) -> None:

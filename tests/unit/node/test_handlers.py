@@ -127,7 +127,7 @@ def test_a_changed_file_is_hashed_again_and_a_deleted_file_is_rejected(
     chunk = send_request("episode", episode_id=path.stem, offset=2)["result"]
     assert (chunk["total"], chunk["sha256"]) == (7, hashlib.sha256(b"another").hexdigest())
     assert base64.b64decode(chunk["data"]) == b"other"
-    for offset in (-1, 7, 2**62):
+    for offset in (7, 2**53):
         assert send_request("episode", episode_id=path.stem, offset=offset)["result"]["data"] == ""
     path.unlink()
     assert "cannot be read" in send_request("episode", episode_id=path.stem)["error"]["message"]
