@@ -22,7 +22,7 @@ from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
 from runner.types import ActionContent
 
 STEP_COLUMNS: Final = (
-    Column("#", 6, right=True),
+    Column("#", 4, right=True),
     Column("action", None, min_width=24),
     Column("reward", 8, right=True, rank=1),
     Column("done", 4, rank=3),
@@ -31,12 +31,12 @@ STEP_COLUMNS: Final = (
     Column("tokens", 11, right=True, rank=5),
 )
 
-_NUMBER_WIDTH: Final = 10
+_NUMBER_WIDTH: Final = 8
 """Total width of the step number, the space before the action, and the warning sign for unsafe characters."""
 
 
 class StepRows:
-    """Steps of an episode as rows of ``STEP_COLUMNS``; consecutive steps that were not received form one row, a gap.
+    """Steps of an episode as rows of ``columns``; consecutive steps that were not received form one row, a gap.
 
     While the model answers in a running episode, the last row shows the streaming answer of the step in progress.
 
@@ -62,6 +62,11 @@ class StepRows:
             next_index = episode.rounds
         self._streaming = episode.streaming if episode.running else None
         self._next_index = next_index
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """``STEP_COLUMNS``, the first with room for the highest step number."""
+        return (STEP_COLUMNS[0]._replace(width=max(4, len(str(self._next_index)))), *STEP_COLUMNS[1:])
 
     def __len__(self) -> int:
         """Return the number of rows: steps, gaps, and the step in progress if there is one."""

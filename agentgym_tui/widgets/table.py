@@ -51,6 +51,11 @@ class Table(LineList):
         self._columns = tuple(columns)
         self._layout: tuple[int, ColumnLayout] = (-1, ())
 
+    def set_columns(self, columns: Sequence[Column]) -> None:
+        """Use other columns from the next drawing on."""
+        if self._columns != (columns := tuple(columns)):
+            self._columns, self._layout = columns, (-1, ())
+
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
         """Return the column titles."""
         return header_row(self._columns, self.visible_columns(width))

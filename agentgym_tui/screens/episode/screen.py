@@ -325,7 +325,9 @@ class EpisodeScreen(ReadingScreen):
         """Show an episode; select the first step of a newly opened episode, but the last step of a running one."""
         running = loaded.episode.running
         self._show_heading(trusted("file not available here" if loaded.missing_reason else ""))
-        self._steps.show(StepRows(loaded.episode), follow=running if is_new or not running else None)
+        rows = StepRows(loaded.episode)
+        self._steps.set_columns(rows.columns)
+        self._steps.show(rows, follow=running if is_new or not running else None)
         if is_new and not running:
             self._steps.move_to(0)
         self._views.show(self._key, loaded)

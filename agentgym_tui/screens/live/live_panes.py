@@ -192,7 +192,12 @@ class StepsPane(LivePane):
     def update(self, state: LiveState) -> None:
         """Show the rows of the steps."""
         episode, store = state.episode, state.store
-        self.table.show(FixedLines(()) if episode is None else StepRows(episode, lambda: store.answer_wait_s(episode)))
+        if episode is None:
+            self.table.show(FixedLines(()))
+            return
+        rows = StepRows(episode, lambda: store.answer_wait_s(episode))
+        self.table.set_columns(rows.columns)
+        self.table.show(rows)
 
     def unsafe_text(self, state: LiveState) -> str | None:
         """Return the raw text of the selected step, else of the episode, if sanitizing changes it."""

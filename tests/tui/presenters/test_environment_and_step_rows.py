@@ -114,8 +114,8 @@ def test_a_step_row_shows_action_reward_and_cost() -> None:
 
 def test_steps_with_high_numbers_are_told_apart() -> None:
     rows = StepRows(episode(0, steps=[step(10_000), step(10_001)], rounds=10_002))
-    layout = arrange_columns(STEP_COLUMNS, 80)
-    shown = ["".join(text for text, _ in fit_row(rows.line(n, 80), STEP_COLUMNS, layout, 80)) for n in (1, 2)]
+    layout = arrange_columns(rows.columns, 80)
+    shown = ["".join(text for text, _ in fit_row(rows.line(n, 80), rows.columns, layout, 80)) for n in (1, 2)]
     assert [text.split()[0] for text in shown] == ["10000", "10001"]
 
 
