@@ -292,7 +292,7 @@ class BatchQueue:
         if is_damaged or self.is_incomplete:
             self.notice = _describe_loss(self._path, n_lost=len(lost), n_ended=len(ended), n_damaged=n_damaged)
             if self.is_incomplete:
-                self.notice += "; batches.jsonl had lost batches, too: those without a stored episode are not listed"
+                self.notice += "; batches.jsonl was damaged, too: lost batches without a stored episode are not listed"
             logger.warning("%s", self.notice)
 
     def _record(self, connection: sqlite3.Connection, batches: Iterable[QueuedBatch]) -> None:

@@ -358,6 +358,34 @@ def test_a_queue_lost_with_its_journal_is_restored_from_the_episodes(
     assert (len(states(queue)), queue.notice) == (2, None)
 
 
+@pytest.mark.parametrize("n_lines", [1, 2])
+def test_a_queue_lost_with_the_first_lines_of_its_journal_is_reported(
+    path: Path, workspace: Workspace, reopen: Callable[[], BatchQueue], n_lines: int
+) -> None:
+    played, unplayed = new_batch(2), new_batch(2)
+    with closing(BatchQueue(path)) as queue:
+        queue.add(played)
+        queue.add(unplayed)
+    play(workspace, played, 2)
+    (workspace.data_dir / "nats").mkdir()
+    journal = path.with_name("batches.jsonl")
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[n_lines:]))
+    queue = reopen()  # a journal of an earlier version has no empty first line, which alone is no loss
+    assert (len(states(queue)), queue.notice) == (2, None)
+    queue.close()
+    path.unlink()
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[n_lines:]))
+    reopen().close()  # the node was killed before it had read its episodes
+    queue = reopen()
+    assert "batches.jsonl was damaged, too" in (queue.notice or "")
+    recover_queue(queue, workspace, set())
+    assert queue.get(played.batch_id) == msgspec.structs.replace(played, status="completed", n_done=2)
+    queue.close()
+    reopened = reopen()
+    assert reopened.notice is None
+    reopened.close()
+
+
 def test_batches_that_neither_the_queue_nor_the_end_of_its_journal_has_are_restored_from_the_episodes(
     path: Path, workspace: Workspace, batches: dict[Status, str], reopen: Callable[[], BatchQueue]
 ) -> None:
