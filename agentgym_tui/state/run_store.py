@@ -193,7 +193,9 @@ class RunStore:
         is_playing = node.status in ("starting", "idle") and any(
             each.is_active and each.node == node.name for each in self._episodes.running.values()
         )
-        return node.indexing or ("running" if is_playing else node.status)
+        if is_playing:
+            return "running"
+        return node.indexing if node.status == "starting" and node.indexing else node.status
 
     def running_episodes(self) -> list[Episode]:
         """Return the episodes without an outcome, including those of lost nodes, sorted with the newest last."""

@@ -264,7 +264,9 @@ def test_a_starting_node_shows_how_many_of_its_episodes_it_has_read(run_store: R
     assert run_store.node_status(node) == "indexing 200 of 100,000"
     run_store.apply_events([live(heartbeat(indexing="indexing 400 of 100,000"))])
     assert run_store.node_status(node) == "indexing 400 of 100,000"
-    run_store.apply_events([live(heartbeat())])
+    run_store.apply_events([durable(field_status(status="idle"))])
+    assert run_store.node_status(node) == "idle"  # before the next heartbeat
+    run_store.apply_events([durable(field_status(status="starting")), live(heartbeat())])
     assert run_store.node_status(node) == "starting"
 
 
