@@ -7,7 +7,6 @@ from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from agentgym_tui.presenters.cells import Cell, Column, Line, TextSource, Tone, flag_unsafe, unsafe_texts
-from agentgym_tui.presenters.episode_rows import reward_text
 from agentgym_tui.presenters.number_format import format_count, format_duration, format_reward, pluralize
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.presenters.text_width import cut, display_width, wrap_offsets
@@ -85,7 +84,7 @@ def _episode_line(side: SafeText, episode: ListedEpisode, width: int) -> Line:
     texts = [
         fill_in("{} #{}", sanitize_line(episode.env, 40), format_count(episode.task_index)),
         sanitize_line(who, 60),
-        trusted(f"reward {reward_text(episode)}"),
+        trusted(f"reward {format_reward(episode.reward)}"),
         pluralize(episode.rounds, "round"),
         format_duration(episode.duration_s),
         sanitize_line(episode.episode_id, 26),

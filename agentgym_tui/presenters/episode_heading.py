@@ -16,18 +16,14 @@ from agentgym_tui.presenters.cells import (
     join_parts,
     line_width,
 )
-from agentgym_tui.presenters.episode_rows import (
-    format_exact,
-    reward_text,
-    reward_tone,
-    unsafe_fields,
-)
+from agentgym_tui.presenters.episode_rows import format_exact, reward_tone, unsafe_fields
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_cost,
     format_count,
     format_duration,
     format_energy,
+    format_reward,
     format_time,
     pluralize,
 )
@@ -116,7 +112,7 @@ def _task_cells(episode: ListedEpisode, room: int) -> Line:
 
 
 def _result_parts(episode: ListedEpisode) -> Iterator[Line]:
-    yield [Cell(trusted(f"reward {reward_text(episode)}"), reward_tone(episode))]
+    yield [Cell(trusted(f"reward {format_reward(episode.reward)}"), reward_tone(episode))]
     yield [Cell(pluralize(episode.rounds, "round"))]
     if episode.duration_s is not None:
         yield [Cell(format_duration(episode.duration_s))]

@@ -43,7 +43,6 @@ from agentgym_tui.state.episode_list import (
     searchable_fields,
 )
 from agentgym_tui.state.normalize import as_aware
-from runner.types import is_reward_unknown
 
 OUTCOME_WIDTH: Final = 24
 MIN_OUTCOME: Final = 9
@@ -170,7 +169,7 @@ def _row(episode: ListedEpisode, tags: Sequence[str], *, is_selected: bool = Fal
         Cell(flag_unsafe(environment_text(episode.env), unsafe_fields(episode))),
         Cell(format_exact(episode.task_index), "dim"),
         _flagged_outcome(episode),
-        Cell(reward_text(episode), reward_tone(episode)),
+        Cell(format_reward(episode.reward), reward_tone(episode)),
         Cell(format_count(episode.rounds)),
         Cell(format_duration(episode.duration_s)),
         Cell(join([tag_text(tags), trusted(" " * bool(tags)), _agent_text(episode)])),
@@ -204,12 +203,6 @@ def _agent_text(episode: ListedEpisode) -> SafeText:
     agent = sanitize_line(episode.agent, 60) or UNKNOWN
     agent_and_model = trusted(f"{agent} {sanitize_line(episode.models, 80)}") if episode.models else agent
     return join([FALLBACK_MARK, agent_and_model], " ") if episode.fallback else agent_and_model
-
-
-def reward_text(episode: ListedEpisode) -> SafeText:
-    """Return the reward of an episode; unknown where an imported episode has none."""
-    is_unknown = is_reward_unknown(episode.transport, episode.reward, unscored=episode.unscored)
-    return UNKNOWN if is_unknown else format_reward(episode.reward)
 
 
 def reward_tone(episode: ListedEpisode) -> Tone:

@@ -12,7 +12,7 @@ from agentgym_tui.presenters.result_rows import player_text, rate_text
 from agentgym_tui.presenters.text_width import fit
 from agentgym_tui.safe_text import join, sanitize_line, trusted
 from agentgym_tui.state.filtered_list import FilteredList
-from agentgym_tui.state.task_list import mean_reward, note_of
+from agentgym_tui.state.task_list import note_of
 from runner.results.task_matrix import TaskGroup
 from runner.types import Outcome
 
@@ -66,7 +66,7 @@ class MatrixRows(FilteredRows[TaskGroup]):
         return [
             Cell(format_exact(task.task_index)),
             Cell(trusted(f"{task.n_success}/{len(task.rated)}")),
-            Cell(format_reward(mean_reward(task))),
+            Cell(format_reward(task.mean_reward)),
             Cell(trusted(note_of(task)), "warn"),
             Cell(trusted(" ".join(sign_of(attempt)[0] for attempt in task.attempts))),
         ]

@@ -66,11 +66,11 @@ def _level(value: float, low: float, high: float, height: int) -> int:
 
 def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list[Line]:
     """Plot the rewards and the moving success rate of the newest scored episodes, with a legend below the plot."""
-    scored = rated_points(points)
+    scored = [point for point in rated_points(points) if point.reward is not None]
     shown = scored[-max(width - _LABEL_WIDTH, 1) :]
     if not shown or height < 1 or width <= _LABEL_WIDTH:
         return [join_parts([[Cell(trusted("no scored episodes yet"), "dim")]], width)][:height]
-    rewards = [point.reward for point in shown]
+    rewards = [point.reward for point in shown if point.reward is not None]
     low, high = value_range(rewards)
     columns = column_chart(rewards, width - _LABEL_WIDTH, max(height - 2, 1), low, high)
     labels = [format_reward(high), *[trusted("")] * (len(columns) - 2), format_reward(low)][: len(columns)]

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from runner.errors import StoreError
-from runner.store.episode_file import check_header, decode
+from runner.store.episode_file import Origin, check_header, decode, known_reward
 from runner.store.failures import row_findings
 from runner.store.flags import StepOutline
 from runner.store.index_schema import EpisodeRow, time_values
@@ -46,7 +46,7 @@ class _EpisodeSummary(EpisodeHeader, kw_only=True):
     duration_s: float
     outcome: Outcome
     success: bool
-    reward: float
+    reward: float | None
     rounds: int
     tokens: Tokens
     cost: float | None = None
@@ -56,6 +56,11 @@ class _EpisodeSummary(EpisodeHeader, kw_only=True):
     timesteps: list[_StepSummary]
     error: ErrorInfo | None = None
     evaluation: _Evaluation | None = None
+    origin: Origin | None = None
+
+    def __post_init__(self) -> None:
+        """See ``EpisodeRecord``."""
+        self.reward = known_reward(self.reward, self.origin)
 
     @property
     def unscored(self) -> bool:

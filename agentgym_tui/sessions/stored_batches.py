@@ -28,7 +28,7 @@ def read_batch_totals(source: ResultSource, batch_ids: Sequence[str]) -> list[Ba
     kinds = ", ".join(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__)
     columns = (
         f"count(*) FILTER (WHERE {IS_RATED}), count(*) FILTER (WHERE {IS_RATED} AND success), "
-        f"count(*) FILTER (WHERE outcome = 'error'), total(reward) FILTER (WHERE {IS_RATED}), sum(cost), "
+        f"count(*) FILTER (WHERE outcome = 'error'), avg(reward) FILTER (WHERE {IS_RATED}), sum(cost), "
         f"json_group_array(DISTINCT models), {kinds}"
     )
     times = {row[0]: row[1:] for row in _grouped(source, "min(started_at), max(ended_at)", batch_ids[-MAX_TIMED:])}

@@ -30,7 +30,7 @@ class BatchTotals(NamedTuple):
     n_rated: int
     n_success: int
     n_errors: int
-    reward: float
+    mean_reward: float | None
     tokens: Tokens
     cost: float | None
     models: list[str]
@@ -225,7 +225,7 @@ class BatchRegistry:
             batch.ended_at = batch.ended_at or (total.ended_at if batch.status in _FINISHED else None)
             if batch.mean_reward is None:
                 batch.n_rated, batch.n_success, batch.n_errors = total.n_rated, total.n_success, total.n_errors
-                batch.mean_reward = total.reward / total.n_rated if total.n_rated else None
+                batch.mean_reward = total.mean_reward
                 batch.tokens, batch.cost = total.tokens, total.cost
                 batch.reported_models = clip_optional(join_models(batch.model, total.models))
 

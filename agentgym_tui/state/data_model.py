@@ -201,7 +201,7 @@ class Episode(msgspec.Struct):
     paused: bool = False
     outcome: Outcome | None = None
     success: bool | None = False
-    reward: float = 0.0
+    reward: float | None = 0.0
     rounds: int = 0
     duration_s: float | None = None
     tokens: Tokens = msgspec.field(default_factory=Tokens)

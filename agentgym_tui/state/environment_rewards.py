@@ -20,6 +20,7 @@ class RewardPoint(NamedTuple):
     """Reward of a finished episode.
 
     Attributes:
+        reward: None if it is not known.
         success: whether the episode solved its task; None if that is not known: then it is in no rate.
         rated: whether the episode counts for rates and means; False for the outcomes in ``UNRATED_OUTCOMES``, and for
             unscored episodes.
@@ -30,7 +31,7 @@ class RewardPoint(NamedTuple):
     """
 
     episode_id: str
-    reward: float
+    reward: float | None
     success: bool | None
     rated: bool
     agent: str = ""

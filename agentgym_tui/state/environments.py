@@ -121,7 +121,7 @@ class EnvironmentRegistry:
 def _reward_point(episode: Episode | EpisodeRow) -> RewardPoint:
     return RewardPoint(
         episode_id=episode.episode_id,
-        reward=clamp_finite(episode.reward),
+        reward=None if episode.reward is None else clamp_finite(episode.reward),
         success=episode.success,
         rated=episode.outcome not in UNRATED_OUTCOMES and not episode.unscored,
         agent=clip_name(episode.agent),

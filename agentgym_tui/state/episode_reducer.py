@@ -77,7 +77,7 @@ class EpisodeResult(Protocol):
     @property
     def success(self) -> bool | None: ...  # noqa: D102
     @property
-    def reward(self) -> float: ...  # noqa: D102
+    def reward(self) -> float | None: ...  # noqa: D102
     @property
     def rounds(self) -> int: ...  # noqa: D102
     @property
@@ -195,7 +195,8 @@ def set_field(episode: Episode, field_name: str, value: object) -> None:
 
 def record_result(episode: Episode, result: EpisodeResult) -> None:
     """Copy the result to an episode and mark the episode as ended."""
-    episode.success, episode.reward = result.success, clamp_finite(result.reward)
+    episode.success = result.success
+    episode.reward = None if result.reward is None else clamp_finite(result.reward)
     episode.rounds = clamp_count(result.rounds)
     episode.duration_s, episode.unscored = result.duration_s, result.unscored
     episode.n_missing = max(episode.n_missing, count_missing_steps(episode))

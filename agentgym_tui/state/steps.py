@@ -115,7 +115,7 @@ def recompute_totals(episode: Episode) -> None:
 def add_totals(episode: Episode, steps: Sequence[StepState]) -> None:
     """Add new steps, already in the episode, to the reward, tokens and cost of a running episode; update its rounds."""
     episode.rounds = len(episode.steps)
-    episode.reward = clamp_finite(sum([step.reward for step in steps], episode.reward))
+    episode.reward = clamp_finite(sum([step.reward for step in steps], episode.reward or 0.0))
     episode.tokens = sum([step.tokens for step in steps if step.tokens], episode.tokens)
     if costs := [step.cost for step in steps if step.cost is not None]:
         episode.cost = clamp_finite(sum(costs, episode.cost or 0.0))

@@ -72,16 +72,10 @@ def note_of(task: TaskGroup) -> str:
     return "all truncated" if task.all_truncated else ""
 
 
-def mean_reward(task: TaskGroup) -> float | None:
-    """Return the mean reward of the rated attempts; None without any."""
-    rated = task.rated
-    return sum(attempt.reward for attempt in rated) / len(rated) if rated else None
-
-
 _MATRIX_RANKS: Final[Mapping[str, Callable[[TaskGroup], Rank | None]]] = {
     "task": lambda task: number_rank(task.task_index),
     "success": lambda task: number_rank(task.success_rate),
-    "reward": lambda task: number_rank(mean_reward(task)),
+    "reward": lambda task: number_rank(task.mean_reward),
     "note": lambda task: text_rank(note_of(task)),
     "attempts": lambda task: number_rank(len(task.attempts)),
 }
@@ -116,7 +110,7 @@ CLUSTER_FIELDS: Final[FieldSet[Cluster]] = FieldSet(
 MATRIX_FIELDS: Final[FieldSet[TaskGroup]] = FieldSet(
     ("task", "number", "index of the task", lambda task: task.task_index),
     ("success", "number", "success rate from 0 to 1", lambda task: task.success_rate),
-    ("reward", "number", "mean reward", mean_reward),
+    ("reward", "number", "mean reward", lambda task: task.mean_reward),
     ("attempts", "number", "number of attempts", lambda task: len(task.attempts)),
     ("note", "text", "why it is useless for training", note_of),
     values={"note": ("zero variance", "all truncated", "zero, truncated")},

@@ -179,7 +179,7 @@ class _Sums:
         if record.outcome not in UNRATED and not record.unscored:
             self.n_rated += 1
             self.n_success += record.success
-            self._reward += record.reward
+            self._reward += record.reward or 0.0
             self._rounds += record.rounds
 
     def add_answers(self, record: EpisodeRecord) -> None:

@@ -24,7 +24,7 @@ from runner.store.failures import flag_names, parse_line
 from runner.store.index_opening import open_index_to_read
 from runner.store.index_schema import EpisodeRow
 from runner.store.passages import PassageKind, TextPattern, find_hits
-from runner.types import is_reward_unknown, split_models
+from runner.types import split_models
 from runner.util.amounts import format_amount
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
@@ -155,14 +155,9 @@ def _print(rows: Iterator[EpisodeRow], currency: str, *, as_json: bool) -> None:
 def _as_json(row: EpisodeRow) -> dict[str, object]:
     cause, action, observation = parse_line(row.failure or "")
     failure = {"cause": cause, "action": action, "observation": observation, "step": row.failed_step}
-    fields = msgspec.structs.asdict(row) | {"reward": _reward(row), "models": split_models(row.models)}
+    fields = msgspec.structs.asdict(row) | {"models": split_models(row.models)}
     del fields["failed_step"]
     return {**fields, "flags": flag_names(row.flags), "failure": failure if row.failure else None}
-
-
-def _reward(row: EpisodeRow) -> float | None:
-    """Return the reward of an episode; None where an imported episode has none."""
-    return None if is_reward_unknown(row.transport, row.reward, unscored=row.unscored) else row.reward
 
 
 def _line(row: EpisodeRow, currency: str) -> str:
@@ -173,7 +168,7 @@ def _line(row: EpisodeRow, currency: str) -> str:
         f"{one_line(row.env, 40):<10}",
         f"{one_line(agent, 60):<20}",
         f"{row.outcome:<11}",
-        f"{format_number(_reward(row)):>7}",
+        f"{format_number(row.reward):>7}",
         f"{pluralize(row.rounds, 'round'):>9}",
         f"{row.duration_s:.1f} s",
         "" if row.cost is None else format_amount(row.cost, currency),

@@ -91,13 +91,12 @@ def _task_cells(task: TaskGroup) -> tuple[str, ...]:
     marks = " ".join(map(_mark, task.attempts[:MAX_COLUMNS]))
     more = len(task.attempts) - MAX_COLUMNS
     rated = task.rated
-    reward = sum(attempt.reward for attempt in rated) / len(rated) if rated else None
     notes = ["zero variance"] * task.zero_variance + ["all truncated"] * task.all_truncated
     return (
         str(task.task_index),
         marks + (f" and {more} more" if more > 0 else ""),
         f"{task.n_success}/{len(rated)}",
-        format_number(reward),
+        format_number(task.mean_reward),
         ", ".join(notes),
     )
 

@@ -1,8 +1,9 @@
 """AgentGym's own formats: AgentTraj for supervised training, and the rollout log of AgentGym-RL.
 
-Sources: the data set AgentTraj-L and the inference output of AgentGym, whose items have a reward, too; and
-``verl/agent_trainer`` of AgentGym-RL, which logs the rollouts of each training step per rank. Both begin with the
-prompt and the reply ``Ok.``, which is not trained on.
+Sources: the data set AgentTraj-L and the inference output of AgentGym, whose items have a reward, too; the
+output of its evaluator, with roles and a success of 0 or 1; and ``verl/agent_trainer`` of AgentGym-RL, which logs the
+rollouts of each training step per rank. All begin with the prompt and the reply ``Ok.``, which is not trained on. The
+outcome is a field of our own.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
-from runner.formats.drafts import Draft, Transcript
-from runner.formats.foreign_values import UnreadableItem, name_of, number_of
-from runner.formats.format import NOTHING_LEFT_OUT, Format, Reader
+from runner.formats.drafts import Draft, Transcript, labelled_draft, named_task, result_fields
+from runner.formats.foreign_values import UnreadableItem, name_of
+from runner.formats.format import NOTHING_LEFT_OUT, Format, LeftOut, Reader
 from runner.formats.output import Output
 from runner.formats.reading import Place
 from runner.formats.recognition import Head
 from runner.formats.writers import ArrayEncoder, ArrayWriter
-from runner.plugins import ENVS, canonical_name, is_registered
 from runner.store.episode_file import EpisodeRecord
 from runner.types import Action, Message
 from runner.util.json_accessors import as_dict, as_list, as_text
@@ -36,19 +38,28 @@ def encode_agenttraj(episode: EpisodeRecord) -> dict[str, Any]:
     for speaker, text, trained in _exchanges(episode):
         loss = trained if speaker == "gpt" else None
         items.append({"from": speaker, "loss": loss, "value": text})
-    return {"item_id": item_id(episode), "conversations": items, "reward": episode.reward}
+    return {"item_id": item_id(episode), "conversations": items, **result_fields(episode)}
 
 
 def encode_rollout(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return an item of a rollout log: its id is a number, and its score is the reward of the last step."""
+    """Return an item of a rollout log: its id is a number, and its score is the reward of the last step, if known."""
     roles = {"human": "user", "gpt": "assistant"}
     items = [{"role": roles[speaker], "content": text} for speaker, text, _ in _exchanges(episode)]
-    return {"item_id": episode.task_index, "conversations": items, "reward": episode.timesteps[-1].reward}
+    result = result_fields(episode)
+    if "reward" in result:
+        result["reward"] = episode.timesteps[-1].reward
+    return {"item_id": episode.task_index, "conversations": items, **result}
 
 
 def item_id(episode: EpisodeRecord) -> str:
-    """Return the id of a task as AgentGym writes it, e.g. ``babyai_17``."""
-    return f"{episode.env.lower()}_{episode.task_index}"
+    """Return the id of a task as AgentGym writes it, e.g. ``lmrlgym_maze_17``.
+
+    Raises:
+        LeftOut: AgentGym's filter of items, ``agentevol_filter.py``, does not know the environment, and fails.
+    """
+    if (name := ITEM_NAMES.get(episode.env)) is None:
+        raise LeftOut("AgentGym's filter does not know its environment")
+    return f"{name}_{episode.task_index}"
 
 
 def _exchanges(episode: EpisodeRecord) -> list[tuple[str, str, bool]]:
@@ -80,37 +91,64 @@ class RolloutWriter:
         return NOTHING_LEFT_OUT
 
 
+ITEM_NAMES = {
+    **{"WebShop": "webshop", "ALFWorld": "alfworld", "TextCraft": "textcraft", "SciWorld": "sciworld"},
+    **{"SQLGym": "sqlgym", "Wordle": "lmrlgym_wordle", "Maze": "lmrlgym_maze", "BabyAI": "babyai"},
+    **{"Weather": "weather", "Movie": "movie", "Todo": "todo"},
+}
+"""Names in ids of items, by the environments that AgentGym's filter knows."""
+_ENVS = {name: env for env, name in ITEM_NAMES.items()}
 THRESHOLDS = {"sciworld": 99.0, "babyai": 0.0}
 """Reward above which AgentEvol counts an episode of an environment as a success; in the others above 0.99."""
+_TRIAL = "trial_T"
+"""Part of the names of ALFWorld's trials, which end in a time."""
 _ITEM_ID = re.compile(r"(?P<env>.+)_(?P<task>[0-9]{1,9})", re.ASCII | re.DOTALL)
 
 
 def decode_agenttraj(value: object, place: Place) -> Iterator[Draft]:
     """Yield the episode of an item of AgentTraj; it succeeded if its reward is above the threshold of AgentEvol."""
     fields = as_dict(value)
-    item, reward = as_text(fields.get("item_id")), number_of(fields.get("reward"))
+    yield _draft(fields, _transcript(fields, {"human": "user", "gpt": "assistant"}, "from", "value"))
+
+
+def _draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
+    """Return the draft of an item with an id such as ``babyai_17``, or the name of a trial of ALFWorld."""
+    item, draft = as_text(fields.get("item_id")), labelled_draft(fields, transcript)
     match = _ITEM_ID.fullmatch(item)
-    env = match["env"] if match else ""
-    yield Draft(
-        transcript=_transcript(fields, {"human": "user", "gpt": "assistant"}, "from", "value"),
-        id=name_of(item),
-        env=canonical_name(ENVS, env) if env and is_registered(ENVS, env) else env,
-        task=int(match["task"]) if match else item,
-        reward=reward,
-        success=None if reward is None else reward > THRESHOLDS.get(env.lower(), 0.99),
-    )
+    env, task = (match["env"], int(match["task"])) if match else ("", item)
+    if _TRIAL in item:
+        env, task = "alfworld", named_task(item)
+    success = draft.success
+    if success is None and draft.outcome is None and draft.reward is not None:
+        success = draft.reward > THRESHOLDS.get(env.lower(), 0.99)
+    return msgspec.structs.replace(draft, id=name_of(item), env=_env_of(env), task=task, success=success)
+
+
+def _env_of(name: str) -> str:
+    from runner.envs.http.dialects import dialect_for  # slow to import
+
+    if (known := _ENVS.get(name.lower())) is not None:
+        return known
+    dialect = dialect_for(name)
+    return name if dialect is None else dialect.name
 
 
 def decode_rollout(value: object, place: Place) -> Iterator[Draft]:
-    """Yield the episode of an item of a rollout log; its reward is that of the last step."""
+    """Yield the episode of an item of a rollout log, or of the output of AgentGym's evaluator, whose ids are texts.
+
+    Its reward is that of the last step.
+    """
     fields = as_dict(value)
     index = fields.get("item_id")
-    yield Draft(
-        transcript=_transcript(fields, {"user": "user", "assistant": "assistant"}, "role", "content"),
+    transcript = _transcript(fields, {"user": "user", "assistant": "assistant"}, "role", "content")
+    if isinstance(index, str):
+        yield _draft(fields, transcript)
+        return
+    yield msgspec.structs.replace(
+        labelled_draft(fields, transcript),
         id=str(index)[:20],
         env="agentgym-rl",
         task=index if type(index) is int else None,
-        reward=number_of(fields.get("reward")),
         missing=["environment", "rewards of the steps before the last"],
     )
 

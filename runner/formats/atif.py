@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from runner.formats.atif_reader import READER, TITLE
 from runner.formats.conversation import Turn, parsed_arguments, read_conversation, tool_calls_of
+from runner.formats.drafts import result_fields
 from runner.formats.foreign_values import EXTRA
 from runner.formats.format import Format, LeftOut
 from runner.formats.training import step_tokens, unfinished_tokens, usable_logprobs
@@ -34,14 +35,14 @@ _T = TypeVar("_T")
 
 _EPISODE_EXTRA = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "mode", "task_index", "seed"),
-    *("attempt", "outcome", "success", "reward", "duration_s", "paused_s", "evaluation", "n_planned"),
+    *("attempt", "duration_s", "paused_s", "evaluation", "n_planned", "cost", "tokens"),
 )
 
 
 class _StepExtra(msgspec.Struct, kw_only=True):
     """Our own fields of a step, see ``StepExtra``; those that are unset are not written."""
 
-    reward: float
+    reward: float | UnsetType = UNSET
     done: bool
     valid: bool
     actor: str | UnsetType = UNSET
@@ -111,7 +112,7 @@ def _trajectory(episode: EpisodeRecord) -> dict[str, Any]:
     if not steps:
         raise LeftOut("it has no message, and ATIF needs one step")
     extra = {name: getattr(episode, name) for name in _EPISODE_EXTRA}
-    extra |= {"started_at": episode.started_at, "ended_at": episode.ended_at}
+    extra |= result_fields(episode) | {"started_at": episode.started_at, "ended_at": episode.ended_at}
     extra["unfinished_sequences"] = unfinished_tokens(episode) or None
     return {
         "schema_version": VERSION,
@@ -144,7 +145,7 @@ def _agent_step(turn: Turn, episode: EpisodeRecord, number: int, step_id: int, a
     calls, unparsed = _tool_calls(reply)
     tokens = step_tokens(episode, number)
     extra = _StepExtra(
-        reward=step.reward,
+        reward=UNSET if episode.reward is None else step.reward,
         done=step.done,
         valid=step.valid,
         actor=step.actor if step.actor != "agent" else UNSET,
@@ -218,14 +219,12 @@ def _metrics(tokens: Tokens | None, trained: TokenSequence | None) -> dict[str, 
 
 def _final_metrics(episode: EpisodeRecord, n_steps: int) -> dict[str, Any]:
     tokens = episode.tokens
-    metrics = {
+    return {
         "total_prompt_tokens": tokens.prompt,
         "total_completion_tokens": tokens.completion,
         "total_cached_tokens": tokens.cached,
         "total_steps": n_steps,
-        "extra": {EXTRA: {"cost": episode.cost}} if episode.cost is not None else None,
     }
-    return _without_none(metrics)
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

@@ -102,8 +102,8 @@ def _draft(trajectory: dict[str, Any], steps: list[Any], *, is_root: bool) -> Dr
         ended_at=known.ended_at or max(times, default=None),
         has_step_rewards=extra is not None,
         rated=is_root,
-        tokens=tokens_of(metrics, "total_prompt_tokens", "total_completion_tokens", "total_cached_tokens", ""),
-        cost=number_of(metrics.get("total_cost_usd")),
+        tokens=known.tokens or tokens_of(metrics, *_TOTALS),
+        cost=number_of(metrics.get("total_cost_usd")) if known.cost is None else known.cost,
         tools=[each for each in as_list(agent.get("tool_definitions")) if isinstance(each, dict)],
         versions=_versions(agent),
         original=trajectory if is_root else None,
@@ -115,6 +115,9 @@ _SAME: Final = (
     *("env", "data_label", "mode", "seed", "attempt", "outcome", "success", "reward", "duration_s", "paused_s"),
     *("evaluation", "error"),
 )
+
+
+_TOTALS: Final = ("total_prompt_tokens", "total_completion_tokens", "total_cached_tokens", "")
 
 
 def _versions(agent: dict[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
-from runner.formats.drafts import Draft, Transcript, add_messages, labelled_draft
+from runner.formats.drafts import Draft, Transcript, add_messages, labelled_draft, result_fields
 from runner.formats.foreign_values import UnreadableItem
 from runner.formats.format import Format, Reader
 from runner.formats.reading import Place
@@ -45,7 +45,7 @@ def encode_sharegpt(episode: EpisodeRecord) -> dict[str, Any]:
 
 
 def _origin(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return the fields that name the episode of a line, and its result."""
+    """Return the fields that name the episode of a line, and what is known of its result."""
     return {
         "episode_id": episode.episode_id,
         "env": episode.env,
@@ -53,9 +53,7 @@ def _origin(episode: EpisodeRecord) -> dict[str, Any]:
         "attempt": episode.attempt,
         "agent": episode.agent,
         "model": episode.model,
-        "outcome": episode.outcome,
-        "success": episode.success,
-        "reward": episode.reward,
+        **result_fields(episode),
     }
 
 

@@ -32,6 +32,7 @@ from runner.types import (
     Tokens,
     ToolCall,
     ToolSchema,
+    is_unscored,
 )
 from runner.types.sequences import Label, Problem, TokenSequence
 from runner.util.clock import digest_ulid
@@ -39,7 +40,10 @@ from runner.util.json_accessors import as_dict, as_list, as_text
 
 _TASK_NUMBER = re.compile(r"(?:.*[_\-/])?([0-9]{1,9})", re.ASCII | re.DOTALL)
 _NO_BATCH: Final = "0" * 26
-_FULL_REWARD: Final = 1.0
+_FULL_REWARDS: Final = {"sciworld": 100}
+"""Reward of a success, by the environments where it is not 1."""
+OUTCOME: Final = "outcome"
+"""What a file lacks whose episodes are ``interrupted`` and unscored in place of an unknown outcome."""
 
 
 class Transcript:
@@ -110,7 +114,7 @@ class Draft(msgspec.Struct, kw_only=True):
         reward: the reward of the whole episode; that of each step is in its ``reward`` if ``has_step_rewards`` is set.
         success: whether it succeeded.
         rated: whether the result counts; False for a further branch of a message graph.
-        tokens: tokens of the whole episode, where its steps have none; ``cost`` likewise.
+        tokens: tokens of the whole episode; None: the sum over its steps. ``cost`` likewise.
         original: JSON value from which an export restores the original, or None.
         missing: what the file lacks, in addition to what the other fields show.
     """
@@ -211,10 +215,9 @@ def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified
         evaluation=evaluation,
         origin=Origin(format=title, id=name_of(draft.id), missing=tuple(dict.fromkeys(missing))),
     )
-    if draft.tokens is not None and record.tokens == Tokens():
-        record.tokens = draft.tokens
-    if draft.cost is not None and record.cost is None:
-        record.cost = draft.cost
+    record.reward = draft.reward
+    record.tokens = draft.tokens or record.tokens
+    record.cost = record.cost if draft.cost is None else draft.cost
     if found := draft.transcript.sequences:
         return tokenized(record, [found.get(number, []) for number in range(len(steps))], found.get(None, []))
     return record
@@ -259,8 +262,7 @@ def add_messages(transcript: Transcript, messages: object) -> None:
 
 def labelled_draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
     """Return the draft of a transcript beside which our own exports have task, agent and result."""
-    success, outcome = fields.get("success"), as_text(fields.get("outcome"))
-    task = fields.get("task_index")
+    success, outcome, task = fields.get("success"), as_text(fields.get("outcome")), fields.get("task_index")
     return Draft(
         transcript=transcript,
         id=name_of(fields.get("episode_id") or fields.get("id")),
@@ -269,13 +271,24 @@ def labelled_draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
         agent=as_text(fields.get("agent")),
         model=as_text(fields.get("model")) or None,
         reward=number_of(fields.get("reward")),
-        success=success if isinstance(success, bool) else None,
+        success=bool(success) if isinstance(success, int) else None,
         outcome=Outcome(outcome) if outcome in _OUTCOMES else None,
+        rated=fields.get("rated") is not False,
         tools=[each for each in as_list(fields.get("tools")) if isinstance(each, dict)],
     )
 
 
 _OUTCOMES: Final = frozenset(map(str, Outcome))
+
+
+def result_fields(episode: EpisodeRecord) -> dict[str, Any]:
+    """Return the result of an episode as ``labelled_draft`` reads it: only what is known of it."""
+    fields: dict[str, Any] = {}
+    if episode.origin is None or OUTCOME not in episode.origin.missing:
+        fields = {"outcome": episode.outcome, "success": episode.success}
+    if episode.reward is not None:
+        fields["reward"] = episode.reward
+    return fields | ({"rated": False} if episode.unscored else {})
 
 
 def _times(draft: Draft, modified_at: datetime, missing: list[str]) -> tuple[datetime, float]:
@@ -299,20 +312,24 @@ _LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 def _result(draft: Draft, missing: list[str]) -> tuple[Outcome, bool, bool]:
     """Return outcome, success, and whether the result counts."""
+    rated = draft.rated and not is_unscored(draft.evaluation)
     if draft.reward is None:
         missing.append("reward")
     if draft.outcome is not None:
         success = draft.outcome == Outcome.SUCCESS if draft.success is None else draft.success
-        return draft.outcome, success, draft.rated
+        return draft.outcome, success, rated
     if draft.error is not None:
-        return Outcome.ERROR, False, draft.rated
-    if draft.success is None and (draft.reward is None or not draft.rated):
-        missing.append("outcome")
+        return Outcome.ERROR, False, rated
+    if draft.success is None and (draft.reward is None or not rated):
+        missing.append(OUTCOME)
         return Outcome.INTERRUPTED, False, False
     if draft.success is None:
-        missing.append("success, which is taken from a reward of 1 or more")
-    success = (draft.reward or 0.0) >= _FULL_REWARD if draft.success is None else draft.success
-    return Outcome.SUCCESS if success else Outcome.FAILURE, success, draft.rated
+        full = _FULL_REWARDS.get(draft.env.lower(), 1)
+        missing.append(f"success, which is taken from a reward of {full} or more")
+        success = (draft.reward or 0.0) >= full
+    else:
+        success = draft.success
+    return Outcome.SUCCESS if success else Outcome.FAILURE, success, rated
 
 
 def _milliseconds(time: datetime | None) -> int:
@@ -330,7 +347,12 @@ def _task_index(draft: Draft, missing: list[str]) -> int:
         missing.append("task")
         chats = [step.chats[0] for step in draft.transcript.steps[:1]] or [draft.transcript.opening]
         task = "\0".join(as_text(message.get("content")) for message in chats[0] if message.get("role") != "assistant")
-    return int.from_bytes(hashlib.sha256(str(task).encode("utf-8", "replace")).digest()[:4], "big") >> 1
+    return named_task(str(task))
+
+
+def named_task(name: str) -> int:
+    """Return a number for the task of this name."""
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:4], "big") >> 1
 
 
 class Attempts:

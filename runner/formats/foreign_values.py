@@ -33,6 +33,8 @@ class OwnFields(msgspec.Struct, kw_only=True):
     success: bool | None = None
     duration_s: float | None = None
     evaluation: dict[str, Any] | None = None
+    cost: float | None = None
+    tokens: Tokens | None = None
 
 
 def own_fields(extra: object, kind: type[_T]) -> _T | None:

@@ -95,12 +95,15 @@ def read_episodes(source: Source, limits: Limits = LIMITS) -> Iterator[ReadEpiso
 
 def episodes_of(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode | Malformed]:
     """Yield the episodes of an item, or why it cannot be read; readers of other packages may raise anything."""
-    errors: list[BaseException] = []
-    with catch_foreign(errors.append):
+    reasons: list[str] = []  # not the errors, whose tracebacks would keep the item
+    with catch_foreign(lambda exc: reasons.append(_reason(exc))):
         yield from decoded_episodes(item, form, limits, modified_at)
-    if errors:
-        is_expected = isinstance(errors[0], UnreadableItem | ValueError)
-        yield Malformed(item.place, str(errors[0]) if is_expected else f"{type(errors[0]).__name__}: {errors[0]}")
+    if reasons:
+        yield Malformed(item.place, reasons[0])
+
+
+def _reason(exc: BaseException) -> str:
+    return str(exc) if isinstance(exc, ValueError) else f"{type(exc).__name__}: {exc}"
 
 
 def decoded_episodes(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runner.errors import ConfigError
 from runner.formats.conversation import read_conversation, text_of
+from runner.formats.drafts import result_fields
 from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
 from runner.formats.parquet_reader import NEEDS_PYARROW, READER
@@ -94,7 +95,8 @@ def table_schema(pa: Any) -> pa.Schema:  # noqa: ANN401 - the module pyarrow
             **dict.fromkeys(("task_index", "seed", "attempt", "rounds"), whole),
             **dict.fromkeys(("started_at", "ended_at"), at),
             **dict.fromkeys(("duration_s", "episode_reward", "episode_cost"), real),
-            "success": flag,
+            **dict.fromkeys(("success", "rated"), flag),
+            **dict.fromkeys([f"episode_tokens_{kind}" for kind in Tokens.__struct_fields__], whole),
             **dict.fromkeys(("step", "tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached"), whole),
             **dict.fromkeys(("actor", "prompt", "reasoning", "reply", "action", "tool_calls", "observation"), text),
             **dict.fromkeys(("endpoint", "step_model"), text),
@@ -110,7 +112,7 @@ def table_schema(pa: Any) -> pa.Schema:  # noqa: ANN401 - the module pyarrow
 
 _SHARED = (
     *("episode_id", "batch_id", "battery_id", "node", "env", "data_label", "mode", "agent", "model", "task_index"),
-    *("seed", "attempt", "rounds", "started_at", "ended_at", "duration_s", "success"),
+    *("seed", "attempt", "rounds", "started_at", "ended_at", "duration_s"),
 )
 """Columns with the value of the episode of the same name in each row; ``_SAME`` with that of the step."""
 _SAME = ("actor", "endpoint", "reward", "valid", "refused", "model_s", "env_s", "ttft_s", "cost", "done")
@@ -121,7 +123,10 @@ def columns_of(episode: EpisodeRecord) -> dict[str, list[Any]]:
     conversation, unfinished = read_conversation(episode), unfinished_tokens(episode)
     turns, opening = conversation.turns, text_of(conversation.opening)
     shared = {name: getattr(episode, name) for name in _SHARED}
-    shared |= {"outcome": str(episode.outcome), "episode_reward": episode.reward, "episode_cost": episode.cost}
+    result = result_fields(episode)
+    shared |= {name: result.get(name) for name in ("outcome", "success")} | {"rated": not episode.unscored}
+    shared |= {"episode_reward": episode.reward, "episode_cost": episode.cost}
+    shared |= {f"episode_tokens_{kind}": getattr(episode.tokens, kind) for kind in Tokens.__struct_fields__}
     columns = {name: [value] * max(len(turns), 1) for name, value in shared.items()}
     if not turns:
         return {**columns, "prompt": [opening], "other_sequences": [_others(unfinished)]}
@@ -132,7 +137,10 @@ def columns_of(episode: EpisodeRecord) -> dict[str, list[Any]]:
         "reasoning": [turn.reply.get("reasoning_content") for turn in turns],
         "reply": [turn.reply["content"] for turn in turns],
     }
-    return {**columns, **_step_columns(episode.timesteps), **_token_columns(episode, unfinished)}
+    columns |= _step_columns(episode.timesteps)
+    if episode.reward is None:
+        del columns["reward"]
+    return {**columns, **_token_columns(episode, unfinished)}
 
 
 def _step_columns(steps: list[TimeStep]) -> dict[str, list[Any]]:

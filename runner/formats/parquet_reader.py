@@ -18,7 +18,7 @@ from runner.formats.parquet_pages import Group, check_pages, read_groups
 from runner.formats.reading import Found, Item, Limits, Malformed, Place, open_regular
 from runner.formats.recognition import Head
 from runner.store.safe_json import encode
-from runner.types import Message
+from runner.types import Message, Tokens
 from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
 
 NEEDS_PYARROW: Final = "Parquet needs the package pyarrow; install it with: pip install 'agentgym-console[parquet]'"
@@ -140,9 +140,16 @@ def decode_rows(value: object, place: Place) -> Iterator[Draft]:
         ended_at=time_of(shared.get("ended_at")),
         duration_s=duration_s,
         has_step_rewards=True,
+        tokens=_tokens(shared, "episode_tokens"),
         cost=number_of(shared.get("episode_cost")),
         missing=["system prompt", "roles of observations"],
     )
+
+
+def _tokens(row: dict[str, Any], prefix: str) -> Tokens | None:
+    if row.get(f"{prefix}_prompt") is None:
+        return None
+    return tokens_of(row, *(f"{prefix}_{kind}" for kind in ("prompt", "completion", "cached", "reasoning")))
 
 
 def _add_step(transcript: Transcript, row: dict[str, Any]) -> None:
@@ -151,9 +158,6 @@ def _add_step(transcript: Transcript, row: dict[str, Any]) -> None:
         reply["reasoning_content"] = reasoning
     if calls := tool_calls_from(decode_json(as_text(row.get("tool_calls")).encode())):
         reply["tool_calls"] = calls
-    tokens = None
-    if row.get("tokens_prompt") is not None:
-        tokens = tokens_of(row, "tokens_prompt", "tokens_completion", "tokens_cached", "tokens_reasoning")
     step = transcript.add_reply(
         reply,
         msgspec.structs.replace(
@@ -164,7 +168,7 @@ def _add_step(transcript: Transcript, row: dict[str, Any]) -> None:
         actor="human" if row.get("actor") == "human" else "agent",
         endpoint=as_text(row.get("endpoint")) or None,
         model=as_text(row.get("step_model")) or None,
-        tokens=tokens,
+        tokens=_tokens(row, "tokens"),
         **{name: number_of(row.get(name)) or 0.0 for name in ("model_s", "env_s")},
         **{name: number_of(row.get(name)) for name in ("ttft_s", "cost")},
     )

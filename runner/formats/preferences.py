@@ -39,6 +39,8 @@ class PreferenceWriter:
     def write(self, episode: EpisodeRecord) -> None:
         """Take an attempt; a pair is written when the next task begins."""
         require_steps(episode)
+        if episode.reward is None:
+            raise LeftOut("its reward is unknown")
         task = (episode.env, episode.data_label, episode.mode, episode.agent, episode.task_index)
         if task != self._task:
             self._write_pair()
@@ -80,7 +82,7 @@ def encode_pair(attempts: list[EpisodeRecord]) -> dict[str, Any]:
     if len(attempts) < 2:
         raise LeftOut("the only attempt of its task")
     better, worse = attempts
-    if better.reward <= worse.reward:
+    if _reward(better) <= _reward(worse):
         raise LeftOut("all attempts of its task have the same reward")
     chosen, rejected = (read_conversation(episode).messages() for episode in attempts)
     n = _n_equal(chosen, rejected)
@@ -102,7 +104,12 @@ def encode_pair(attempts: list[EpisodeRecord]) -> dict[str, Any]:
 
 
 def _rank(episode: EpisodeRecord) -> tuple[float, int, str]:
-    return episode.reward, -episode.rounds, episode.episode_id
+    return _reward(episode), -episode.rounds, episode.episode_id
+
+
+def _reward(episode: EpisodeRecord) -> float:
+    assert episode.reward is not None  # the writer takes no others
+    return episode.reward
 
 
 def _n_equal(chosen: list[Message], rejected: list[Message]) -> int:

@@ -41,7 +41,7 @@ class Candidate(NamedTuple):
     episode_id: str
     batch_id: str
     success: int
-    reward: float
+    reward: float | None
     rated: int
 
 
@@ -108,7 +108,7 @@ def _varied(candidates: Iterable[Candidate]) -> set[str]:
     kept: set[str] = set()
     for _, attempts in groups:
         group = list(attempts)
-        if len({attempt.reward for attempt in group if attempt.rated}) > 1:
+        if len({attempt.reward for attempt in group if attempt.rated} - {None}) > 1:
             kept.update(attempt.episode_id for attempt in group)
     return kept
 

@@ -36,7 +36,6 @@ MAX_BRANCH_IDS: Final = 1 << 22
 class TraceInfo(OwnFields, kw_only=True):
     """Our own fields of an exported trace."""
 
-    cost: float | None = None
     steps: tuple[_Step, ...] = ()
     forks: tuple[int, ...] = ()
     sequences: Any = None
@@ -54,16 +53,15 @@ def decode_trace(value: object, place: Place) -> Iterator[Draft]:
     """Yield the branches of a trace, the one with the newest message first."""
     trace = as_dict(value)
     nodes = [as_dict(node) for node in as_list(trace.get("nodes"))]
-    if not nodes:
-        raise UnreadableItem("the trace has no nodes")
     for index, node in enumerate(nodes):
         if _is_index(node) and not 0 <= node["parent"] < index:
             raise UnreadableItem(f"node {index} has node {node['parent']} as parent, which does not come before it")
     calls = {call["node"]: call for call in map(as_dict, as_list(trace.get("calls"))) if type(call.get("node")) is int}
     leaves = sorted(set(range(len(nodes))) - {node.get("parent") for node in nodes if _is_index(node)}, reverse=True)
     info = own_fields(trace.get("info"), TraceInfo)
-    if info is not None and info.forks:
-        yield _draft(trace, info, _parts(nodes, frozenset(info.forks)), nodes, calls, is_main=True, n_branches=1)
+    if not nodes or (info is not None and info.forks):
+        parts = _parts(nodes, frozenset(info.forks)) if info is not None and nodes else []
+        yield _draft(trace, info, parts, nodes, calls, is_main=True, n_branches=1)
         return
     for leaf in leaves:
         path = [_path(nodes, leaf)]
@@ -131,9 +129,11 @@ def _draft(
         versions=_versions(trace),
         missing=[_BRANCHES] if n_branches > 1 and not is_main else [],
         outcome=own.outcome or (Outcome.TIMEOUT if trace.get("is_timeout") is True else None),
-        **{name: getattr(own, name) for name in ("data_label", "mode", "seed", "success", "duration_s", "cost")},
-        attempt=own.attempt,
+        **{name: getattr(own, name) for name in _SAME},
     )
+
+
+_SAME: Final = ("data_label", "mode", "seed", "attempt", "success", "duration_s", "cost", "tokens")
 
 
 def _transcript(

@@ -191,7 +191,7 @@ class Auditor:
         group = self._groups.setdefault(group_of(candidate), _Group())
         if candidate.rated:
             group.n_rated += 1
-            group.rewards.add(candidate.reward)
+            group.rewards |= set() if candidate.reward is None else {candidate.reward}
             group.n_truncated += episode.outcome is Outcome.TRUNCATED
             group.has_tokens = group.has_tokens or has_trained
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from runner.formats.agentgym import item_id
 from runner.formats.conversation import read_conversation, received_messages, tool_calls_of
+from runner.formats.drafts import result_fields
 from runner.formats.foreign_values import EXTRA
 from runner.formats.format import NOTHING_LEFT_OUT, Format
 from runner.formats.output import Output
@@ -47,6 +47,8 @@ def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
     """Return the trace of an episode; ``info`` has the fields for which verifiers has no name."""
     added = _added_tokens(episode)
     nodes, calls, forks = _graph(episode, added)
+    key = f"{episode.env.lower()}_{episode.task_index}"
+    result = result_fields(episode)
     started, ended = episode.started_at.timestamp(), episode.ended_at.timestamp()
     model_s = sum(step.model_s for step in episode.timesteps)
     return {
@@ -55,19 +57,19 @@ def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
         "verifiers": {"version": LIBRARY_VERSION, "commit": None},
         "task": {
             "type": episode.env,
-            "data": {"idx": episode.task_index, "name": item_id(episode), "prompt": None},
-            "key": item_id(episode),
+            "data": {"idx": episode.task_index, "name": key, "prompt": None},
+            "key": key,
         },
         "agent": {"config": {"model": episode.model}, "name": episode.agent or "agent"},
         "tools": [_tool(schema) for schema in (episode.tool_schemas[0] if episode.tool_schemas else [])],
         "nodes": nodes,
         "calls": calls,
-        "rewards": {"reward": {"score": episode.reward, "weight": 1.0}},
-        "metrics": {"success": float(episode.success), "rounds": float(episode.rounds)},
+        "rewards": {} if episode.reward is None else {"reward": {"score": episode.reward, "weight": 1.0}},
+        "metrics": {**({"success": float(episode.success)} if "success" in result else {}), "rounds": episode.rounds},
         "info": {EXTRA: _info(episode, added) | ({"forks": forks} if forks else {})},
-        "is_completed": episode.outcome not in (Outcome.CANCELLED, Outcome.INTERRUPTED),
+        "is_completed": result.get("outcome") not in (Outcome.CANCELLED, Outcome.INTERRUPTED),
         "ok": episode.error is None,
-        "stop_condition": episode.outcome,
+        "stop_condition": result.get("outcome"),
         "is_timeout": episode.outcome == Outcome.TIMEOUT,
         "errors": [_error(episode)] if episode.error else [],
         "timing": {
@@ -214,14 +216,17 @@ def _error(episode: EpisodeRecord) -> dict[str, Any] | None:
 
 def _info(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[str, Any]:
     names = (
-        *("batch_id", "env", "data_label", "mode", "task_index", "seed", "attempt", "outcome", "success"),
-        *("duration_s", "cost", "evaluation"),
+        *("batch_id", "env", "data_label", "mode", "task_index", "seed", "attempt"),
+        *("duration_s", "cost", "tokens", "evaluation"),
     )
     steps: list[dict[str, Any]] = [
-        {"reward": step.reward, "valid": step.valid, "done": step.done, **({"refused": True} if step.refused else {})}
+        {"valid": step.valid, "done": step.done}
+        | ({} if episode.reward is None else {"reward": step.reward})
+        | ({"refused": True} if step.refused else {})
         for step in episode.timesteps
     ]
-    return {**{name: getattr(episode, name) for name in names}, "steps": steps, **_other_tokens(episode, added)}
+    fields = {name: getattr(episode, name) for name in names} | result_fields(episode)
+    return {**fields, "steps": steps, **_other_tokens(episode, added)}
 
 
 def _other_tokens(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[str, Any]:

@@ -110,7 +110,9 @@ class Models:
 
         Episodes with an outcome in ``UNRATED``, and unscored ones, are not sent.
         """
-        if self._opened is not None and episode.outcome not in UNRATED and not episode.unscored:
+        if episode.reward is None or self._opened is None:
+            return
+        if episode.outcome not in UNRATED and not episode.unscored:
             self.manager.feedback(episode.episode_id, episode.reward, episode.success)
 
     def close(self) -> None:

@@ -111,7 +111,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         success_interval: 95% Wilson score interval of ``success_rate``.
         batch_id: the batch, where each batch has rows of its own; else None.
         last_rates: success rates of the newest batches with rated episodes, the oldest first.
-        score: mean reward.
+        score: mean of the known rewards.
         completion_time_sec: mean duration in seconds, pauses included.
         token_count: mean number of prompt and completion tokens.
         tokens: token sums over all episodes.
@@ -210,6 +210,7 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
     n: int
     n_success: float
     reward: float
+    n_rewards: int
     rounds: float
     duration_s: float
     prompt: int
@@ -235,7 +236,7 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
 _N_VALUES = len(_Group.__struct_fields__) - 1
 _SUMS = ", ".join(
     [
-        "count(*), total(success), total(reward), total(rounds), total(duration_s)",
+        "count(*), total(success), total(reward), count(reward), total(rounds), total(duration_s)",
         *(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__),
         "sum(cost), sum(model_s), total(rounds) FILTER (WHERE model_s IS NOT NULL)",
         "sum(energy_j), count(energy_j), sum(gpu_s), count(gpu_s), total(energy_shared), total(times_about)",
@@ -276,7 +277,7 @@ def _result_row(groups: Sequence[_Group], *, by_batch: bool) -> ResultRow:
         success_rate=n_success / n_rated if n_rated else None,
         success_interval=wilson_interval(n_success, n_rated) if n_rated else None,
         last_rates=_last_rates(rated),
-        score=mean(group.reward for group in rated),
+        score=_quotient(sum(group.reward for group in rated), sum(group.n_rewards for group in rated)),
         avg_rounds=mean(group.rounds for group in rated),
         completion_time_sec=mean(group.duration_s for group in rated),
         token_count=mean(float(group.prompt + group.completion) for group in rated),
@@ -329,13 +330,13 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 def reward_histogram(source: ResultSource, selection: Selection) -> Histogram | None:
-    """Return the histogram of a selection; None if no episode of it is rated.
+    """Return the histogram of a selection; None if no rated episode of it has a reward.
 
     Raises:
         StoreError: the index cannot be read, or has values that no episode has.
     """
     condition, parameters = selection.condition()
-    rated = f"FROM episodes WHERE {condition} AND {IS_RATED}"
+    rated = f"FROM episodes WHERE {condition} AND {IS_RATED} AND reward IS NOT NULL"
     ((least, most),) = source.select(f"SELECT min(reward), max(reward) {rated}", parameters)
     if least is None:
         return None

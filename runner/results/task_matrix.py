@@ -23,7 +23,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     batch_id: str
     outcome: Outcome
     success: bool
-    reward: float
+    reward: float | None
     rated: bool
 
 
@@ -51,8 +51,17 @@ class TaskGroup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def zero_variance(self) -> bool:
         """Whether at least two attempts are rated and all have the same reward, so their advantages are all zero."""
-        rated = self.rated
-        return len(rated) > 1 and len({attempt.reward for attempt in rated}) == 1
+        return len(self.rewards) > 1 and len(set(self.rewards)) == 1
+
+    @property
+    def rewards(self) -> list[float]:
+        """The known rewards of the attempts that count."""
+        return [attempt.reward for attempt in self.rated if attempt.reward is not None]
+
+    @property
+    def mean_reward(self) -> float | None:
+        """Mean of ``rewards``; None without any."""
+        return sum(rewards) / len(rewards) if (rewards := self.rewards) else None
 
     @property
     def all_truncated(self) -> bool:

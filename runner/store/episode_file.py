@@ -45,7 +45,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         format: title of the format, e.g. ``ATIF v1.8``.
         id: what identifies the episode in its file.
-        missing: what the file lacks, e.g. ``reward``; the episode has neutral values in its place.
+        missing: what the file lacks, e.g. ``reward``, which is then None; other fields have neutral values.
         rest: the difference between the original and its export, where the format restores the original from it.
     """
 
@@ -55,9 +55,15 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rest: dict[str, Any] | None = None
 
 
+def known_reward(reward: float | None, origin: Origin | None) -> float | None:
+    """Return the reward of an episode; None instead of the 0 that earlier versions stored for an unknown one."""
+    return None if origin is not None and "reward" in origin.missing else reward
+
+
 class EpisodeRecord(EpisodeHeader, kw_only=True):
     """Content of an episode file; ``tokens`` and ``cost`` are sums over the steps (``cost``: None if none has one).
 
+    ``reward`` is the sum over the steps, too, except in imported episodes: there it is that of the file, or None.
     ``models`` has the number of steps that each model answered, in the order of the first; the model of an endpoint is
     the one of the profile, whatever its server calls it.
     """
@@ -68,7 +74,7 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     paused_s: float = 0.0
     outcome: Outcome
     success: bool
-    reward: float
+    reward: float | None
     rounds: int
     models: dict[str, int] = msgspec.field(default_factory=dict)
     tokens: Tokens
@@ -86,6 +92,10 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     energy_shared: bool = False
     gpu_s: float | None = None
     origin: Origin | None = None
+
+    def __post_init__(self) -> None:
+        """See ``known_reward``."""
+        self.reward = known_reward(self.reward, self.origin)
 
     @property
     def unscored(self) -> bool:

@@ -53,7 +53,7 @@ class EndedEpisode(Protocol):
 
     outcome: Outcome
     success: bool
-    reward: float
+    reward: float | None
     error: ErrorInfo | None
 
     @property
@@ -90,7 +90,7 @@ def _flags(episode: EndedEpisode, steps: Sequence[PlayedStep], keys: Sequence[in
         yield Flag("refused", steps[start].index)
     if episode.outcome is Outcome.TRUNCATED:
         yield Flag("truncated")
-    if episode.reward > 0 and episode.outcome in (Outcome.FAILURE, Outcome.TRUNCATED, Outcome.TIMEOUT):
+    if (episode.reward or 0.0) > 0 and episode.outcome in (Outcome.FAILURE, Outcome.TRUNCATED, Outcome.TIMEOUT):
         yield Flag("unearned", next((step.index for step in steps if step.reward > 0), None))
     if episode.error is not None and episode.error.type == DIVERGED:
         yield Flag("diverged", steps[-1].index if steps else None)

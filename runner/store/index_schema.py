@@ -68,7 +68,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     duration_s: float
     outcome: Outcome
     success: bool
-    reward: float
+    reward: float | None
     rounds: int
     tokens_prompt: int
     tokens_completion: int

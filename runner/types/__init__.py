@@ -63,7 +63,6 @@ from runner.types.episode_events import (
     TokensStreamed,
     WorkerState,
     is_result_unknown,
-    is_reward_unknown,
 )
 from runner.types.fields import Budget
 from runner.types.machine import GpuUse
@@ -182,7 +181,6 @@ __all__ = [
     "count_models",
     "fallback_endpoints",
     "is_result_unknown",
-    "is_reward_unknown",
     "is_unscored",
     "join_models",
     "join_shapes",

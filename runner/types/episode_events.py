@@ -173,8 +173,3 @@ IMPORTED: Final = "import"
 def is_result_unknown(transport: str, outcome: str | None, *, unscored: bool) -> bool:
     """Return whether an imported episode has no outcome, in whose place it is interrupted."""
     return transport == IMPORTED and outcome == Outcome.INTERRUPTED and unscored
-
-
-def is_reward_unknown(transport: str, reward: float, *, unscored: bool) -> bool:
-    """Return whether an imported episode has no reward, in whose place it has 0."""
-    return transport == IMPORTED and unscored and reward == 0.0

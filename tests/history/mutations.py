@@ -192,7 +192,7 @@ def altered_event() -> None:
     insert = EpisodeIndex.insert
 
     def alter(self: EpisodeIndex, record: EpisodeRecord, content: EpisodeRecord | None = None) -> None:
-        insert(self, msgspec.structs.replace(record, reward=record.reward + 1), content)
+        insert(self, msgspec.structs.replace(record, reward=(record.reward or 0) + 1), content)
 
     replace(EpisodeIndex, "insert", alter)
 

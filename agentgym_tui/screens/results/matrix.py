@@ -127,7 +127,9 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
         if len(attempts) < 2:
             self.toast(trusted("a comparison needs two attempts that count"))
             return
-        ranked = sorted(attempts, key=lambda attempt: (attempt.success, attempt.reward), reverse=True)
+        ranked = sorted(
+            attempts, key=lambda each: (each.success, each.reward is not None, each.reward or 0), reverse=True
+        )
         keys = ranked[0].episode_id, ranked[-1].episode_id
         self.app.push_screen(CompareScreen(self.session, keys, self.ui_state))
 

@@ -12,8 +12,7 @@ from agentgym_tui.cli import _foreign_rows
 from agentgym_tui.logs.path_kind import is_log
 from agentgym_tui.presenters.cells import Cell
 from agentgym_tui.presenters.episode_heading import episode_heading
-from agentgym_tui.presenters.episode_rows import reward_text
-from agentgym_tui.presenters.number_format import UNKNOWN
+from agentgym_tui.presenters.number_format import UNKNOWN, format_reward
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.safe_text import trusted
 from agentgym_tui.sessions import foreign_files
@@ -51,7 +50,7 @@ def test_a_file_of_another_tool_is_shown_as_episodes(chats: Path) -> None:
         assert library.path(row.episode_id) == chats
         assert episode.imported.startswith("OpenAI messages, which lacks: times")
     assert sorted(str(outcome_cell(row).text) for row in rows) == ["? unknown, unscored", "✓ success"]
-    assert {str(outcome_cell(row).text)[0]: str(reward_text(row)) for row in rows} == {"?": UNKNOWN, "✓": "1"}
+    assert {str(outcome_cell(row).text)[0]: str(format_reward(row.reward)) for row in rows} == {"?": UNKNOWN, "✓": "1"}
     assert [problem.reason.split(":")[0] for problem in library.unreadable] == ["line 2"]
     assert sum(row.n for row in summarize_results(library.result_source())) == 2
 
@@ -99,7 +98,7 @@ async def test_the_rows_of_a_session_arrive_while_the_file_is_read(
 def test_what_a_file_lacks_is_said_in_a_narrow_terminal_and_no_reward_is_invented(chats: Path) -> None:
     library = FileLibrary([chats])
     rows = {row.env: row for part in library.scan() for row in part}
-    assert [str(reward_text(rows[env])) for env in ("Maze", "chats")] == ["1", str(UNKNOWN)]
+    assert [str(format_reward(rows[env].reward)) for env in ("Maze", "chats")] == ["1", str(UNKNOWN)]
     episode, _ = library.load(rows["chats"].episode_id)
     first, *_, last = [
         "".join(str(cell.text) for cell in line)

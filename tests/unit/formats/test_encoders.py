@@ -87,7 +87,7 @@ def test_atif_keeps_arguments_that_are_no_object(episode: EpisodeRecord) -> None
 
 def test_agenttraj_trains_on_valid_actions_and_writes_calls_as_commands(episode: EpisodeRecord) -> None:
     item = plain(encode_agenttraj(episode))
-    assert item["item_id"] == "maze_17"
+    assert item["item_id"] == "lmrlgym_maze_17"
     assert [(each["from"], each["loss"], each["value"]) for each in item["conversations"]] == [
         ("human", None, "You walk through a maze."),
         ("gpt", False, "Ok."),
