@@ -66,6 +66,16 @@ def foreign_format(path: Path) -> Format | None:
     return recognise(path)
 
 
+def unknown_reason(path: Path) -> str | None:
+    """Return why a file that does not begin like an episode file cannot be read; None for any other path."""
+    head = _read_head(path)
+    if not head or head.startswith(EPISODE_START):
+        return None
+    from runner.formats.recognition import unknown_format  # slow to import
+
+    return unknown_format(path)
+
+
 def foreign_names(folder: str, names: Sequence[str]) -> list[str]:
     """Return the names of a folder's files that may be files of other tools, or manifests.
 

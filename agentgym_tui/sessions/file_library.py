@@ -22,6 +22,7 @@ from agentgym_tui.logs.path_kind import (
     foreign_format,
     foreign_names,
     is_folder,
+    unknown_reason,
 )
 from agentgym_tui.sessions.foreign_files import ForeignFiles
 from agentgym_tui.sessions.text_search import FileTexts, TextSearch
@@ -355,7 +356,7 @@ class FileLibrary:
         try:
             return _read_row(file, reader, cache)
         except StoreError as exc:
-            self._add_unreadable(file.path, str(exc))
+            self._add_unreadable(file.path, unknown_reason(file.path) or str(exc))
             return None
 
     def _add_unreadable(self, path: Path, reason: str) -> None:

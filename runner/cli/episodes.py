@@ -24,7 +24,7 @@ from runner.store.failures import flag_names, parse_line
 from runner.store.index_opening import open_index_to_read
 from runner.store.index_schema import EpisodeRow
 from runner.store.passages import PassageKind, TextPattern, find_hits
-from runner.types import split_models
+from runner.types import is_result_unknown, split_models
 from runner.util.amounts import format_amount
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
@@ -156,8 +156,14 @@ def _as_json(row: EpisodeRow) -> dict[str, object]:
     cause, action, observation = parse_line(row.failure or "")
     failure = {"cause": cause, "action": action, "observation": observation, "step": row.failed_step}
     fields = msgspec.structs.asdict(row) | {"models": split_models(row.models)}
+    if _is_result_unknown(row):
+        fields |= {"outcome": None, "success": None}
     del fields["failed_step"]
     return {**fields, "flags": flag_names(row.flags), "failure": failure if row.failure else None}
+
+
+def _is_result_unknown(row: EpisodeRow) -> bool:
+    return is_result_unknown(row.transport, row.outcome, unscored=row.unscored)
 
 
 def _line(row: EpisodeRow, currency: str) -> str:
@@ -167,7 +173,7 @@ def _line(row: EpisodeRow, currency: str) -> str:
         f"{row.ended_at:%Y-%m-%d %H:%M}",
         f"{one_line(row.env, 40):<10}",
         f"{one_line(agent, 60):<20}",
-        f"{row.outcome:<11}",
+        f"{'unknown' if _is_result_unknown(row) else row.outcome:<11}",
         f"{format_number(row.reward):>7}",
         f"{pluralize(row.rounds, 'round'):>9}",
         f"{row.duration_s:.1f} s",

@@ -14,6 +14,7 @@ from runner.cli.terminal import print_json, print_stderr
 from runner.errors import ConfigError
 from runner.formats.format import readable_formats
 from runner.formats.importing import Importer, ImportReport
+from runner.formats.recognition import unknown_format
 from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
@@ -40,8 +41,7 @@ def main_import(argv: Sequence[str]) -> int:
     with closing(open_index(store)) as index:
         report = Importer(store, index, Clock().now()).import_path(path, chosen)
     if not report.formats:
-        known = ", ".join(each.title for each in readable_formats().values())
-        raise ConfigError(f"{path} has none of the known formats ({known}); name one with --format")
+        raise ConfigError(unknown_format(path))
     return _report(report, path, as_json=options.json)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
 from runner.formats.drafts import Draft, Transcript, add_messages, labelled_draft, result_fields
-from runner.formats.foreign_values import UnreadableItem
+from runner.formats.foreign_values import UnreadableItem, name_of
 from runner.formats.format import Format, Reader
 from runner.formats.reading import Place
 from runner.formats.recognition import Head
@@ -58,11 +58,17 @@ def _origin(episode: EpisodeRecord) -> dict[str, Any]:
 
 
 def decode_messages(value: object, place: Place) -> Iterator[Draft]:
-    """Yield the episode of a line; its result is known only where the line has the fields of our own exports."""
+    """Yield the episode of a line; its result is known where the line has a reward or other fields of our exports.
+
+    In results of tau-bench, the messages are ``traj``, beside ``task_id``, ``trial`` and ``reward``.
+    """
     fields = as_dict(value)
     transcript = Transcript()
-    add_messages(transcript, fields.get("messages"))
-    yield labelled_draft(fields, transcript)
+    add_messages(transcript, fields.get("messages") or fields.get("traj"))
+    draft, task = labelled_draft({"attempt": fields.get("trial"), **fields}, transcript), fields.get("task_id")
+    if draft.task is None:
+        draft.task = task if type(task) is int else name_of(task)
+    yield draft
 
 
 def decode_sharegpt(value: object, place: Place) -> Iterator[Draft]:
@@ -92,7 +98,7 @@ _ROLES = {
 
 def is_messages(head: Head) -> bool:
     """Return whether the first object has OpenAI messages."""
-    return any("role" in message for message in head.list("messages"))
+    return any("role" in message for message in (*head.list("messages"), *head.list("traj")))
 
 
 def is_sharegpt(head: Head) -> bool:
@@ -106,7 +112,9 @@ MESSAGES = Format(
     suffix=".jsonl",
     open_writer=lambda output: LinesWriter(output, encode_messages),
     reader=Reader(
-        signature="objects with `messages`, which have a `role`", matches=is_messages, decode=decode_messages
+        signature="objects with `messages`, or `traj` as of tau-bench, which have a `role`",
+        matches=is_messages,
+        decode=decode_messages,
     ),
 )
 SHAREGPT = Format(

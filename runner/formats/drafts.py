@@ -262,12 +262,14 @@ def add_messages(transcript: Transcript, messages: object) -> None:
 
 def labelled_draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
     """Return the draft of a transcript beside which our own exports have task, agent and result."""
-    success, outcome, task = fields.get("success"), as_text(fields.get("outcome")), fields.get("task_index")
+    success, outcome = fields.get("success"), as_text(fields.get("outcome"))
+    task, attempt = fields.get("task_index"), fields.get("attempt")
     return Draft(
         transcript=transcript,
         id=name_of(fields.get("episode_id") or fields.get("id")),
         env=as_text(fields.get("env")),
         task=task if type(task) is int else None,
+        attempt=attempt if type(attempt) is int else None,
         agent=as_text(fields.get("agent")),
         model=as_text(fields.get("model")) or None,
         reward=number_of(fields.get("reward")),

@@ -1,7 +1,11 @@
-"""Reads logs of Inspect 0.3, zip files with a JSON member per sample; branches of a sample are attempts of one task."""
+"""Reads logs of Inspect 0.3; branches of a sample are attempts of one task.
+
+A log is a zip file with a JSON member per sample, or one JSON document with the list ``samples``.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,14 +16,26 @@ from runner.errors import StoreError
 from runner.formats.drafts import Draft, Transcript
 from runner.formats.foreign_values import message_of, name_of, number_of, time_of, tokens_of
 from runner.formats.format import Format, Reader
-from runner.formats.reading import Found, Item, Limits, Malformed, Place, decode_item
-from runner.formats.recognition import Head
+from runner.formats.reading import (
+    Found,
+    Item,
+    Limits,
+    Malformed,
+    Place,
+    array_items,
+    decode_item,
+    read_head,
+    read_place,
+)
+from runner.formats.recognition import Head, first_object
 from runner.store.archive import Member, read_directory, read_member
 from runner.types import ErrorInfo, Message, Outcome, Tokens
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 _HEADERS: Final = ("header.json", "_journal/start.json")
 _SAMPLES: Final = "samples/"
+_TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+_ARRAY: Final = re.compile(rb"\s*:\s*\[")
 _ATTACHMENT: Final = "attachment://"
 _GRADES: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 _MAX_RESOLVED: Final = 64 << 20
@@ -27,7 +43,10 @@ _MAX_RESOLVED: Final = 64 << 20
 
 
 def sample_items(path: Path, limits: Limits) -> Iterator[Found]:
-    """Yield an item per sample; raises a ``StoreError`` if the zip file or its header cannot be read."""
+    """Yield an item per sample; raises a ``StoreError`` if the file or its header cannot be read."""
+    if _is_json(path):
+        yield from _json_samples(path, limits)
+        return
     members = read_directory(path)
     header = _header(path, members, limits)
     for number, member in enumerate(_sample_members(path), 1):
@@ -40,11 +59,40 @@ def sample_items(path: Path, limits: Limits) -> Iterator[Found]:
 
 def read_sample(place: Place, limits: Limits) -> bytes:
     """Return an item again; raises a ``StoreError`` if the file has changed."""
+    if _is_json(place.path):
+        return _joined(_json_header(place.path), read_place(place, limits))
     members = _sample_members(place.path)
     member = next((each for each in members if each.offset == place.start), None)
     if member is None:
         raise StoreError(f"{place.path} has changed; reload it")
     return _joined(_header(place.path, read_directory(place.path), limits), _read(place.path, member, limits))
+
+
+def _is_json(path: Path) -> bool:
+    return not read_head(path, 2).startswith(b"PK")
+
+
+def _json_samples(path: Path, limits: Limits) -> Iterator[Found]:
+    """Yield an item per sample of a document, in which ``samples`` follows what describes the run."""
+    depth, head, header = 0, read_head(path, limits.item_bytes), _json_header(path)
+    for match in _TOKENS.finditer(head):
+        if depth == 1 and match[0] == b'"samples"' and (array := _ARRAY.match(head, match.end())) is not None:
+            break
+        depth += (match[0] in (b"[", b"{")) - (match[0] in (b"]", b"}"))
+    else:
+        return
+    del head
+    for found in array_items(path, limits, array.end() - 1):
+        place = found.place._replace(unit="sample")
+        yield Item(place, _joined(header, found.data)) if isinstance(found, Item) else found._replace(place=place)
+
+
+def _json_header(path: Path) -> bytes:
+    return _header_fields(as_dict(first_object(read_head(path)).get("eval")))
+
+
+def _header_fields(fields: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({name: as_text(fields.get(name)) for name in ("task", "model", "created")})
 
 
 def _sample_members(path: Path) -> list[Member]:
@@ -61,7 +109,7 @@ def _header(path: Path, members: Any, limits: Limits) -> bytes:  # noqa: ANN401
         fields = as_dict(as_dict(decode_item(_read(path, member, limits), limits)).get("eval"))
     except ValueError as exc:
         raise StoreError(f"the header of {path} cannot be read: {exc}") from exc
-    return msgspec.json.encode({name: as_text(fields.get(name)) for name in ("task", "model", "created")})
+    return _header_fields(fields)
 
 
 def _read(path: Path, member: Member, limits: Limits) -> bytes:
@@ -88,6 +136,8 @@ def decode_sample(value: object, place: Place) -> Iterator[Draft]:
 
 def _named(draft: Draft, header: dict[str, Any], sample: dict[str, Any]) -> Draft:
     id, epoch = sample.get("id"), sample.get("epoch")
+    events = (time_of(as_dict(event).get("timestamp")) for event in as_list(sample.get("events")))
+    times = sorted(filter(None, events))  # older logs have no others, or only the time of the header
     model = as_text(header.get("model"))
     return msgspec.structs.replace(
         draft,
@@ -97,8 +147,8 @@ def _named(draft: Draft, header: dict[str, Any], sample: dict[str, Any]) -> Draf
         attempt=epoch - 1 if draft.rated and type(epoch) is int and epoch > 0 else None,
         agent="inspect",
         model=model or None,
-        started_at=time_of(sample.get("started_at")),
-        ended_at=time_of(sample.get("completed_at")),
+        started_at=time_of(sample.get("started_at")) or (times[0] if times else time_of(header.get("created"))),
+        ended_at=time_of(sample.get("completed_at")) or (times[-1] if times else None),
         duration_s=number_of(sample.get("total_time")),
     )
 
@@ -227,7 +277,9 @@ def _input_of(event: dict[str, Any], pool: list[Any]) -> list[Any]:
 
 
 def is_inspect(head: Head) -> bool:
-    """Return whether a zip file has samples or a header, or is damaged and named as a log."""
+    """Return whether a zip file has samples or a header, or is damaged and named as a log; or a document is a log."""
+    if head.kind == "json":
+        return isinstance(head.first.get("eval"), dict) and {"version", "status"} <= head.first.keys()
     if head.kind == "zip" and not head.names:
         return head.path.suffix == ".eval"
     is_log = any(name in head.names for name in _HEADERS)
@@ -238,7 +290,8 @@ FORMAT = Format(
     name="inspect",
     title="Inspect log",
     reader=Reader(
-        signature="a zip file with `header.json` or `_journal/start.json`, and `samples/`",
+        signature="a zip file with `header.json` or `_journal/start.json`, and `samples/`; or an object with "
+        "`version`, `status`, `eval` and `samples`",
         matches=is_inspect,
         decode=decode_sample,
         items=sample_items,

@@ -23,6 +23,7 @@ from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
 
 NEEDS_PYARROW: Final = "Parquet needs the package pyarrow; install it with: pip install 'agentgym-console[parquet]'"
 _REQUIRED: Final = frozenset({"episode_id", "step", "reply", "observation"})
+_UNREADABLE: Final = b"null"
 _BATCH_ROWS: Final = 200
 _MAX_ITEMS: Final = 8
 """Largest size of the rows that are decoded at once, in items of the largest size."""
@@ -36,15 +37,20 @@ def episode_items(path: Path, limits: Limits) -> Iterator[Found]:
     """
     start = 0
     for number, (_, rows) in enumerate(groupby(_rows(path, limits), key=itemgetter(0)), 1):
-        kept, n_bytes, n_rows = list[bytes](), 0, 0
+        kept, n_bytes, n_rows, is_readable = list[bytes](), 0, 0, True
         for _, row in rows:
             n_rows, n_bytes = n_rows + 1, n_bytes + len(row)
+            is_readable &= row != _UNREADABLE
             if n_bytes <= limits.item_bytes:
                 kept.append(row)
         place = Place(path, number, start, n_rows, "episode")
         start += n_rows
-        is_whole = len(kept) == n_rows
-        yield Item(place, _joined(kept)) if is_whole else Malformed(place, "its rows are too large")
+        if not is_readable:
+            yield Malformed(place, "a value of its rows cannot be read, such as a time after the year 9999")
+        elif len(kept) < n_rows:
+            yield Malformed(place, "its rows are too large")
+        else:
+            yield Item(place, _joined(kept))
 
 
 def read_rows(place: Place, limits: Limits) -> bytes:
@@ -95,12 +101,24 @@ def _rows_of(
         for batch in file.iter_batches(_n_rows(size, limits), row_groups=[group]):
             if sum(len(column.values) for column in batch.columns if hasattr(column, "values")) > _max_values(limits):
                 raise StoreError(f"rows of row group {group} have too many values")
-            for row in batch.to_pylist():
+            for row in _encoded_rows(batch):
                 if end is not None and at >= end:
                     return
                 if at >= start:
-                    yield as_text(row.get("episode_id")), encode(row)
+                    yield row
                 at += 1
+
+
+def _encoded_rows(batch: Any) -> Iterator[tuple[str, bytes]]:  # noqa: ANN401 - pyarrow's batch
+    """Yield episode id and JSON of the rows; ``_UNREADABLE`` for one with a value that Python or JSON cannot have."""
+    try:
+        yield from [(as_text(row.get("episode_id")), encode(row)) for row in batch.to_pylist()]
+    except (ValueError, OverflowError, TypeError):
+        if batch.num_rows == 1:
+            yield as_text(batch.column("episode_id")[0].as_py()), _UNREADABLE
+            return
+        for number in range(batch.num_rows):
+            yield from _encoded_rows(batch.slice(number, 1))
 
 
 def _n_rows(group: Group, limits: Limits) -> int:
@@ -129,12 +147,11 @@ def decode_rows(value: object, place: Place) -> Iterator[Draft]:
         if row.get("step") is not None:
             _add_step(transcript, row)
     draft = labelled_draft({**shared, "reward": shared.get("episode_reward")}, transcript)
-    duration_s, attempt, seed = number_of(shared.get("duration_s")), shared.get("attempt"), shared.get("seed")
+    duration_s, seed = number_of(shared.get("duration_s")), shared.get("seed")
     yield msgspec.structs.replace(
         draft,
         data_label=as_text(shared.get("data_label")),
         mode="compat" if shared.get("mode") == "compat" else "strict",
-        attempt=attempt if type(attempt) is int else None,
         seed=seed if type(seed) is int else None,
         started_at=time_of(shared.get("started_at")),
         ended_at=time_of(shared.get("ended_at")),

@@ -24,6 +24,7 @@ _SPACE: Final = b" \t\r\n"
 _BOM: Final = b"\xef\xbb\xbf"
 _BETWEEN: Final = re.compile(rb'[,"\[\]{}]|[^\s,"\[\]{}]+')
 _STRUCTURE, _STRING_END = re.compile(rb'["\[\]{}]'), re.compile(rb'["\\]')
+_ARRAY: Final = re.compile(rb"\s*\[(\s*\[)?")
 _NEXT_DOCUMENT: Final = re.compile(rb"\}[ \t\r]*\n\s*\{")
 """Between two objects of which neither contains the other: a string of JSON has no line end, and a list a comma."""
 
@@ -130,19 +131,24 @@ def read_place(place: Place, limits: Limits = LIMITS) -> bytes:
 
 
 def json_items(path: Path, limits: Limits = LIMITS) -> Iterator[Found]:
-    """Yield the items of a JSON file: elements of an array, lines of JSON Lines, or documents over several lines.
+    """Yield the items of a JSON file: elements of an array or of the arrays therein, lines, or longer documents.
 
     Raises:
         StoreError: the file cannot be read.
     """
     head = read_head(path)
     start = len(_BOM) if head.startswith(_BOM) else 0
-    if head[start:].lstrip(_SPACE).startswith(b"["):
-        yield from _parts(path, limits, "element", start)
+    if (array := _ARRAY.match(head, start)) is not None:
+        yield from _parts(path, limits, "element", start, is_nested=array[1] is not None)
     elif is_document(head):
         yield from _documents(path, limits, start)
     else:
         yield from _lines(path, limits)
+
+
+def array_items(path: Path, limits: Limits, start: int) -> Iterator[Found]:
+    """Yield the elements of the array that begins at an offset of a document; raises like ``json_items``."""
+    yield from _parts(path, limits, "element", start, is_part=True)
 
 
 def is_document(head: bytes) -> bool:
@@ -227,11 +233,29 @@ class _Splitter:
     """Finds the elements of a JSON array, or documents one after another, in parts of a file.
 
     It knows only strings, brackets and commas.
+
+    Args:
+        path: the file.
+        limits: bounds of an element.
+        unit: what it finds.
+        n_skipped: number of bytes at the start of the file that it passes over.
+        is_nested: whether the elements are those of arrays in the array.
+        is_part: whether the array is only a part of the file.
     """
 
-    def __init__(self, path: Path, limits: Limits, unit: Literal["element", "document"], n_skipped: int) -> None:
-        self._path, self._limits, self._unit = path, limits, unit
-        self._outside = 1 if unit == "element" else 0  # the depth between two of them
+    def __init__(
+        self,
+        path: Path,
+        limits: Limits,
+        unit: Literal["element", "document"],
+        n_skipped: int,
+        *,
+        is_nested: bool = False,
+        is_part: bool = False,
+    ) -> None:
+        self._path, self._limits, self._unit, self._is_part = path, limits, unit, is_part
+        self._whole = 1 if unit == "element" else 0  # the depth in the array, or between two documents
+        self._outside = self._whole + is_nested  # the depth between two elements
         self._depth, self._in_string, self._in_scalar = 0, False, False
         self._n_escaped = n_skipped  # bytes at the start of the next part that belong to an escape
         self._element: list[bytes] | None = None
@@ -257,7 +281,7 @@ class _Splitter:
                     self._begin(self._offset + begin)
             elif sign in (b"]", b"}"):
                 self._depth -= 1
-                self._is_complete = self._depth < self._outside
+                self._is_complete = self._depth < self._whole
                 if self._depth == self._outside:
                     self._keep(part[begin:position])
                     yield self._found()
@@ -275,7 +299,7 @@ class _Splitter:
         if self._unit == "document":
             if not self._is_complete and self._element is None:
                 return None
-        elif self._is_complete and not self.goes_on:
+        elif self._is_complete and (self._is_part or not self.goes_on):
             return None
         number = self._number + 1 if self._element is None else self._number
         whole = "array" if self._unit == "element" else "document"
@@ -307,8 +331,10 @@ class _Splitter:
         return Item(place, data) if len(data) == self._n_bytes else Malformed(place, _too_large(self._limits))
 
 
-def _parts(path: Path, limits: Limits, unit: Literal["element", "document"], n_skipped: int) -> Iterator[Found]:
-    splitter = _Splitter(path, limits, unit, n_skipped)
+def _parts(
+    path: Path, limits: Limits, unit: Literal["element", "document"], n_skipped: int, **kind: bool
+) -> Iterator[Found]:
+    splitter = _Splitter(path, limits, unit, n_skipped, **kind)
     with open_regular(path) as file:
         while not splitter.goes_on and (part := _read(file, _CHUNK_BYTES, path)):
             yield from splitter.feed(part)

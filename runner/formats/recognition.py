@@ -19,6 +19,7 @@ MANIFEST: Final = "manifest.json"
 """Name of the manifest in an exported folder; that of a file ``x.jsonl`` is ``x.jsonl.manifest.json`` beside it."""
 MAX_NAMES: Final = 1_000
 """Largest number of names of an archive or a folder that a signature sees."""
+_ZIP: Final = b"PK\3\4"
 _N_LINES: Final = 5
 _BOM: Final = b"\xef\xbb\xbf"
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|(?P<open>"(?:[^"\\]|\\.)*+\\?\Z)|[\[\]{}]', re.DOTALL)
@@ -62,6 +63,19 @@ def recognise(path: Path) -> Format | None:
     if head.kind == "other":
         return None
     return next((each for each in readable_formats().values() if each.reader and each.reader.matches(head)), None)
+
+
+def unknown_format(path: Path) -> str:
+    """Return why a file or folder has no format that can be read, as a sentence."""
+    from runner.store.archive import read_directory
+
+    try:
+        if not path.is_dir() and read_head(path, len(_ZIP)) == _ZIP:
+            read_directory(path)
+    except StoreError as exc:  # which archive it is cannot be known
+        return str(exc)
+    known = ", ".join(each.title for each in readable_formats().values())
+    return f"{path} has none of the known formats ({known}); name one with agentgym-runner import --format"
 
 
 def sources(path: Path, chosen: Format | None = None, limits: Limits = LIMITS) -> Iterator[Source]:
@@ -109,7 +123,7 @@ def head_of(path: Path) -> Head:
             names = tuple(sorted(entry.name for entry, _ in zip(entries, range(MAX_NAMES), strict=False)))
         return Head("folder", names=names, path=path)
     data = read_head(path)
-    if data.startswith(b"PK\3\4"):
+    if data.startswith(_ZIP):
         return Head("zip", names=_names_in_archive(path), path=path)
     if data.startswith(b"PAR1"):
         return Head("parquet", path=path)

@@ -50,7 +50,11 @@ def plain_text(text: str) -> str:
 
 def escape_surrogates(text: str) -> str:
     """Replace lone surrogates, which UTF-8 cannot hold, by visible escapes."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text
 
 
 def truncate_text(text: str, limit: int, *, keep_end: bool = False) -> str:
