@@ -21,7 +21,6 @@ from runner.formats.format import Format, LeftOut
 from runner.formats.training import step_tokens, unfinished_tokens, usable_logprobs
 from runner.formats.writers import FolderWriter
 from runner.store.episode_file import EpisodeRecord
-from runner.store.safe_json import encode
 from runner.types import Action, Message, Tokens
 from runner.types.sequences import TokenSequence
 from runner.util.json_accessors import as_dict, as_list
@@ -94,7 +93,7 @@ def difference_to(episode: EpisodeRecord, original: Any) -> dict[str, Any] | Non
 
 
 def _plain(trajectory: dict[str, Any]) -> Any:  # noqa: ANN401
-    return msgspec.json.decode(encode(trajectory))
+    return msgspec.to_builtins(trajectory)
 
 
 def _trajectory(episode: EpisodeRecord) -> dict[str, Any]:

@@ -39,6 +39,8 @@ from runner.util.clock import digest_ulid
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 _TASK_NUMBER = re.compile(r"(?:.*[_\-/])?([0-9]{1,9})", re.ASCII | re.DOTALL)
+MAX_STEPS: Final = 100_000
+"""Largest number of replies of an episode; each takes about 1.6 KB of memory."""
 _NO_BATCH: Final = "0" * 26
 _FULL_REWARDS: Final = {"sciworld": 100}
 """Reward of a success, by the environments where it is not 1."""
@@ -76,7 +78,12 @@ class Transcript:
             reply: the assistant's message.
             action: the action; by default the tool calls of the reply, or its text.
             fields: further fields of the step.
+
+        Raises:
+            UnreadableItem: there are ``MAX_STEPS`` steps.
         """
+        if len(self.steps) >= MAX_STEPS:
+            raise UnreadableItem(f"it has more than {MAX_STEPS:,} replies")
         step = TimeStep(
             index=len(self.steps),
             chats=[[*self.received, reply]],
@@ -149,7 +156,7 @@ class Draft(msgspec.Struct, kw_only=True):
 
 
 def build_records(
-    drafts: Iterator[Draft], title: str, place: Place, data: bytes, modified_at: datetime
+    drafts: Iterator[Draft], title: str, place: Place, digest: hashlib._Hash, modified_at: datetime
 ) -> Iterator[tuple[EpisodeRecord, Draft]]:
     """Yield the records of an item's drafts; their ids follow from the content of the item and ``place.n_same``.
 
@@ -157,10 +164,9 @@ def build_records(
         drafts: the drafts, of which all but the first are further branches or attempts.
         title: title of the format.
         place: where the item is.
-        data: the item.
+        digest: the SHA-256 of the item.
         modified_at: when the file was written; the start of an episode whose time is unknown.
     """
-    digest = hashlib.sha256(data)
     for number, draft in enumerate(drafts):
         own = digest.copy()
         own.update(b"\0%d" % number + (b"\0%d" % place.n_same if place.n_same else b""))
@@ -348,13 +354,16 @@ def _task_index(draft: Draft, missing: list[str]) -> int:
     if task is None or task == "":
         missing.append("task")
         chats = [step.chats[0] for step in draft.transcript.steps[:1]] or [draft.transcript.opening]
-        task = "\0".join(as_text(message.get("content")) for message in chats[0] if message.get("role") != "assistant")
+        return named_task(*(as_text(each.get("content")) for each in chats[0] if each.get("role") != "assistant"))
     return named_task(str(task))
 
 
-def named_task(name: str) -> int:
-    """Return a number for the task of this name."""
-    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:4], "big") >> 1
+def named_task(*names: str) -> int:
+    """Return a number for the task that these texts name, which may be large."""
+    digest = hashlib.sha256()
+    for number, name in enumerate(names):
+        digest.update(b"\0" * bool(number) + name.encode("utf-8", "replace"))
+    return int.from_bytes(digest.digest()[:4], "big") >> 1
 
 
 class Attempts:

@@ -18,7 +18,7 @@ from runner.formats.atif_reader import decode_atif
 from runner.formats.drafts import Draft, Transcript
 from runner.formats.foreign_values import name_of, number_of, time_of
 from runner.formats.format import Format, Reader
-from runner.formats.reading import Found, Item, Limits, Malformed, Place, decode_item, read_small
+from runner.formats.reading import Found, Item, Limits, Malformed, Place, read_small
 from runner.formats.recognition import MAX_NAMES, Head
 from runner.types import ErrorInfo, Tokens
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text
@@ -34,7 +34,7 @@ def trial_items(folder: Path, limits: Limits) -> Iterator[Found]:
         place = Place(trial, number, unit="trial")
         try:
             yield Item(place, read_trial(place, limits))
-        except (StoreError, ValueError) as exc:
+        except StoreError as exc:
             yield Malformed(place, str(exc))
 
 
@@ -43,7 +43,6 @@ def read_trial(place: Place, limits: Limits) -> bytes:
 
     Raises:
         StoreError: a file cannot be read.
-        ValueError: a file is no JSON.
     """
     result, trajectories = read_small(place.path / _RESULT, limits), list[bytes]()
     n_left = limits.item_bytes - len(result)
@@ -53,11 +52,7 @@ def read_trial(place: Place, limits: Limits) -> bytes:
             n_left -= len(trajectories[-1])
             if n_left < 0:
                 raise StoreError("its files are too large together")
-    parts = {
-        "result": decode_item(result, limits),
-        "trajectories": [decode_item(each, limits) for each in trajectories],
-    }
-    return msgspec.json.encode(parts)
+    return b'{"result":%b,"trajectories":[%b]}' % (result, b",".join(trajectories))
 
 
 def decode_trial(value: object, place: Place) -> Iterator[Draft]:

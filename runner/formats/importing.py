@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections import Counter
@@ -87,19 +88,22 @@ def read_episodes(source: Source, limits: Limits = LIMITS) -> Iterator[ReadEpiso
             yield found
             continue
         key = hash(found.data)
-        item = Item(found.place._replace(n_same=n_same[key]), found.data)
+        items = [Item(found.place._replace(n_same=n_same[key]), found.data)]
+        del found  # an item may be large
         if len(n_same) < MAX_COMPARED or key in n_same:
             n_same[key] += 1
-        yield from episodes_of(item, source.format, limits, modified_at)
+        yield from episodes_of(items.pop(), source.format, limits, modified_at)
 
 
 def episodes_of(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode | Malformed]:
     """Yield the episodes of an item, or why it cannot be read; readers of other packages may raise anything."""
     reasons: list[str] = []  # not the errors, whose tracebacks would keep the item
+    place, items = item.place, [item]
+    del item
     with catch_foreign(lambda exc: reasons.append(_reason(exc))):
-        yield from decoded_episodes(item, form, limits, modified_at)
+        yield from decoded_episodes(items.pop(), form, limits, modified_at)
     if reasons:
-        yield Malformed(item.place, reasons[0])
+        yield Malformed(place, reasons[0])
 
 
 def _reason(exc: BaseException) -> str:
@@ -109,12 +113,13 @@ def _reason(exc: BaseException) -> str:
 def decoded_episodes(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode]:
     """Yield the episodes of an item; raises a ``ValueError`` with the reason if it cannot be read."""
     assert form.reader is not None
-    drafts = form.reader.decode(decode_item(item.data, limits), item.place)
-    records = build_records(iter(drafts), form.title, item.place, item.data, modified_at)
-    for number, (record, draft) in enumerate(records):
+    place, digest = item.place, hashlib.sha256(item.data)
+    drafts = form.reader.decode(decode_item(item.data, limits), place)
+    del item
+    for number, (record, draft) in enumerate(build_records(iter(drafts), form.title, place, digest, modified_at)):
         if number >= limits.branches:
             raise UnreadableItem(f"it has more than {limits.branches} branches; the others are left out")
-        yield ReadEpisode(record, draft, item.place, number)
+        yield ReadEpisode(record, draft, place, number)
 
 
 def modified_time(path: Path) -> datetime:
@@ -178,6 +183,7 @@ class Importer:
                 self._add_malformed(found)
             else:
                 self._add(found, source.format)
+            del found  # an episode may be large
 
     def _add(self, found: ReadEpisode, form: Format) -> None:
         record = found.record

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,17 +75,23 @@ def _is_json(path: Path) -> bool:
 
 def _json_samples(path: Path, limits: Limits) -> Iterator[Found]:
     """Yield an item per sample of a document, in which ``samples`` follows what describes the run."""
-    depth, head, header = 0, read_head(path, limits.item_bytes), _json_header(path)
+    if (start := _samples_start(read_head(path, limits.item_bytes))) is not None:
+        yield from map(partial(_json_sample, _json_header(path)), array_items(path, limits, start))
+
+
+def _samples_start(head: bytes) -> int | None:
+    """Return where the list ``samples`` of a document begins; None if its beginning has none."""
+    depth = 0
     for match in _TOKENS.finditer(head):
         if depth == 1 and match[0] == b'"samples"' and (array := _ARRAY.match(head, match.end())) is not None:
-            break
+            return array.end() - 1
         depth += (match[0] in (b"[", b"{")) - (match[0] in (b"]", b"}"))
-    else:
-        return
-    del head
-    for found in array_items(path, limits, array.end() - 1):
-        place = found.place._replace(unit="sample")
-        yield Item(place, _joined(header, found.data)) if isinstance(found, Item) else found._replace(place=place)
+    return None
+
+
+def _json_sample(header: bytes, found: Found) -> Found:
+    place = found.place._replace(unit="sample")
+    return Item(place, _joined(header, found.data)) if isinstance(found, Item) else found._replace(place=place)
 
 
 def _json_header(path: Path) -> bytes:

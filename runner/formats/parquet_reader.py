@@ -25,8 +25,6 @@ NEEDS_PYARROW: Final = "Parquet needs the package pyarrow; install it with: pip 
 _REQUIRED: Final = frozenset({"episode_id", "step", "reply", "observation"})
 _UNREADABLE: Final = b"null"
 _BATCH_ROWS: Final = 200
-_MAX_ITEMS: Final = 8
-"""Largest size of the rows that are decoded at once, in items of the largest size."""
 
 
 def episode_items(path: Path, limits: Limits) -> Iterator[Found]:
@@ -35,7 +33,7 @@ def episode_items(path: Path, limits: Limits) -> Iterator[Found]:
     Raises:
         StoreError: pyarrow is not installed, or the file cannot be read or has other columns.
     """
-    start = 0
+    start, limits = 0, _reduced(limits)
     for number, (_, rows) in enumerate(groupby(_rows(path, limits), key=itemgetter(0)), 1):
         kept, n_bytes, n_rows, is_readable = list[bytes](), 0, 0, True
         for _, row in rows:
@@ -55,10 +53,15 @@ def episode_items(path: Path, limits: Limits) -> Iterator[Found]:
 
 def read_rows(place: Place, limits: Limits) -> bytes:
     """Return an item again; raises like ``episode_items``."""
-    rows = [row for _, row in _rows(place.path, limits, place.start, place.size)]
+    rows = [row for _, row in _rows(place.path, _reduced(limits), place.start, place.size)]
     if len(rows) < place.size:
         raise StoreError(f"{place.path} is shorter than before; reload it")
     return _joined(rows)
+
+
+def _reduced(limits: Limits) -> Limits:
+    """Return the bounds of a table, whose texts are in memory as pages, as columns, as values and as JSON."""
+    return msgspec.structs.replace(limits, item_bytes=limits.item_bytes * 3 // 16)
 
 
 def _joined(rows: list[bytes]) -> bytes:
@@ -126,7 +129,7 @@ def _n_rows(group: Group, limits: Limits) -> int:
     # a text that is stored once may be the value of every row
     largest = max((column.unpacked for column in group.columns), default=0)
     n_values = max((column.n_values for column in group.columns), default=0)
-    by_size = limits.item_bytes * _MAX_ITEMS // max(largest, 1)
+    by_size = limits.item_bytes // max(largest, 1)
     by_values = limits.item_values * group.n_rows // max(n_values, 1)
     return max(1, min(_BATCH_ROWS, by_size, by_values))
 

@@ -33,8 +33,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of what is read of a foreign file.
 
     Attributes:
-        item_bytes: largest line, array element, document or unpacked zip member, in bytes.
-        item_values: largest number of JSON values in an item; each takes up to about 100 bytes of memory.
+        item_bytes: largest line, array element, document or unpacked zip member, in bytes; half of it where it has
+            characters beyond ASCII, each of whose texts takes up to four bytes per character.
+        item_values: largest number of JSON values in an item, where one with a name counts as three; each takes up to
+            about 100 bytes of memory.
         branches: largest number of branches of a message graph that become episodes.
         files: largest number of files of a folder that are looked at.
         folder_depth: number of folder levels that are searched; 1 is the named folder itself.
@@ -163,9 +165,11 @@ def decode_item(data: bytes, limits: Limits = LIMITS) -> object:
     """Return the JSON value of an item.
 
     Raises:
-        ValueError: it is no JSON, or has more values than ``limits`` allow.
+        ValueError: it is no JSON, or is larger or has more values than ``limits`` allow.
     """
-    if data.count(b",") + data.count(b"[") + data.count(b"{") > limits.item_values:
+    if len(data) > limits.item_bytes // 2 and (not data.isascii() or b"\\u" in data):
+        raise ValueError(f"it has characters beyond ASCII and is larger than {limits.item_bytes >> 21} MiB")
+    if data.count(b",") + data.count(b"[") + data.count(b"{") + 2 * data.count(b":") > limits.item_values:
         raise ValueError(f"it has more than {limits.item_values:,} values")
     try:
         return msgspec.json.decode(data)
@@ -208,7 +212,10 @@ def _lines(path: Path, limits: Limits) -> Iterator[Found]:
                 size += _skip_line(file, path) if not line.endswith(b"\n") else 0
                 yield Malformed(Place(path, number, start, size), _too_large(limits))
             elif content := line.removeprefix(_BOM if number == 1 else b"").strip(_SPACE):
-                yield Item(Place(path, number, start + line.index(content), len(content)), content)
+                place = Place(path, number, start + line.index(content), len(content))
+                line, kept = b"", [content]  # an item is kept once, by whoever reads it
+                del content
+                yield Item(place, kept.pop())
             start += size
 
 

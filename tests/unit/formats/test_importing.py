@@ -106,7 +106,7 @@ def test_messages_and_sharegpt_are_read_again(episode: EpisodeRecord, tmp_path: 
     assert encode_messages(found.record)["messages"] == encode_messages(episode)["messages"]
 
 
-@pytest.mark.parametrize("limits", [Limits(item_bytes=100), Limits(item_values=6)])
+@pytest.mark.parametrize("limits", [Limits(item_bytes=100), Limits(item_values=12)])
 def test_an_item_beyond_a_limit_costs_only_itself(limits: Limits, tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     path.write_bytes(line("x" * 200 + ",,,,") + b'{"messages":[{"role":"user","content":"a"}]}\n')
