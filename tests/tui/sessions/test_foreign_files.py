@@ -18,6 +18,7 @@ from agentgym_tui.safe_text import trusted
 from agentgym_tui.sessions import foreign_files
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.file_session import FileSession
+from runner.cli.dispatch import run
 from runner.formats.atif import encode_atif
 from runner.results.summary import summarize_results
 from runner.store.safe_json import encode
@@ -106,3 +107,17 @@ def test_what_a_file_lacks_is_said_in_a_narrow_terminal_and_no_reward_is_invente
     ]
     assert f"reward {UNKNOWN}" in first
     assert last.startswith("from OpenAI messages, which lacks: times") and len(last) == 60
+
+
+@pytest.mark.parametrize("content", [b'{"foo": 1}', b'{"foo": ', b"[1, 2]", b"PK\3\4garbage"])
+def test_what_cannot_be_read_has_the_same_cause_as_in_an_import(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / ("file.zip" if content.startswith(b"PK") else "file.json")
+    path.write_bytes(content)
+    library = FileLibrary([path])
+    assert not [row for part in library.scan() for row in part]
+    (problem,) = library.unreadable
+    assert run(["import", str(path), "--data-dir", str(tmp_path / "state")]) == 2
+    assert problem.reason in capsys.readouterr().err
+    assert ("damaged" in problem.reason) is content.startswith(b"PK")
