@@ -103,7 +103,7 @@ def episode_event(episode: EpisodeRow, names: DurableNames) -> OutboxEvent:
     tokens = (episode.tokens_prompt, episode.tokens_completion, episode.tokens_reasoning, episode.tokens_cached)
     event = EpisodeCompleted(
         **(shared_fields(episode, EpisodeCompleted) | {"models": split_models(episode.models)}),
-        score=episode.reward or 0.0,
+        score=episode.reward,
         duration_sec=episode.duration_s,
         tokens=Tokens(*tokens),
     )
