@@ -105,7 +105,7 @@ def test_a_run_that_ended_before_the_console_started_is_completed_from_its_episo
     assert store.batches_without_totals() == [batch_id(1)]
     start = datetime(2026, 5, 1, tzinfo=UTC)
     times = (start, start + timedelta(minutes=2))
-    totals = [BatchTotals(batch_id(n), 3, 1, 1, 1.5, Tokens(100, 20), 0.5, ["b", "a"], *times) for n in range(2)]
+    totals = [BatchTotals(batch_id(n), 3, 1, 1, 0.5, Tokens(100, 20), 0.5, ["b", "a"], *times) for n in range(2)]
     store.apply_totals([batch_id(1)], totals)
     ended, running = store.batches[batch_id(1)], store.batches[batch_id(0)]
     assert (ended.n_rated, ended.n_success, ended.n_errors, ended.mean_reward, ended.cost) == (3, 1, 1, 0.5, 0.5)
@@ -129,7 +129,7 @@ def test_events_that_a_new_broker_gets_together_keep_the_order_in_which_the_batc
 def test_an_event_counts_more_than_the_stored_episodes() -> None:
     store = empty_session().store
     store.apply_events([durable(batch_completed(0, success_rate=0.5, n_rated=10))])
-    store.apply_totals([batch_id(0)], [BatchTotals(batch_id(0), 3, 1, 1, 1.5, Tokens(), None, [], None, None)])
+    store.apply_totals([batch_id(0)], [BatchTotals(batch_id(0), 3, 1, 1, 0.5, Tokens(), None, [], None, None)])
     assert (store.batches[batch_id(0)].n_rated, store.batches[batch_id(0)].n_success) == (10, 5)
 
 

@@ -176,7 +176,7 @@ def test_nothing_that_arrives_late_changes_a_batch_after_its_end(run_store: RunS
 def test_stored_totals_of_an_ended_batch_are_final(run_store: RunStore) -> None:
     run_store.apply_list(node_list(batch_state(0, "completed", n_done=10, n_planned=10)))
     assert run_store.batches_without_totals() == [batch_id(0)]
-    totals = BatchTotals(batch_id(0), 10, 7, 0, 8.0, Tokens(9), None, [], START, START + timedelta(seconds=9))
+    totals = BatchTotals(batch_id(0), 10, 7, 0, 0.8, Tokens(9), None, [], START, START + timedelta(seconds=9))
     run_store.apply_totals([batch_id(0)], [totals])
     run_store.apply_events([live(progress(seq=3))])
     batch = run_store.batches[batch_id(0)]

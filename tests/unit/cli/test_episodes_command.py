@@ -85,9 +85,9 @@ def test_the_reward_of_a_format_without_one_is_unknown(tmp_path: Path, capsys: p
     assert run(["import", str(chat), "--data-dir", state]) == 0
     capsys.readouterr()
     (row,) = lines(capsys, "--data-dir", state)
-    assert (row["reward"], row["unscored"]) == (None, True)
+    assert (row["reward"], row["outcome"], row["success"], row["unscored"]) == (None, None, None, True)
     assert run(["episodes", "--data-dir", state]) == 0
-    assert capsys.readouterr().out.split("interrupted")[1].split()[0] == "-"
+    assert capsys.readouterr().out.split("unknown")[1].split()[0] == "-"
 
 
 def test_an_invalid_query_ends_with_its_place(
@@ -291,4 +291,4 @@ def test_an_unknown_reward_of_another_tool_is_not_shown_as_0(
     assert run(["episodes", "--sort", "outcome", *folder]) == 0
     listed = [line.split() for line in capsys.readouterr().out.splitlines()]
     rewards = {line[line.index("round") - 3]: line[line.index("round") - 2] for line in listed}
-    assert rewards == {"interrupted": "-", "failure": "0"}
+    assert rewards == {"unknown": "-", "failure": "0"}

@@ -242,7 +242,7 @@ def save_episode(episode_store: EpisodeStore) -> tuple[Path, dict[str, Any]]:
         ({"episode_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}, "does not match its name"),
         ({"batch_id": "../.."}, "does not match its name"),
         ({"outcome": "winning"}, "damaged"),
-        ({"reward": None}, "damaged"),
+        ({"success": None}, "damaged"),
         ({"tool_schemas": []}, "tool schemas that it does not contain"),
         ({"ended_at": "2026-03-04T05:06:07"}, "time zone"),
     ],
