@@ -65,7 +65,10 @@ def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
         "nodes": nodes,
         "calls": calls,
         "rewards": {} if episode.reward is None else {"reward": {"score": episode.reward, "weight": 1.0}},
-        "metrics": {**({"success": float(episode.success)} if "success" in result else {}), "rounds": episode.rounds},
+        "metrics": {
+            **({"success": float(episode.success)} if "success" in result else {}),
+            "rounds": float(episode.rounds),
+        },
         "info": {EXTRA: _info(episode, added) | ({"forks": forks} if forks else {})},
         "is_completed": result.get("outcome") not in (Outcome.CANCELLED, Outcome.INTERRUPTED),
         "ok": episode.error is None,
