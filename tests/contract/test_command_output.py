@@ -19,11 +19,12 @@ pytestmark = pytest.mark.long
 
 def test_prints_of_environments_stay_out_of_the_result(tmp_path: Path) -> None:
     environ = environ_with_environments(tmp_path, "Printing")
-    for options in (("--run", "Printing"), ("--run", "Printing", "--dry-run")):
+    step = ("printed by a step", "written by a step", "echoed by a child")
+    for options, prints in ((("--run", "Printing"), step), (("--run", "Printing", "--dry-run"), ())):
         completed = run_agentgym(tmp_path, *options, "--agent", "random", "--json", environ=environ)
         assert completed.returncode == 0, completed.stderr
         json.loads(completed.stdout)
-        for expected in ("printed by an import", "printed by a step", "written by a step", "echoed by a child"):
+        for expected in ("printed by an import", *prints):
             assert expected in completed.stderr, options
     plain = run_agentgym(tmp_path, "--run", "Printing", "--agent", "random", environ=environ).stdout
     assert "Results of random" in plain

@@ -44,7 +44,19 @@ def test_the_wheel_plays_every_embedded_environment_outside_the_checkout(install
     assert not Path(where.strip()).is_relative_to(ROOT)
     played = json.loads(
         run(
-            [command, "--battery", "all", "--agent", "oracle", "--repeat", "2", "--max-rounds", "100", "--json"],
+            [
+                command,
+                "--battery",
+                "all",
+                "--agent",
+                "oracle",
+                "--repeat",
+                "2",
+                "--max-rounds",
+                "100",
+                "--allow-longer",
+                "--json",
+            ],
             tmp_path,
         )
     )
