@@ -7,9 +7,9 @@ ENV ?= Maze
 AGENT ?= react
 REPEAT ?= 1
 EPISODES ?= $(REPEAT)
-# Variables such as API keys for the commands below, in the syntax of the shell. Neither make nor the set-up reads them.
+# A file with variables such as API keys for the commands below. Neither make nor the set-up reads it.
 ENV_FILE ?= $(wildcard .env)
-WITH_ENV = $(if $(ENV_FILE),f="$(ENV_FILE)"; case "$$f" in (*/*) ;; (*) f="./$$f" ;; esac; set -a && . "$$f" && set +a && )
+WITH_ENV = $(if $(ENV_FILE),$(BIN)/python scripts/with_env.py "$(ENV_FILE)" )
 # Half of the time of the fast tests is waiting, so two cores finish sooner with four processes.
 TEST_WORKERS ?= 4
 # Two fifths of the time of the tests of real processes is waiting, too.

@@ -142,7 +142,7 @@ def _cache_problems(trend: Sequence[float | None], kv_cache: float) -> Iterator[
 
 def _endpoint_problems(endpoint: EndpointState) -> Iterator[Problem]:
     if endpoint.status in ("down", "wrong"):
-        what = trusted("it does not answer" if endpoint.status == "down" else "it answers, but not as a model server")
+        what = trusted("it does not answer" if endpoint.status == "down" else "it answers, but cannot be used")
         step = trusted("start the server, or correct its URL in the profile")
         yield problem_from_cause(what, endpoint.cause, step, hint=endpoint.hint, is_on_live=True)
     elif endpoint.status == "slow":

@@ -10,6 +10,7 @@ from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import SafeText, join, masked_line, masked_rows, sanitize_line, trusted
+from agentgym_tui.state.endpoints import EndpointState
 from agentgym_tui.state.run_store import RunStore
 
 KEYS: Final = (
@@ -36,8 +37,12 @@ MAX_ROWS: Final = 12
 """Maximum number of rows of one missing item or reason."""
 
 
-_WATCH: Final = trusted("agentgym-tui watch --nats URL"), trusted("by SSH or with a login: docs/watching.md")
-_NO_STEP: Final = trusted(""), trusted("")
+_WATCH_STEPS: Final = (
+    ("ssh -NL PORT:127.0.0.1:PORT HOST", "PORT of `agentgym-runner nats-info` there"),
+    ("NATS_USER, NATS_PASSWORD", "from its credential file, or of your site's broker"),
+    ("agentgym-tui watch --nats URL", "docs/watching.md has more"),
+)
+"""What to do where a bus cannot be reached, and the effect."""
 
 
 class MissingItem(NamedTuple):
@@ -100,8 +105,9 @@ def _link_items(store: RunStore, key: Callable[[str], str], read_only: str) -> I
     text, tone = LINK_STATES[status]
     problem = join([text, trusted(": "), masked_rows(store.link.cause)]) if store.link.cause else text
     if read_only:
-        is_unreachable = status in ("failed", "disconnected")
-        yield MissingItem(problem, *(_WATCH if is_unreachable else _NO_STEP), tone)
+        yield MissingItem(problem, tone=tone)
+        if status in ("failed", "disconnected"):
+            yield from (MissingItem(trusted(""), trusted(step), trusted(effect)) for step, effect in _WATCH_STEPS)
     elif status in ("failed", "disconnected"):
         yield MissingItem(
             problem,
@@ -123,7 +129,7 @@ def _missing_items(store: RunStore, key: Callable[[str], str], read_only: str) -
     for name, endpoint in [*store.endpoints.items()][: _n_required_endpoints(store)]:
         if not endpoint.is_answering:
             yield MissingItem(
-                join([trusted("model "), masked_line(name, 60), _cause_suffix(endpoint.cause or endpoint.failure)]),
+                join([trusted("model "), masked_line(name, 60), *map(_cause_suffix, _problem(endpoint))]),
                 *oracle,
             )
     if store.nodes and not store.endpoints and not read_only:
@@ -138,6 +144,11 @@ def _n_required_endpoints(store: RunStore) -> int:
         (index for index, endpoint in enumerate(store.endpoints.values()) if endpoint.is_answering), MAX_MODELS
     )
     return min(first, MAX_MODELS)
+
+
+def _problem(endpoint: EndpointState) -> tuple[str | None, str | None]:
+    """Return why an endpoint does not answer, and what to do about it where it answers but cannot be used."""
+    return endpoint.cause or endpoint.failure, endpoint.hint if endpoint.status == "wrong" else None
 
 
 def _cause_suffix(cause: str | None) -> SafeText:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import closing
 from functools import partial
 from typing import Literal, Self, TypeAlias
@@ -16,10 +17,11 @@ from runner.cli.preflight import STATE_LABELS
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_text, reserve_stdout, write_result
 from runner.episode.loop import EpisodeContext
+from runner.episode.teardown import CLEANUP_TIMEOUT_S
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models, run_in_thread
 from runner.node.preflight import PreflightCheck, check_models, check_state_dir, check_workers
-from runner.types import EpisodeHeader, Trajectory
+from runner.types import EpisodeHeader, Outcome, Trajectory
 from runner.util.clock import Clock, new_ulid
 from runner.util.display_text import pluralize
 
@@ -95,10 +97,20 @@ def _check_batch(batch: ResolvedBatch, models: Models) -> DryRunRow:
     )
     context.control.cancel()
     reset_kwargs = {"task_index": first.task_index, "seed": first.seed}
-    trajectory = asyncio.run(setup.build_factory(manager).play_episode(reset_kwargs, context=context))
-    if trajectory.error_info is not None:
-        return DryRunRow.of(what, False, f"{trajectory.error_info.type}: {trajectory.error_info.message}")
-    return DryRunRow.of(what, True, f"{_plan_text(spec, trajectory)}; {placed.placement.note}")
+    played: list[Trajectory] = []
+
+    def play() -> None:
+        played.append(asyncio.run(setup.build_factory(manager).play_episode(reset_kwargs, context=context)))
+
+    thread = threading.Thread(target=play, daemon=True)  # a reset may block for ever
+    thread.start()
+    thread.join(spec.limits.max_duration_s + CLEANUP_TIMEOUT_S)
+    if not played or played[0].outcome is Outcome.TIMEOUT:
+        limit = f"within {spec.limits.max_duration_s:g} s"
+        return DryRunRow.of(what, False, f"the reset of task {first.task_index} did not end {limit}")
+    if (error := played[0].error_info) is not None:
+        return DryRunRow.of(what, False, f"{error.type}: {error.message}")
+    return DryRunRow.of(what, True, f"{_plan_text(spec, played[0])}; {placed.placement.note}")
 
 
 def _plan_text(spec: BatchSpec, trajectory: Trajectory) -> str:

@@ -93,6 +93,12 @@ class BatchRunner:
             logger.warning("%s", exc)
             return False
 
+    @property
+    def battery_id(self) -> str | None:
+        """Id of the battery whose batch is running or starting, if any."""
+        claimed = self._claimed
+        return None if claimed is None else claimed.battery_id
+
     def is_paused(self, batch_id: str) -> bool:
         """Return whether this batch is running and paused."""
         batch = self._batch

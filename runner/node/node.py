@@ -322,7 +322,9 @@ class Node:
         self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, live: LivePublisher
     ) -> BatchRunner:
         def record_batteries() -> None:
-            recorder.record_batteries(queue.ended_batteries())
+            ended = queue.ended_batteries()
+            ended.pop(batch_runner.battery_id or "", None)  # a batch counts as cancelled while it still ends
+            recorder.record_batteries(ended)
 
         def on_result(result: BatchResult) -> None:
             recorder.record_batch(result)
@@ -348,13 +350,14 @@ class Node:
             wants_item=live.wants,
             on_end=on_end,
         )
-        return BatchRunner(
+        batch_runner = BatchRunner(
             workspace,
             queue,
             callbacks,
             place=self._place,
             models=self._models,
         )
+        return batch_runner
 
     def _place(self, spec: BatchSpec) -> ResolvedBatch:
         self._models.require(spec.model)

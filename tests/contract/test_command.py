@@ -150,6 +150,22 @@ def test_a_dry_run_resets_a_task_and_stores_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("wait", ["await asyncio.sleep(100)", "time.sleep(100)"])
+def test_a_dry_run_fails_where_a_reset_does_not_end(tmp_path: Path, wait: str) -> None:
+    (tmp_path / "hanging.py").write_text(
+        "import asyncio, time\n"
+        "class Hanging:\n"
+        f"    {'async ' if 'await' in wait else ''}def reset(self, **kwargs):\n        {wait}\n"
+        "    def step(self, action): ...\n"
+        "    def get_tool_schemas(self): return []\n"
+        "    def get_episode_id(self): return ''\n"
+    )
+    options = ("--run", "hanging:Hanging", "--agent", "random", "--dry-run", "--max-duration", "1")
+    completed = run_agentgym(tmp_path, *options)
+    assert completed.returncode == 1
+    assert "the reset of task 0 did not end within 1 s" in completed.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

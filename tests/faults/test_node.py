@@ -110,7 +110,17 @@ async def test_a_battery_is_one_batch_per_environment(node: NodeProcess) -> None
         await node.wait_for_batch(connection, running["batch_id"], "cancelled")
         await node.request(connection, "cancel", batch_id=waiting["batch_id"])
         await wait_until(lambda: len(received) == 2)
-    completed, cancelled = (json.loads(message.data) for message in received)
+        ends: list[Msg] = []
+        await connection.client.subscribe("agentgym.eval.*.completed.v1", cb=collect_into(ends))
+        last_id, plan = str(ULID()), {"envs": ["BabyAI", "Maze"], "agent": "oracle", "repeat": 2000, "concurrency": 8}
+        running, _ = await node.request(connection, "start", batch_id=last_id, **plan)
+        await node.wait_for_batch(connection, running["batch_id"], "running", n_done=1)
+        await node.request(connection, "cancel", batch_id=last_id)
+        await wait_until(lambda: len(ends) == len(received) == 3)
+    assert ends[-1].subject == "agentgym.eval.battery.completed.v1"
+    *batches, battery = (json.loads(message.data) for message in ends)
+    assert battery["n_episodes"] == sum(batch["n_episodes"] for batch in batches)
+    completed, cancelled, _ = (json.loads(message.data) for message in received)
     assert completed == {
         "battery_id": battery_id,
         "batches": [batch["batch_id"] for batch in started],

@@ -13,6 +13,7 @@ import pytest
 
 from scripts.build_sbom import ROOT, locked_packages
 from scripts.set_up import DOWNLOAD_MB, PipProgress, cause_of, count_packages
+from scripts.with_env import read_variables
 from tests.support.package_index import PackageIndex, make_lock, make_wheel
 from tests.support.terminal import Terminal
 
@@ -202,7 +203,8 @@ def test_a_set_up_that_is_done_prints_nothing(tmp_path: Path) -> None:
 @pytest.mark.skipif(not (ROOT / ".venv" / ".installed").exists(), reason="make would set up .venv first")
 def test_make_runs_under_both_names_with_the_variables_of_a_file(tmp_path: Path) -> None:
     secret = "sk-a-secret-of-the-file"
-    (tmp_path / "with space.env").write_text(f"# local\nAGENTGYM_DATA_DIR='{tmp_path}/data'\nLAB_API_KEY={secret}\n")
+    lines = f"# local\n\nexport AGENTGYM_DATA_DIR='{tmp_path}/data' # here\nLAB_API_KEY={secret}$(id)\n"
+    (tmp_path / "with space.env").write_text(lines)
 
     def make(*arguments: str) -> str:
         command = ["make", "-C", str(ROOT), *arguments, f"ENV_FILE={tmp_path}/with space.env"]
@@ -220,10 +222,31 @@ def test_make_runs_under_both_names_with_the_variables_of_a_file(tmp_path: Path)
     assert secret not in "".join(outputs)
 
 
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [("KEY=a$b`c`$(d)", "a$b`c`$(d)"), ("KEY='a b' # c", "a b"), ('export KEY="a#b"', "a#b"), ("KEY=", "")],
+)
+def test_a_file_of_variables_is_not_evaluated(line: str, value: str) -> None:
+    assert read_variables(f"# KEY=x\n\n{line}\n") == {"KEY": value}
+
+
+@pytest.mark.parametrize("line", ["KEY= sk-secret", "KEY=sk secret", "sk-secret", "KEY='sk-secret", "1KEY=sk-secret"])
+def test_an_invalid_line_of_a_file_of_variables_is_named_without_its_text(line: str) -> None:
+    with pytest.raises(ValueError, match="line 2 is not NAME=VALUE") as caught:
+        read_variables(f"A=b\n{line}\n")
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the checkout")
 def test_git_ignores_what_the_console_writes_into_the_current_folder() -> None:
     episode = "01HZXM3Q5S7D9F1G3H5J7K9M1N"
-    names = [".env", "agentgym-20260101-120000.svg", "agentgym-20260101-120000-2.svg", "episodes-20260101T120000Z.zip"]
+    names = [
+        ".env",
+        "data/node.key",
+        "agentgym-20260101-120000.svg",
+        "agentgym-20260101-120000-2.svg",
+        "episodes-20260101T120000Z.zip",
+    ]
     names += ["episodes.jsonl", "episodes.parquet", "episodes/manifest.json", f"{episode}.json", f"{episode}-2.json"]
     done = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.split() == names

@@ -67,9 +67,11 @@ def test_a_read_only_welcome_offers_no_forbidden_action() -> None:
     store = RunStore()
     store.set_link(BusLink(status="failed", cause="no node has run in /tmp/x; name a bus with --nats"))
     shown = line_texts(welcome_lines(store, 80, Keymap().key, "watching only"))
-    assert any(
-        each.endswith("→ agentgym-tui watch --nats URL  by SSH or with a login: docs/watching.md") for each in shown
-    )
+    assert [each.strip() for each in shown if "→" in each] == [
+        "→ ssh -NL PORT:127.0.0.1:PORT HOST  PORT of `agentgym-runner nats-info` there",
+        "→ NATS_USER, NATS_PASSWORD  from its credential file, or of your site's broker",
+        "→ agentgym-tui watch --nats URL  docs/watching.md has more",
+    ]
     assert "watching only" in shown
     assert not any(what in each for each in shown for _, what in KEYS)
     assert not any("→ N" in each or "agentgym-tui launch" in each for each in shown)
