@@ -240,12 +240,12 @@ class Node:
             start(services)
             await _wait_for_broker(ready)
             lock.write_node_file(self._node_file(workspace, broker))
+            self._on_ready(self._node_file(workspace, broker))
             self._servers.autostart()
             await asyncio.to_thread(self._read_episodes, workspace, queue, recorder, batch_runner.stored)
             if self._has_read:
                 start(upkeep)
                 batch_runner.start()
-                self._on_ready(self._node_file(workspace, broker))
                 self._set_status("idle" if await _is_idle(batch_runner) else "running", recorder)
                 self._note_activity()
                 await self._wait_until_stopped(batch_runner)

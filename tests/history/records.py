@@ -164,7 +164,7 @@ class Shown(Record):
     """
 
     console: str
-    what: Literal["episode", "batch"]
+    what: Literal["episode", "batch", "battery"]
     id: str
     fields: dict[str, Any]
 

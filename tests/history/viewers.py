@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any, Final
 
-from runner.events.subjects import BATCH_COMPLETED, DURABLE, EPISODE_COMPLETED
+from runner.events.subjects import BATCH_COMPLETED, BATTERY_COMPLETED, DURABLE, EPISODE_COMPLETED
 from tests.history.cluster import Cluster, client_environ
 from tests.history.processes import ManagedProcess
 from tests.history.records import Recorder, Shown
@@ -74,3 +74,6 @@ class EventViewer:
             case t if t == BATCH_COMPLETED:
                 fields = {name: data.get(name) for name in _BATCH_FIELDS}
                 self._recorder.write(Shown(console=NAME, what="batch", id=data["batch_id"], fields=fields))
+            case t if t == BATTERY_COMPLETED:
+                fields = {name: data.get(name) for name in ("n_episodes", "mean_reward")}
+                self._recorder.write(Shown(console=NAME, what="battery", id=data["battery_id"], fields=fields))
