@@ -176,8 +176,10 @@ def format_number(value: float | None) -> str:
 
 
 def report_models(results: Iterable[BatchResult]) -> None:
-    """Print the number of answers of each model, for each batch in which several models answered."""
+    """Print who answered, for each batch in which not only the requested model did."""
     for result in results:
         if len(result.models) > 1:
             counts = ", ".join(f"{count} by {model}" for model, count in result.answers.items())
             print_stderr(f"{result.env}: answers came from more than one model: {counts}")
+        elif result.models and result.models != [result.model]:
+            print_stderr(f"{result.env}: {result.models[0]} answered in place of {result.model}")

@@ -17,6 +17,7 @@ from runner.formats.reading import Place
 from runner.formats.recognition import Head
 from runner.formats.writers import LinesWriter
 from runner.store.episode_file import EpisodeRecord
+from runner.types import join_models
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 
@@ -53,8 +54,24 @@ def _origin(episode: EpisodeRecord) -> dict[str, Any]:
         "attempt": episode.attempt,
         "agent": episode.agent,
         "model": episode.model,
+        **_answers(episode),
         **result_fields(episode),
     }
+
+
+def _answers(episode: EpisodeRecord) -> dict[str, Any]:
+    """Return endpoint and model of each reply, as ``_labelled_draft`` reads them, if not only ``model`` answered."""
+    if join_models(episode.model, episode.models) == episode.model:
+        return {}
+    steps = episode.timesteps
+    return {"endpoints": [step.endpoint for step in steps], "models": [step.model for step in steps]}
+
+
+def _labelled_draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
+    answers = as_list(fields.get("endpoints")), as_list(fields.get("models"))
+    for step, endpoint, model in zip(transcript.steps, *answers, strict=False):
+        step.endpoint, step.model = name_of(endpoint) or None, name_of(model) or None
+    return labelled_draft(fields, transcript)
 
 
 def decode_messages(value: object, place: Place) -> Iterator[Draft]:
@@ -65,7 +82,7 @@ def decode_messages(value: object, place: Place) -> Iterator[Draft]:
     fields = as_dict(value)
     transcript = Transcript()
     add_messages(transcript, fields.get("messages") or fields.get("traj"))
-    draft, task = labelled_draft({"attempt": fields.get("trial"), **fields}, transcript), fields.get("task_id")
+    draft, task = _labelled_draft({"attempt": fields.get("trial"), **fields}, transcript), fields.get("task_id")
     if draft.task is None:
         draft.task = task if type(task) is int else name_of(task)
     yield draft
@@ -85,7 +102,7 @@ def decode_sharegpt(value: object, place: Place) -> Iterator[Draft]:
             transcript.add({"role": role, "content": as_text(item.get("value"))})
     if final := as_text(fields.get("final_observation")):
         transcript.add({"role": "user", "content": final})
-    yield labelled_draft(fields, transcript)
+    yield _labelled_draft(fields, transcript)
 
 
 _ROLES = {

@@ -158,7 +158,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         endpoint: name of the endpoint that answered.
-        model: model name used by that endpoint.
+        model: model name used by that endpoint; the models of a sum are joined by ``MIX``.
         ttft_s: seconds from the request to the first token; None if the answer was not streamed.
         tokens_per_s: completion tokens per second, measured from the first token if ``ttft_s`` is known; None if the
             number of tokens is unknown.
@@ -179,14 +179,16 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     times: AnswerTimes | None = None
 
     def __add__(self, later: Usage) -> Usage:
-        """Return the usage of two answers of one step; the endpoint and the model are those of the later one.
+        """Return the usage of two answers of one step.
 
-        The cost, the speed and the times are unknown if one of the two is; unknown tokens count as none.
+        The model is the ``MIX`` of all models that answered. The endpoint is the first that answered in place of a
+        failed one, so that ``skipped_endpoints`` finds the failure; else that of the later answer. The cost, the speed
+        and the times are unknown if one of the two is; unknown tokens count as none.
         """
         known = [tokens for tokens in (self.tokens, later.tokens) if tokens is not None]
         return Usage(
-            endpoint=later.endpoint,
-            model=later.model,
+            endpoint=(self if skipped_endpoints(self.endpoint, self.warnings) else later).endpoint,
+            model=MIX.join(sorted({*split_models(self.model), *split_models(later.model)})),
             ttft_s=self.ttft_s,
             tokens_per_s=_mean_speed(self, later),
             tokens=sum(known, Tokens()) if known else None,
@@ -255,8 +257,11 @@ MIX = " + "
 
 
 def count_models(answers: Iterable[tuple[str | None, str | None]]) -> dict[str, int]:
-    """Return how many steps each model answered, in the order of the first, from endpoint and model of the steps."""
-    return dict(Counter(model for endpoint, model in answers if endpoint and model))
+    """Return how many steps each model answered, in the order of the first, from endpoint and model of the steps.
+
+    A step with answers of several models counts for each.
+    """
+    return dict(Counter(name for endpoint, model in answers if endpoint for name in split_models(model)))
 
 
 def join_models(model: str | None, answered: Iterable[str]) -> str | None:

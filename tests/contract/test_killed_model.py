@@ -129,6 +129,7 @@ def test_the_run_has_a_row_for_each_set_of_models(played: Played, tmp_path: Path
     assert [batch["models"] for batch in played.batches] == [[FIRST, SECOND], [SECOND]]
     assert [(each["task_index"], each["models"]) for each in played.batches[0]["episodes"]] == [(0, FIRST), (1, MIXED)]
     assert "Maze: answers came from more than one model: 4 by lab: " in played.errors
+    assert f"Wordle: {SECOND} answered in place of {FIRST}\n" in played.errors
     printed = play_killed(tmp_path).stdout
     cells = [[cell.strip() for cell in line.split("│")[1:4]] for line in printed.splitlines() if line.startswith("│")]
     assert cells == [

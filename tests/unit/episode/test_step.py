@@ -37,6 +37,8 @@ from runner.types import (
     ToolSchema,
     Trajectory,
     Usage,
+    count_models,
+    fallback_endpoints,
 )
 from runner.util.clock import Clock
 from tests.support.fakes import Counter, UpAgent
@@ -402,8 +404,16 @@ def test_the_usage_of_a_step_with_two_answers_is_their_sum() -> None:
         times=AnswerTimes(total_s=4.0, queue_s=2.0, decode_s=2.0),
     )
     unknown = FIRST + Usage(endpoint="c", model="n")
-    assert (unknown.endpoint, unknown.model, unknown.tokens) == ("c", "n", Tokens(100, 10))
+    assert (unknown.endpoint, unknown.model, unknown.tokens) == ("c", "m + n", Tokens(100, 10))
     assert (unknown.cost, unknown.times, unknown.tokens_per_s) == (None, None, None)
+
+
+def test_the_usage_of_answers_by_several_models_names_them_all_and_the_fallback() -> None:
+    own = Usage(endpoint="a", model="m")
+    fallback = Usage(endpoint="b", model="k", warnings=("a: HTTP 503",))
+    for total in (own + fallback, fallback + own, own + fallback + own, fallback + own + fallback):
+        assert count_models([(total.endpoint, total.model)]) == {"k": 1, "m": 1}
+        assert fallback_endpoints([(total.endpoint, total.warnings)]) == "b"
 
 
 def test_answers_at_the_same_time_take_no_longer_than_their_step() -> None:

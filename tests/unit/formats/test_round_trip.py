@@ -20,7 +20,7 @@ from runner.formats.selection import Filters, select_candidates
 from runner.results.summary import summarize_results
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.store.episode_file import Origin
-from runner.types import IMPORTED, Outcome, Tokens
+from runner.types import IMPORTED, Outcome, Tokens, join_models
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
 from tests.unit.formats.conftest import NOW, chat_of, imported, stored
 
@@ -94,6 +94,24 @@ def test_what_is_known_of_an_episode_survives_a_round_trip(form: str, drawn: lis
         check(form, drawn, again)
         if not manifest.left_out and form not in ("agentgym-rl", "preferences"):
             assert exported(again, form, Path(third))[1] == rows
+
+
+@pytest.mark.parametrize("form", [*WITH_TOKENS, "messages", "sharegpt"])
+@pytest.mark.parametrize("models", [("n", "n"), ("m", "n"), ("m", "k + n"), ("n", None)])
+def test_a_file_names_the_models_that_answered(form: str, models: tuple[str | None, ...], tmp_path: Path) -> None:
+    chats = chat_of({"role": "assistant", "content": "move"})
+    steps = [
+        make_step(number, chats=chats, endpoint=f"of {model}" if model else None, model=model)
+        for number, model in enumerate(models)
+    ]
+    header = episode_header(agent="react", model="m")
+    record = finished_record(header, make_trajectory(header, steps))
+    exported([record], form, tmp_path)
+    store = EpisodeStore(tmp_path / "again")
+    with closing(open_index(store)) as index:
+        imported(store, index, tmp_path / f"export{find_format(form).suffix}")
+        (again,), (row,) = stored(store, index), summarize_results(index)
+    assert (again.model, again.models, row.model) == ("m", record.models, join_models("m", record.models))
 
 
 def check(form: str, drawn: list[EpisodeRecord], again: list[EpisodeRecord]) -> None:
