@@ -186,7 +186,7 @@ WRONG: list[tuple[Callable[[RunStore], None], str, str, str]] = [
     (
         health(model_health("vllm", "wrong", "404", hint="add /v1 to the URL")),
         "vllm",
-        "but not as a model server: 404",
+        "but cannot be used: 404",
         "add /v1 to the URL",
     ),
     (health(model_health("vllm", "slow", "4 s")), "vllm", "it answers slowly: 4 s", "play fewer episodes at once"),

@@ -74,7 +74,7 @@ def test_a_read_only_welcome_offers_no_forbidden_action() -> None:
     ]
     assert "watching only" in shown
     assert not any(what in each for each in shown for _, what in KEYS)
-    assert not any("→ N" in each or "agentgym-tui launch" in each for each in shown)
+    assert not any("→ N  " in each or "agentgym-tui launch" in each for each in shown)
 
 
 def test_a_read_only_welcome_names_the_events_screen_only_with_a_bus() -> None:

@@ -64,6 +64,7 @@ context_exceeded ContextExceeded
     refused Refused
     resource_shortage ResourceShortage
     runner_error RunnerError
+    server_busy ServerBusy
     store_error StoreError
     worker_lost WorkerLost
     worker_problem WorkerProblem
