@@ -140,7 +140,8 @@ def _summarize_durable(message: EventMessage, node: str) -> MessageSummary:
 def _event_parts(event: DurableEvent) -> Iterator[SafeText]:
     match event:
         case EpisodeCompleted():
-            yield sanitize_line(f"{event.env} {event.outcome or ''}".strip(), 80)
+            success = {True: "success", False: "failure", None: ""}[event.success]
+            yield sanitize_line(f"{event.env} {event.outcome or success}".strip(), 80)
             yield trusted(f"reward {format_reward(event.reward)}")
             yield pluralize(event.rounds, "round")
             yield sanitize_line(" ".join(filter(None, (event.agent, join_models(event.model, event.models)))), 80)

@@ -19,9 +19,9 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment, wrap_text
 from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
-from agentgym_tui.state.data_model import UNRATED, BatchRun, BusLinkStatus, Episode, NodeInfo
+from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, Episode, NodeInfo
 from agentgym_tui.state.nodes import ProfileDifference
-from runner.types import Tokens, is_result_unknown
+from runner.types import UNKNOWN_OUTCOME, Tokens, is_result_unknown
 
 if TYPE_CHECKING:
     from agentgym_tui.state.run_store import RunStore
@@ -35,7 +35,7 @@ OUTCOMES: Final[dict[str, tuple[SafeText, Tone]]] = {
     "cancelled": (trusted("○ cancelled"), "dim"),
     "error": (trusted("! error"), "bad"),
     "interrupted": (trusted("! interrupted"), "warn"),
-    UNRATED: (trusted("? unknown"), "dim"),
+    UNKNOWN_OUTCOME: (trusted("? unknown"), "dim"),
 }
 """Label and tone of each episode outcome."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from agentgym_tui.sessions.protocols import ResultLibrary
-from agentgym_tui.state.data_model import UNRATED, Episode
+from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import RunStore
 
 if TYPE_CHECKING:
@@ -37,13 +37,15 @@ class ReceivedEpisodes(ResultLibrary):
 
 
 def _row(episode: Episode) -> EpisodeRow:
-    """Return the row of an episode; like an imported one, it is interrupted and unscored if its outcome is unknown."""
+    """Return the row of an episode; like an imported one where its outcome is unknown."""
     from runner.store.episode_file import shared_fields
     from runner.store.index_schema import EpisodeRow
-    from runner.types import Outcome
+    from runner.types import IMPORTED, UNKNOWN_OUTCOME, Outcome
 
+    is_unknown = episode.outcome == UNKNOWN_OUTCOME
     values = shared_fields(episode, EpisodeRow) | {
-        "outcome": Outcome.INTERRUPTED if episode.outcome == UNRATED else episode.outcome,
+        "transport": IMPORTED if is_unknown else episode.transport,
+        "outcome": Outcome.INTERRUPTED if is_unknown else episode.outcome,
         "success": bool(episode.success),
         "unscored": episode.unscored or episode.success is None,
         "models": episode.models if episode.agent else episode.models or "",  # without models, an agent is a baseline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, cast
+from typing import cast
 
 from agentgym_tui.state.batches import BatchRegistry
 from agentgym_tui.state.endpoints import EndpointRegistry
@@ -35,8 +35,6 @@ from runner.subscribe.messages import BusMessage, Notice
 from runner.types import BatchProgress, EpisodePaused, EpisodeResumed, WorkerState
 from runner.types.episode_events import EpisodeItemBase
 from runner.types.machine import Machine
-
-_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class BusReducer:
@@ -172,7 +170,7 @@ class BusReducer:
     def _apply_durable(self, event: DurableEvent, message: BusMessage) -> None:
         match event:
             case EpisodeCompleted():
-                at = ulid_time(event.episode_id) or message.time or _LONG_AGO
+                at = ulid_time(event.episode_id) or message.time or datetime.now(UTC)
                 self.n_malformed += not self._episodes.apply_completed(event, at)
             case BatchCompleted():
                 self._batches.apply_completed(event, message.time, message.sent_at)

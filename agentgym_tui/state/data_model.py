@@ -31,10 +31,9 @@ from runner.types import (
 from runner.types.notes import Note
 
 Outcome: TypeAlias = str
-"""``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error``, ``interrupted``, or ``UNRATED``."""
-
-UNRATED: Final = "unrated"
-"""Outcome of an ended episode whose outcome is not known: its reward counts, but it is in no success rate."""
+"""``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error``, ``interrupted``,
+or ``UNKNOWN_OUTCOME``.
+"""
 
 
 class StepState(msgspec.Struct, gc=False):

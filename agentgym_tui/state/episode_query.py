@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.normalize import as_aware
 from agentgym_tui.state.query import MAX_CHARS, FieldSet, quoted
-from runner.types import MIX, split_models
+from runner.types import MIX, UNKNOWN_OUTCOME, is_result_unknown, split_models
 
 if TYPE_CHECKING:
     from agentgym_tui.state.episode_list import ListEntry
@@ -37,6 +37,11 @@ class EpisodeFields(FieldSet["ListEntry"]):
     def getter(self, name: str) -> GetValue[ListEntry]:
         """Return the function that reads a field of an episode."""
         return _GETTERS.get(name) or attrgetter(name)
+
+
+def _outcome(episode: Any) -> Value:  # noqa: ANN401 - a stored or live episode
+    is_unknown = is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored)
+    return UNKNOWN_OUTCOME if is_unknown else str(episode.outcome or RUNNING)
 
 
 def _n_tokens(episode: Any) -> Value:  # noqa: ANN401 - a stored or live episode
@@ -69,7 +74,7 @@ def _models(episode: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - a stored 
 
 
 _GETTERS: Final[Mapping[str, GetValue[Any]]] = {
-    "outcome": lambda episode: str(episode.outcome or RUNNING),
+    "outcome": _outcome,
     "tokens": _n_tokens,
     "time": attrgetter("duration_s"),
     "since": _time,

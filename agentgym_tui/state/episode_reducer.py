@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias, cast
 
 import msgspec
 
-from agentgym_tui.state.data_model import UNRATED, Episode, StepState
+from agentgym_tui.state.data_model import Episode, StepState
 from agentgym_tui.state.endpoints import EndpointRegistry
 from agentgym_tui.state.episode_content import decode_messages, raw_spans_size
 from agentgym_tui.state.normalize import (
@@ -37,7 +37,7 @@ from agentgym_tui.state.steps import (
 )
 from agentgym_tui.state.streaming_answer import answer_parts, update_answer
 from runner.events.live import EpisodeEnded, EpisodeStarted, LazySpan, LazyTimestep, TokenText
-from runner.types import EpisodePaused, EpisodeResumed, WorkerInfo
+from runner.types import UNKNOWN_OUTCOME, EpisodePaused, EpisodeResumed, WorkerInfo
 
 BASE_BYTES: Final = 1_000
 """Approximate memory of an episode without steps, in bytes."""
@@ -59,7 +59,7 @@ _SETUP_FIELDS: Final = (
     "profile",
     "worker",
 )
-_OUTCOMES: Final = {True: "success", False: "failure", None: UNRATED}
+_OUTCOMES: Final = {True: "success", False: "failure", None: UNKNOWN_OUTCOME}
 """Outcome by success, where nothing else is known."""
 _EMPTY_RESETS: Final = (b"null", b"[]")
 EpisodeItem: TypeAlias = (

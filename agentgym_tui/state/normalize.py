@@ -7,14 +7,13 @@ numbers.
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from runner.types import WorkerCounts, WorkerInfo
-from runner.util.clock import new_ulid, ulid_milliseconds
+from runner.util.clock import is_ulid, new_ulid, ulid_milliseconds
 
 MAX_ID_CHARS: Final = 200
 """Largest number of characters in an id; a longer text is not a valid id."""
@@ -96,9 +95,10 @@ def json_size(value: object) -> int:
     return total
 
 
-_ULID_TIME: Final = re.compile("[0-9A-HJKMNP-TV-Z]{10}")
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_FIRST_YEAR, _LAST_YEAR = 2016, 2099
+"""Years of plausible creation times: the first is that of the ULID specification."""
 
 
 def as_aware(time: datetime) -> datetime:
@@ -107,13 +107,14 @@ def as_aware(time: datetime) -> datetime:
 
 
 def ulid_time(ulid: str) -> datetime | None:
-    """Return the creation time that the first ten characters of a ULID encode; None if the text is no ULID."""
-    if _ULID_TIME.match(upper := ulid[:10].upper()) is None:
+    """Return the creation time of a ULID in any case; None if the text is not a ULID, or its time is implausible."""
+    if len(ulid) > MAX_ID_CHARS or not is_ulid(upper := ulid.upper()):
         return None
     try:
-        return _EPOCH + timedelta(milliseconds=ulid_milliseconds(upper.ljust(26, "0")))
+        time = _EPOCH + timedelta(milliseconds=ulid_milliseconds(upper))
     except OverflowError:
         return None
+    return time if _FIRST_YEAR <= time.year <= _LAST_YEAR else None
 
 
 def ulid_prefix(time: datetime) -> str:

@@ -26,9 +26,9 @@ from runner.query.syntax import All, Any, Node, Not, Term, Word, parse
 from runner.store.flags import FLAGS
 from runner.store.notes import Notes
 from runner.store.passages import TextPattern
-from runner.types import MIX, SHAPES, Outcome
+from runner.types import IMPORTED, MIX, SHAPES, UNKNOWN_OUTCOME, Outcome
 
-_OUTCOMES = tuple(str(outcome) for outcome in Outcome)
+_OUTCOMES = (*map(str, Outcome), UNKNOWN_OUTCOME)
 _FIELDS = (
     Field(name="env", kind="text", description="environment"),
     Field(name="outcome", kind="text", description="how it ended", values=_OUTCOMES),
@@ -66,7 +66,9 @@ _FIELDS = (
 FIELDS: Final[Mapping[str, Field]] = {field.name: field for field in _FIELDS}
 """The fields of an episode by name."""
 
+_IS_UNKNOWN = f"transport = '{IMPORTED}' AND outcome = '{Outcome.INTERRUPTED}' AND unscored"
 _COLUMNS = {
+    "outcome": f"CASE WHEN {_IS_UNKNOWN} THEN '{UNKNOWN_OUTCOME}' ELSE outcome END",
     "tokens": "tokens_prompt + tokens_completion",
     "time": "duration_s",
     "since": "ended_at",

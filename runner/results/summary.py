@@ -12,7 +12,7 @@ from runner.errors import StoreError
 from runner.results.statistics import wilson_interval
 from runner.store.index_schema import TIME_COLUMNS
 from runner.store.safe_json import finite
-from runner.types import MIX, UNRATED, Outcome, Tokens
+from runner.types import MIX, UNKNOWN_OUTCOME, UNRATED, Outcome, Tokens, is_result_unknown
 from runner.types.time_shares import Cause, TimeShares
 
 _UNRATED_LIST = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
@@ -97,7 +97,8 @@ EVERYTHING = Selection()
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     """Aggregated results of one agent, its models, a shape of requests and limits in one environment and mode.
 
-    Rates and means cover the rated episodes and are None if there is none.
+    Rates and means cover the rated episodes and are None if there is none. Where none is rated, the means of rewards,
+    rounds, durations and tokens cover the episodes of unknown outcome.
 
     Attributes:
         model: the models that answered, see ``join_models``: no row of the first one has answers of a fallback.
@@ -107,6 +108,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         n: number of episodes.
         n_rated: number of episodes with an outcome outside ``UNRATED`` that are not unscored.
         n_unscored: number of episodes that their evaluation leaves unscored, because idle play can succeed.
+        outcomes: number of episodes by outcome, or ``UNKNOWN_OUTCOME``.
         n_errors: number of episodes that ended with an error; they are not rated.
         success_interval: 95% Wilson score interval of ``success_rate``.
         batch_id: the batch, where each batch has rows of its own; else None.
@@ -207,6 +209,7 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
     limits: str
     outcome: Outcome
     unscored: Annotated[int, msgspec.Meta(ge=0, le=1)]
+    transport: str
     n: int
     n_success: float
     reward: float
@@ -232,6 +235,10 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
     def rated(self) -> bool:
         return self.outcome not in UNRATED and not self.unscored
 
+    @property
+    def unknown(self) -> bool:
+        return is_result_unknown(self.transport, self.outcome, unscored=bool(self.unscored))
+
 
 _N_VALUES = len(_Group.__struct_fields__) - 1
 _SUMS = ", ".join(
@@ -243,7 +250,7 @@ _SUMS = ", ".join(
         *(f"sum({column})" for column in TIME_COLUMNS.values()),
     ]
 )
-_GROUPED = "batch_id, env, data_label, mode, agent, models, shape, limits, outcome, unscored"
+_GROUPED = "batch_id, env, data_label, mode, agent, models, shape, limits, outcome, unscored, transport"
 _QUERY = f"SELECT {_GROUPED}, {_SUMS} FROM episodes WHERE {{condition}} GROUP BY {_GROUPED}"
 """One pass over all rows; the few groups are added here, because conditions in SQL would take longer."""
 
@@ -251,12 +258,13 @@ _QUERY = f"SELECT {_GROUPED}, {_SUMS} FROM episodes WHERE {{condition}} GROUP BY
 def _result_row(groups: Sequence[_Group], *, by_batch: bool) -> ResultRow:
     first, rated = groups[0], [group for group in groups if group.rated]
     n_rated, n_success = sum(group.n for group in rated), int(sum(group.n_success for group in rated))
-    outcomes: Counter[Outcome] = Counter()
+    averaged = rated or [group for group in groups if group.unknown]
+    outcomes: Counter[str] = Counter()
     for group in groups:
-        outcomes[group.outcome] += group.n
+        outcomes[UNKNOWN_OUTCOME if group.unknown else group.outcome] += group.n
 
     def mean(values: Iterable[float]) -> float | None:
-        return finite(sum(values) / n_rated) if n_rated else None
+        return _quotient(sum(values), sum(group.n for group in averaged))
 
     row = ResultRow(
         env=first.env,
@@ -272,15 +280,15 @@ def _result_row(groups: Sequence[_Group], *, by_batch: bool) -> ResultRow:
         n_rated=n_rated,
         n_success=n_success,
         n_errors=outcomes[Outcome.ERROR],
-        n_unscored=sum(group.n for group in groups if group.unscored),
-        outcomes={outcome.value: outcomes[outcome] for outcome in Outcome if outcomes[outcome]},
+        n_unscored=sum(group.n for group in groups if group.unscored and not group.unknown),
+        outcomes={outcome: outcomes[outcome] for outcome in (*map(str, Outcome), UNKNOWN_OUTCOME) if outcomes[outcome]},
         success_rate=n_success / n_rated if n_rated else None,
         success_interval=wilson_interval(n_success, n_rated) if n_rated else None,
         last_rates=_last_rates(rated),
-        score=_quotient(sum(group.reward for group in rated), sum(group.n_rewards for group in rated)),
-        avg_rounds=mean(group.rounds for group in rated),
-        completion_time_sec=mean(group.duration_s for group in rated),
-        token_count=mean(float(group.prompt + group.completion) for group in rated),
+        score=_quotient(sum(group.reward for group in averaged), sum(group.n_rewards for group in averaged)),
+        avg_rounds=mean(group.rounds for group in averaged),
+        completion_time_sec=mean(group.duration_s for group in averaged),
+        token_count=mean(float(group.prompt + group.completion) for group in averaged),
         tokens=Tokens(*(sum(getattr(group, kind) for group in groups) for kind in Tokens.__struct_fields__)),
         cost=_sum([group.cost for group in groups]),
         latency_s=_quotient(_sum([group.model_s for group in groups]), sum(group.model_rounds for group in groups)),

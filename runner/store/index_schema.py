@@ -107,7 +107,7 @@ LOCAL = "local"
 # From version 5 on, the tables from "events" to "streams" record what was delivered, which no file can restore. They
 # are kept; only the tables derived from the episode files are replaced.
 _FIRST_DURABLE_VERSION = 5
-_VERSION = 10
+_VERSION = 11
 
 TIME_COLUMNS: Final[Mapping[Cause, str]] = {
     "queue": "queue_s",
@@ -122,6 +122,7 @@ TIME_COLUMNS: Final[Mapping[Cause, str]] = {
 
 RESULT_COLUMNS = (
     *("batch_id", "env", "data_label", "mode", "agent", "models", "shape", "limits", "outcome", "unscored"),
+    "transport",
     *("success", "reward", "rounds", "duration_s", "cost", "model_s"),
     *("tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached", "task_index", "battery_id", "model"),
     *("energy_j", "energy_shared", "gpu_s", *TIME_COLUMNS.values(), "times_about"),

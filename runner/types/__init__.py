@@ -50,6 +50,7 @@ from runner.types.data import (
 )
 from runner.types.episode_events import (
     IMPORTED,
+    UNKNOWN_OUTCOME,
     BatchProgress,
     EpisodeEnded,
     EpisodeEvent,
@@ -100,6 +101,7 @@ __all__ = [
     "MIX",
     "SHAPES",
     "UNFINISHED",
+    "UNKNOWN_OUTCOME",
     "UNRATED",
     "AREEvaluatedTrajectory",
     "ActResult",

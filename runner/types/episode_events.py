@@ -169,6 +169,9 @@ Item: TypeAlias = EpisodeEvent | BatchProgress | WorkerState
 IMPORTED: Final = "import"
 """Transport of an imported episode."""
 
+UNKNOWN_OUTCOME: Final = "unknown"
+"""Stands for the outcome of an ended episode whose outcome is not known; the episode is in no success rate."""
+
 
 def is_result_unknown(transport: str, outcome: str | None, *, unscored: bool) -> bool:
     """Return whether an imported episode has no outcome, in whose place it is interrupted."""

@@ -61,6 +61,12 @@ def make_reader(log: EventLog, query: EventQuery | None = None) -> EventReader:
 @pytest.mark.parametrize(
     ("subject", "event", "summary", "episode"),
     [
+        (
+            EPISODE_COMPLETED,
+            completed(1, agent=None, outcome=None, success=False),
+            "Wordle failure · reward 0.75 · 3 rounds",
+            episode_id(1),
+        ),
         (EPISODE_COMPLETED, completed(1), "Wordle success · reward 0.75 · 3 rounds · oracle", episode_id(1)),
         (
             EPISODE_COMPLETED,

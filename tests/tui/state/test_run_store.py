@@ -1,19 +1,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
 
+from agentgym_tui.sessions.received_episodes import ReceivedEpisodes
 from agentgym_tui.state.batches import BatchTotals, batch_currency
 from agentgym_tui.state.data_model import BusLink
+from agentgym_tui.state.episode_query import EPISODE_FIELDS
 from agentgym_tui.state.normalize import MAX_NAME_CHARS, ulid_prefix, ulid_time
+from agentgym_tui.state.query import Query
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.steps import episode_size
 from runner.events.codec import RawRow
 from runner.events.durable import BatchCompleted, EpisodeCompleted
+from runner.results.summary import summarize_results
 from runner.subscribe.messages import BusMessage, Notice
 from runner.types import Outcome, Tokens
 from tests.support.console.samples import (
@@ -140,7 +145,7 @@ def test_what_another_field_runner_leaves_out_is_unknown_and_in_no_rate(run_stor
     solved = EpisodeCompleted(episode_id=episode_id(1), reward=1.0, success=True, node="theirs", **fields)
     run_store.apply_events([durable(unknown), durable(solved), durable(unknown)])
     first, second = run_store.episodes.values()
-    assert (first.outcome, first.success, first.task_index, first.reward) == ("unrated", None, None, 0.5)
+    assert (first.outcome, first.success, first.task_index, first.reward) == ("unknown", None, None, 0.5)
     assert (second.outcome, second.success, second.node) == ("success", True, "theirs")
     maze = run_store.envs["Maze"]
     assert (maze.n_rated, maze.n_success, maze.last_reward, len(run_store.rewards["Maze"])) == (1, 1, 1.0, 2)
@@ -376,9 +381,33 @@ def test_the_busy_sample_has_a_running_batch() -> None:
 def test_a_ulid_contains_its_creation_time() -> None:
     assert ulid_time(ulid_prefix(START) + "A" * 16) == START
     assert ulid_prefix(START) < ulid_prefix(START + timedelta(milliseconds=1))
-    assert ulid_time("ZZZZZZZZZZ") is None
-    assert ulid_time("u") is None
-    assert ulid_time("\x1b" * 26) is None
+    times = map(ulid_time, ("ZZZZZZZZZZ", "u", "\x1b" * 26, uuid4().hex, "1" * 26, "0" * 26, ulid_prefix(START)))
+    assert not any(times)
+
+
+@pytest.mark.parametrize("name", ["ep-1", "018f4e9ac2d17b3e9f5a6c7d8e9f0a1b", "12345678901234567890", "0" * 26])
+def test_an_episode_with_an_id_of_another_runner_starts_when_its_event_was_stored_or_received(name: str) -> None:
+    store, before = RunStore(), datetime.now(UTC)
+    event = EpisodeCompleted(episode_id=name, env="Maze", reward=0.5, rounds=4, duration_s=2.5)
+    message = durable(event)
+    store.apply_events([message])
+    assert store.episodes[name].started_at == message.time
+    store = RunStore()
+    store.apply_events([msgspec.structs.replace(message, stream=None, sequence=None, time=None)])
+    assert before <= store.episodes[name].started_at <= datetime.now(UTC)
+
+
+def test_received_episodes_of_unknown_outcome_are_named_so_with_their_means(run_store: RunStore) -> None:
+    for n, reward in enumerate((0.5, 1.0)):
+        event = EpisodeCompleted(episode_id=f"ep-{n}", env="Maze", reward=reward, rounds=4, duration_s=2.5)
+        run_store.apply_events([durable(event)])
+    library = ReceivedEpisodes(run_store)
+    (row,) = summarize_results(library.result_source())
+    assert (row.outcomes, row.n_rated, row.n_unscored, row.success_rate) == ({"unknown": 2}, 0, 0, None)
+    assert (row.score, row.avg_rounds, row.completion_time_sec) == (0.75, 4.0, 2.5)
+    query = Query(EPISODE_FIELDS, "outcome:unknown")
+    assert query.error is None
+    assert all(map(query.matches, run_store.episodes.values())) and all(map(query.matches, library.rows()))
 
 
 def test_a_queued_batch_runs_from_its_first_episode_on(run_store: RunStore) -> None:

@@ -84,7 +84,8 @@ def test_the_reward_of_a_format_without_one_is_unknown(tmp_path: Path, capsys: p
     chat.write_text(json.dumps({"messages": messages}) + "\n")
     assert run(["import", str(chat), "--data-dir", state]) == 0
     capsys.readouterr()
-    (row,) = lines(capsys, "--data-dir", state)
+    (row,) = lines(capsys, "outcome:unknown", "--data-dir", state)
+    assert lines(capsys, "outcome:interrupted", "--data-dir", state) == []
     assert (row["reward"], row["outcome"], row["success"], row["unscored"]) == (None, None, None, True)
     assert run(["episodes", "--data-dir", state]) == 0
     assert capsys.readouterr().out.split("unknown")[1].split()[0] == "-"
