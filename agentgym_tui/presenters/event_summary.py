@@ -156,13 +156,14 @@ def _event_parts(event: DurableEvent) -> Iterator[SafeText]:
             if event.n_errors:
                 yield pluralize(event.n_errors, "error")
             yield trusted(f"mean reward {format_reward(event.mean_reward)}")
-            if len(event.models) > 1:
+            if event.models and event.models != [event.model]:
                 yield sanitize_line(join_models(event.model, event.models), 80)
         case BatteryCompleted():
             yield pluralize(len(event.batches), "batch", "batches")
             yield sanitize_line(", ".join(event.environments), 80)
             yield pluralize(event.n_episodes, "episode")
             yield trusted(f"mean reward {format_reward(event.mean_reward)}")
+            yield sanitize_line(", ".join(event.models), 80)
         case FieldStatus():
             yield sanitize_line(f"{event.role or ''} {event.status}".strip(), 60)
             yield sanitize_line(event.config, 60)

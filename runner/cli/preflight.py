@@ -16,7 +16,15 @@ from runner.config import Profile
 from runner.config.profile import FALLBACK, GATEWAY
 from runner.errors import ConfigError
 from runner.inference.profile_models import run_in_thread
-from runner.node.preflight import PlannedRun, PreflightCheck, can_run, check_monitor, preflight, trial_checks
+from runner.node.preflight import (
+    MONITOR,
+    PlannedRun,
+    PreflightCheck,
+    can_run,
+    check_monitor,
+    preflight,
+    trial_checks,
+)
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.display_text import one_line
 
@@ -84,9 +92,11 @@ def _services(profile: Profile, rows: Sequence[PreflightCheck]) -> list[str]:
     """
     is_up = {row.name: row.state == "ok" for row in rows if row.what == "model"}
     fallback = profile.agent.local_fallback or ""
-    monitor = profile.nats.monitor_url or f"http://127.0.0.1:{profile.nats.monitor_port or DEFAULT_MONITOR_PORT}"
-    has_broker = run_in_thread(lambda: check_monitor(monitor)).state == "ok"
-    lines = [f"NATS: {'OK' if has_broker else 'unreachable'}"]
+    monitor = next((row for row in rows if row.name == MONITOR), None)
+    if monitor is None:
+        port = profile.nats.monitor_port or DEFAULT_MONITOR_PORT
+        monitor = run_in_thread(lambda: check_monitor(f"http://127.0.0.1:{port}"))
+    lines = [f"NATS: {'OK' if monitor.state == 'ok' else 'unreachable'}"]
     if GATEWAY in is_up:
         lines.insert(0, f"TensorZero: {'OK' if is_up[GATEWAY] else 'DOWN'}")
     if FALLBACK in is_up:

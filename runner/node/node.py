@@ -82,7 +82,7 @@ class Node:
         egress: returns the address of a second broker that also receives the events, or None; called before each
             attempt to connect.
         idle_exit_s: stop the node after this many seconds without batches and requests; None: never.
-        on_ready: called when the node has read its episodes and answers all requests, with its ``node.json``.
+        on_ready: called with ``node.json`` when the node answers requests; it may still read its episodes.
         profile_file: the file that the profile was read from.
         retry_s: seconds until a failed service of the node restarts.
     """

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 USUAL_EVENT_BYTES = 1_000
 """Size of the event of an episode with its headers; long names make it larger."""
+MONITOR = "egress's health"
+"""Name of the check of a broker's monitor."""
 BUS_TIMEOUT_S = 2.0
 """Maximum seconds for a bus to answer."""
 
@@ -335,7 +337,7 @@ async def check_monitor(url: str) -> PreflightCheck:
     from runner.inference.http import fetch, model_client
 
     health_url = url.rstrip("/").removesuffix("/healthz") + "/healthz"
-    check = PreflightCheck(what="bus", name="egress's health", state="ok", detail=safe_url(health_url))
+    check = PreflightCheck(what="bus", name=MONITOR, state="ok", detail=safe_url(health_url))
     try:
         async with asyncio.timeout(BUS_TIMEOUT_S):
             reply = await fetch(await model_client(), "GET", health_url)

@@ -1,4 +1,4 @@
-"""A program as somebody writes it who knows the specification of the Runner alone, here and in an actor of Ray."""
+"""A program written from the specification of the Runner alone; it runs here and in an actor of Ray."""
 
 from __future__ import annotations
 

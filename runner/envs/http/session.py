@@ -144,7 +144,7 @@ class RemoteInstance:
         return self._connection.unanswered
 
     def abandon(self) -> None:
-        """Forget the instance without closing it, because it is in use by somebody else."""
+        """Forget the instance without closing it, because another episode uses it now."""
         self.id = None
         self._release()
 

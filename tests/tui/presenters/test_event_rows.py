@@ -17,9 +17,9 @@ from agentgym_tui.state.log_entries import EventMessage, LogNotice
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.subject_tree import SubjectTree
 from runner.events.codec import encode
-from runner.events.durable import DurableEvent
+from runner.events.durable import BatteryCompleted, DurableEvent
 from runner.events.live import LiveBatch, LiveItem
-from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED, FIELD_STATUS
+from runner.events.subjects import BATCH_COMPLETED, BATTERY_COMPLETED, EPISODE_COMPLETED, FIELD_STATUS
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
 from tests.support.console.fake_session import FakeEvents
@@ -81,6 +81,26 @@ def make_reader(log: EventLog, query: EventQuery | None = None) -> EventReader:
             "",
         ),
         (BATCH_COMPLETED, batch_completed(), "Wordle completed · 10 episodes · success 70% · mean reward 0.5", ""),
+        (
+            BATCH_COMPLETED,
+            batch_completed(model="first", models=["spare"]),
+            "Wordle completed · 10 episodes · success 70% · mean reward 0.5 · spare",
+            "",
+        ),
+        (
+            BATTERY_COMPLETED,
+            BatteryCompleted(
+                battery_id="B1",
+                batches=["b1", "b2"],
+                environments=["Maze", "Wordle"],
+                n_episodes=4,
+                mean_reward=0.5,
+                models=["first", "spare"],
+                node="pmoves-4090",
+            ),
+            "2 batches · Maze, Wordle · 4 episodes · mean reward 0.5 · first, spare",
+            "",
+        ),
         (
             BATCH_COMPLETED,
             batch_completed(n_episodes=12, success_rate=1.0, mean_reward=1.0, n_rated=6, n_errors=6),

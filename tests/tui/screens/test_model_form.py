@@ -112,7 +112,7 @@ async def test_what_is_wrong_is_shown(texts: tuple[str, ...], shown: str, hidden
 async def test_a_key_in_place_of_its_variable_is_not_written(folder: Path) -> None:
     session = empty_session()
     async with console_pilot(session, SIZE) as pilot:
-        await fill_form(pilot, "http://127.0.0.1:1/v1", "m", "sk-a-key-of-somebody")
+        await fill_form(pilot, "http://127.0.0.1:1/v1", "m", "sk-another-users-key")
         await pilot.press("ctrl+s")
         await wait_for_report(pilot, "expected the name of an environment variable, not its value", "got '***'")
     assert session.profiles == [] and profiles(folder).keys() == {"my-lab"}
