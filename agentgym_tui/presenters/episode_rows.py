@@ -190,6 +190,13 @@ def _flagged_outcome(episode: ListedEpisode) -> Cell:
     return Cell(join([cut(outcome.text, room), marks]), outcome.tone)
 
 
+def unreadable_line(files: Sequence[UnreadableFile]) -> Line:
+    """Return how many files cannot be read and where they are listed; an empty line if there are none."""
+    n = sum(not isinstance(file, FoundLog) for file in files)
+    text = f"✗ {pluralize(n, 'file')} cannot be read and {'is' if n == 1 else 'are'} not counted; Episodes lists them"
+    return [Cell(trusted(text), "bad")] if n else []
+
+
 def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
     if isinstance(file, FoundLog):
         text = fill_in("{} · {}", sanitize_line(file.path.name, 200), sanitize_line(file.reason, 80))

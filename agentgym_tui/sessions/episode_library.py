@@ -105,7 +105,6 @@ class StateDirLibrary:
     """
 
     def __init__(self, find: Callable[[], Path]) -> None:
-        self.unreadable: Sequence[UnreadableFile] = ()
         self.first_rows: Sequence[EpisodeRow] = ()
         self.texts = TextSearch(
             TextSource(self._open_texts, self._stamps, self._summary, self._version, lambda id: self._read(id)[0])
@@ -130,11 +129,16 @@ class StateDirLibrary:
         if check_files and time.monotonic() - self._reconciled > RECONCILE_EVERY_S:
             index.reconcile()
             self._reconciled = time.monotonic()
-        self.unreadable = [UnreadableFile(bad.path, bad.reason) for bad in index.damaged]
         self._n_rows = _count(index)
         with self._rows_lock:
             self._pages = self._pages or RowPages(index)
             return self._pages.rows(MAX_ROWS)
+
+    @property
+    def unreadable(self) -> Sequence[UnreadableFile]:
+        """Files, archives and folders that the last look at the files could not read; none before it."""
+        damaged = self._opened[1].damaged if self._opened else ()
+        return [UnreadableFile(file.path, file.reason) for file in damaged]
 
     def has_changed(self) -> bool:
         """Return whether another process has added or deleted episodes since the last call, or since ``rows``."""

@@ -78,16 +78,19 @@ class Library(ResultLibrary, Protocol):
     """Library of stored episodes.
 
     Attributes:
-        unreadable: episode files found that cannot be read.
         texts: the search in the texts of the episodes.
         first_rows: list rows that are known before ``rows`` is called, the newest first; shown at the first paint.
         notes_state: another value after notes have changed; None where there are none.
     """
 
-    unreadable: Sequence[UnreadableFile]
     texts: TextSearch
     first_rows: Sequence[EpisodeRow]
     notes_state: object
+
+    @property
+    def unreadable(self) -> Sequence[UnreadableFile]:
+        """Files, archives and folders found that cannot be read."""
+        ...
 
     def notes(self, episode_id: str) -> Sequence[Note]:
         """Return the tags and notes of an episode and its steps, the oldest first; raises ``StoreError``."""

@@ -9,6 +9,7 @@ from contextlib import closing
 from runner.cli.arguments import add_state_options, at_least
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
+from runner.cli.report import damaged_json, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.results.clusters import Cluster, find_clusters
@@ -23,7 +24,7 @@ DEFAULT_LIMIT = 20
 
 
 def main_clusters(argv: Sequence[str]) -> int:
-    """Print the failure clusters of the selected episodes; return 0.
+    """Print the failure clusters of the selected episodes; return 0, or 1 if a file could not be read.
 
     Raises:
         RunnerError: the query is invalid, or the profile or the state directory cannot be used.
@@ -38,11 +39,14 @@ def main_clusters(argv: Sequence[str]) -> int:
     with closing(open_index_to_read(EpisodeStore(data_dir))) as index:
         clause = f"WHERE ({condition.sql}) AND failure IS NOT NULL ORDER BY episode_id"
         clusters = find_clusters(index.rows(clause, condition.parameters))
+        damaged = index.damaged
+    code = report_damaged(damaged)
     if options.json:
-        print_json({"clusters": clusters[: options.limit], "n_clusters": len(clusters)})
+        shown = clusters[: options.limit]
+        print_json({"clusters": shown, "n_clusters": len(clusters), "damaged": damaged_json(damaged)})
     else:
         _print(clusters, options.limit)
-    return 0
+    return code
 
 
 def build_parser() -> argparse.ArgumentParser:

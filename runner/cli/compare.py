@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.cli.arguments import add_state_options
 from runner.cli.logging_setup import log_to_stderr
-from runner.cli.report import format_number
+from runner.cli.report import format_number, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, safe_text, write_result
 from runner.errors import ConfigError
@@ -74,6 +74,7 @@ def load_episode(name: str, data_dir: Path) -> EpisodeRecord:
         query = "SELECT batch_id, episode_id FROM episodes WHERE episode_id >= ? AND episode_id < ? LIMIT 2"
         found = index.select(query, (name.upper(), f"{name.upper()}~"))
     if len(found) != 1:
+        report_damaged(index.damaged)  # the episode may be in one of these
         count = "no episode" if not found else "more than one episode"
         raise ConfigError(f"{count} in {data_dir} has an id that begins with {one_line(name, 60)!r}; {_ADVICE}")
     return store.load(store.path(*found[0]))

@@ -12,7 +12,7 @@ import msgspec
 from runner.cli.arguments import add_state_options, at_least
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
-from runner.cli.report import format_number
+from runner.cli.report import damaged_json, format_number, report_damaged
 from runner.cli.results import cost_currency
 from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, print_stderr, safe_text, write_result
@@ -39,7 +39,7 @@ PAGE = 1_000
 
 
 def main_episodes(argv: Sequence[str]) -> int:
-    """Print the selected episodes; return 0.
+    """Print the selected episodes; return 0, or 1 if a file could not be read.
 
     Raises:
         RunnerError: the query is invalid, or the profile or the state directory cannot be used.
@@ -57,12 +57,17 @@ def main_episodes(argv: Sequence[str]) -> int:
         return 0
     store = EpisodeStore(data_dir)
     with closing(open_index_to_read(store)) as index:
-        if options.hits:
-            found = islice(_hits(store, _rows(index, condition, options.sort), patterns), options.limit)
-            return write_result(0, lambda: _print_hits(found, as_json=options.json))
-        rows = islice(_rows(index, condition, options.sort), options.limit)
-        currency = cost_currency(profile.agent, index)
-        return write_result(0, lambda: _print(rows, currency, as_json=options.json))
+        code, rows = report_damaged(index.damaged), _rows(index, condition, options.sort)
+
+        def show() -> None:
+            if options.hits:
+                _print_hits(islice(_hits(store, rows, patterns), options.limit), as_json=options.json)
+            else:
+                _print(islice(rows, options.limit), cost_currency(profile.agent, index), as_json=options.json)
+            if code and options.json:
+                output_stream().write(f"{ascii_json({'damaged': damaged_json(index.damaged)})}\n")
+
+        return write_result(code, show)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -79,7 +84,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=at_least(1), metavar="N", help="print at most N episodes, or lines with --hits")
     parser.add_argument("--hits", action="store_true", help="print the lines that the terms text: of the query find")
     add_state_options(parser)
-    parser.add_argument("--json", action="store_true", help="print a JSON object per line on standard output")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print a JSON object per line, the last one with damaged files, if any",
+    )
     return parser
 
 

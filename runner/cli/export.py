@@ -12,10 +12,11 @@ import msgspec
 from runner.cli.arguments import add_state_options
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
+from runner.cli.report import report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_text
 from runner.errors import ConfigError
-from runner.formats.export import Manifest, export_episodes
+from runner.formats.export import UNREADABLE, Manifest, export_episodes
 from runner.formats.format import find_format, writable_formats
 from runner.formats.selection import Filters, select_candidates
 from runner.formats.training import Audit, audit_episodes
@@ -27,7 +28,10 @@ from runner.util.display_text import pluralize
 
 
 def main_export(argv: Sequence[str]) -> int:
-    """Export the selected episodes and print what was written and left out, or audit them; return 0.
+    """Export the selected episodes and print what was written and left out, or audit them.
+
+    Returns:
+        0, or 1 if a file of the state directory could not be read.
 
     Raises:
         RunnerError: the query, format or output cannot be used, or no episode is selected.
@@ -45,10 +49,14 @@ def main_export(argv: Sequence[str]) -> int:
         candidates, left_out = select_candidates(
             index, condition.sql, condition.parameters, filters, by_task=target is not None and target.by_task
         )
+        code = report_damaged(index.damaged)
+        if code:
+            left_out[UNREADABLE] += len(index.damaged)
     if not candidates:
         raise ConfigError(_nothing_selected(data_dir, left_out))
     if target is None:
-        return _report_audit(audit_episodes(store, candidates, left_out), as_json=options.json)
+        _report_audit(audit_episodes(store, candidates, left_out), as_json=options.json)
+        return code
     path = Path(options.output)
     manifest = export_episodes(
         store,
@@ -60,7 +68,8 @@ def main_export(argv: Sequence[str]) -> int:
         filters=[name for name, is_on in msgspec.structs.asdict(filters).items() if is_on],
         now=now,
     )
-    return _report(manifest, path, as_json=options.json)
+    _report(manifest, path, as_json=options.json)
+    return 1 if UNREADABLE in manifest.left_out else 0
 
 
 def _nothing_selected(data_dir: Path, left_out: Mapping[str, int]) -> str:
@@ -110,22 +119,20 @@ def _check_mode(options: argparse.Namespace) -> None:
         raise ConfigError("export needs --format and --output, or --audit")
 
 
-def _report_audit(audit: Audit, *, as_json: bool) -> int:
+def _report_audit(audit: Audit, *, as_json: bool) -> None:
     if as_json:
         print_json(audit)
     else:
         for line in audit.lines():
             print_text(line)
-    return 0
 
 
-def _report(manifest: Manifest, path: Path, *, as_json: bool) -> int:
+def _report(manifest: Manifest, path: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(manifest)
-        return 0
+        return
     n_bytes = sum(file.bytes for file in manifest.files)
     size = f"{pluralize(len(manifest.files), 'file')}, {n_bytes:,} bytes"
     print_stderr(f"{path}: {pluralize(manifest.n_written, 'episode')} as {manifest.format_version}, {size}")
     for reason, n in manifest.left_out.items():
         print_stderr(f"left out: {pluralize(n, 'episode')}: {reason}")
-    return 0

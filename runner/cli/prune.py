@@ -16,6 +16,7 @@ import msgspec
 from runner.bus.address import durable_names
 from runner.cli.arguments import add_state_options, at_least
 from runner.cli.logging_setup import log_to_stderr
+from runner.cli.report import report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config.field_types import AGE_EXPECTED, AGE_PATTERN
@@ -52,7 +53,10 @@ _ADVICE: Final = {
 
 
 def main_prune(argv: Sequence[str]) -> int:
-    """Prune the episodes of a state directory and print what was done; return 0, or 1 if a batch could not be pruned.
+    """Prune the episodes of a state directory and print what was done.
+
+    Returns:
+        0, or 1 if a batch could not be pruned or a file could not be read.
 
     Raises:
         RunnerError: the profile or the state directory cannot be used, or neither an age nor a size is given.
@@ -71,8 +75,9 @@ def main_prune(argv: Sequence[str]) -> int:
         with closing(open_index(store, is_owner=not is_node_alive(data_dir))) as index:
             outbox = Outbox(index, durable_names(profile.nats))
             report = Pruner(store, index, outbox).prune(policy, dry_run=options.dry_run)
+        code = report_damaged(index.damaged)
         report.problems = [problem.replace(str(folder), str(data_dir)) for problem in report.problems]
-    return _print_report(report, options, policy.max_bytes if exceeds_quota(policy, report) else None)
+    return _print_report(report, options, policy.max_bytes if exceeds_quota(policy, report) else None) or code
 
 
 @contextmanager

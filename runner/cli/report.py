@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from runner.cli.arguments import Options
     from runner.publish.outbox import DeadLetter
 
+MAX_DAMAGED = 20
+"""Largest number of damaged files that are printed."""
 MAX_ERRORS = 5
 """Maximum number of errors to print per batch; the episode files contain all errors."""
 USAGE_COLUMNS = ("tokens", "latency", "cost")
@@ -127,10 +129,18 @@ def report_recovered(records: list[EpisodeRecord]) -> None:
         print_stderr(f"Recovered {episode} of a killed run: {pluralize(record.rounds, 'round')}, interrupted.")
 
 
-def report_damaged(files: Iterable[DamagedFile]) -> None:
-    """Print a message for each damaged episode file, which the results therefore do not contain."""
-    for file in files:
+def report_damaged(files: Sequence[DamagedFile]) -> int:
+    """Print which files, archives and folders of the state directory are left out; return 1, or 0 if there are none."""
+    for file in files[:MAX_DAMAGED]:
         print_stderr(f"Skipped {file.path}: {file.reason}")
+    if (more := len(files) - MAX_DAMAGED) > 0:
+        print_stderr(f"Skipped {more:,} more; all are listed by: agentgym-runner --results --json")
+    return 1 if files else 0
+
+
+def damaged_json(files: Iterable[DamagedFile]) -> list[dict[str, str]]:
+    """Return the path and the reason of each file for JSON output."""
+    return [{"path": str(file.path), "reason": file.reason} for file in files]
 
 
 def environment_cell(env: str, mode: str, data_label: str, shape: str = "", limits: str = "") -> str:

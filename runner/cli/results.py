@@ -11,6 +11,7 @@ from runner.cli.arguments import Options
 from runner.cli.logging_setup import log_to_file
 from runner.cli.report import (
     USAGE_COLUMNS,
+    damaged_json,
     environment_cell,
     format_interval,
     format_number,
@@ -60,8 +61,8 @@ def show_results(session: RunSession) -> int:
     report_recovered(store.recover() if store.is_writable else [])
     index = open_index_to_read(store)
     try:
-        report_damaged(index.damaged)
         damaged = [*store.damaged, *index.damaged]
+        skipped = report_damaged(index.damaged)  # the recovery has logged its own
         selection = _selection(session, index)
         rows = summarize_results(index, selection)
         matrices = task_matrices(index, selection) if options.matrix else None
@@ -69,11 +70,10 @@ def show_results(session: RunSession) -> int:
         currency = cost_currency(session.profile.agent, index)
     finally:
         index.close()
-    gate = check_gates(rows, options.fail_below, comparison)
+    gate = check_gates(rows, options.fail_below, comparison) or skipped
     if options.json:
-        reported = [{"path": str(file.path), "reason": file.reason} for file in damaged]
-        document: dict[str, object] = {"data_dir": str(session.data_dir), "results": rows, "damaged": reported}
-        document["currency"] = currency
+        document: dict[str, object] = {"data_dir": str(session.data_dir), "results": rows, "currency": currency}
+        document["damaged"] = damaged_json(damaged)
         document |= {"matrices": matrices} if matrices is not None else {}
         document |= {"comparison": comparison} if comparison is not None else {}
         return write_result(gate, lambda: print_json(document))

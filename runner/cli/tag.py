@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runner.cli.arguments import add_state_options, at_least
 from runner.cli.logging_setup import log_to_stderr
+from runner.cli.report import report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.errors import ConfigError
@@ -66,6 +67,7 @@ def _require_episode(data_dir: Path, episode_id: str) -> None:
         with closing(open_index_to_read(EpisodeStore(data_dir))) as index:
             if index.select("SELECT 1 FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,)):
                 return
+        report_damaged(index.damaged)  # the episode may be in one of these
     raise ConfigError(
         f"there is no episode {one_line(episode_id, 60)!r} in {data_dir}; the names of the files in runs/ are the ids"
     )

@@ -19,6 +19,9 @@ from runner.store.episode_store import EpisodeStore
 from runner.store.safe_json import encode
 from runner.util.files import replace_file
 
+UNREADABLE = "its file is missing or damaged"
+"""Reason for each file and archive that could not be read, whether or not the query would have selected it."""
+
 
 class Manifest(msgspec.Struct, kw_only=True):
     """What an export has: for people, and for checking the files.
@@ -114,7 +117,7 @@ def _write(store: EpisodeStore, candidate: Candidate, writer: EpisodeWriter, rea
     except LeftOut as exc:
         reasons[str(exc)] += 1
     except StoreError:
-        reasons["its file is missing or damaged"] += 1
+        reasons[UNREADABLE] += 1
     else:
         return True
     return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from runner.errors import StoreError
-from runner.store.archive import episode_member, read_directory, read_member
+from runner.store.archive import Member, episode_member, read_directory, read_member
 from runner.store.episode_file import decode_episode
 from runner.store.episode_store import ArchiveFile, EpisodeFile, EpisodeStore
 from runner.store.index_schema import episode_row, to_columns
@@ -25,6 +25,7 @@ Key: TypeAlias = tuple[str, str]
 Stamp: TypeAlias = tuple[int, int]
 """Size in bytes and modification time in nanoseconds of the file that a row was read from."""
 
+_FOREIGN = "it has no episode of this batch; move it away, and open it with agentgym-tui open or import it"
 _KNOWN = "INSERT INTO events (id) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = ?1)"
 _SETTLED = "DELETE FROM marks WHERE n = (SELECT n FROM events WHERE id = ?)"
 
@@ -84,10 +85,10 @@ def read_archive(
     except StoreError as exc:
         damaged.append(DamagedFile(archive.path, str(exc)))
         return rows, rejected
-    for member in members.values():
-        episode_id = Path(member.name).stem
-        if not is_ulid(episode_id) or member.name != episode_member(archive.batch_id, episode_id):
-            continue
+    own = [(each, Path(each.name).stem) for each in members.values() if _is_of_batch(each, archive.batch_id)]
+    if not own:
+        damaged.append(DamagedFile(archive.path, _FOREIGN))
+    for member, episode_id in own:
         path = store.path(archive.batch_id, episode_id)
         if path.exists():
             continue
@@ -100,6 +101,11 @@ def read_archive(
         else:
             rows.append(to_columns(episode_row(record), file))
     return rows, rejected
+
+
+def _is_of_batch(member: Member, batch_id: str) -> bool:
+    stem = Path(member.name).stem
+    return is_ulid(stem) and member.name == episode_member(batch_id, stem)
 
 
 def add_settled_events(connection: sqlite3.Connection, episode_ids: Iterable[str]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -36,6 +37,11 @@ logger = logging.getLogger(__name__)
 
 STALE_S = 60.0
 """Age in seconds from which a partially written file counts as abandoned."""
+
+NO_BATCH: Final = "it is no folder of a batch; move it away"
+NO_EPISODE: Final = "its name is not an episode id; move it away"
+LOST_AND_FOUND: Final = "lost+found"
+"""Folder that file systems create at their top."""
 
 
 class EpisodeFile(msgspec.Struct, frozen=True):
@@ -241,12 +247,12 @@ class EpisodeStore:
         """Yield all episode files in arbitrary order.
 
         Args:
-            damaged: receives the JSON files whose name is not an episode id, and the batch folders that cannot be read.
+            damaged: receives what is no batch or no episode by its name or kind, and the folders that cannot be read.
             archives: receives the archives.
         """
         damaged = [] if damaged is None else damaged
         archives = [] if archives is None else archives
-        for batch in self._batch_folders():
+        for batch in self._batch_folders(damaged):
             try:
                 files = list(_list_batch(batch, damaged, archives))
             except (StoreError, OSError) as exc:
@@ -262,10 +268,14 @@ class EpisodeStore:
         except OSError as exc:
             raise StoreError(f"{path} does not exist any more: {exc}") from exc
 
-    def _batch_folders(self) -> Iterator[Path]:
+    def _batch_folders(self, damaged: list[DamagedFile] | None = None) -> Iterator[Path]:
+        """Yield the folders of batches; ``damaged`` receives everything else that is not hidden."""
         for entry in _entries(self.runs):
+            path = self.runs / entry.name
             if is_ulid(entry.name) and entry.is_dir(follow_symlinks=False):
-                yield self.runs / entry.name
+                yield path
+            elif damaged is not None and not entry.name.startswith(".") and entry.name != LOST_AND_FOUND:
+                damaged.append(DamagedFile(path, NO_BATCH))
 
     def recover(self, clock: Clock | None = None) -> list[EpisodeRecord]:
         """Turn journals of dead processes into ``interrupted`` episodes, and remove abandoned temporary files.
@@ -362,16 +372,16 @@ def _archive_file(batch_id: str, entry: os.DirEntry[str]) -> ArchiveFile:
 def _list_batch(batch: Path, damaged: list[DamagedFile], archives: list[ArchiveFile]) -> Iterator[EpisodeFile]:
     for entry in _entries(batch):
         stem, _, suffix = entry.name.partition(".")
-        if suffix == "zip" and is_ulid(stem):
-            with contextlib.suppress(FileNotFoundError):
-                archives.append(_archive_file(batch.name, entry))
-        if suffix != "json":
+        if suffix not in ("zip", "json") and not entry.is_dir(follow_symlinks=False):
+            continue  # journals, token files, locks and temporary files
+        if not is_ulid(stem) or suffix not in ("zip", "json"):
+            damaged.append(DamagedFile(Path(entry.path), NO_EPISODE))
             continue
-        if is_ulid(stem):
-            with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
+            if suffix == "zip":
+                archives.append(_archive_file(batch.name, entry))
+            else:
                 yield _episode_file(batch.name, stem, entry.stat(follow_symlinks=False))
-        else:
-            damaged.append(DamagedFile(Path(entry.path), "its name is not an episode id; move it away"))
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -87,6 +87,8 @@ def require_named_folder(option: str | None, data_dir: Path) -> None:
     """
     if option and not data_dir.is_dir():
         raise ConfigError(f"There is no folder {data_dir}; check --data-dir")
+    if option and not (data_dir / "runs").is_dir() and _has_batches(data_dir):
+        raise ConfigError(f"{data_dir} has batches or episodes, but no folder runs; name the folder above runs")
 
 
 def unwritable_reason(data_dir: Path) -> str:
@@ -109,8 +111,12 @@ def _is_used(folder: Path) -> bool:
     """Return whether a folder holds the state of a node or the episodes of a run; other projects have ``data``, too."""
     if any(_exists(folder / name) for name in _STATE_FILES):
         return True
+    return _has_batches(folder / "runs")
+
+
+def _has_batches(folder: Path) -> bool:
     try:
-        return any(len(batch.name) == _ULID_LENGTH for batch in (folder / "runs").iterdir())
+        return any(len(entry.stem) == _ULID_LENGTH for entry in folder.iterdir())
     except OSError:
         return False
 

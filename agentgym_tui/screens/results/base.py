@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.episode_rows import reading_progress
+from agentgym_tui.presenters.episode_rows import reading_progress, unreadable_line
 from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.library_screen import LibraryScreen
@@ -89,7 +89,7 @@ class ResultsTableScreen(LibraryScreen[ResultLibrary]):
     def show_texts(self) -> None:
         """Redraw the texts around the table."""
         self.set_class(self.is_empty and not self.is_filling, "-empty")
-        self.set_class(bool(self.failure), "-failed")
+        self.set_class(bool(self.failure_line), "-failed")
         super().show_texts()
         self.show_lines("detail", "status")
 
@@ -105,8 +105,10 @@ class ResultsTableScreen(LibraryScreen[ResultLibrary]):
 
     @property
     def failure_line(self) -> Line:
-        """Why the library cannot be read."""
-        return [Cell(self.failure, "bad")]
+        """Why the library cannot be read, or how many files of it, whose episodes are missing here."""
+        if self.failure:
+            return [Cell(self.failure, "bad")]
+        return unreadable_line(self.session.library.unreadable if self.session.library else ())
 
     @on(LineList.CursorMoved, "#results")
     def _cursor_moved(self) -> None:

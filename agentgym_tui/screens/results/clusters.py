@@ -67,7 +67,7 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
     def heading_lines(self, width: int) -> list[Line]:
         """Return the lines above the table: numbers, filter and order, and which episodes these are."""
         lines = cluster_heading(self.tasks, self._n_failed, self._query, self.clear_key, width)
-        return [*lines, *([self.failure_line] if self.failure else [])]
+        return [*lines, self.failure_line]
 
     def detail_lines(self, width: int) -> Sequence[Line]:
         """Return the details of the selected cluster."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.results.screen import ResultsScreen
+from agentgym_tui.state.episode_list import UnreadableFile
 from runner.errors import StoreError
 from runner.types import Outcome
 from tests.support.console.fake_session import FakeSession, bus_session, empty_session
@@ -28,6 +30,16 @@ from tests.support.console.samples import ended, live, row, started
 
 LIST, SUMMARY, DETAIL = "#results", "#summary", "#detail"
 SIZE = (120, 40)
+
+
+async def test_files_that_cannot_be_read_are_counted_above_results_and_clusters() -> None:
+    session = results_session()
+    session.fake_library.unreadable = [UnreadableFile(Path("/srv/x.json"), "damaged")]
+    async with console_pilot(session) as pilot:
+        await pilot.press("7")
+        await wait_for_widget_text(pilot, SUMMARY, "✗ 1 file cannot be read and is not counted; Episodes lists them")
+        await pilot.press("f")
+        await wait_for_widget_text(pilot, SUMMARY, "failed episode", "✗ 1 file cannot be read")
 
 
 async def test_rates_matrix_episode_and_comparison_by_keyboard() -> None:

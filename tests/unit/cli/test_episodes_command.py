@@ -16,6 +16,7 @@ from runner.cli.dispatch import run
 from runner.cli.tag import main_tag
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
+from runner.util.clock import new_ulid
 from tests.support.episodes import RecordedEpisode, make_step
 
 
@@ -201,16 +202,41 @@ def test_preferences_pair_the_attempts_of_a_task(
     assert pairs == []
 
 
-def test_a_damaged_file_is_left_out_and_counted(
+def test_every_command_names_what_it_left_out_and_ends_with_1(
     tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    folder = ("--data-dir", str(tmp_path))
     (file,) = tmp_path.glob(f"runs/*/{ids[0]}.json")
+    archive, wrong = file.with_name(f"{new_ulid()}.zip"), tmp_path / "runs" / "copied runs"
     with closing(open_index(EpisodeStore(tmp_path))):
         file.write_bytes(b"{")
-    assert export(tmp_path, "sharegpt", "s.jsonl", "--json") == 0
+    archive.write_bytes(b"PK\5\6 no archive")
+    wrong.mkdir()
+    left_out = {str(path) for path in (file, archive, wrong)}
+    for command in (["episodes"], ["episodes", "--hits", "text:door"], ["clusters"], ["--results"]):
+        for as_json in ([], ["--json"]):
+            assert run([*command, *folder, *as_json]) == 1, command
+            captured = capsys.readouterr()
+            assert {line.split(": ")[0] for line in captured.err.splitlines()} >= {
+                f"Skipped {path}" for path in left_out
+            }
+            if as_json:
+                document = json.loads(captured.out.splitlines()[-1] if command[0] == "episodes" else captured.out)
+                assert {damaged["path"] for damaged in document["damaged"]} == left_out
+    assert export(tmp_path, "sharegpt", "s.jsonl", "--json") == 1
     manifest = json.loads(capsys.readouterr().out)
-    assert manifest["n_written"] == 2
+    assert (manifest["n_written"], manifest["n_selected"]) == (2, 5)
+    assert manifest["left_out"] == {"its file is missing or damaged": 3}
     assert len((tmp_path / "s.jsonl").read_bytes().splitlines()) == 2
+    assert run(["export", "--audit", *folder]) == 1
+    assert "3 episodes: its file is missing or damaged" in capsys.readouterr().out
+    assert run(["prune", "--older", "1h", "--dry-run", *folder]) == 1
+    assert f"Skipped {file}" in capsys.readouterr().err
+    for command in (["compare", ids[0], ids[1]], ["tag", ids[0], "seen"]):
+        assert run([*command, *folder]) == 2
+        assert f"Skipped {file}" in capsys.readouterr().err
+    assert run(["episodes", "--data-dir", str(tmp_path / "runs")]) == 2
+    assert "name the folder above runs" in capsys.readouterr().err
 
 
 def test_two_episodes_are_compared_from_their_first_difference_on(

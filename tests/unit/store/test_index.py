@@ -307,12 +307,21 @@ def test_files_that_are_not_episodes_are_reported(episode_store: EpisodeStore, i
     (folder / "notes.json").touch()
     (folder / os.fsdecode(b"\xff.json")).touch()
     (folder / "01ARZ3NDEKTSV4RRFFQ69G5FAV.json").mkdir()
+    (folder / "copies").mkdir()
+    (folder / "copy.zip").touch()
     (episode_store.runs / "lost+found").mkdir()
+    (episode_store.runs / ".keep").touch()
+    (episode_store.runs / "old runs").mkdir()
+    (episode_store.runs / "01ARZ3NDEKTSV4RRFFQ69G5FAV").symlink_to(folder)
     index.reconcile()
     assert {report.path.name for report in index.damaged} == {
         "notes.json",
         os.fsdecode(b"\xff.json"),
         "01ARZ3NDEKTSV4RRFFQ69G5FAV.json",
+        "copies",
+        "copy.zip",
+        "old runs",
+        "01ARZ3NDEKTSV4RRFFQ69G5FAV",
     }
     assert len(newest_rows(index)) == 1
 
