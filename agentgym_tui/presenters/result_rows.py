@@ -85,7 +85,7 @@ class ResultRows(FilteredRows["ResultRow"]):
         return [
             Cell(join([MARK, env]) if marked else env, "accent" if marked else "plain"),
             Cell(sanitize_line(row.agent, 60) or UNKNOWN),
-            model_cell(row.model),
+            model_cell(row.model, is_baseline=row.baseline),
             Cell(format_count(row.n)),
             *score_cells(row.success_rate, row.success_interval, row.n_errors, row.score),
             Cell(sparkline(row.last_rates), "good"),
@@ -98,10 +98,10 @@ class ResultRows(FilteredRows["ResultRow"]):
         ]
 
 
-def model_cell(model: str | None) -> Cell:
-    """Return the models that answered, several as a warning; ``baseline`` for an agent that used none."""
+def model_cell(model: str | None, *, is_baseline: bool = True) -> Cell:
+    """Return the models that answered, several as a warning; without one, ``baseline``, or that it is unknown."""
     if model is None:
-        return Cell(trusted(BASELINE), "dim")
+        return Cell(trusted(BASELINE) if is_baseline else UNKNOWN, "dim")
     return Cell(sanitize_line(model, 80) or UNKNOWN, "warn" if MIX in model else "plain")
 
 
@@ -123,7 +123,7 @@ def data_text(row: ResultRow) -> SafeText:
 
 def player_text(row: ResultRow) -> SafeText:
     """Return agent and model, or that the agent is a baseline."""
-    return join([sanitize_line(row.agent, 40) or UNKNOWN, model_cell(row.model).text], " ")
+    return join([sanitize_line(row.agent, 40) or UNKNOWN, model_cell(row.model, is_baseline=row.baseline).text], " ")
 
 
 def results_summary(results: ResultList, state: SafeText, key: str, width: int, *, run_id: str = "") -> Line:

@@ -12,7 +12,7 @@ from runner.errors import StoreError
 from runner.results.statistics import wilson_interval
 from runner.store.index_schema import TIME_COLUMNS
 from runner.store.safe_json import finite
-from runner.types import MIX, UNKNOWN_OUTCOME, UNRATED, Outcome, Tokens, is_result_unknown
+from runner.types import IMPORTED, MIX, UNKNOWN_OUTCOME, UNRATED, Outcome, Tokens, is_result_unknown
 from runner.types.time_shares import Cause, TimeShares
 
 _UNRATED_LIST = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
@@ -104,7 +104,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         model: the models that answered, see ``join_models``: no row of the first one has answers of a fallback.
         shape: what of the usual shape of requests the server refused, see ``join_shapes``; "" for nothing.
         limits: the limits of the episodes that differ from the usual ones, see ``Limits.label``.
-        baseline: whether no model was used; a baseline is not comparable with the rows of models.
+        baseline: whether no model was used, unlike in an import that names none; a baseline is not comparable with the rows of models.
         n: number of episodes.
         n_rated: number of episodes with an outcome outside ``UNRATED`` that are not unscored.
         n_unscored: number of episodes that their evaluation leaves unscored, because idle play can succeed.
@@ -185,7 +185,7 @@ def summarize_results(
         for values in found:
             group = msgspec.convert((*values[:_N_VALUES], values[_N_VALUES:]), _Group)
             player = (group.agent, group.model or "", group.shape, group.limits)
-            key = (group.env, group.model is None, group.data_label, group.mode, *player)
+            key = (group.env, group.baseline, group.data_label, group.mode, *player)
             groups.setdefault((*key, group.batch_id if by_batch else ""), []).append(group)
         newest_first = sorted(groups, key=lambda key: key[-1], reverse=True)
         return [_result_row(groups[key], by_batch=by_batch) for key in sorted(newest_first, key=lambda key: key[:-1])]
@@ -232,6 +232,10 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
     times_s: tuple[float | None, ...]
 
     @property
+    def baseline(self) -> bool:
+        return self.model is None and self.transport != IMPORTED
+
+    @property
     def rated(self) -> bool:
         return self.outcome not in UNRATED and not self.unscored
 
@@ -274,7 +278,7 @@ def _result_row(groups: Sequence[_Group], *, by_batch: bool) -> ResultRow:
         model=first.model,
         shape=first.shape,
         limits=first.limits,
-        baseline=first.model is None,
+        baseline=first.baseline,
         batch_id=first.batch_id if by_batch else None,
         n=sum(group.n for group in groups),
         n_rated=n_rated,

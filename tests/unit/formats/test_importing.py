@@ -50,6 +50,7 @@ def test_an_import_is_one_batch_that_results_rate(chats: Path, store: EpisodeSto
     assert report.missing["reward"] == 1
     assert {record.batch_id for record in stored(store, index)} == {report.batch_id}
     (row,) = summarize_results(index)
+    assert row.model is None and not row.baseline
     assert (row.env, row.n, row.n_rated, row.n_success) == ("chats", 2, 1, 1)
     assert row.outcomes == {"success": 1, "unknown": 1}
 
