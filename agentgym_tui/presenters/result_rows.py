@@ -34,12 +34,12 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.reward_plot import column_chart
 from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, environment_text
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
 from agentgym_tui.state.result_list import BASELINE, ResultList
 from runner.types import MIX, GpuUse
 
 if TYPE_CHECKING:
-    from runner.results.summary import Histogram, ResultRow
+    from runner.results.summary import AgentGymMeans, Histogram, ResultRow
 
 SPARK_WIDTH: Final = 10
 RESULT_COLUMNS: Final = (
@@ -195,10 +195,17 @@ def _outcomes_line(row: ResultRow, width: int) -> Line:
             [Cell(join([trusted("batch "), sanitize_line(row.batch_id, 40)]))] if row.batch_id else [],
             [Cell(trusted(outcomes))],
             [Cell(trusted(f"{row.n_unscored:,} unscored"), "warn")] if row.n_unscored else [],
+            [Cell(agentgym_text(row.agentgym), "dim")] if row.agentgym is not None else [],
             [Cell(data, "dim")] if (data := data_text(row)) else [],
         ],
         width,
     )
+
+
+def agentgym_text(means: AgentGymMeans) -> SafeText:
+    """Return mean score and success rate as AgentGym's Evaluator computes them."""
+    score = format_reward(None if means.score is None else round(means.score, 3))
+    return fill_in("AgentGym: score {}, success {}", score, rate_text(means.success_rate))
 
 
 def _usage_line(row: ResultRow, currency: str, width: int) -> Line:

@@ -21,6 +21,7 @@ from runner.types import (
     Outcome,
     Phases,
     Tokens,
+    agentgym_score,
     count_models,
     fallback_endpoints,
     join_models,
@@ -92,8 +93,10 @@ class SummaryReader:
         except StoreError as exc:
             raise StoreError(f"{path} is not an episode of this version: {exc}") from exc
         model_times_s = [step.model_s for step in summary.timesteps if step.endpoint is not None]
+        agentgym = agentgym_score(summary.env, [step.reward for step in summary.timesteps], summary.reward)
         row = EpisodeRow(
             **{name: getattr(summary, name) for name in _COMMON},
+            agentgym_score=None if agentgym is None else agentgym.score,
             tokens_prompt=summary.tokens.prompt,
             tokens_completion=summary.tokens.completion,
             tokens_reasoning=summary.tokens.reasoning,
@@ -126,7 +129,7 @@ class SummaryReader:
 
 
 _COMMON: Final = tuple(name for name in EpisodeRow.__struct_fields__ if name in _EpisodeSummary.__struct_fields__)
-_SHARED_NUMBERS: Final = ("reward", "queue_s", "prefill_s", "decode_s", "unsplit_s", "endpoint_s")
+_SHARED_NUMBERS: Final = ("reward", "agentgym_score", "queue_s", "prefill_s", "decode_s", "unsplit_s", "endpoint_s")
 _NUMBERS: Final[dict[float | None, float]] = {0.0: 0.0, 1.0: 1.0}
 _SHARED_TEXTS: Final = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),

@@ -178,6 +178,7 @@ class Episode(msgspec.Struct):
         notes: tags and notes of the episode and its steps, the oldest first; their texts are untrusted.
         imported: format of the file of another tool that it comes from, and what the file lacks; untrusted text.
         currency: currency of the costs of the episode and its steps; "" if it is not known.
+        agentgym_score: see ``AgentGymScore``; None until the episode has ended.
         version: counter that grows with each change; a view draws the episode again when the counter has changed.
     """
 
@@ -226,6 +227,7 @@ class Episode(msgspec.Struct):
     notes: Sequence[Note] = ()
     imported: str = ""
     currency: str = ""
+    agentgym_score: float | None = None
     version: int = 0
 
     @property

@@ -177,6 +177,7 @@ class EpisodeRegistry:
             set_field(episode, field, getattr(event, field) or getattr(episode, field))
         episode.tokens, episode.cost = event.tokens or episode.tokens, event.cost
         episode.currency = clip_name(event.currency or "") or episode.currency
+        episode.agentgym_score = None if event.agentgym is None else event.agentgym.score
         self.first_currency = self.first_currency or episode.currency
         episode.reported_fallback = clip_optional(event.fallback)
         episode.reported_models = clip_optional(join_models(event.model, event.models)) if event.models else None

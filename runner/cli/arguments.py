@@ -13,6 +13,7 @@ from runner.util.argument_parser import SafeArgumentParser
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from runner.results.summary import Score
     from runner.types import SpanLevel, Workers
 
 EPILOG = """subcommands (see agentgym-runner COMMAND --help):
@@ -26,6 +27,7 @@ EPILOG = """subcommands (see agentgym-runner COMMAND --help):
   episodes     list stored episodes by a query
   clusters     group failed episodes by how they failed
   compare      compare two stored episodes step by step
+  eval-report  score and success as AgentGym computes them, and what differs
   export       write stored episodes in the format of a trainer or tool
   import       store the episodes of other tools' files
   prune        archive or delete old episodes
@@ -55,6 +57,7 @@ class Options(NamedTuple):
     fail_below: float | None = None
     baseline: str | None = None
     allow_mixed: bool = False
+    score: Score = "reward"
     config: str | None = None
     data_dir: str | None = None
     node: str | None = None
@@ -84,7 +87,7 @@ class Options(NamedTuple):
 
 
 _ALWAYS_ALLOWED = frozenset({"config", "data_dir", "node", "json"})
-_ONLY_WITH_RESULTS = frozenset({"env", "batch", "matrix", "fail_below", "baseline", "allow_mixed"})
+_ONLY_WITH_RESULTS = frozenset({"env", "batch", "matrix", "fail_below", "baseline", "allow_mixed", "score"})
 _ALLOWED_WITH = {
     "list_envs": _ALWAYS_ALLOWED | {"verbose"},
     "results": _ALWAYS_ALLOWED | _ONLY_WITH_RESULTS | {"agent", "model"},
@@ -228,6 +231,12 @@ def _add_results_options(parser: argparse.ArgumentParser) -> None:
         "--baseline",
         metavar="ID",
         help="compare task by task with this batch or battery; exit with 3 if more were lost than won (p <= 0.05)",
+    )
+    group.add_argument(
+        "--score",
+        choices=["reward", "agentgym"],
+        help="what tables and conditions count: the sum of rewards and the environment's verdict (default), or what "
+        "AgentGym's Evaluator would: the last reward, and success only at the full score",
     )
     group.add_argument("--allow-mixed", action="store_true", help="compare also what a fallback's model answered")
 

@@ -34,6 +34,7 @@ SUBCOMMANDS = (
         "episodes",
         "compare",
         "clusters",
+        "eval-report",
         "export",
         "import",
         "prune",

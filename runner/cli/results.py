@@ -28,7 +28,7 @@ from runner.config import AgentSettings
 from runner.envs.names import server_only_names, server_only_problem, unknown_environment
 from runner.errors import ConfigError
 from runner.results.comparison import Comparison, compare, mixed_episodes
-from runner.results.summary import ResultRow, Selection, summarize_results
+from runner.results.summary import ResultRow, Score, Selection, summarize_results
 from runner.results.task_matrix import task_matrices
 from runner.store import EpisodeIndex, EpisodeStore, open_index_to_read
 from runner.util.data_dir import require_named_folder
@@ -64,8 +64,8 @@ def show_results(session: RunSession) -> int:
         damaged = [*store.damaged, *index.damaged]
         skipped = report_damaged(index.damaged)  # the recovery has logged its own
         selection = _selection(session, index)
-        rows = summarize_results(index, selection)
-        matrices = task_matrices(index, selection) if options.matrix else None
+        rows = summarize_results(index, selection, score=options.score)
+        matrices = task_matrices(index, selection, score=options.score) if options.matrix else None
         comparison = _comparison(options, index, selection)
         currency = cost_currency(session.profile.agent, index)
     finally:
@@ -73,13 +73,14 @@ def show_results(session: RunSession) -> int:
     gate = check_gates(rows, options.fail_below, comparison) or skipped
     if options.json:
         document: dict[str, object] = {"data_dir": str(session.data_dir), "results": rows, "currency": currency}
+        document["score"] = options.score
         document["damaged"] = damaged_json(damaged)
         document |= {"matrices": matrices} if matrices is not None else {}
         document |= {"comparison": comparison} if comparison is not None else {}
         return write_result(gate, lambda: print_json(document))
 
     def show() -> None:
-        print_results(rows, session.profile.metrics, currency)
+        print_results(rows, session.profile.metrics, currency, score=options.score)
         print_matrices(matrices or [])
         if comparison is not None and options.baseline is not None:
             print_comparison(comparison, options.baseline)
@@ -119,7 +120,7 @@ def _comparison(options: Options, index: EpisodeIndex, selection: Selection) -> 
             f"the comparison with {options.baseline} is not one of two models, because a fallback answered: {counts}; "
             "play them again, or compare them all the same with --allow-mixed"
         )
-    found = compare(*(task_matrices(index, side, by="model") for side in sides))
+    found = compare(*(task_matrices(index, side, by="model", score=options.score) for side in sides))
     return msgspec.structs.replace(found, mixed=mixed)
 
 
@@ -139,22 +140,26 @@ def _check_env(env: str, session: RunSession, stored: list[str]) -> None:
     print_stderr(f"No episodes of {known[env.lower()]} in {session.data_dir} yet{advice}")
 
 
-def print_results(rows: Sequence[ResultRow], metrics: Sequence[str], currency: str = "") -> None:
+def print_results(
+    rows: Sequence[ResultRow], metrics: Sequence[str], currency: str = "", *, score: Score = "reward"
+) -> None:
     """Print a table for models, one for baselines, which has no column for the model, and one of time and GPUs.
 
     Args:
         rows: the results.
         metrics: names of the attributes of ``ResultRow`` that get a column.
         currency: currency of the costs.
+        score: whose score and success the rows have.
     """
+    counted = ", AgentGym's score and success" if score == "agentgym" else ""
     columns = ("n", "errors", "95% interval", *metrics, "outcomes")
     models, baselines = [row for row in rows if not row.baseline], [row for row in rows if row.baseline]
     if models:
         cells = [(*_names(row), row.model or "-", *_numbers(row, metrics), *_usage(row, currency)) for row in models]
-        print_table("Models", ("environment", "agent", "model", *columns, *USAGE_COLUMNS), cells)
+        print_table(f"Models{counted}", ("environment", "agent", "model", *columns, *USAGE_COLUMNS), cells)
     if baselines:
         cells = [(*_names(row), *_numbers(row, metrics)) for row in baselines]
-        print_table("Baselines (no model)", ("environment", "agent", *columns), cells)
+        print_table(f"Baselines (no model){counted}", ("environment", "agent", *columns), cells)
     _print_measured([*models, *baselines])
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from runner.events import subjects
-from runner.types import Tokens
+from runner.types import AgentGymScore, Tokens
 from runner.types.fields import (
     AgentName,
     AnsweringModels,
@@ -64,6 +64,7 @@ class EpisodeCompleted(msgspec.Struct, kw_only=True):
     fallback: Fallback = None
     models: AnsweringModels = []
     currency: CostCurrency = None
+    agentgym: Annotated[AgentGymScore | None, Meta(description="score and success by AgentGym's Evaluator")] = None
 
 
 class BatchCompleted(msgspec.Struct, kw_only=True):

@@ -32,6 +32,7 @@ from runner.types import (
     Tokens,
     ToolCall,
     ToolSchema,
+    agentgym_score,
     is_unscored,
 )
 from runner.types.sequences import Label, Problem, TokenSequence
@@ -222,6 +223,7 @@ def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified
         origin=Origin(format=title, id=name_of(draft.id), missing=tuple(dict.fromkeys(missing))),
     )
     record.reward = draft.reward
+    record.agentgym = agentgym_score(record.env, [step.reward for step in steps], draft.reward)
     record.tokens = draft.tokens or record.tokens
     record.cost = record.cost if draft.cost is None else draft.cost
     if found := draft.transcript.sequences:
@@ -296,6 +298,8 @@ def result_fields(episode: EpisodeRecord) -> dict[str, Any]:
         fields = {"outcome": episode.outcome, "success": episode.success}
     if episode.reward is not None:
         fields["reward"] = episode.reward
+    if episode.agentgym is not None:
+        fields["agentgym"] = episode.agentgym
     return fields | ({"rated": False} if episode.unscored else {})
 
 

@@ -104,6 +104,7 @@ def episode_event(episode: EpisodeRow, names: DurableNames) -> OutboxEvent:
     event = EpisodeCompleted(
         **(shared_fields(episode, EpisodeCompleted) | {"models": split_models(episode.models)}),
         score=episode.reward,
+        agentgym=episode.agentgym,
         duration_sec=episode.duration_s,
         tokens=Tokens(*tokens),
     )

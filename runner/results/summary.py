@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -94,6 +94,23 @@ EVERYTHING = Selection()
 """All stored episodes."""
 
 
+Score: TypeAlias = Literal["reward", "agentgym"]
+"""Whose score and success count: the sum of the rewards with the environment's verdict, or ``AgentGymScore``."""
+
+SUCCESS_COLUMNS: Final[Mapping[Score, tuple[str, str]]] = {
+    "reward": ("success", "reward"),
+    "agentgym": ("(agentgym_score IS iif(env = 'SciWorld' COLLATE NOCASE, 100.0, 1.0))", "agentgym_score"),
+}
+"""SQL of the success and of the score."""
+
+
+class AgentGymMeans(msgspec.Struct, frozen=True):
+    """Mean score and success rate over the rated episodes, see ``AgentGymScore``."""
+
+    score: float | None
+    success_rate: float | None
+
+
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     """Aggregated results of one agent, its models, a shape of requests and limits in one environment and mode.
 
@@ -104,7 +121,8 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         model: the models that answered, see ``join_models``: no row of the first one has answers of a fallback.
         shape: what of the usual shape of requests the server refused, see ``join_shapes``; "" for nothing.
         limits: the limits of the episodes that differ from the usual ones, see ``Limits.label``.
-        baseline: whether no model was used, unlike in an import that names none; a baseline is not comparable with the rows of models.
+        baseline: whether no model was used; a baseline is not comparable with the rows of models. An import that names
+            no model is none.
         n: number of episodes.
         n_rated: number of episodes with an outcome outside ``UNRATED`` that are not unscored.
         n_unscored: number of episodes that their evaluation leaves unscored, because idle play can succeed.
@@ -114,6 +132,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         batch_id: the batch, where each batch has rows of its own; else None.
         last_rates: success rates of the newest batches with rated episodes, the oldest first.
         score: mean of the known rewards.
+        agentgym: the same by AgentGym's Evaluator; None if no rated episode has a known reward.
         completion_time_sec: mean duration in seconds, pauses included.
         token_count: mean number of prompt and completion tokens.
         tokens: token sums over all episodes.
@@ -147,6 +166,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: str | None = None
     last_rates: list[float] = []
     score: float | None
+    agentgym: AgentGymMeans | None = None
     avg_rounds: float | None
     completion_time_sec: float | None
     token_count: float | None
@@ -166,7 +186,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize_results(
-    source: ResultSource, selection: Selection = EVERYTHING, *, by_batch: bool = False
+    source: ResultSource, selection: Selection = EVERYTHING, *, by_batch: bool = False, score: Score = "reward"
 ) -> list[ResultRow]:
     """Return one row per environment, data, mode, agent, models, shape and limits; baselines come last in each.
 
@@ -174,12 +194,14 @@ def summarize_results(
         source: the index, or rows in memory.
         selection: which episodes to aggregate.
         by_batch: whether each batch has rows of its own, the newest batch first within its environment and player.
+        score: whose score and success the rows have; ``agentgym`` of a row is always there.
 
     Raises:
         StoreError: the index cannot be read, or has values that no episode has.
     """
     condition, parameters = selection.condition()
-    found = source.select(_QUERY.format(condition=condition), parameters)
+    success, reward = SUCCESS_COLUMNS[score]
+    found = source.select(_QUERY.format(condition=condition, success=success, reward=reward), parameters)
     groups: dict[_Key, list[_Group]] = {}
     try:
         for values in found:
@@ -214,6 +236,9 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
     n_success: float
     reward: float
     n_rewards: int
+    agentgym_success: float
+    agentgym_score: float
+    n_agentgym: int
     rounds: float
     duration_s: float
     prompt: int
@@ -247,7 +272,9 @@ class _Group(msgspec.Struct, frozen=True, array_like=True):
 _N_VALUES = len(_Group.__struct_fields__) - 1
 _SUMS = ", ".join(
     [
-        "count(*), total(success), total(reward), count(reward), total(rounds), total(duration_s)",
+        "count(*), total({success}), total({reward}), count({reward})",
+        "total({0}), total({1}), count({1})".format(*SUCCESS_COLUMNS["agentgym"]),
+        "total(rounds), total(duration_s)",
         *(f"CAST(total(tokens_{kind}) AS INTEGER)" for kind in Tokens.__struct_fields__),
         "sum(cost), sum(model_s), total(rounds) FILTER (WHERE model_s IS NOT NULL)",
         "sum(energy_j), count(energy_j), sum(gpu_s), count(gpu_s), total(energy_shared), total(times_about)",
@@ -290,6 +317,7 @@ def _result_row(groups: Sequence[_Group], *, by_batch: bool) -> ResultRow:
         success_interval=wilson_interval(n_success, n_rated) if n_rated else None,
         last_rates=_last_rates(rated),
         score=_quotient(sum(group.reward for group in averaged), sum(group.n_rewards for group in averaged)),
+        agentgym=_agentgym_means(averaged, n_rated),
         avg_rounds=mean(group.rounds for group in averaged),
         completion_time_sec=mean(group.duration_s for group in averaged),
         token_count=mean(float(group.prompt + group.completion) for group in averaged),
@@ -303,6 +331,13 @@ def _result_row(groups: Sequence[_Group], *, by_batch: bool) -> ResultRow:
         times_about=any(group.n_about for group in groups),
     )
     return msgspec.convert(msgspec.structs.asdict(row), ResultRow)  # a column may hold values of any type
+
+
+def _agentgym_means(averaged: Sequence[_Group], n_rated: int) -> AgentGymMeans | None:
+    if not (n := sum(group.n_agentgym for group in averaged)):
+        return None
+    rate = _quotient(sum(group.agentgym_success for group in averaged if group.rated), n_rated)
+    return AgentGymMeans(_quotient(sum(group.agentgym_score for group in averaged), n), rate)
 
 
 def _last_rates(rated: Sequence[_Group]) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from runner.results.statistics import pass_at_k, pass_hat_k
-from runner.results.summary import EVERYTHING, IS_RATED, ResultSource, Selection
+from runner.results.summary import EVERYTHING, IS_RATED, SUCCESS_COLUMNS, ResultSource, Score, Selection
 from runner.types import Outcome
 
 MAX_K = 16
@@ -25,6 +25,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     success: bool
     reward: float | None
     rated: bool
+    agentgym_score: float | None = None
 
 
 class TaskGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +101,11 @@ msgspec.json.Decoder(TaskMatrix)  # ``convert`` could crash where two threads ar
 
 
 def task_matrices(
-    source: ResultSource, selection: Selection = EVERYTHING, *, by: Literal["models", "model"] = "models"
+    source: ResultSource,
+    selection: Selection = EVERYTHING,
+    *,
+    by: Literal["models", "model"] = "models",
+    score: Score = "reward",
 ) -> list[TaskMatrix]:
     """Return one matrix per environment, data, mode, agent, models, shape and limits, with its tasks in their order.
 
@@ -108,12 +113,15 @@ def task_matrices(
         source: the index, or rows in memory.
         selection: which episodes to list.
         by: the column by which models differ: those that answered, or the one that was requested.
+        score: whose success and reward the attempts have.
 
     Raises:
         StoreError: the index cannot be read, or has values that no episode has.
     """
     condition, parameters = selection.condition()
-    rows = source.select(_QUERY.format(condition=condition, by=by), parameters)
+    success, reward = SUCCESS_COLUMNS[score]
+    query = _QUERY.format(condition=condition, by=by, success=success, reward=reward)
+    rows = source.select(query, parameters)
     try:
         return [_matrix(key, group) for key, group in groupby(rows, key=lambda row: row[:_N_KEY])]
     except (ValueError, OverflowError) as exc:
@@ -130,7 +138,7 @@ _KEY = "env, data_label, mode, agent, model, shape, limits"
 _N_KEY = 7
 _QUERY = f"""
     SELECT {_KEY.replace("model", "{by} AS model")}, task_index, episode_id, batch_id,
-        outcome, success, reward, {IS_RATED} AS rated
+        outcome, {{success}} AS success, {{reward}} AS reward, {IS_RATED} AS rated, agentgym_score
     FROM episodes
     WHERE {{condition}} AND task_index IS NOT NULL
     ORDER BY {_KEY}, task_index, episode_id

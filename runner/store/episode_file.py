@@ -12,6 +12,7 @@ import msgspec
 from runner.errors import StoreError
 from runner.store.safe_json import finite
 from runner.types import (
+    AgentGymScore,
     EpisodeHeader,
     ErrorInfo,
     Flow,
@@ -22,6 +23,7 @@ from runner.types import (
     TimeStep,
     Tokens,
     ToolSchema,
+    agentgym_score,
     count_models,
     fallback_endpoints,
     is_unscored,
@@ -65,7 +67,7 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
 
     ``reward`` is the sum over the steps, too, except in imported episodes: there it is that of the file, or None.
     ``models`` has the number of steps that each model answered, in the order of the first; the model of an endpoint is
-    the one of the profile, whatever its server calls it.
+    the one of the profile, whatever its server calls it. ``agentgym`` follows from the rewards.
     """
 
     env_episode_id: str | None = None
@@ -75,6 +77,7 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     outcome: Outcome
     success: bool
     reward: float | None
+    agentgym: AgentGymScore | None = None
     rounds: int
     models: dict[str, int] = msgspec.field(default_factory=dict)
     tokens: Tokens
@@ -166,10 +169,12 @@ def episode_record(
 ) -> EpisodeRecord:
     """Return the record of an episode, with the sums over its steps."""
     costs = [step.cost for step in steps if step.cost is not None]
+    reward = finite(sum(step.reward for step in steps))
     return EpisodeRecord(
         **shared_fields(header, EpisodeRecord),
         rounds=len(steps),
-        reward=finite(sum(step.reward for step in steps)),
+        reward=reward,
+        agentgym=agentgym_score(header.env, [step.reward for step in steps], reward),
         models=_models(steps),
         tokens=sum((step.tokens for step in steps if step.tokens is not None), Tokens()),
         cost=finite(sum(costs)) if costs else None,
@@ -193,7 +198,8 @@ def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
     if any(step.tool_schemas_ref not in refs for step in record.timesteps):
         raise StoreError(f"{path} refers to tool schemas that it does not contain; move it away")
     check_header(record, path)
-    record.models = record.models or _models(record.timesteps)  # files of earlier versions have none
+    record.models = record.models or _models(record.timesteps)  # files of earlier versions have neither
+    record.agentgym = agentgym_score(record.env, [step.reward for step in record.timesteps], record.reward)
     return record
 
 

@@ -16,7 +16,7 @@ from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.store.episode_store import EpisodeFile
 from runner.store.failures import row_findings, shared_text
 from runner.store.safe_json import finite
-from runner.types import Mode, Outcome, join_models
+from runner.types import AgentGymScore, Mode, Outcome, best_agentgym_score, join_models
 from runner.types.time_shares import Cause, TimedStep, time_shares
 from runner.util.safe_values import escape_surrogates
 from runner.util.sqlite import SqliteSchema
@@ -30,6 +30,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         model_s: total seconds of all model answers; None if no model answered.
         error_type: ``error.type`` of the error that ended the episode.
+        agentgym_score: see ``AgentGymScore``, whose success follows from it.
         models: the models that answered, see ``join_models``.
         fallback: model endpoints that answered in place of a failed one, joined by commas.
         shape: the shape of requests that its steps were played under, see ``join_shapes``.
@@ -69,6 +70,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     outcome: Outcome
     success: bool
     reward: float | None
+    agentgym_score: float | None = None
     rounds: int
     tokens_prompt: int
     tokens_completion: int
@@ -98,6 +100,12 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     failed_step: int | None = None
     currency: str | None = None
 
+    @property
+    def agentgym(self) -> AgentGymScore | None:
+        """AgentGym's score and success; None if the reward is unknown."""
+        score = self.agentgym_score
+        return None if score is None else AgentGymScore(score, score == best_agentgym_score(self.env))
+
 
 COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
 
@@ -107,7 +115,7 @@ LOCAL = "local"
 # From version 5 on, the tables from "events" to "streams" record what was delivered, which no file can restore. They
 # are kept; only the tables derived from the episode files are replaced.
 _FIRST_DURABLE_VERSION = 5
-_VERSION = 11
+_VERSION = 12
 
 TIME_COLUMNS: Final[Mapping[Cause, str]] = {
     "queue": "queue_s",
@@ -123,7 +131,7 @@ TIME_COLUMNS: Final[Mapping[Cause, str]] = {
 RESULT_COLUMNS = (
     *("batch_id", "env", "data_label", "mode", "agent", "models", "shape", "limits", "outcome", "unscored"),
     "transport",
-    *("success", "reward", "rounds", "duration_s", "cost", "model_s"),
+    *("success", "reward", "agentgym_score", "rounds", "duration_s", "cost", "model_s"),
     *("tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached", "task_index", "battery_id", "model"),
     *("energy_j", "energy_shared", "gpu_s", *TIME_COLUMNS.values(), "times_about"),
 )
@@ -191,6 +199,7 @@ def episode_row(record: EpisodeRecord, content: EpisodeRecord | None = None) -> 
     """Return the index row of an episode; ``content``: see ``EpisodeIndex.insert``."""
     return EpisodeRow(
         **(shared_fields(record, EpisodeRow) | {"models": join_models(record.model, record.models)}),
+        agentgym_score=None if record.agentgym is None else record.agentgym.score,
         tokens_prompt=record.tokens.prompt,
         tokens_completion=record.tokens.completion,
         tokens_reasoning=record.tokens.reasoning,

@@ -9,7 +9,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypeAlias, TypedDict
 
 import msgspec
 
@@ -453,6 +453,41 @@ class TimeStep(msgspec.Struct, kw_only=True):
     def refused(self) -> bool:
         """Whether ``action`` is valid and the environment refused it."""
         return self.action.refused is True
+
+
+class AgentGymScore(msgspec.Struct, frozen=True):
+    """What AgentGym's Evaluator computes of an episode.
+
+    Attributes:
+        score: the reward in the server's last reply: that of the last step, or of all steps where the server adds them.
+        success: whether the score is exactly 1, or 100 in SciWorld; our own success follows the environment's verdict.
+    """
+
+    score: float
+    success: bool
+
+
+_ADDED_REWARDS: Final = frozenset({"sciworld", "academia", "movie", "sheet", "todo", "weather"})
+"""Environments whose servers reply with the sum of the rewards so far; in lower case."""
+
+
+def agentgym_score(env: str, step_rewards: Sequence[float], reward: float | None) -> AgentGymScore | None:
+    """Return AgentGym's score of an episode in ``env``; None if its ``reward`` is unknown.
+
+    Args:
+        env: name of the environment, ignoring case.
+        step_rewards: the rewards of the steps; an import may have a reward, but no steps.
+        reward: the reward of the episode; None if it is unknown.
+    """
+    if reward is None:
+        return None
+    score = reward if env.lower() in _ADDED_REWARDS or not step_rewards else step_rewards[-1]
+    return AgentGymScore(score, score == best_agentgym_score(env))
+
+
+def best_agentgym_score(env: str) -> float:
+    """Return the only score that AgentGym counts as a success."""
+    return 100.0 if env.lower() == "sciworld" else 1.0
 
 
 class Trajectory(msgspec.Struct, kw_only=True):

@@ -1,9 +1,9 @@
-"""Dialogs that only show text: the newest messages in full, and the bytes of an untrusted text."""
+"""Dialogs that only show text: the newest messages, an evaluation report, and the bytes of an untrusted text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from textual.app import ComposeResult
 
@@ -11,11 +11,15 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import format_time
 from agentgym_tui.presenters.payload import HexRows
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import trusted
+from agentgym_tui.safe_text import fill_in, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
+from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.services.toast import Message, messages
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import WrappedText
+
+if TYPE_CHECKING:
+    from runner.results.evaluation import EvalRow
 
 MAX_ROWS: Final = 200
 """Rows of one message."""
@@ -44,6 +48,46 @@ def message_lines(shown: Sequence[Message], width: int) -> Iterator[Line]:
         yield [Cell(format_time(message.at, "%H:%M:%S"), "bad" if message.failed else "dim")]
         text = trusted(message.text.replace("\t", "    "))
         yield from ([Cell(row)] for row in wrap_text(text, width, MAX_ROWS))
+        yield ()
+
+
+class EvalReportDialog(DialogScreen[None]):
+    """A dialog with AgentGym's score and success per environment, and what differs from AgentEval's setting."""
+
+    SCOPE = "report"
+
+    def __init__(self, rows: Sequence[EvalRow]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def compose(self) -> ComposeResult:
+        """Yield the rows."""
+        keys = "{report.copy} copies as Markdown · {report.close} closes · {list.down} {list.up} scroll"
+        with DialogFrame(trusted("Score and success as AgentGym computes them"), keys=keys):
+            yield WrappedText(lambda width: list(report_lines(self._rows, width)), id="report")
+
+    def action_copy(self) -> None:
+        """Copy the report as Markdown."""
+        from runner.results.evaluation import markdown
+
+        copy_to_clipboard(self.app, "\n".join(markdown(self._rows)), raw=False)
+
+
+def report_lines(rows: Sequence[EvalRow], width: int) -> Iterator[Line]:
+    """Yield player, numbers and setting of each row, and why they are not comparable with AgentEval's."""
+    from runner.results.evaluation import cells
+
+    if not rows:
+        yield [Cell(trusted("No episodes yet"), "dim")]
+    for row in rows:
+        env, player, n, score, success, interval, rounds, errors, setting = map(sanitize_line, cells(row))
+        yield [Cell(env, "head"), Cell(player)]
+        numbers = f"n {n} · score {score} · success {success} ({interval}) · {rounds} rounds · {errors} errors"
+        differences = fill_in("not comparable with AgentEval: {}", sanitize_line("; ".join(row.differences), 600))
+        texts = [Cell(trusted(numbers)), Cell(setting, "dim")]
+        texts.append(Cell(differences, "warn") if row.differences else Cell(trusted("AgentEval's setting"), "good"))
+        for text, style in texts:
+            yield from ([Cell(line, style)] for line in wrap_text(text, width, MAX_ROWS))
         yield ()
 
 

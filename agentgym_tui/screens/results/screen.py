@@ -18,7 +18,7 @@ from agentgym_tui.presenters.result_rows import (
     results_summary,
     unsafe_result_text,
 )
-from agentgym_tui.safe_text import trusted
+from agentgym_tui.safe_text import sanitize_message, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.results.base import ResultsTableScreen
 from agentgym_tui.services.timers import start_worker
@@ -29,6 +29,7 @@ from agentgym_tui.widgets.table import SortableTable
 from runner.errors import StoreError
 
 if TYPE_CHECKING:
+    from runner.results.evaluation import EvalRow
     from runner.results.summary import Histogram, ResultRow
 
 REWARDS_DELAY_S: Final = 0.05
@@ -103,6 +104,21 @@ class ResultsScreen(ResultsTableScreen):
 
         if self._row is not None:
             self.app.push_screen(ClustersScreen(self._screen_context, episodes_filter([self._row])))
+
+    def action_report(self) -> None:
+        """Show score and success as AgentGym's Evaluator computes them."""
+        if (library := self.library) is not None:
+            start_worker(self, lambda: self._show_report(library), group="report", exclusive=True)
+
+    async def _show_report(self, library: ResultLibrary) -> None:
+        from agentgym_tui.screens.dialogs.texts import EvalReportDialog
+
+        try:
+            rows = await asyncio.to_thread(_evaluate, library, self._run_id)
+        except StoreError as exc:
+            self.toast(sanitize_message(str(exc), 300), failed=True)
+        else:
+            self.app.push_screen(EvalReportDialog(rows))
 
     def action_batches(self) -> None:
         """Show a row for each batch, or one for all batches of an agent and model."""
@@ -217,6 +233,13 @@ def _summarize(library: ResultLibrary, by_batch: bool, run_id: str) -> list[Resu
     from runner.results.summary import Selection, summarize_results
 
     return summarize_results(library.result_source(), Selection(batch=run_id or None), by_batch=by_batch)
+
+
+def _evaluate(library: ResultLibrary, run_id: str) -> list[EvalRow]:
+    from runner.results.evaluation import evaluate
+    from runner.results.summary import Selection
+
+    return evaluate(library.result_source(), Selection(batch=run_id or None))
 
 
 def _histogram(library: ResultLibrary, row: ResultRow) -> Histogram | None:
