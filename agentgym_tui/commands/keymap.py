@@ -244,7 +244,7 @@ COMMANDS: Final = Registry(
     Command("model.previous", "up", "Previous field", "app.focus_previous", "model", "", False),
     Command("model.close", "escape", "Close", "close", "model", "stop trying, or close"),
     Command("report.copy", "y", "Copy", "copy", "report", "copy the report as Markdown"),
-    Command("report.close", "escape,q", "Close", "close", "report", "return to the results"),
+    Command("report.close", "escape", "Close", "close", "report", "return to the results"),
     Command("tags.save", "enter,ctrl+s", "Save", "save", "tags", "store tags and note"),
     Command("tags.remove", "x", "Remove note", "remove", "tags", "in the list: remove the selected note"),
     Command("tags.close", "escape", "Close", "close", "tags", "close without a change"),

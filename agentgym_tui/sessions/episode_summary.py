@@ -16,6 +16,7 @@ from runner.store.flags import StepOutline
 from runner.store.index_schema import EpisodeRow, time_values
 from runner.store.safe_json import finite
 from runner.types import (
+    AgentGymScore,
     EpisodeHeader,
     ErrorInfo,
     Outcome,
@@ -48,6 +49,7 @@ class _EpisodeSummary(EpisodeHeader, kw_only=True):
     outcome: Outcome
     success: bool
     reward: float | None
+    agentgym: AgentGymScore | None = None
     rounds: int
     tokens: Tokens
     cost: float | None = None
@@ -93,7 +95,8 @@ class SummaryReader:
         except StoreError as exc:
             raise StoreError(f"{path} is not an episode of this version: {exc}") from exc
         model_times_s = [step.model_s for step in summary.timesteps if step.endpoint is not None]
-        agentgym = agentgym_score(summary.env, [step.reward for step in summary.timesteps], summary.reward)
+        rewards = [step.reward for step in summary.timesteps]
+        agentgym = summary.agentgym or agentgym_score(summary.env, rewards, summary.reward)
         row = EpisodeRow(
             **{name: getattr(summary, name) for name in _COMMON},
             agentgym_score=None if agentgym is None else agentgym.score,

@@ -120,6 +120,7 @@ class Draft(msgspec.Struct, kw_only=True):
         task: number or name of the task; equal names become equal numbers.
         attempt: number of the attempt; None: counted within the import.
         reward: the reward of the whole episode; that of each step is in its ``reward`` if ``has_step_rewards`` is set.
+        agentgym_score: AgentGym's score; None: it follows from the rewards.
         success: whether it succeeded.
         rated: whether the result counts; False for a further branch of a message graph.
         tokens: tokens of the whole episode; None: the sum over its steps. ``cost`` likewise.
@@ -145,6 +146,7 @@ class Draft(msgspec.Struct, kw_only=True):
     success: bool | None = None
     reward: float | None = None
     has_step_rewards: bool = False
+    agentgym_score: float | None = None
     rated: bool = True
     tokens: Tokens | None = None
     cost: float | None = None
@@ -223,7 +225,9 @@ def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified
         origin=Origin(format=title, id=name_of(draft.id), missing=tuple(dict.fromkeys(missing))),
     )
     record.reward = draft.reward
-    record.agentgym = agentgym_score(record.env, [step.reward for step in steps], draft.reward)
+    known_score = draft.agentgym_score
+    rewards = [step.reward for step in steps] if known_score is None else [known_score]
+    record.agentgym = agentgym_score(record.env, rewards, draft.reward)
     record.tokens = draft.tokens or record.tokens
     record.cost = record.cost if draft.cost is None else draft.cost
     if found := draft.transcript.sequences:
@@ -281,6 +285,7 @@ def labelled_draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
         agent=as_text(fields.get("agent")),
         model=as_text(fields.get("model")) or None,
         reward=number_of(fields.get("reward")),
+        agentgym_score=number_of(as_dict(fields.get("agentgym")).get("score")),
         success=bool(success) if isinstance(success, int) else None,
         outcome=Outcome(outcome) if outcome in _OUTCOMES else None,
         rated=fields.get("rated") is not False,

@@ -199,7 +199,8 @@ def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
         raise StoreError(f"{path} refers to tool schemas that it does not contain; move it away")
     check_header(record, path)
     record.models = record.models or _models(record.timesteps)  # files of earlier versions have neither
-    record.agentgym = agentgym_score(record.env, [step.reward for step in record.timesteps], record.reward)
+    if record.agentgym is None:
+        record.agentgym = agentgym_score(record.env, [step.reward for step in record.timesteps], record.reward)
     return record
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from textual import events
@@ -108,7 +109,7 @@ class ResultsScreen(ResultsTableScreen):
     def action_report(self) -> None:
         """Show score and success as AgentGym's Evaluator computes them."""
         if (library := self.library) is not None:
-            start_worker(self, lambda: self._show_report(library), group="report", exclusive=True)
+            start_worker(self, partial(self._show_report, library), group="report", exclusive=True)
 
     async def _show_report(self, library: ResultLibrary) -> None:
         from agentgym_tui.screens.dialogs.texts import EvalReportDialog

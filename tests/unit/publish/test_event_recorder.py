@@ -108,6 +108,7 @@ def test_an_episode_event_contains_the_record(index: EpisodeIndex) -> None:
         "fallback": None,
         "models": ["small"],
         "currency": "EUR",
+        "agentgym": {"score": 0.25, "success": False},
     }
 
 

@@ -176,7 +176,8 @@ def test_results_are_summed_without_sorting_also_in_an_index_of_an_earlier_versi
     with index.transaction() as connection:
         connection.execute("DROP INDEX results")
     reopened = open_index(index._store)
-    plan = [step[-1] for step in reopened.select(f"EXPLAIN QUERY PLAN {_QUERY.format(condition='TRUE')}")]
+    query = _QUERY.format(success="success", reward="reward", condition="TRUE")
+    plan = [step[-1] for step in reopened.select(f"EXPLAIN QUERY PLAN {query}")]
     reopened.close()
     assert plan == ["SCAN episodes USING COVERING INDEX results"]
 
