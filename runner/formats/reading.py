@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         folder_depth: number of folder levels that are searched; 1 is the named folder itself.
     """
 
-    item_bytes: int = 64 << 20
+    item_bytes: int = 60 << 20
     item_values: int = 2_000_000
     branches: int = 32
     files: int = 200_000

@@ -169,5 +169,4 @@ def test_an_import_takes_little_memory_whatever_is_malformed(tmp_path: Path) -> 
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     report, _, peak = output.rstrip().rpartition("\n")
     assert (json.loads(report)["n_malformed"], json.loads(report)["n_imported"]) == (9, 2)
-    print("PEAK", peak)
     assert int(peak) * 1024 < MAX_BYTES
