@@ -81,7 +81,7 @@ def report_lines(rows: Sequence[EvalRow], width: int) -> Iterator[Line]:
         yield [Cell(trusted("No episodes yet"), "dim")]
     for row in rows:
         env, player, n, score, success, interval, rounds, errors, setting = map(sanitize_line, cells(row))
-        yield [Cell(env, "head"), Cell(player)]
+        yield [Cell(env, "head"), Cell(fill_in(" {}", player))]
         numbers = f"n {n} · score {score} · success {success} ({interval}) · {rounds} rounds · {errors} errors"
         differences = fill_in("not comparable with AgentEval: {}", sanitize_line("; ".join(row.differences), 600))
         texts = [Cell(trusted(numbers)), Cell(setting, "dim")]
