@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -77,11 +77,17 @@ def environment_entry(profile: Profile, env: str) -> EnvironmentEntry | None:
     return entry if isinstance(entry, EnvironmentEntry) else None
 
 
+_MOUNTED: Final = ("maze", "wordle")
+"""Environments that AgentGym's LMRL-Gym server mounts below its root; AgentGym's clients take the URL of the mount."""
+
+
 def server_address(entry: EnvironmentEntry | None) -> ServerAddress | None:
     """Return the server address of a profile entry; None if the entry has neither base_url nor port."""
     if entry is None or (entry.base_url is None and entry.port is None):
         return None
     url = entry.base_url or f"http://127.0.0.1:{entry.port}"
+    if entry.name.lower() in _MOUNTED:
+        url = url.rstrip("/").removesuffix(f"/{entry.name.lower()}")
     secrets = secret_lines(entry.env.values())
     return ServerAddress(url, entry.timeout_sec, secrets=secrets, places=entry.places)
 

@@ -107,6 +107,21 @@ def test_a_cause_shows_no_variable_of_the_server(rude_server: RudeServer) -> Non
     assert "sup3r" not in repr(state)
 
 
+@pytest.mark.parametrize(
+    ("env", "path", "base"),
+    [
+        ("Maze", "/maze", ""),
+        ("Wordle", "/lm/wordle/", "/lm"),
+        ("Maze", "/wordle", "/wordle"),
+        ("BabyAI", "/babyai", "/babyai"),
+    ],
+)
+def test_agentgyms_url_of_a_mounted_environment_names_its_server(env: str, path: str, base: str) -> None:
+    address = server_address(EnvironmentEntry(name=env, base_url=f"http://lab-2:8000{path}"))
+    assert address is not None
+    assert address.base == f"http://lab-2:8000{base}"
+
+
 def test_an_unidentified_server_is_usable(rude_server: RudeServer) -> None:
     state = probe_replies(rude_server, {"/": json_response("hello")})
     assert (state.status, state.identity and state.identity.kind, state.address.dialect) == ("up", "unknown", "env")
