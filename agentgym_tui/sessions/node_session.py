@@ -201,16 +201,11 @@ class NodeSession(Session):
             [(tier, entry.name, entry.ram or "") for tier, entry in location.profile.tiered_entries()]
         )
         self.store.currency = location.profile.agent.currency
-        episode = location.profile.episode
-        self.store.set_profile_defaults(
-            location.profile.id,
-            {
-                "concurrency": episode.concurrent,
-                "workers": episode.workers,
-                "max_rounds": episode.max_rounds,
-                "max_duration_sec": episode.max_duration_sec,
-            },
-        )
+        profile, episode = location.profile, location.profile.episode
+        defaults: dict[str, float | str | None] = {"concurrency": episode.concurrent, "workers": episode.workers}
+        if all(entry.max_rounds is entry.max_duration_sec is None for _, entry in profile.tiered_entries()):
+            defaults |= {"max_rounds": episode.max_rounds, "max_duration_sec": episode.max_duration_sec}
+        self.store.set_profile_defaults(profile.id, defaults)
 
     def _fail(self, exc: RunnerError) -> None:
         self.store.set_link(BusLink("failed", f"{exc}\nfix it, then press {self._start_key} to try again"))

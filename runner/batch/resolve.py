@@ -57,7 +57,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_defaults(self, profile: Profile) -> BatchSpec:
         """Return the batch with the values of the profile; its names and numbers are not checked yet."""
-        episode = profile.episode
+        episode = profile.episode_settings(self.env)
         return BatchSpec(
             env=self.env,
             agent=self.agent or DEFAULT_AGENT,
@@ -147,12 +147,13 @@ def _check_limits(profile: Profile, request: BatchRequest) -> None:
 
     Stored and resumed batches keep their limits: only new requests come here.
     """
+    episode = profile.episode_settings(request.env)
     for name in ("max_rounds", "max_duration_sec"):
-        requested, limit = getattr(request, name), getattr(profile.episode, name)
+        requested, limit = getattr(request, name), getattr(episode, name)
         if requested is not None and requested > limit and not request.allow_longer:
             raise ConfigError(
-                f"{name} is {requested:.15g}, above the limit {limit:.15g} of the profile {profile.id}; lower it, set "
-                f"episode.{name} in the profile, or give --allow-longer (allow_longer in a request)"
+                f"{name} is {requested:.15g}, above the limit {limit:.15g} of the profile {profile.id}; lower it, "
+                f"set {name} of episode or of the environment there, or give --allow-longer (allow_longer in a request)"
             )
 
 
@@ -215,7 +216,7 @@ def _resolve(profile: Profile, spec: BatchSpec, env: Plugin, agent: Plugin) -> R
             world=profile.episode.world,
         ),
         entry=environment_entry(profile, env.name),
-        wait_s=profile.wait_sec(env.name),
+        wait_s=profile.episode_settings(env.name).wait_sec,
         ray=profile.ray,
         unpriced=unpriced_note(spec.budget, spec.model, profile.agent),
         env_files=int(getattr(environment, "open_files", 0)),

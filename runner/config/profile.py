@@ -189,6 +189,8 @@ class EnvironmentEntry(_Section, frozen=True):
         base_url: URL of a remote server, instead of ``port``.
         timeout_sec: time limit of one request to its server, in seconds.
         wait_sec: seconds that a batch waits for its server; None for the value of ``episode``.
+        max_rounds: hard limit of an episode's rounds; None for the value of ``episode``.
+        max_duration_sec: hard limit of an episode's seconds; None for the value of ``episode``.
         places: maximum number of episodes that play on its server at the same time; None: the server's own limit.
         autostart: whether the node starts ``server_cmd``.
     """
@@ -205,6 +207,8 @@ class EnvironmentEntry(_Section, frozen=True):
     base_url: Text | None = None
     timeout_sec: Seconds = 30.0
     wait_sec: WaitSeconds | None = None
+    max_rounds: Rounds | None = None
+    max_duration_sec: Seconds | None = None
     places: Count | None = None
     autostart: bool = False
 
@@ -374,11 +378,14 @@ class Profile(_Section, frozen=True):
         entries: tuple[EnvironmentEntry | SkipEntry, ...] = (*envs.lightweight, *envs.moderate, *envs.skip)
         return next((entry for entry in entries if entry.name.casefold() == name.casefold()), None)
 
-    def wait_sec(self, name: str) -> float:
-        """Return the seconds that a batch waits for the server of an environment that goes away."""
+    def episode_settings(self, name: str) -> EpisodeSettings:
+        """Return ``episode`` with the limits and the wait for a lost server that an environment has of its own."""
         entry = self.find_entry(name)
-        own = entry.wait_sec if isinstance(entry, EnvironmentEntry) else None
-        return self.episode.wait_sec if own is None else own
+        if not isinstance(entry, EnvironmentEntry):
+            return self.episode
+        own = {key: getattr(entry, key) for key in ("max_rounds", "max_duration_sec", "wait_sec")}
+        known = {key: value for key, value in own.items() if value is not None}
+        return msgspec.structs.replace(self.episode, **known)
 
 
 def _host(url: str) -> str | None:

@@ -17,10 +17,12 @@ from runner.batch.resolve import BatchRequest, place_batch, resolve_batch
 from runner.batch.slots import RUN_FILES, SLOT_FILES
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, EnvironmentEntry, Environments, EpisodeSettings, Profile
+from runner.config.load import load_profile
 from runner.envs.http.address import ServerAddress
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.plugins import Plugin
+from runner.results.evaluation import AGENTEVAL
 from runner.types import Limits
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
@@ -52,6 +54,23 @@ def test_what_a_request_leaves_out_comes_from_the_profile() -> None:
     assert (requested.spec.agent, requested.spec.model, requested.setup.models) == ("oracle", None, None)
     assert (requested.spec.concurrency, requested.spec.workers) == (1, 0)
     assert requested.spec.limits == Limits(2, 1.0, 7)
+
+
+def test_the_limits_of_an_environment_are_those_of_its_entry_and_hard() -> None:
+    own = EnvironmentEntry(name="Maze", max_rounds=30, max_duration_sec=20.0)
+    profile = msgspec.structs.replace(PROFILE, environments=Environments(lightweight=(own,)))
+    for env, limits in (("maze", Limits(30, 20.0, 7)), ("Wordle", Limits(9, 8.0, 7))):
+        assert resolve_batch(profile, BatchRequest(env=env, agent="oracle")).spec.limits == limits
+        with pytest.raises(ConfigError, match="above the limit"):
+            resolve_batch(profile, BatchRequest(env=env, agent="oracle", max_rounds=limits.max_rounds + 1))
+    lowered = BatchRequest(env="Maze", agent="oracle", max_rounds=12)
+    assert resolve_batch(profile, lowered).spec.limits == Limits(12, 20.0, 7)
+
+
+def test_the_profile_agenteval_has_the_rounds_of_agentgyms_scripts(tmp_path: Path) -> None:
+    profile = load_profile("agenteval", environ={}, cwd=tmp_path)
+    rounds = {entry.name.lower(): entry.max_rounds for _, entry in profile.tiered_entries()}
+    assert rounds == {env: setting.rounds for env, setting in AGENTEVAL.items()}
 
 
 def test_no_name_is_looked_up_after_the_resolution(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

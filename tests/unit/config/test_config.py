@@ -406,6 +406,6 @@ def test_the_length_of_an_id_is_limited(tmp_path: Path) -> None:
 def test_an_environment_waits_for_its_server_as_the_episodes_do_unless_it_has_a_value() -> None:
     entries = (runner.config.EnvironmentEntry(name="Maze"), runner.config.EnvironmentEntry(name="Wordle", wait_sec=0))
     profile = runner.config.Profile(id="p", environments=runner.config.Environments(lightweight=entries))
-    assert [profile.wait_sec(name) for name in ("maze", "WORDLE", "SQLGym")] == [60.0, 0.0, 60.0]
+    assert [profile.episode_settings(name).wait_sec for name in ("maze", "WORDLE", "SQLGym")] == [60.0, 0.0, 60.0]
     profile = msgspec.structs.replace(profile, episode=runner.config.EpisodeSettings(wait_sec=5.0))
-    assert [profile.wait_sec(name) for name in ("maze", "WORDLE", "SQLGym")] == [5.0, 0.0, 5.0]
+    assert [profile.episode_settings(name).wait_sec for name in ("maze", "WORDLE", "SQLGym")] == [5.0, 0.0, 5.0]
