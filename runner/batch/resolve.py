@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from runner import plugins
+from runner.agents.agentgym import AGENT, read_instruction
 from runner.batch.budget import unpriced_note
 from runner.batch.slots import fit_concurrency
 from runner.batch.spec import DEFAULT_AGENT, BatchSpec
@@ -113,6 +116,8 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
     def placed(self, placement: Placement) -> ResolvedBatch:
         """Return the batch at a placement; raise ``ConfigError`` if it cannot build the environment there."""
         env = self.setup.env
+        if self.spec.agent == AGENT and placement.mode == "strict":
+            raise ConfigError(f"The agent {AGENT} plays by AgentGym's rules; give --compat, or play on its server")
         if placement.address is None and env.is_installed and not env.is_built_in:
             arguments = () if placement.mode == "strict" else ("mode",)
             plugins.check_constructor(plugins.ENVS, env.name, env.load(), arguments)
@@ -137,6 +142,8 @@ def resolve_batch(profile: Profile, request: BatchRequest) -> ResolvedBatch:
     env = resolve_environment(profile, spec.env)
     agent, model = resolve_agent(profile.agent, request)
     spec = msgspec.structs.replace(spec, env=env.name, agent=agent.name, model=model)
+    if agent.name == AGENT:
+        spec = msgspec.structs.replace(spec, instruction=read_instruction(env.name, os.environ))
     batch = _resolve(profile, spec, env, agent)
     _check_limits(profile, request)
     return batch
@@ -212,6 +219,7 @@ def _resolve(profile: Profile, spec: BatchSpec, env: Plugin, agent: Plugin) -> R
             tracing=spec.tracing,
             models=profile.agent if needs_model or uses_judge(env, profile.are) else None,
             script=spec.script,
+            instruction=spec.instruction,
             are=profile.are,
             world=profile.episode.world,
         ),

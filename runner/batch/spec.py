@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from runner.agents.agentgym import Instruction
 from runner.errors import ConfigError
 from runner.pool.choose import default_workers
 from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, Budget, Limits, Mode, SpanLevel, Workers
@@ -40,6 +41,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         model: name of the LLM; None if the agent uses no model (see ``resolve_batch``).
         seed: random seed of the agent; attempt k of a task, counted from 0, uses ``seed + k``.
         script: actions of the ``scripted`` agent; None for other agents.
+        instruction: what the agent ``agentgym`` begins with, read when the batch is accepted; None for other agents.
         lost_episodes: whether an episode whose worker was lost is played again, or stays interrupted.
         workers: where the episodes run; None: in this process one at a time, else in local processes.
         budget: what the batch may use up each time it is started or resumed; None: no limit.
@@ -59,6 +61,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "strict"
     tracing: SpanLevel = "full"
     script: tuple[str, ...] | None = None
+    instruction: Instruction | None = None
     lost_episodes: Literal["replay", "interrupt"] = "replay"
     workers: Workers | None = None
     budget: Budget | None = None

@@ -185,8 +185,9 @@ class StepRunner(msgspec.Struct):
     ) -> tuple[Action, StepResult, float]:
         """Execute an action; return the action to store, the step's result and its seconds."""
         if isinstance(answer, InvalidAction):
-            self.unparsed += 1
-            new_observation: Chat = [{"role": "user", "content": f"Invalid action. Expected {answer.expected}."}]
+            self.unparsed = self.unparsed + 1 if answer.reply is None else 0
+            reply = f"Invalid action. Expected {answer.expected}." if answer.reply is None else answer.reply
+            new_observation: Chat = [{"role": "user", "content": reply}]
             return Action(text=answer.text, valid=False), (new_observation, 0.0, False), 0.0
         action = await resolve_action(self.environment, answer, schemas, self.call)
         resolved_at = self.now()

@@ -122,10 +122,17 @@ def _as_call(value: object, number: int) -> object:
 
 
 class InvalidAction(msgspec.Struct, frozen=True):
-    """An agent's text that is not an action of the environment; ``expected`` describes the valid actions."""
+    """An agent's text that is not an action of the environment.
+
+    Attributes:
+        expected: description of the valid actions.
+        reply: the observation that the agent gets, if it defines that itself; such a text is no misunderstanding and
+            does not count towards ``Limits.max_unparsed``.
+    """
 
     text: str
     expected: str
+    reply: str | None = None
 
 
 StepResult: TypeAlias = tuple[Chat, float, bool]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from runner.agents.agentgym import Instruction
 from runner.agents.scripted import Script
 from runner.config import AgentSettings, ARESettings
 from runner.envs.http.address import ServerAddress
@@ -27,7 +28,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
         agent: the agent.
         address: the environment's server; None for an embedded environment.
         models: the profile's ``agent`` section; None if neither the agent nor a judge uses a model.
-        script: actions of the ``scripted`` agent; None for other agents.
+        script, instruction: see ``BatchSpec``.
         are: the profile's ``are`` section, for environments of that family.
         world: whether timesteps have pictures of the environment.
     """
@@ -40,6 +41,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     address: ServerAddress | None = None
     models: AgentSettings | None = None
     script: tuple[str, ...] | None = None
+    instruction: Instruction | None = None
     are: ARESettings = ARESettings()
     world: bool = False
 
@@ -64,6 +66,8 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
             env_cfg = build_http_target(env=self.env.name, address=self.address, mode=self.mode)
         if self.script is not None:
             agent_args["script"] = Script(self.script)
+        if self.instruction is not None:
+            agent_args["instruction"] = self.instruction
         agent_manager = manager if self.models is not None and uses_model(self.agent) else None
         if agent_manager is not None:
             agent_args["settings"] = self.models

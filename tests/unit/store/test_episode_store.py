@@ -45,8 +45,8 @@ from tests.support.examples import examples
 EPISODE = (
     "schema episode_id env_episode_id batch_id battery_id node boot profile env transport data_label mode task_index"
     " seed attempt agent model started_at ended_at duration_s paused_s outcome success reward agentgym rounds models"
-    " tokens cost reset_observation timesteps tool_schemas spans flows error evaluation trace_last_response_flow_id parent"
-    " versions limits n_planned currency worker energy_j energy_shared gpu_s reset_world origin"
+    " tokens cost reset_observation timesteps tool_schemas spans flows error evaluation trace_last_response_flow_id"
+    " parent versions limits n_planned currency worker energy_j energy_shared gpu_s reset_world origin"
 )
 TIMESTEP = (
     "index actor chats action observation reward done tool_schemas_ref model_s env_s endpoint model ttft_s"
