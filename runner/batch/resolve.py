@@ -10,7 +10,7 @@ from runner import plugins
 from runner.agents.agentgym import AGENT, read_instruction
 from runner.batch.budget import unpriced_note
 from runner.batch.slots import fit_concurrency
-from runner.batch.spec import DEFAULT_AGENT, BatchSpec
+from runner.batch.spec import DEFAULT_AGENT, INTEGER_LIMIT, BatchSpec
 from runner.config import AgentSettings, EnvironmentEntry, Profile, RaySettings
 from runner.envs.placement import (
     Placement,
@@ -37,6 +37,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         env: name of the environment.
         seed, task_index, script: see ``BatchSpec``.
+        tasks: the tasks, in their order, in place of ``repeat`` consecutive ones from ``task_index``.
         max_duration_sec: maximum seconds of one episode.
         allow_longer: whether ``max_rounds`` and ``max_duration_sec`` may exceed the profile's values.
     """
@@ -47,6 +48,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int = 1
     attempts: int = 1
     task_index: int = 0
+    tasks: tuple[int, ...] | None = None
     seed: int = 0
     concurrency: int | None = None
     workers: Workers | None = None
@@ -65,9 +67,10 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
             env=self.env,
             agent=self.agent or DEFAULT_AGENT,
             model=self.model,
-            repeat=self.repeat,
+            repeat=self.repeat if self.tasks is None else len(self.tasks),
             attempts=self.attempts,
-            task_index=self.task_index,
+            task_index=self.tasks[0] if self.tasks else self.task_index,
+            tasks=self.tasks,
             seed=self.seed,
             concurrency=episode.concurrent if self.concurrency is None else self.concurrency,
             workers=episode.workers if self.workers is None else self.workers,
@@ -117,7 +120,9 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
         """Return the batch at a placement; raise ``ConfigError`` if it cannot build the environment there."""
         env = self.setup.env
         if self.spec.agent == AGENT and placement.mode == "strict":
-            raise ConfigError(f"The agent {AGENT} plays by AgentGym's rules; give --compat, or play on its server")
+            raise ConfigError(f"The agent {AGENT} plays by AgentGym's rules; start the server with --compat")
+        if self.spec.tasks is not None and placement.address is None and env.is_installed:
+            _check_tasks(self.spec.tasks, env, placement)
         if placement.address is None and env.is_installed and not env.is_built_in:
             arguments = () if placement.mode == "strict" else ("mode",)
             plugins.check_constructor(plugins.ENVS, env.name, env.load(), arguments)
@@ -127,6 +132,14 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
             setup=msgspec.structs.replace(self.setup, mode=placement.mode, address=placement.address),
             placement=placement,
         )
+
+
+def _check_tasks(tasks: tuple[int, ...], env: Plugin, placement: Placement) -> None:
+    """Raise ``ConfigError`` if a task does not exist: an embedded environment would play another one in its place."""
+    n_tasks = int(getattr(env.load()(mode=placement.mode), "n_tasks", INTEGER_LIMIT))
+    if unknown := [str(task) for task in tasks if task >= n_tasks]:
+        shown = f"{', '.join(unknown[:5])}{' and more' if len(unknown) > 5 else ''}"
+        raise ConfigError(f"{env.name} has the tasks 0 to {n_tasks - 1}; there is no task {shown}")
 
 
 def resolve_batch(profile: Profile, request: BatchRequest) -> ResolvedBatch:
@@ -143,7 +156,8 @@ def resolve_batch(profile: Profile, request: BatchRequest) -> ResolvedBatch:
     agent, model = resolve_agent(profile.agent, request)
     spec = msgspec.structs.replace(spec, env=env.name, agent=agent.name, model=model)
     if agent.name == AGENT:
-        spec = msgspec.structs.replace(spec, instruction=read_instruction(env.name, os.environ))
+        instruction = read_instruction(env.name, os.environ)
+        spec = msgspec.structs.replace(spec, mode="compat", instruction=instruction)
     batch = _resolve(profile, spec, env, agent)
     _check_limits(profile, request)
     return batch

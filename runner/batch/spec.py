@@ -45,6 +45,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         lost_episodes: whether an episode whose worker was lost is played again, or stays interrupted.
         workers: where the episodes run; None: in this process one at a time, else in local processes.
         budget: what the batch may use up each time it is started or resumed; None: no limit.
+        tasks: the ``repeat`` tasks in their order, beginning with ``task_index``; None: consecutive ones from there.
         chosen: (task index, attempt) of the only episodes to play; None: all.
         adaptive: the adaptive repeats of which the batch is a part; None: it is no part.
     """
@@ -67,6 +68,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     budget: Budget | None = None
     chosen: tuple[tuple[int, int], ...] | None = None
     adaptive: Adaptive | None = None
+    tasks: tuple[int, ...] | None = None
 
     @property
     def n_planned(self) -> int:
@@ -75,7 +77,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def plan(self) -> list[PlannedEpisode]:
         """Return the episodes of the batch, ordered by task."""
-        tasks = range(self.task_index, self.task_index + self.repeat)
+        tasks = range(self.task_index, self.task_index + self.repeat) if self.tasks is None else self.tasks
         every = ((task, attempt) for task in tasks for attempt in range(self.attempts))
         return [
             PlannedEpisode(task_index=task, attempt=attempt, seed=self.seed + attempt)
@@ -112,6 +114,10 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.limits.max_duration_s > MAX_DURATION_S:
             duration = f"{self.limits.max_duration_s:g}"
             raise ConfigError(f"max_duration_sec is {duration}; it must be at most {MAX_DURATION_S} seconds")
+        if self.tasks is not None and (len(set(self.tasks)) < self.repeat or min(self.tasks) < 0):
+            raise ConfigError("tasks has a task twice, or a negative number; give each task once")
+        if self.tasks is not None and max(self.tasks) >= INTEGER_LIMIT:
+            raise ConfigError(f"tasks has {_shown(max(self.tasks))}; a task must be below {INTEGER_LIMIT}")
         for field in ("seed", "task_index"):
             if abs(getattr(self, field)) >= INTEGER_LIMIT:
                 raise ConfigError(f"{field} is {_shown(getattr(self, field))}; it must be below {INTEGER_LIMIT}")

@@ -31,6 +31,7 @@ EPILOG = """subcommands (see agentgym-runner COMMAND --help):
   export       write stored episodes in the format of a trainer or tool
   import       store the episodes of other tools' files
   prune        archive or delete old episodes
+  tasks        list the tasks of an environment, and explain a number or an id
   tag          add tags to an episode, or remove them
   completion   print the completion script of a shell
 
@@ -69,6 +70,7 @@ class Options(NamedTuple):
     repeat: int = 1
     attempts: int = 1
     task_index: int = 0
+    tasks: Path | None = None
     seed: int = 0
     concurrency: int | None = None
     workers: Workers | None = None
@@ -105,6 +107,8 @@ def parse_options(argv: Sequence[str]) -> Options:
         parser.error(f"{_option_name(misplaced[0])} is only valid with --results{advice}")
     if options.until_width is not None and (options.attempts > 1 or options.repeat == 1):
         parser.error("--until-width requires --repeat N, the maximum number of tasks, and one attempt for each")
+    if options.tasks is not None and (others := {"repeat", "task_index", "until_width"} & provided.keys()):
+        parser.error(f"{_option_name(min(others))} cannot be combined with --tasks, which names the tasks")
     if options.verbose and not options.list_envs:
         parser.error("--verbose is only valid with --list-envs")
     if options.dry_run and not (options.run or options.battery):
@@ -162,6 +166,12 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--repeat", type=at_least(1), metavar="N", help="number of consecutive tasks (default 1)")
     group.add_argument("--attempts", type=at_least(1), metavar="K", help="number of episodes per task (default 1)")
     group.add_argument("--task-index", type=at_least(0), metavar="I", help="index of the first task (default 0)")
+    group.add_argument(
+        "--tasks",
+        type=path,
+        metavar="FILE",
+        help="the tasks, in place of --repeat and --task-index: AgentEval's JSON, or one id or range per line",
+    )
     group.add_argument("--seed", type=int, help="random seed of the agent (default 0)")
     group.add_argument(
         "--concurrency", type=at_least(1), metavar="N", help="number of parallel episodes (default: from the profile)"

@@ -39,6 +39,7 @@ SUBCOMMANDS = (
         "import",
         "prune",
         "tag",
+        "tasks",
     ),
     "completion",
 )

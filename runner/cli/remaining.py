@@ -11,7 +11,7 @@ from runner.cli.terminal import print_stderr
 
 MAX_COMMANDS = 3
 """Maximum number of commands to print; one command plays consecutive tasks."""
-_REPLACED_OPTIONS = ("--run", "--battery", "--task-index", "--repeat")
+_REPLACED_OPTIONS = ("--run", "--battery", "--task-index", "--repeat", "--tasks")
 
 
 _ADVICE = {

@@ -71,14 +71,20 @@ class RunSession(NamedTuple):
         """
         from runner.batch.resolve import resolve_batch
 
+        tasks = self._tasks()
         if self.options.run is not None:
             env = self.options.run
-            return [resolve_batch(self.profile, self.request(env, model)) for model in self.model_names]
+            requests = (self.request(env, model, (tasks or {}).get(env.lower())) for model in self.model_names)
+            return [resolve_batch(self.profile, request) for request in requests]
         batches: list[ResolvedBatch] = []
         rejected: list[str] = []
-        for entry, model in [(entry, model) for model in self.model_names for entry in self._battery()]:
+        entries = [each for each in self._battery() if tasks is None or each.name.lower() in tasks]
+        if other := {*(tasks or ())} - {each.name.lower() for each in entries}:
+            raise ConfigError(f"{self.options.tasks} has tasks of {', '.join(sorted(other))}, not in this battery")
+        for entry, model in [(entry, model) for model in self.model_names for entry in entries]:
             try:
-                batches.append(resolve_batch(self.profile, self.request(entry.name, model)))
+                request = self.request(entry.name, model, (tasks or {}).get(entry.name.lower()))
+                batches.append(resolve_batch(self.profile, request))
             except ConfigError as exc:
                 rejected.append(str(exc))
         if not batches:
@@ -120,7 +126,15 @@ class RunSession(NamedTuple):
             return self.profile.tier("lightweight") + self.profile.tier("moderate")
         return self.profile.tier(self.options.battery or "lightweight")
 
-    def request(self, env: str = "", model: str | None = None) -> BatchRequest:
+    def _tasks(self) -> dict[str, tuple[int, ...]] | None:
+        """Return the tasks of ``--tasks`` by environment; raises ``ConfigError``."""
+        if self.options.tasks is None:
+            return None
+        from runner.formats.task_files import read_tasks
+
+        return read_tasks(self.options.tasks, self.options.run)
+
+    def request(self, env: str = "", model: str | None = None, tasks: tuple[int, ...] | None = None) -> BatchRequest:
         """Return the batch of an environment, with a model or the profile's, that the options describe.
 
         Raises:
@@ -135,6 +149,7 @@ class RunSession(NamedTuple):
             "env": env,
             "model": model,
             "script": _read_script(options.script),
+            "tasks": tasks,
             "max_duration_sec": options.max_duration,
         }
         limits = Budget(cost=options.budget_cost, tokens=options.budget_tokens, errors_in_a_row=options.budget_errors)

@@ -34,6 +34,10 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     repeat: Annotated[int, Meta(description="number of tasks; at most 1000000 episodes in one batch")] = 1
     attempts: Annotated[int, Meta(description="number of episodes per task")] = 1
     task_index: Annotated[int, Meta(description="the first task, from 0 to 2^62 - 1")] = 0
+    task_ids: Annotated[
+        dict[str, list[int]],
+        Meta(description="the tasks by environment, in their order, in place of `repeat` and `task_index`; {}: those"),
+    ] = msgspec.field(default_factory=dict)
     seed: Annotated[int, Meta(description="seed of the agent's random numbers, below 2^62 in size")] = 0
     concurrency: Annotated[int | None, Meta(description="from 1 to 256; null: use the profile's value")] = None
     workers: Annotated[

@@ -114,14 +114,24 @@ def decode_agenttraj(value: object, place: Place) -> Iterator[Draft]:
 def _draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
     """Return the draft of an item with an id such as ``babyai_17``, or the name of a trial of ALFWorld."""
     item, draft = as_text(fields.get("item_id")), labelled_draft(fields, transcript)
-    match = _ITEM_ID.fullmatch(item)
-    env, task = (match["env"], int(match["task"])) if match else ("", item)
+    env, task = item_of(item)
     if _TRIAL in item:
-        env, task = "alfworld", named_task(item)
+        task = named_task(item)
     success = draft.success
     if success is None and draft.outcome is None and draft.reward is not None:
         success = draft.reward > THRESHOLDS.get(env.lower(), 0.99)
-    return msgspec.structs.replace(draft, id=name_of(item), env=_env_of(env), task=task, success=success)
+    return msgspec.structs.replace(draft, id=name_of(item), env=env, task=task, success=success)
+
+
+def item_of(item: str) -> tuple[str, int | str]:
+    """Return the environment and the task of an id of AgentGym: a number, or a text where there is none.
+
+    ``lmrlgym_wordle_3`` is task 3 of Wordle. The environment is "" where the id names none.
+    """
+    if _TRIAL in item:
+        return "ALFWorld", item
+    match = _ITEM_ID.fullmatch(item)
+    return (_env_of(match["env"]), int(match["task"])) if match else ("", item)
 
 
 def _env_of(name: str) -> str:

@@ -55,10 +55,11 @@ _DECODER = msgspec.json.Decoder(QueuedBatch)
 def check_batch(batch: QueuedBatch) -> QueuedBatch:
     """Return a batch that was read from a file; raise a ``ValueError`` if no node can have written it."""
     spec, ids = batch.spec, (batch.batch_id, batch.battery_id or batch.batch_id)
-    numbers = [batch.n_done, spec.seed, spec.task_index, *chain.from_iterable(spec.chosen or ())]
+    numbers = [batch.n_done, spec.seed, spec.task_index, *chain.from_iterable(spec.chosen or ()), *(spec.tasks or ())]
     if spec.adaptive is not None:
         numbers += [spec.adaptive.task_index, spec.adaptive.repeat]
     is_planned = min(spec.repeat, spec.attempts, spec.n_planned) > 0 and spec.n_planned <= MAX_EPISODES
+    is_planned = is_planned and (spec.tasks is None or len(set(spec.tasks)) == spec.repeat)
     is_planned = is_planned and (not isinstance(spec.workers, int) or 0 <= spec.workers <= MAX_WORKERS)
     if not (all(map(is_ulid, ids)) and is_planned and all(abs(number) < INTEGER_LIMIT for number in numbers)):
         raise ValueError("a batch has an invalid id or number")

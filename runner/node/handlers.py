@@ -260,7 +260,10 @@ class ControlHandler(msgspec.Struct, frozen=True):
                 "the reply to list names its environments",
             )
         request = msgspec.convert(args, BatchRequest, from_attributes=True)
-        return resolve_batch(self.profile, msgspec.structs.replace(request, env=env))
+        tasks = {name.lower(): tuple(numbers) for name, numbers in args.task_ids.items()}.get(env.lower())
+        if args.task_ids and not tasks:
+            raise RequestRejected("bad_request", f"task_ids has no tasks of {env!r}", "name tasks of each environment")
+        return resolve_batch(self.profile, msgspec.structs.replace(request, env=env, tasks=tasks))
 
     def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:
         if (target.batch_id is not None) + (target.episode_id is not None) + target.everything != 1:

@@ -29,10 +29,12 @@ def split_models(args: StartArgs) -> list[StartArgs]:
             f"the request is for {n_batches} batches; one request starts at most {MAX_BATCHES}",
             "send several",
         )
-    if args.until_width is not None and (args.attempts != 1 or args.repeat < 2 or not 0 < args.until_width <= 1):
+    if args.until_width is not None and (
+        args.task_ids or args.attempts != 1 or args.repeat < 2 or not 0 < args.until_width <= 1
+    ):
         raise RequestRejected(
             "bad_request",
-            "until_width is a width above 0 and at most 1, and needs one attempt and a maximum of at least 2 tasks",
+            "until_width is a width above 0 and at most 1, and needs one attempt and at least 2 consecutive tasks",
             "set repeat to the maximum number of tasks, and attempts to 1",
         )
     if not args.models:
@@ -61,6 +63,10 @@ def check_same(args: StartArgs, specs: Sequence[BatchSpec], *, resumes: bool = F
     """
     first = min(specs, key=lambda spec: spec.task_index)  # the first part of adaptive repeats has the whole budget
     models = {spec.model for spec in specs}
+    if args.task_ids:
+        given = {env.lower(): tuple(tasks) for env, tasks in args.task_ids.items()}
+        is_same = all(spec.tasks == given.get(spec.env.lower()) for spec in specs)
+        args = msgspec.structs.replace(args, repeat=first.repeat if is_same else 0, task_index=first.task_index)
     existing = msgspec.structs.asdict(first) | {
         "envs": {spec.env.lower() for spec in specs},
         "agent": first.agent.lower(),
