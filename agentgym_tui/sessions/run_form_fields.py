@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, sanitize_line, sanitize_message, trusted
+from runner.errors import ConfigError
 from runner.events.control import StartArgs
 from runner.types import Budget
 
@@ -32,7 +34,7 @@ FieldId: TypeAlias = Literal[
 """Id of a form field, which is the name of the field in ``StartArgs`` or in its budget."""
 
 MAX_MODELS_CHARS: Final = 2000
-"""Largest number of characters in the text with several models."""
+"""Largest number of characters in the text with several models, and in the path of a file."""
 
 
 class FormField(NamedTuple):
@@ -114,8 +116,8 @@ class Parsed(NamedTuple):
 
     Attributes:
         args: the start request; None if there are errors.
-        errors: error of each invalid field by field id; the keys ``envs`` and ``models`` stand for
-            the choice of environments and the text with several models.
+        errors: error of each invalid field by field id; the keys ``envs``, ``models`` and ``tasks``
+            stand for the choice of environments, the text with several models, and the file with tasks.
     """
 
     args: StartArgs | None
@@ -130,6 +132,7 @@ def parse_form(
     model: str | None,
     batch_id: str,
     models: str = "",
+    tasks: str = "",
 ) -> Parsed:
     """Parse the texts of the form, and check that at least one environment is chosen.
 
@@ -140,6 +143,8 @@ def parse_form(
         model: name of the chosen model; None for the default model of the profile.
         batch_id: id for the run.
         models: names of several models, with commas between, in place of ``model``; may be empty.
+        tasks: path of a file with tasks, in place of the number of tasks and the first one; may be empty. The request
+            has its tasks, never the path.
     """
     values: dict[str, int | float | str | None] = {}
     errors: dict[str, SafeText] = {}
@@ -158,6 +163,11 @@ def parse_form(
     several = [name.strip() for name in models.split(",")] if models.strip() else []
     if "" in several or len(set(several)) < len(several):
         errors["models"] = trusted("an empty or repeated name")
+    task_ids: dict[str, tuple[int, ...]] = {}
+    try:
+        task_ids = _read_tasks(tasks, envs) if tasks.strip() else {}
+    except ConfigError as exc:
+        errors["tasks"] = sanitize_message(str(exc), 300)
     if errors:
         return Parsed(None, errors)
     limits = {name: values.pop(name) for name in _BUDGET}
@@ -167,8 +177,26 @@ def parse_form(
         "agent": agent,
         "model": None if several else model,
     }
+    given |= {"task_ids": task_ids} if task_ids else {}
     given |= {"models": several, "budget": limits if any(limits.values()) else None}
     return Parsed(msgspec.convert(values | given, StartArgs), {})
+
+
+def _read_tasks(path: str, envs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the tasks in a file for each of the environments.
+
+    Raises:
+        ConfigError: the file cannot be read, an id is unknown or of another environment, or one has no task.
+    """
+    from runner.formats.task_files import read_tasks
+
+    found = read_tasks(Path(path.strip()).expanduser(), envs[0] if len(envs) == 1 else None)
+    names = {env.lower(): env for env in envs}
+    if other := sorted(found.keys() - names.keys()):
+        raise ConfigError(f"the file has tasks of {', '.join(other)}, which is not chosen")
+    if missing := [names[name] for name in names.keys() - found.keys()]:
+        raise ConfigError(f"the file has no task of {', '.join(missing)}")
+    return {names[name]: tasks for name, tasks in found.items()}
 
 
 def default_text(field: FormField, defaults: Mapping[str, float | str | None]) -> SafeText:

@@ -107,8 +107,8 @@ def parse_options(argv: Sequence[str]) -> Options:
         parser.error(f"{_option_name(misplaced[0])} is only valid with --results{advice}")
     if options.until_width is not None and (options.attempts > 1 or options.repeat == 1):
         parser.error("--until-width requires --repeat N, the maximum number of tasks, and one attempt for each")
-    if options.tasks is not None and (others := {"repeat", "task_index", "until_width"} & provided.keys()):
-        parser.error(f"{_option_name(min(others))} cannot be combined with --tasks, which names the tasks")
+    if options.tasks is not None and (given := {"repeat", "task_index", "until_width"} & provided.keys()):
+        parser.error(f"{_option_name(min(given))} cannot be combined with --tasks, which names the tasks")
     if options.verbose and not options.list_envs:
         parser.error("--verbose is only valid with --list-envs")
     if options.dry_run and not (options.run or options.battery):

@@ -57,7 +57,7 @@ def commands_for(spec: BatchSpec, left: Sequence[PlannedEpisode], argv: Sequence
         options = [*others, "--model", spec.model]
     return [
         shlex.join([*options, "--task-index", str(first), "--repeat", str(n_tasks)])
-        for first, n_tasks in _runs([planned.task_index for planned in left])
+        for first, n_tasks in _runs(sorted(planned.task_index for planned in left))
     ]
 
 

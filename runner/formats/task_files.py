@@ -53,7 +53,7 @@ def group_tasks(items: Iterable[str], env: str | None, source: str) -> dict[str,
     """
     tasks: dict[str, list[int]] = {}
     unknown: list[str] = []
-    trials: dict[str, int] | None = None
+    trials: Mapping[str, int] | None = None
     for item in items:
         if (match := _RANGE.fullmatch(item)) is not None and env is not None:
             tasks.setdefault(env.lower(), []).extend(_span(match, source))

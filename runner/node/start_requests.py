@@ -29,9 +29,8 @@ def split_models(args: StartArgs) -> list[StartArgs]:
             f"the request is for {n_batches} batches; one request starts at most {MAX_BATCHES}",
             "send several",
         )
-    if args.until_width is not None and (
-        args.task_ids or args.attempts != 1 or args.repeat < 2 or not 0 < args.until_width <= 1
-    ):
+    can_adapt = args.attempts == 1 and args.repeat > 1 and not args.task_ids
+    if args.until_width is not None and not (can_adapt and 0 < args.until_width <= 1):
         raise RequestRejected(
             "bad_request",
             "until_width is a width above 0 and at most 1, and needs one attempt and at least 2 consecutive tasks",

@@ -117,14 +117,16 @@ class RunForm(DialogScreen[None]):
                     yield from self._row(trusted("model"), self._model)
                     for field in FORM_FIELDS:
                         yield from self._row(field.title, self._input(field), field)
-                    yield self._models_row()
+                    last = self._commands.last_run
+                    yield self._text_row("models", ",".join(last.models) if last else "", "a,b,c")
+                    yield self._text_row("tasks", "", "FILE")
             with Horizontal(id="buttons"):
                 yield Button(Content("Start"), id="start", compact=True, variant="primary")
                 yield Button(Content("Close"), id="close", compact=True)
 
     def action_start(self) -> None:
         """Send the start request and close the form; keep it open if it has errors or the request is refused."""
-        parsed = self._parsed()
+        parsed = self._parsed(with_tasks=True)
         self._refusal = ""
         self._show_errors(parsed.errors)
         if (args := parsed.args) is None or self._is_sending:
@@ -187,37 +189,45 @@ class RunForm(DialogScreen[None]):
             select_on_focus=True,
         )
 
-    def _models_row(self) -> Horizontal:
-        """Return the row for the names of several models, which the agent plays one after another."""
-        last = self._commands.last_run
+    def _text_row(self, id: str, text: str, placeholder: str) -> Horizontal:
+        """Return the row for the names of several models, or for a file with tasks."""
         field = SearchInput(
-            sanitize_line(",".join(last.models) if last else "", MAX_MODELS_CHARS),
-            id="models",
+            sanitize_line(text, MAX_MODELS_CHARS),
+            id=id,
             max_length=MAX_MODELS_CHARS,
-            placeholder="a,b,c",
+            placeholder=placeholder,
             compact=True,
             select_on_focus=True,
         )
-        name = StaticLines(lambda _: [[Cell(trusted("models"), "dim")]], classes="name")
-        return Horizontal(name, field, StaticLines(self._about_models, id="about-models"), classes="row")
+        name = StaticLines(lambda _: [[Cell(_TEXT_ROWS[id][0], "dim")]], classes="name")
+        return Horizontal(name, field, StaticLines(lambda _: self._about_text(id), id=f"about-{id}"), classes="row")
 
-    def _about_models(self, _: int) -> list[Line]:
-        if error := self._errors.get("models"):
+    def _about_text(self, id: str) -> list[Line]:
+        if error := self._errors.get(id):
             return [[Cell(join([trusted("✗ "), error]), "bad")]]
-        return [[Cell(trusted("one after another"), "dim")]]
+        return [[Cell(_TEXT_ROWS[id][1], "dim")]]
 
-    def _parsed(self) -> Parsed:
+    def _parsed(self, *, with_tasks: bool = False) -> Parsed:
+        """Return the request of the form; the file with tasks is read only when it is sent."""
         agent = self._agents[self._agent.index]
         model = None if agent in MODELLESS_AGENTS or not self._model.index else self._models[self._model.index - 1]
         texts: dict[FieldId, str] = {field.id: self.query_one(f"#{field.id}", Input).value for field in FORM_FIELDS}
         envs = [self._env_names[index] for index in sorted(self._envs.chosen)]
         models = "" if agent in MODELLESS_AGENTS else self.query_one("#models", Input).value
-        return parse_form(texts, envs=envs, agent=agent, model=model, batch_id=self._commands.new_id(), models=models)
+        return parse_form(
+            texts,
+            envs=envs,
+            agent=agent,
+            model=model,
+            batch_id=self._commands.new_id(),
+            models=models,
+            tasks=self.query_one("#tasks", Input).value if with_tasks else "",
+        )
 
     def _show_errors(self, errors: Mapping[str, SafeText]) -> None:
         """Show each error beside its field."""
         self._errors = errors
-        self.show_lines("envs-title", "note", "about-models")
+        self.show_lines("envs-title", "note", *(f"about-{id}" for id in _TEXT_ROWS))
         for field in FORM_FIELDS:
             error = errors.get(field.id)
             cells = [Cell(join([trusted("✗ "), error]), "bad")] if error else _about(field)
@@ -230,7 +240,7 @@ class RunForm(DialogScreen[None]):
 
     @property
     def _n_columns(self) -> int:
-        n_rows = 3 + len(FORM_FIELDS)
+        n_rows = 2 + len(_TEXT_ROWS) + len(FORM_FIELDS)
         return max(5, min(n_rows, int(self.app.size.height * 0.92) - _N_OTHER_ROWS - self._n_note))
 
     @property
@@ -242,6 +252,8 @@ class RunForm(DialogScreen[None]):
         invalid = next((field for field in FORM_FIELDS if field.id in self._errors), None)
         if invalid is not None and width < _MIN_ERROR_WIDTH:
             return [[Cell(join([trusted("✗ "), invalid.title, trusted(": "), self._errors[invalid.id]]), "bad")]]
+        if (error := self._errors.get("tasks")) is not None:
+            return [[Cell(row, "bad")] for row in wrap_text(join([trusted("✗ "), error]), width, self._n_note)]
         if self._refusal:
             text = join([trusted("✗ "), masked_rows(self._refusal)])
             return [[Cell(row, "bad")] for row in wrap_text(text, width, self._n_note)]
@@ -255,6 +267,13 @@ class RunForm(DialogScreen[None]):
         if error := self._errors.get("envs"):
             return [[Cell(join([trusted("✗ "), error]), "bad")]]
         return [[Cell(trusted("environments"), "dim")]]
+
+
+_TEXT_ROWS: Final = {
+    "models": (trusted("models"), trusted("one after another")),
+    "tasks": (trusted("task file"), trusted("ids, in place of tasks")),
+}
+"""Title and help of the rows with a text, by the id of the input."""
 
 
 def _about(field: FormField) -> Line:
