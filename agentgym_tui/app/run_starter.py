@@ -121,7 +121,8 @@ class RunStartingApp(RefreshingApp, inherit_bindings=False):
     async def _start(self, args: StartArgs) -> None:
         warnings = await self.commands.start(args)
         agent = sanitize_line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
-        n_episodes = len(args.envs) * args.repeat * args.attempts
+        n_tasks = sum(map(len, args.tasks.values())) or len(args.envs) * args.repeat
+        n_episodes = n_tasks * args.attempts
         count = trusted("" if n_episodes == 1 else f", {format_count(n_episodes)} episodes")
         envs = sanitize_line(", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4), 120)
         started = join([agent, trusted(" started on "), envs, count])

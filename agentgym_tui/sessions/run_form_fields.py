@@ -16,6 +16,8 @@ from runner.types import Budget
 
 INTEGER_LIMIT: Final = 2**62
 MAX_EPISODES: Final = 1_000_000
+MAX_TASKS: Final = 5_000
+"""Maximum number of tasks in a request, which has at most 64 KiB."""
 
 FieldId: TypeAlias = Literal[
     "repeat",
@@ -163,9 +165,9 @@ def parse_form(
     several = [name.strip() for name in models.split(",")] if models.strip() else []
     if "" in several or len(set(several)) < len(several):
         errors["models"] = trusted("an empty or repeated name")
-    task_ids: dict[str, tuple[int, ...]] = {}
+    found: dict[str, tuple[int, ...]] = {}
     try:
-        task_ids = _read_tasks(tasks, envs) if tasks.strip() else {}
+        found = _read_tasks(tasks, envs) if tasks.strip() else {}
     except ConfigError as exc:
         errors["tasks"] = sanitize_message(str(exc), 300)
     if errors:
@@ -177,7 +179,7 @@ def parse_form(
         "agent": agent,
         "model": None if several else model,
     }
-    given |= {"task_ids": task_ids} if task_ids else {}
+    given |= {"tasks": found}
     given |= {"models": several, "budget": limits if any(limits.values()) else None}
     return Parsed(msgspec.convert(values | given, StartArgs), {})
 
@@ -191,6 +193,8 @@ def _read_tasks(path: str, envs: Sequence[str]) -> dict[str, tuple[int, ...]]:
     from runner.formats.task_files import read_tasks
 
     found = read_tasks(Path(path.strip()).expanduser(), envs[0] if len(envs) == 1 else None)
+    if sum(map(len, found.values())) > MAX_TASKS:
+        raise ConfigError(f"the file has more than {MAX_TASKS:,} tasks; play them with agentgym-runner --tasks")
     names = {env.lower(): env for env in envs}
     if other := sorted(found.keys() - names.keys()):
         raise ConfigError(f"the file has tasks of {', '.join(other)}, which is not chosen")

@@ -121,7 +121,7 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
         env = self.setup.env
         if self.spec.agent == AGENT and placement.mode == "strict":
             raise ConfigError(f"The agent {AGENT} plays by AgentGym's rules; start the server with --compat")
-        if self.spec.tasks is not None and placement.address is None and env.is_installed:
+        if self.spec.tasks is not None:
             _check_tasks(self.spec.tasks, env, placement)
         if placement.address is None and env.is_installed and not env.is_built_in:
             arguments = () if placement.mode == "strict" else ("mode",)
@@ -135,8 +135,15 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_tasks(tasks: tuple[int, ...], env: Plugin, placement: Placement) -> None:
-    """Raise ``ConfigError`` if a task does not exist: an embedded environment would play another one in its place."""
-    n_tasks = int(getattr(env.load()(mode=placement.mode), "n_tasks", INTEGER_LIMIT))
+    """Raise ``ConfigError`` if a task is known not to exist: another one would be played in its place."""
+    n_tasks = INTEGER_LIMIT
+    if placement.address is not None:
+        from runner.envs.http.dialects import dialect_for  # imported late: rarely needed
+
+        dialect = dialect_for(env.name)
+        n_tasks = placement.address.n_tasks or (dialect and dialect.n_tasks) or n_tasks
+    elif env.is_built_in and env.family is None:
+        n_tasks = env.load()(mode=placement.mode).n_tasks
     if unknown := [str(task) for task in tasks if task >= n_tasks]:
         shown = f"{', '.join(unknown[:5])}{' and more' if len(unknown) > 5 else ''}"
         raise ConfigError(f"{env.name} has the tasks 0 to {n_tasks - 1}; there is no task {shown}")

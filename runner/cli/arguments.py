@@ -170,7 +170,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         "--tasks",
         type=path,
         metavar="FILE",
-        help="the tasks, in place of --repeat and --task-index: AgentEval's JSON, or one id or range per line",
+        help="the tasks, in place of --repeat and --task-index: AgentEval's JSON, or one id or range per "
+        "line; or such ids themselves, with commas between",
     )
     group.add_argument("--seed", type=int, help="random seed of the agent (default 0)")
     group.add_argument(

@@ -55,6 +55,8 @@ def commands_for(spec: BatchSpec, left: Sequence[PlannedEpisode], argv: Sequence
     options = ["agentgym-runner", *without_options(argv, _REPLACED_OPTIONS), "--run", spec.env]
     if spec.model is not None and (others := without_options(options, ("--model",))) != options:
         options = [*others, "--model", spec.model]
+    if spec.tasks is not None:
+        return [shlex.join([*options, "--tasks", ",".join(dict.fromkeys(str(each.task_index) for each in left))])]
     return [
         shlex.join([*options, "--task-index", str(first), "--repeat", str(n_tasks)])
         for first, n_tasks in _runs(sorted(planned.task_index for planned in left))

@@ -44,6 +44,8 @@ def main_tasks(argv: Sequence[str]) -> int:
     options = build_parser().parse_args(argv)
     log_to_stderr()
     env = find_environment(options.env)
+    if not env.is_built_in or env.family is not None:
+        raise ConfigError(f"{env.name} is not an environment of this package; --tasks takes its numbers all the same")
     if not env.is_installed:
         raise ConfigError(
             f"{env.name} is played on a server alone, which has its tasks; give numbers to --tasks all the same"

@@ -34,7 +34,7 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     repeat: Annotated[int, Meta(description="number of tasks; at most 1000000 episodes in one batch")] = 1
     attempts: Annotated[int, Meta(description="number of episodes per task")] = 1
     task_index: Annotated[int, Meta(description="the first task, from 0 to 2^62 - 1")] = 0
-    task_ids: Annotated[
+    tasks: Annotated[
         dict[str, list[int]],
         Meta(description="the tasks by environment, in their order, in place of `repeat` and `task_index`; {}: those"),
     ] = msgspec.field(default_factory=dict)

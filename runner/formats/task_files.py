@@ -19,12 +19,15 @@ MAX_FILE_BYTES: Final = 64 << 20
 """Largest file of tasks in bytes; AgentTraj's items have their whole conversations."""
 MAX_TASKS: Final = 20_000
 """Maximum number of tasks of one environment, so that a request on the bus has room for them."""
-_RANGE: Final = re.compile(r"([0-9]{1,18})(?:(?:-|\.\.)([0-9]{1,18}))?", re.ASCII)
+_RANGE: Final = re.compile(r"(?:(.+)_)?([0-9]{1,18})(?:(?:-|\.\.)([0-9]{1,18}))?", re.ASCII)
+_TRIAL: Final = re.compile(r"trial_T[0-9_]+", re.ASCII)
 _N_SHOWN: Final = 5
 
 
 def read_tasks(path: Path, env: str | None = None) -> dict[str, tuple[int, ...]]:
     """Return the tasks in a file by environment, in lower case, each in the order of the file.
+
+    A path that is no file, but a list of ids and ranges with commas between, stands for these.
 
     Args:
         path: the file.
@@ -34,6 +37,8 @@ def read_tasks(path: Path, env: str | None = None) -> dict[str, tuple[int, ...]]
         ConfigError: the file cannot be read, an id is unknown, occurs twice or is of another environment, or there are
             too many.
     """
+    if not path.exists() and (ids := str(path).split(",")) and all(map(_RANGE.fullmatch, ids)):
+        return group_tasks(ids, env, "--tasks")
     try:
         items = list(_items(read_regular(path, MAX_FILE_BYTES, links=True)[0].decode("utf-8-sig")))
     except (StoreError, OSError, UnicodeDecodeError) as exc:
@@ -55,22 +60,24 @@ def group_tasks(items: Iterable[str], env: str | None, source: str) -> dict[str,
     unknown: list[str] = []
     trials: Mapping[str, int] | None = None
     for item in items:
-        if (match := _RANGE.fullmatch(item)) is not None and env is not None:
-            tasks.setdefault(env.lower(), []).extend(_span(match, source))
-            continue
-        name, task = item_of(item)
-        if name.lower() == "alfworld" and isinstance(task, str):
+        if (trial := _TRIAL.search(item)) is not None:
             trials = _trials() if trials is None else trials
-            task = trials.get(task.rpartition("/")[2], task)
-        if not isinstance(task, int) or not name or (env is not None and name.lower() != env.lower()):
+            name, found = "alfworld", trials.get(trial[0], -1)
+            numbers = range(found, found + 1) if found >= 0 else range(0)
+        elif (match := _RANGE.fullmatch(item)) is not None:
+            name = item_of(f"{match[1]}_0")[0].lower() if match[1] else (env or "").lower()
+            numbers = _span(match, source)
+        else:
+            name, numbers = "", range(0)
+        if not name or not numbers or (env is not None and name != env.lower()):
             unknown.append(item)
         else:
-            tasks.setdefault(name.lower(), []).append(task)
+            tasks.setdefault(name, []).extend(numbers)
     if unknown:
         raise ConfigError(_refusal(unknown, env, source))
-    for name, numbers in tasks.items():
-        _check(numbers, name, source)
-    return {name: tuple(numbers) for name, numbers in tasks.items()}
+    for name, chosen in tasks.items():
+        _check(chosen, name, source)
+    return {name: tuple(chosen) for name, chosen in tasks.items()}
 
 
 def _items(text: str) -> Iterator[str]:
@@ -79,11 +86,11 @@ def _items(text: str) -> Iterator[str]:
     Raises:
         ConfigError: an element of JSON has none.
     """
+    lines = [line for raw in text.splitlines() if (line := raw.partition("#")[0].strip())]
     try:
-        value = json.loads(text)
+        value = [json.loads(line) for line in lines] if text.startswith("{") else json.loads(text)
     except (ValueError, RecursionError):
-        lines = (line.partition("#")[0].strip() for line in text.splitlines())
-        yield from filter(None, lines)
+        yield from lines
         return
     for number, element in enumerate(value if isinstance(value, list) else [value]):
         found = element.get("item_id") if isinstance(element, dict) else element
@@ -93,7 +100,7 @@ def _items(text: str) -> Iterator[str]:
 
 
 def _span(match: re.Match[str], source: str) -> range:
-    first, last = int(match[1]), int(match[2] or match[1])
+    first, last = int(match[2]), int(match[3] or match[2])
     if not 0 <= last - first < MAX_TASKS:
         raise ConfigError(f"{source}: the range {match[0]} has no tasks or more than {MAX_TASKS:,}")
     return range(first, last + 1)

@@ -259,10 +259,12 @@ class ControlHandler(msgspec.Struct, frozen=True):
                 f"{env!r} is not in the profile {self.profile.id}",
                 "the reply to list names its environments",
             )
-        request = msgspec.convert(args, BatchRequest, from_attributes=True)
-        tasks = {name.lower(): tuple(numbers) for name, numbers in args.task_ids.items()}.get(env.lower())
-        if args.task_ids and not tasks:
-            raise RequestRejected("bad_request", f"task_ids has no tasks of {env!r}", "name tasks of each environment")
+        given = {name: value for name, value in msgspec.structs.asdict(args).items() if name != "tasks"}
+        names = BatchRequest.__struct_fields__
+        request = BatchRequest(**{name: value for name, value in given.items() if name in names})
+        tasks = {name.lower(): tuple(numbers) for name, numbers in args.tasks.items()}.get(env.lower())
+        if args.tasks and not tasks:
+            raise RequestRejected("bad_request", f"tasks has no tasks of {env!r}", "name tasks of each environment")
         return resolve_batch(self.profile, msgspec.structs.replace(request, env=env, tasks=tasks))
 
     def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:

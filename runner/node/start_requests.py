@@ -29,7 +29,7 @@ def split_models(args: StartArgs) -> list[StartArgs]:
             f"the request is for {n_batches} batches; one request starts at most {MAX_BATCHES}",
             "send several",
         )
-    can_adapt = args.attempts == 1 and args.repeat > 1 and not args.task_ids
+    can_adapt = args.attempts == 1 and args.repeat > 1 and not args.tasks
     if args.until_width is not None and not (can_adapt and 0 < args.until_width <= 1):
         raise RequestRejected(
             "bad_request",
@@ -62,10 +62,11 @@ def check_same(args: StartArgs, specs: Sequence[BatchSpec], *, resumes: bool = F
     """
     first = min(specs, key=lambda spec: spec.task_index)  # the first part of adaptive repeats has the whole budget
     models = {spec.model for spec in specs}
-    if args.task_ids:
-        given = {env.lower(): tuple(tasks) for env, tasks in args.task_ids.items()}
-        is_same = all(spec.tasks == given.get(spec.env.lower()) for spec in specs)
-        args = msgspec.structs.replace(args, repeat=first.repeat if is_same else 0, task_index=first.task_index)
+    if args.tasks:
+        given = {env.lower(): tuple(tasks) for env, tasks in args.tasks.items()}
+        if any(spec.tasks != given.get(spec.env.lower()) for spec in specs):
+            raise _differs(args, ["tasks"])
+        args = msgspec.structs.replace(args, repeat=first.repeat, task_index=first.task_index)
     existing = msgspec.structs.asdict(first) | {
         "envs": {spec.env.lower() for spec in specs},
         "agent": first.agent.lower(),
@@ -81,10 +82,12 @@ def check_same(args: StartArgs, specs: Sequence[BatchSpec], *, resumes: bool = F
         "models": {*args.models} or None,
     }
     ignored = CHANGEABLE if resumes else ()
+    ignored = (*ignored, "tasks")
     compared = {name: value for name, value in requested.items() if name in existing and name not in ignored}
     if different := [name for name, value in compared.items() if value not in (None, existing[name])]:
-        raise RequestRejected(
-            "refused",
-            f"batch {args.batch_id} already exists and differs in {', '.join(different)}",
-            "use a new batch_id for a different request",
-        )
+        raise _differs(args, different)
+
+
+def _differs(args: StartArgs, names: Sequence[str]) -> RequestRejected:
+    text = f"batch {args.batch_id} already exists and differs in {', '.join(names)}"
+    return RequestRejected("refused", text, "use a new batch_id for a different request")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from contextlib import closing as finally_closing
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.agents.agentgym import TWO_ACTIONS, extract_action, read_instruction
-from runner.cli.dispatch import run
+from runner.batch.batch import Batch
+from runner.batch.resolve import BatchRequest, place_batch, resolve_batch
+from runner.batch.slots import RUN_FILES
+from runner.batch.workspace import Workspace
+from runner.config import Profile
+from runner.config.own_model import OwnModel
 from runner.envs.wordle import AGENTGYM_WORDS
 from runner.errors import ConfigError
+from runner.formats.task_files import read_tasks
+from runner.inference.profile_models import Models
 from runner.results.evaluation import AGENTEVAL
 from tests.support.rude_model import PendingRequest, RudeModel, closing, completion_response, http_response
 
@@ -136,11 +144,14 @@ def test_the_evaluators_conversations_are_played_again(env: str, tmp_path: Path)
     ids = [case["item_id"].replace(env, f"lmrlgym_{env}" if env in ("maze", "wordle") else env) for case in cases]
     (tmp_path / "tasks.json").write_text(json.dumps([{"item_id": each, "conversations": None} for each in ids]))
     answer = Evaluator(env, read_instruction(env, {"AGENTENV_PATH": str(tmp_path / "AgentGym")}).prompt, cases)
-    with RudeModel(answer) as model:
-        options = ["--agent", "agentgym", "--tasks", str(tmp_path / "tasks.json"), "--workers", "0"]
-        options += ["--endpoint", model.url, "--model", "m", "--data-dir", str(tmp_path / "data")]
-        limit = max(len(case["turns"]) // 2 for case in cases)
-        assert run(["--run", env, *options, "--max-rounds", str(limit), "--allow-longer", "--json"]) == 0
+    (numbers,) = read_tasks(tmp_path / "tasks.json", env).values()
+    limit = max(len(case["turns"]) // 2 for case in cases)
+    with RudeModel(answer) as model, finally_closing(Workspace(tmp_path / "data", node="n", profile="p")) as workspace:
+        profile = OwnModel(model.url, "m", None).used_by(Profile(id="p"), {})
+        request = BatchRequest(env=env, agent="agentgym", tasks=numbers, max_rounds=limit, allow_longer=True, workers=0)
+        with finally_closing(Models(profile.agent, {})) as models:
+            batch = Batch(place_batch(resolve_batch(profile, request), RUN_FILES), workspace, models=models)
+            assert batch.run().problems == []
     assert answer.unknown == []
     episodes = [json.loads(path.read_bytes()) for path in sorted((tmp_path / "data" / "runs").glob("*/*.json"))]
     played = {episode["task_index"]: episode for episode in episodes}
@@ -166,7 +177,7 @@ def test_each_environment_of_agenteval_has_an_instruction(checkout: Path) -> Non
         assert given.opening.partition("\n")[0] == {"maze": "Walk.", "wordle": "Guess one of:"}.get(env, "")
 
 
-def test_what_is_missing_is_named(checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_named(checkout: Path, tmp_path: Path) -> None:
     problems = defaultdict(str)
     for name, env, environ in (
         ("none", "Maze", {}),
@@ -187,5 +198,5 @@ def test_what_is_missing_is_named(checkout: Path, tmp_path: Path, capsys: pytest
         b"x = (\n",
     ):
         source.write_bytes(content)
-        assert run(["--run", "BabyAI", "--agent", "agentgym", "--data-dir", str(tmp_path / "data")]) == 2
-        assert "has no instruction of BabyAI where AgentGym's client has it" in capsys.readouterr().err
+        with pytest.raises(ConfigError, match="has no instruction of BabyAI where AgentGym's client has it"):
+            resolve_batch(Profile(id="p"), BatchRequest(env="BabyAI", agent="agentgym"))

@@ -249,6 +249,7 @@ _ROWS = (
     ClientDialect(
         name="WebShop",
         embedded="runner.envs.webshop:WebShop",
+        n_tasks=12_087,  # the published instructions
         places=8000,
         id_field="env_idx",
         created_at=(),
