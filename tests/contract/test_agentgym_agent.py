@@ -1,8 +1,8 @@
 """The agent ``agentgym`` against recordings of AgentGym's own clients and of its Evaluator, with the same answers.
 
-``wire_cases/client_parsing.jsonl`` has what each client sends for a model's text, ``wire_cases/evaluator.jsonl``
-conversations of the Evaluator on AgentGym's servers: the turns after the instruction and its acknowledgement, reward
-and success. The instructions are AgentGym's and not here: a checkout with texts of our own stands in for it.
+``client_parsing.jsonl`` has what each client sends for a model's text, ``evaluator.jsonl`` conversations of the
+Evaluator on AgentGym's servers: the turns after the instruction and its acknowledgement, reward and success. The
+instructions are AgentGym's and not here: a checkout with texts of our own stands in for it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from runner.errors import ConfigError
 from runner.formats.task_files import read_tasks
 from runner.inference.profile_models import Models
 from runner.results.evaluation import AGENTEVAL
+from tests.support.recordings import load_rows
 from tests.support.rude_model import PendingRequest, RudeModel, closing, completion_response, http_response
 
-CASES = Path(__file__).parent / "wire_cases"
 ACKNOWLEDGEMENT = "Understood."
 OPENINGS = {"Maze": "Walk.\n\nBegin:", "Wordle": "Guess one of:\n{{vocab}}"}
 CLIENTS = {
@@ -44,10 +44,6 @@ CLIENTS = {
     "sciworld": ("SciWorldAdapter",),
     "sqlgym": ("SqlGymEnvClient",),
 }
-
-
-def lines(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (CASES / name).read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.fixture
@@ -75,9 +71,9 @@ def client_source(owner: str) -> str:
     return f"class {owner}(BaseEnvClient):\n    conversation_start = {start}\n{text}"
 
 
-@pytest.mark.parametrize("env", sorted({case["env"] for case in lines("client_parsing.jsonl")}))
+@pytest.mark.parametrize("env", sorted({case["env"] for case in load_rows("client_parsing.jsonl")}))
 def test_the_action_is_what_agentgyms_client_sends(env: str) -> None:
-    for case in lines("client_parsing.jsonl"):
+    for case in load_rows("client_parsing.jsonl"):
         if case["env"] == env:
             assert extract_action(env, case["text"]) == case["sends"], case
             assert case["local"] in (None, TWO_ACTIONS)
@@ -137,10 +133,10 @@ def opened(env: str, turns: list[str]) -> list[str]:
     return turns
 
 
-@pytest.mark.parametrize("env", sorted({case["env"] for case in lines("evaluator.jsonl")}))
+@pytest.mark.parametrize("env", sorted({case["env"] for case in load_rows("evaluator.jsonl")}))
 @pytest.mark.usefixtures("checkout")
 def test_the_evaluators_conversations_are_played_again(env: str, tmp_path: Path) -> None:
-    cases = [case for case in lines("evaluator.jsonl") if case["env"] == env]
+    cases = [case for case in load_rows("evaluator.jsonl") if case["env"] == env]
     ids = [case["item_id"].replace(env, f"lmrlgym_{env}" if env in ("maze", "wordle") else env) for case in cases]
     (tmp_path / "tasks.json").write_text(json.dumps([{"item_id": each, "conversations": None} for each in ids]))
     answer = Evaluator(env, read_instruction(env, {"AGENTENV_PATH": str(tmp_path / "AgentGym")}).prompt, cases)

@@ -46,8 +46,9 @@ class WebShop(EmbeddedEnvironment):
     a reward of 1 is a success. After an invalid text or a click on something that is not on the page, the same page is
     shown again. There is no step limit. The products are invented, so results are not WebShop scores.
 
-    ``compat`` keeps two quirks of AgentGym's server (``agentenv-webshop/agentenv_webshop/environment.py``): an action
-    may have trailing text but no leading white space, and steps after the end of the episode are executed.
+    ``compat`` keeps quirks of AgentGym's server (``agentenv-webshop/agentenv_webshop/environment.py``): an action may
+    have trailing text but no leading white space, steps after the end of the episode are executed, ``Next >`` is always
+    shown, ``search[<r>]`` finds any products, and similar sizes count as equal.
     """
 
     name: ClassVar[str] = "WebShop"
@@ -76,8 +77,16 @@ class WebShop(EmbeddedEnvironment):
 
     @property
     def clickables(self) -> list[str]:
-        """Clickable elements of the page, in lower case, except the search bar's button, which does nothing."""
-        return list(self._visit.page.links)
+        """Clickable elements of the page, in lower case.
+
+        In compat mode options come last, and the search bar's button, which does nothing, is listed.
+        """
+        links = [*self._visit.page.links]
+        if self.mode == "strict":
+            return links
+        product = self._visit.product
+        options = {value.lower() for values in product.options.values() for value in values} if product else set()
+        return [*(["search"] if self.has_search_bar else []), *sorted(links, key=lambda link: link in options)]
 
     def parse(self, text: str) -> Action | InvalidAction:
         """Parse a search or click; a clicked element need not be on the page."""
@@ -90,7 +99,7 @@ class WebShop(EmbeddedEnvironment):
     def admissible_actions(self) -> list[str]:
         """Return a click per element of the page, after a search for the instruction if the page has a search bar."""
         searches = [f"search[{self.instruction}]"] if self.has_search_bar else []
-        return searches + [f"click[{element}]" for element in self.clickables]
+        return searches + [f"click[{element}]" for element in self._visit.page.links]
 
     def success(self, trajectory: Trajectory) -> bool:
         """Return whether the purchase met all requirements."""
@@ -105,7 +114,8 @@ class WebShop(EmbeddedEnvironment):
         return draw_page(self._visit)
 
     def _reset(self, task_index: int) -> str:
-        self._visit = Visit(self._catalogue, shipped_index(), self._catalogue.goals[task_index])
+        goal = self._catalogue.goals[task_index]
+        self._visit = Visit(self._catalogue, shipped_index(), goal, compat=self.mode == "compat")
         return self._visit.page.text
 
     def _step(self, text: str) -> StepText:
@@ -153,7 +163,7 @@ class WebShopOracle:
         if asin in links:
             return f"click[{asin}]"
         searched = self._visit.keywords == self._keywords and self._visit.product is None
-        return "click[next >]" if searched and "next >" in links else f"search[{self._keywords}]"
+        return "click[next >]" if searched and self._visit.has_next_page else f"search[{self._keywords}]"
 
     def _to_purchase(self) -> str:
         if "buy now" not in self._visit.page.links:

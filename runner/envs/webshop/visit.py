@@ -6,31 +6,39 @@ requirements that a purchase meets, by WebShop's formula (``web_agent_site/engin
 
 from __future__ import annotations
 
+import json
+import random
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from runner.envs.webshop.catalogue import Catalogue, Goal, Product, SearchIndex
+from runner.envs.webshop.catalogue import MAX_HITS, Catalogue, Goal, Product, SearchIndex
 
+_NO_WORD = re.compile(r"\W")
 MATCH_THRESHOLD = 85.0
 """Token-set ratio above which two texts count as equal."""
 
 
-def purchase_reward(catalogue: Catalogue, goal: Goal, product: Product, chosen: Mapping[str, str]) -> float:
+def purchase_reward(
+    catalogue: Catalogue, goal: Goal, product: Product, chosen: Mapping[str, str], *, compat: bool = False
+) -> float:
     """Return the reward of a purchase: the share of requirements that it meets, 0 to 1, times ``type_factor``.
 
     The requirements are the goal's attributes, options and price limit. Similar values of an option, such as a color,
-    count as equal; a size must match exactly.
+    count as equal; a size must match exactly, but not with ``compat``: AgentGym's server compares all options alike.
 
     Args:
         catalogue: the shop's catalogue.
         goal: the requirements.
         product: the purchased product.
         chosen: option name -> chosen value.
+        compat: whether options are compared as on AgentGym's server.
     """
+    has_option = _has_similar_option if compat else _has_option
     texts = (product.title.lower(), product.description.lower(), " ".join(product.features).lower())
     n_met = sum(_has_attribute(attribute, product, texts) for attribute in goal.attributes)
-    n_met += sum(_has_option(name, value, chosen) for name, value in goal.options.items())
+    n_met += sum(has_option(name, value, chosen) for name, value in goal.options.items())
     n_met += product.cents <= goal.cap_cents
     n_requirements = len(goal.attributes) + len(goal.options) + 1
     return type_factor(catalogue, product, catalogue.by_asin[goal.asin]) * n_met / n_requirements
@@ -80,6 +88,23 @@ def _has_option(name: str, required: str, chosen: Mapping[str, str]) -> bool:
     return any(token_set_ratio(required, value) > MATCH_THRESHOLD for value in chosen.values())
 
 
+_BASE_COLORS = {"forest green": "green", "green apple": "green", "lemon zest": "lemon", "rosemary": "rose"}
+"""The values in the catalogue that have the name of a basic color in them, by which WebShop replaces a value.
+
+Source: ``normalize_color`` of WebShop's ``engine/normalize.py``, which also takes ``rosemary`` for ``rose``.
+"""
+
+
+def _has_similar_option(name: str, required: str, chosen: Mapping[str, str]) -> bool:
+    """As AgentGym's server compares options: the words of name and value, in which ``large`` is a part of ``x-large``.
+
+    Only the chosen values are replaced by basic colors, so that ``rosemary`` never meets a goal.
+    """
+    wanted = _NO_WORD.sub(" ", f"{name} {required}")
+    given = (_NO_WORD.sub(" ", _BASE_COLORS.get(value, value)) for value in chosen.values())
+    return any(token_set_ratio(wanted, words) > MATCH_THRESHOLD for words in given)
+
+
 def _similarity(first: str, second: str) -> float:
     # twice the length of the longest common subsequence, in percent of both lengths
     return 200 * _common_length(first, second) / (len(first) + len(second))
@@ -98,6 +123,13 @@ def _common_length(first: str, second: str) -> int:
     return len(first) - row.bit_count()
 
 
+_RANDOM = "<r>"
+"""Keywords for which WebShop shows random products; here the same ones in every visit for the goal."""
+_UNFILLED = (
+    *("attrs", "None", "category", "None", "query", "None", "product category", "None", "Target", "asin", "options"),
+    *("attrs", "price upper", "instuction text", "category", "product category", "query", "Goal", "None", "Reward"),
+)
+"""Pieces of WebShop's last page between the options and the score: labels of values that AgentGym does not fill in."""
 PER_PAGE = 10
 SEPARATOR = " [SEP] "
 
@@ -129,9 +161,10 @@ class Visit:
         chosen: option name -> value clicked for ``product``; cleared when search results are shown.
     """
 
-    def __init__(self, catalogue: Catalogue, index: SearchIndex, goal: Goal) -> None:
-        """Open the start page of the task ``goal``."""
+    def __init__(self, catalogue: Catalogue, index: SearchIndex, goal: Goal, *, compat: bool = False) -> None:
+        """Open the start page of the task ``goal``; ``compat``: with the pages of AgentGym's server."""
         self.goal = goal
+        self._compat = compat
         self.page: Page
         self.keywords = ""
         self.product: Product | None = None
@@ -145,13 +178,21 @@ class Visit:
     def search(self, keywords: str) -> None:
         """Show the first page of search results."""
         self.keywords = keywords
-        self._hits = self._index.find(keywords)
+        if self._compat and keywords == _RANDOM:
+            self._hits = random.Random(self.goal.asin).sample(self._catalogue.products, MAX_HITS)
+        else:
+            self._hits = self._index.find(keywords)
         self._results(1)
 
     def click(self, label: str) -> float | None:
         """Follow the link with a label; return the reward of a purchase, else None. An unknown label does nothing."""
         link = self.page.links.get(label)
         return link() if link else None
+
+    @property
+    def has_next_page(self) -> bool:
+        """Whether more results follow the latest page of results."""
+        return self._number * PER_PAGE < len(self._hits)
 
     def _start(self) -> None:
         self.keywords, self.product, self.chosen = "", None, {}
@@ -162,7 +203,7 @@ class Visit:
         paging: dict[str, Link] = {}
         if number > 1:
             paging["< Prev"] = partial(self._results, number - 1)
-        if number * PER_PAGE < len(self._hits):
+        if self._compat or self.has_next_page:
             paging["Next >"] = partial(self._results, number + 1)
         shown = self._hits[(number - 1) * PER_PAGE : number * PER_PAGE]
         items = {product.asin: partial(self._item, product) for product in shown}
@@ -196,8 +237,14 @@ class Visit:
         self.chosen[name] = value
 
     def _buy(self, product: Product) -> float:
-        score = purchase_reward(self._catalogue, self.goal, product, self.chosen)
-        self.page = Page(["Thank you for shopping with us!", "Your score (min 0.0, max 1.0)", str(score)], {})
+        score = purchase_reward(self._catalogue, self.goal, product, self.chosen, compat=self._compat)
+        thanks, shown = "Thank you for shopping with us!", ["Your score (min 0.0, max 1.0)", str(score)]
+        if self._compat:
+            options = json.dumps(self.chosen, sort_keys=True)
+            bought = ["Purchased", "asin", product.asin, "options", options, *_UNFILLED]
+            code = ["Your code:", "None", "(Paste it in your MTurk interface.)"]
+            shown = [*code, *bought, *shown, "Reward Details", "None"]
+        self.page = Page([thanks, *shown], {})
         return score
 
     def _show(self, pieces: Sequence[str], links: Mapping[str, Link]) -> None:

@@ -240,8 +240,8 @@ class EnvironmentApp:
     def _require_task(
         self, dialect: ServerDialect, instance: PooledInstance, error_before_reset: str | None = None
     ) -> None:
-        """Check that the instance has a task; with ``CREATE_ENV``, start the one that it was created for."""
-        if instance.initial_observation is None and dialect is CREATE_ENV:
+        """Check that the instance has a task; start the one that it was created for, where there is one."""
+        if instance.initial_observation is None and (dialect is CREATE_ENV or dialect.starts_itself):
             instance.reset(instance.task_number, instance.task_number % self._sample.n_tasks)
         if instance.initial_observation is None:
             text = f"The environment {instance.instance_id} has no task yet; reset it first."

@@ -38,10 +38,15 @@ TRUNCATED: FieldGetter = attrgetter("environment.truncated")
 BARE_OBSERVATION: FieldGetter = attrgetter("environment.observation")
 """Returns ALFWorld's observation without the list of actions, which is in a separate reply field."""
 TASK_TYPE: FieldGetter = attrgetter("environment.task_type")
-INSTRUCTION: FieldGetter = attrgetter("environment.instruction")
 HAS_SEARCH_BAR: FieldGetter = attrgetter("environment.has_search_bar")
 CLICKABLES: FieldGetter = attrgetter("environment.clickables")
 REMAINING_WORDS: FieldGetter = attrgetter("environment.remaining_words")
+
+
+def shown_instruction(instance: PooledInstance) -> str:
+    """Return the instruction of WebShop's task; on AgentGym's server, a label precedes it."""
+    instruction = str(attrgetter("environment.instruction")(instance))
+    return f"Instruction: {instruction}" if instance.environment.mode == "compat" else instruction
 
 
 def available_actions(instance: PooledInstance) -> list[str]:
@@ -101,6 +106,11 @@ def list_task_index(task_number: int, n_tasks: int) -> int:
     return task_number
 
 
+def session_task_index(task_number: int, n_tasks: int) -> int:
+    """Return the task index for a session of WebShop; without one, -1, AgentGym's server chooses any goal."""
+    return 0 if task_number == -1 else list_task_index(task_number, n_tasks)
+
+
 class ReadRoute(msgspec.Struct, frozen=True):
     """A GET route that returns data of an instance.
 
@@ -127,6 +137,7 @@ class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
         id_field: request field that contains the id of an instance.
         reset_options: additional request fields of ``reset``.
         create_starts_task: whether ``create`` requires a JSON object and starts task 0.
+        starts_itself: whether an instance can be used before its first reset; it then has the first task.
         read_routes: routes that return data of an instance.
         action_list_paths: paths that return a list of actions which is the same for all instances.
         lists_instances: whether ``/list_envs`` lists the open instances.
@@ -144,6 +155,7 @@ class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
     id_field: str = "id"
     reset_options: tuple[RequestField, ...] = ()
     create_starts_task: bool = False
+    starts_itself: bool = False
     read_routes: tuple[ReadRoute, ...] = ()
     action_list_paths: tuple[str, ...] = ()
     lists_instances: bool = False
@@ -275,7 +287,8 @@ DIALECTS: Mapping[str, ServerDialect] = {
     ),
     "WebShop": ServerDialect(
         id_field="env_idx",
-        task_field=RequestField("session_id"),
+        task_field=RequestField("session_id", required=False, default=-1),
+        starts_itself=True,
         create_reply=INSTANCE_ID,
         reset_reply=observation_pair,
         step_reply={"state": OBSERVATION, "reward": REWARD, "done": DONE, "info": constant(None)},
@@ -288,12 +301,12 @@ DIALECTS: Mapping[str, ServerDialect] = {
                     "clickables": CLICKABLES,
                 },
             ),
-            ReadRoute("/instruction_text", INSTRUCTION),
+            ReadRoute("/instruction_text", shown_instruction),
         ),
         lists_instances=True,
         text_errors=True,
         final_when_done=False,
-        task_index_of=list_task_index,
+        task_index_of=session_task_index,
     ),
 }
 """The protocol of each server, by the registered name of its environment."""
