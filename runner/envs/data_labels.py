@@ -17,6 +17,20 @@ TEXTCRAFT_VARIABLE = "AGENTENV_TEXTCRAFT_PATH"
 """Environment variables for folders of published data, which AgentGym's servers read, too."""
 
 
+ALFWORLD_MAPPINGS = ("mappings_train.json", "mappings_test.json")
+"""AgentGym's lists of ALFWorld's games; the places in both together are the numbers of its tasks."""
+NUMBERED_AS_AGENTGYM = "ALFWorld data, AgentGym's numbers"
+"""Label of ALFWorld's games in the order of these lists."""
+
+
+def alfworld_mappings(environ: Mapping[str, str]) -> Path | None:
+    """Return the folder with AgentGym's lists of games: of the checkout ``AGENTENV_PATH`` or of ALFWorld's data."""
+    folders = [Path(checkout, "agentenv-alfworld", "configs")] if (checkout := environ.get("AGENTENV_PATH")) else []
+    folders += [Path(data)] if (data := environ.get(ALFWORLD_VARIABLE)) else []
+    found = (each for each in folders if all(map(os.path.isfile, (each / name for name in ALFWORLD_MAPPINGS))))
+    return next(found, None)
+
+
 class _DataSource(NamedTuple):
     label: str
     variable: str = ""
@@ -57,7 +71,8 @@ def data_label_of(env: str, environ: Mapping[str, str], mode: Mode = "strict") -
     """
     source = _source_of(env)
     if _folder(source, environ):
-        return source.published_label
+        is_mapped = source.variable == ALFWORLD_VARIABLE and mode == "compat" and alfworld_mappings(environ) is not None
+        return NUMBERED_AS_AGENTGYM if is_mapped else source.published_label
     return source.label if mode == "strict" or source.compat_label is None else source.compat_label
 
 

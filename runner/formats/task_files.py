@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from runner.envs.data_labels import ALFWORLD_VARIABLE, data_folder
+from runner.envs.data_labels import ALFWORLD_VARIABLE, alfworld_mappings, data_folder
 from runner.errors import ConfigError, StoreError
 from runner.formats.agentgym import item_of
 from runner.util.display_text import one_line
@@ -20,7 +21,7 @@ MAX_FILE_BYTES: Final = 64 << 20
 MAX_TASKS: Final = 20_000
 """Maximum number of tasks of one environment, so that a request on the bus has room for them."""
 _RANGE: Final = re.compile(r"(?:(.+)_)?([0-9]{1,18})(?:(?:-|\.\.)([0-9]{1,18}))?", re.ASCII)
-_TRIAL: Final = re.compile(r"trial_T[0-9_]+", re.ASCII)
+_TRIAL: Final = re.compile(r"(?:([^/]*)[/_])?(trial_T[0-9_]*[0-9])", re.ASCII)
 _N_SHOWN: Final = 5
 
 
@@ -62,7 +63,7 @@ def group_tasks(items: Iterable[str], env: str | None, source: str) -> dict[str,
     for item in items:
         if (trial := _TRIAL.search(item)) is not None:
             trials = _trials() if trials is None else trials
-            name, found = "alfworld", trials.get(trial[0], -1)
+            name, found = "alfworld", trials.get(f"{trial[1]}/{trial[2]}", trials.get(trial[2], -1))
             numbers = range(found, found + 1) if found >= 0 else range(0)
         elif (match := _RANGE.fullmatch(item)) is not None:
             name = item_of(f"{match[1]}_0")[0].lower() if match[1] else (env or "").lower()
@@ -127,10 +128,15 @@ def _refusal(unknown: list[str], env: str | None, source: str) -> str:
 
 
 def _trials() -> Mapping[str, int]:
-    """Return the numbers of ALFWorld's games by the names of their trials; none without the games."""
+    """Return the numbers of ALFWorld's games by ``GAME/TRIAL`` and by the trial alone; none without the games."""
     from runner.envs.alfworld.tasks import RealTasks, catalogue
 
-    found = catalogue(folder) if (folder := data_folder("ALFWorld")) else None
+    found = catalogue(folder, alfworld_mappings(os.environ)) if (folder := data_folder("ALFWorld")) else None
     if not isinstance(found, RealTasks):
         return {}
-    return {found.name(number).rpartition("/")[2]: number for number in range(found.n_tasks)}
+    numbers: dict[str, int] = {}
+    for number in range(found.n_tasks):
+        name = found.name(number)
+        numbers.setdefault(name, number)
+        numbers.setdefault(name.rpartition("/")[2], number)
+    return numbers

@@ -36,7 +36,8 @@ AGENTEVAL: Final = {
     "textcraft": EvalSetting(100, 20),
     "sqlgym": EvalSetting(200, 1),
 }
-_PUBLISHED_DATA: Final = ("", "ALFWorld data", "BIRD", "AgentGym recipes")
+PUBLISHED_DATA: Final = ("", "ALFWorld data, AgentGym's numbers", "BIRD", "AgentGym recipes")
+"""Data labels of AgentGym's tasks; see ``runner.envs.data_labels``."""
 
 
 class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +155,7 @@ def _differences(row: ResultRow, n_tasks: int, max_rounds: int) -> Iterator[str]
         yield f"prompt and parsing are those of the agent {row.agent}, not AgentGym's"
     if row.mode == "strict":
         yield "strict rules, not AgentGym's"
-    if row.data_label not in _PUBLISHED_DATA:
+    if row.data_label not in PUBLISHED_DATA:
         yield f"data: {row.data_label}"
     if max_rounds != setting.rounds:
         yield f"{pluralize(max_rounds, 'round')} instead of {setting.rounds}"

@@ -7,6 +7,7 @@ The commands are those of ALFWorld 0.4.2; texts are converted to the wording of 
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from runner.envs.alfworld.room_picture import RoomPainter
 from runner.envs.alfworld.tasks import Game, RequiredPackages, catalogue
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.envs.data_labels import DataLabel, data_folder
+from runner.envs.data_labels import DataLabel, alfworld_mappings, data_folder
 from runner.types import Action, Cells, Mode, OraclePlanner
 
 _NAME = "[a-z]{1,40} [0-9]{1,4}"
@@ -37,8 +38,13 @@ def _command(template: str, description: str, parameters: dict[str, dict[str, An
     return CommandPattern(name, description, template, re.compile(template.format(**holes)), parameters)
 
 
-def _commands(put: str) -> list[CommandPattern]:
-    """Return all commands except ``help``; ``put`` is the text template of the command that puts an object down."""
+def _commands(put: str, accepted: str) -> list[CommandPattern]:
+    """Return all commands except ``help``.
+
+    Args:
+        put: text template of the command that puts an object down.
+        accepted: its accepted forms, as a pattern with two gaps.
+    """
     return [
         _command("go to {receptacle}", "Go to a receptacle and see what is there.", _PLACE),
         _command("open {receptacle}", "Open the receptacle you are at and see what is in it.", _PLACE),
@@ -48,7 +54,7 @@ def _commands(put: str) -> list[CommandPattern]:
             name="put",
             description="Put what you carry in or on the receptacle you are at; it has to be open.",
             template=put,
-            pattern=re.compile(rf"(?:put|move) (?P<object>{_NAME}) (?:in/on|in|on|to) (?P<receptacle>{_NAME})"),
+            pattern=re.compile(accepted.format(rf"(?P<object>{_NAME})", rf"(?P<receptacle>{_NAME})")),
             parameters=_BOTH,
         ),
         _command("heat {object} with {receptacle}", "Heat what you carry with the microwave you are at.", _BOTH),
@@ -77,9 +83,13 @@ _EXPECTED = (
 _HELP = _command("help", "See what can be done.", {})
 
 STRICT = Grammar(
-    [*_commands("move {object} to {receptacle}"), _HELP], _EXPECTED.format(put="move <object> to <receptacle>")
+    [*_commands("move {object} to {receptacle}", "(?:put|move) {} (?:in/on|in|on|to) {}"), _HELP],
+    _EXPECTED.format(put="move <object> to <receptacle>"),
 )
-COMPAT = Grammar(_commands("put {object} in/on {receptacle}"), _EXPECTED.format(put="put <object> in/on <receptacle>"))
+COMPAT = Grammar(
+    _commands("put {object} in/on {receptacle}", "put {} in/on {}"),
+    _EXPECTED.format(put="put <object> in/on <receptacle>"),
+)
 GRAMMARS: dict[Mode, Grammar] = {"strict": STRICT, "compat": COMPAT}
 
 
@@ -102,6 +112,17 @@ def as_agentgym_commands(commands: list[str]) -> list[str]:
 MAX_STEPS = 50
 
 
+class _AgentGymPlanner:
+    """A planner whose commands have the wording of AgentGym's server."""
+
+    def __init__(self, planner: OraclePlanner) -> None:
+        self._planner = planner
+
+    def next_action(self) -> str:
+        """Return the next command."""
+        return as_agentgym_commands([self._planner.next_action()])[0]
+
+
 class ALFWorld(EmbeddedEnvironment):
     """Household tasks in a room: find objects, heat, cool, clean or light them, put them somewhere.
 
@@ -113,7 +134,8 @@ class ALFWorld(EmbeddedEnvironment):
 
     ``compat`` uses the wording of AgentGym's server (``agentenv-alfworld/agentenv_alfworld/env_wrapper.py``), whose
     ALFWorld is 0.3.3: ``put … in/on …`` instead of ``move … to …``, no ``help``, no "You arrive at …" and no empty
-    lines. Both modes accept commands in either wording.
+    lines. It accepts no other wording; ``strict`` accepts both. ``compat`` numbers the games as AgentGym's server,
+    where a checkout or the data folder has its lists (see ``alfworld_mappings``).
     """
 
     name: ClassVar[str] = "ALFWorld"
@@ -124,7 +146,8 @@ class ALFWorld(EmbeddedEnvironment):
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)
         self.grammar = GRAMMARS[mode]
-        self._catalogue = catalogue(data_folder(self.name))
+        mappings = alfworld_mappings(os.environ) if mode == "compat" else None
+        self._catalogue = catalogue(data_folder(self.name), mappings)
         self.n_tasks = self._catalogue.n_tasks
         self.observation = ""
         """Latest observation without the list of admissible actions."""
@@ -143,7 +166,8 @@ class ALFWorld(EmbeddedEnvironment):
 
     def oracle(self, seed: int | None) -> OraclePlanner:
         """Return a planner for the running task; ``seed`` has no effect."""
-        return make_planner(self._game)
+        planner = make_planner(self._game)
+        return planner if self.mode == "strict" else _AgentGymPlanner(planner)
 
     def render_cells(self) -> Cells | None:
         """Return the room with what the player has seen of it; None for games of ALFWorld's own engine."""

@@ -12,7 +12,7 @@ import msgspec
 
 from runner.envs.alfworld.engine import Goal, GoalKind, LocalGame, ObjectLayout, ReceptacleKind, Scene, Trait
 from runner.envs.alfworld.original_engine import GameFile, RealGame
-from runner.envs.data_labels import ALFWORLD_VARIABLE, data_folder
+from runner.envs.data_labels import ALFWORLD_MAPPINGS, ALFWORLD_VARIABLE, data_folder
 from runner.errors import ConfigError
 from runner.util.package_data import package_resource
 
@@ -86,16 +86,26 @@ class _SolvableFlag(msgspec.Struct, frozen=True):
     solvable: bool | None = None
 
 
+class _MappedGame(msgspec.Struct, frozen=True):
+    task_type: str
+    task_id: str
+
+
 @cache
-def catalogue(data: str | None) -> Catalogue:
+def catalogue(data: str | None, mappings: Path | None = None) -> Catalogue:
     """Return the games in the folder ``data``, or the shipped tasks if ``data`` is None.
+
+    Args:
+        data: ALFWorld's data folder.
+        mappings: folder with AgentGym's lists of games, whose order then numbers them; None: the order of the paths.
 
     Raises:
         ConfigError: if the folder has no games, a game cannot be read, or the engine is not installed.
     """
     if data is None:
         return local_tasks()
-    games = playable_games(Path(data).absolute())
+    folder = Path(data).absolute()
+    games = playable_games(folder) if mappings is None else _mapped_games(folder, mappings)
     if not games:
         raise ConfigError(f"{ALFWORLD_VARIABLE} is {data!r}, which has no {GAMES} with games")
     if importlib.util.find_spec("alfworld") is None:
@@ -126,6 +136,18 @@ def playable_games(data: Path) -> list[Path]:
     files = sorted((data / GAMES).rglob("game.tw-pddl"))
     supported = (file for file in files if _folder(file).partition("-")[0] in kinds and "Sliced" not in _folder(file))
     return [file for file in supported if _read(file, _SolvableFlag).solvable]
+
+
+def _mapped_games(data: Path, mappings: Path) -> list[Path]:
+    """Return the games in the order of AgentGym's lists: those of its training, then those of its test.
+
+    Source: ``agentenv-alfworld/agentenv_alfworld/env_wrapper.py``. A game that the data folder lacks keeps its number.
+    """
+    games = []
+    for name, folder in zip(ALFWORLD_MAPPINGS, ("train", "valid_train"), strict=True):
+        listed: list[_MappedGame] = _read(mappings / name, list[_MappedGame])
+        games += [data / GAMES / folder / each.task_type / each.task_id / "game.tw-pddl" for each in listed]
+    return games
 
 
 def _folder(file: Path) -> str:

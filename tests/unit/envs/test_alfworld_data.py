@@ -16,6 +16,8 @@ from runner.envs.alfworld.oracle import LocalOracle
 from runner.envs.alfworld.tasks import catalogue, local_tasks, playable_games
 from runner.envs.data_labels import ALFWORLD_VARIABLE
 from runner.errors import ConfigError
+from runner.formats.task_files import read_tasks
+from runner.results.evaluation import PUBLISHED_DATA
 from runner.util.package_data import package_resource
 from scripts.build_alfworld_data import derive, main, render
 
@@ -105,6 +107,31 @@ def test_the_environment_variable_selects_the_data(tmp_path: Path, monkeypatch: 
     assert env.task_type == "look_at_obj_in_light-Mug-None-DeskLamp-308/trial_T1"
     monkeypatch.setenv(ALFWORLD_VARIABLE, "")
     assert (ALFWorld().n_tasks, ALFWorld.data_label, ALFWorld.packages) == (240, "local scenes", ())
+
+
+def test_agentgyms_lists_number_the_games_of_compat_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, configs = tmp_path / "data", tmp_path / "AgentGym" / "agentenv-alfworld" / "configs"
+    first, second = "pick_and_place_simple-Pen-None-Desk-1", "look_at_obj_in_light-Mug-None-DeskLamp-308"
+    write_game(data, f"train/{first}")
+    write_game(data, f"train/{second}")
+    write_game(data, f"valid_train/{first}")
+    configs.mkdir(parents=True)
+    for name, folders in (("mappings_train.json", [first, second]), ("mappings_test.json", [first])):
+        listed = [{"item_id": n, "task_type": folder, "task_id": "trial_T1"} for n, folder in enumerate(folders)]
+        (configs / name).write_text(json.dumps(listed))
+    monkeypatch.setenv(ALFWORLD_VARIABLE, str(data))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    by_path = catalogue(str(data))
+    assert [by_path.name(number) for number in range(3)][:2] == [f"{second}/trial_T1", f"{first}/trial_T1"]
+    monkeypatch.setenv("AGENTENV_PATH", str(tmp_path / "AgentGym"))
+    assert ALFWorld().data_label == "ALFWorld data"
+    env = ALFWorld(mode="compat")
+    assert (env.n_tasks, env.data_label) == (3, "ALFWorld data, AgentGym's numbers")
+    assert env.data_label in PUBLISHED_DATA
+    names = [catalogue(str(data), configs).name(number) for number in range(3)]
+    assert names == [f"{first}/trial_T1", f"{second}/trial_T1", f"{first}/trial_T1"]
+    (tmp_path / "tasks").write_text(f"{second}/trial_T1\n")
+    assert read_tasks(tmp_path / "tasks") == {"alfworld": (1,)}
 
 
 def test_data_without_the_engine_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
