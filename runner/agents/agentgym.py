@@ -102,7 +102,7 @@ def extract_action(env: str, text: str) -> str | None:
 
 
 class Instruction(msgspec.Struct, frozen=True):
-    """What AgentGym's client of an environment tells the model before its first observation.
+    """What AgentGym's client of an environment gives the model before its first observation.
 
     Attributes:
         prompt: the first turn of the human.

@@ -10,8 +10,6 @@ from typing import Any
 import msgspec
 
 FOLDER = Path(__file__).parents[1] / "recordings"
-CHANGED_BABYAI_TASKS = {3, 43, 203, 243, 283}
-"""Tasks of GoToObjS6 in the recorded episodes, drawn differently since minigrid 3.2."""
 
 
 class Exchange(msgspec.Struct, frozen=True):
@@ -49,11 +47,6 @@ def load_rows(name: str) -> list[dict[str, Any]]:
 
 def load_recording(name: str) -> list[Exchange]:
     return [_exchange(row) for row in load_rows(name)]
-
-
-def load_babyai_episodes(name: str) -> list[dict[str, Any]]:
-    """Return the recorded episodes of a file, without ``CHANGED_BABYAI_TASKS``."""
-    return [episode for episode in load_rows(name) if episode["data_idx"] not in CHANGED_BABYAI_TASKS]
 
 
 def _exchange(row: dict[str, Any]) -> Exchange:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from runner.agents.model.reply_parsing import ActionStyle, action_style
-from runner.types import ToolSchema
+from runner.types import Mode, ToolSchema
 from runner.util.display_text import one_line, pluralize
 from runner.util.json_accessors import as_dict, as_text
 
@@ -106,6 +106,8 @@ _GUIDES = {
         own_limit=6,
     ),
 }
+_ONCE = ", or not once more", ""
+"""A rule of Wordle that AgentGym's server does not have, and what replaces it in compat mode."""
 _FORMS: dict[ActionStyle, str] = {
     **dict.fromkeys(("once", "first", "last"), "Thought: <why, in a few words>\nAction: <action>"),
     "sql": "Thought: <why, in a few words>\nAction:\n```sql\n<query>\n```",
@@ -115,7 +117,9 @@ _FORMS: dict[ActionStyle, str] = {
 _AS_CALL = 'The action is a JSON object with the name and the arguments, such as: {"name": "…", "arguments": {…}}'
 
 
-def system_prompt(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool, max_rounds: int | None = None) -> str:
+def system_prompt(
+    env: str, schemas: Sequence[ToolSchema], *, as_calls: bool, max_rounds: int | None = None, mode: Mode = "strict"
+) -> str:
     """Return the system prompt for an environment.
 
     Args:
@@ -123,6 +127,7 @@ def system_prompt(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool, ma
         schemas: the environment's tools.
         as_calls: whether to request tool calls; the prompt then also explains the text form as a fallback.
         max_rounds: maximum number of steps of the episode; None: only the environment limits them.
+        mode: rules of the environment.
     """
     guide = _GUIDES.get(env.lower()) or EnvironmentGuide(
         f"You act in the environment {one_line(env)}.", _actions_of(schemas)
@@ -132,7 +137,8 @@ def system_prompt(env: str, schemas: Sequence[ToolSchema], *, as_calls: bool, ma
         how = "Answer each observation with exactly one tool call. Only where you cannot call tools, write instead:"
     else:
         how = "Answer each observation with exactly one action and nothing after it, in this form:"
-    return f"{guide.rules}{_limit_of(guide, max_rounds)}\n\n{how}\n\n{form}"
+    rules = guide.rules.replace(*_ONCE) if mode == "compat" else guide.rules
+    return f"{rules}{_limit_of(guide, max_rounds)}\n\n{how}\n\n{form}"
 
 
 def _limit_of(guide: EnvironmentGuide, max_rounds: int | None) -> str:

@@ -151,7 +151,8 @@ class ReactAgent:
     def _system_prompt(self, episode: EpisodeInfo, schemas: list[ToolSchema], as_calls: bool) -> tuple[str, int]:
         """Return the system prompt and the size of the tools in characters, cached until the tools change."""
         if self._prompt_cache is None or self._prompt_cache[:2] != (schemas, as_calls):
-            text = system_prompt(episode.header.env, schemas, as_calls=as_calls, max_rounds=episode.max_rounds)
+            header, max_rounds = episode.header, episode.max_rounds
+            text = system_prompt(header.env, schemas, as_calls=as_calls, max_rounds=max_rounds, mode=header.mode)
             self._prompt_cache = schemas, as_calls, text, tools_size(schemas if as_calls else [])
         return self._prompt_cache[2:]
 

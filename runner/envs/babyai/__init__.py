@@ -65,7 +65,7 @@ class BabyAI(EmbeddedEnvironment):
         return self._painter.draw(self._view)
 
     def _reset(self, task_index: int) -> str:
-        self.world, observation = make_world(task_index)
+        self.world, observation = make_world(task_index, self.mode)
         self._painter = LevelPainter(self.world)
         self._reward, self._over, self._ending = 0.0, False, ""
         self._image: NDArray[np.uint8] = observation["image"]

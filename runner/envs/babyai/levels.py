@@ -17,6 +17,8 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from runner.types import Mode
+
 if TYPE_CHECKING:
     import numpy as np
     from minigrid.envs.babyai.core.verifier import Instr
@@ -74,18 +76,48 @@ N_TASKS = len(LEVELS) * 2**32
 """Number of tasks. AgentGym accepts any index; 2**32 seeds per level are more than any batch uses."""
 
 
-def make_world(task_index: int) -> tuple[World, Mapping[str, NDArray[np.uint8]]]:
+def make_world(task_index: int, mode: Mode = "strict") -> tuple[World, Mapping[str, NDArray[np.uint8]]]:
     """Create and reset a world; return the world and its first observation.
 
     The level is ``task_index % 40``, the seed ``task_index // 40``. The level's class is instantiated without the
-    checking wrappers of ``gymnasium.make``, which are slow and print warnings.
+    checking wrappers of ``gymnasium.make``, which are slow and print warnings. In compat mode worlds are drawn as by
+    minigrid 2.3.1, which AgentGym's server uses.
     """
     seed, level = divmod(task_index, len(LEVELS))
     entry_point, kwargs = _registered(LEVELS[level])
     module, name = entry_point.split(":")
-    world: World = getattr(importlib.import_module(module), name)(**kwargs)
+    kind = getattr(importlib.import_module(module), name)
+    if mode == "compat":
+        kind, kwargs = _as_in_2_3_1(kind), {**kwargs, **_CHANGED_ARGUMENTS.get(LEVELS[level], {})}
+    world: World = kind(**kwargs)
     observation, _ = world.reset(seed=seed)
     return world, observation
+
+
+_CHANGED_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {"GoToObjS6": {"room_size": 4}}
+"""Arguments with which minigrid 2.3.1 registers a level, where later versions register it with others."""
+
+
+@cache
+def _as_in_2_3_1(kind: type[Any]) -> type[Any]:
+    """Return a class of levels with a fault of minigrid 2.3.1: a mission keeps the locked room of a rejected draft.
+
+    The rejected draft's room is no longer in the grid, so that objects in the new room may be chosen.
+    """
+    from minigrid.envs.babyai.core.levelgen import LevelGen
+
+    return type(kind.__name__, (kind,), {"locked_room": _KeptRoom()}) if issubclass(kind, LevelGen) else kind
+
+
+class _KeptRoom:
+    """Attribute of a level with its locked room, which None does not replace."""
+
+    def __get__(self, level: Any, owner: type[Any]) -> Any:  # noqa: ANN401 - minigrid has no types
+        return vars(level).get("locked_room")
+
+    def __set__(self, level: Any, room: Any) -> None:  # noqa: ANN401
+        if room is not None:
+            vars(level)["locked_room"] = room
 
 
 @cache

@@ -121,6 +121,12 @@ def test_each_environment_has_its_own_instructions(env: str) -> None:
     assert length_of([{"role": "system", "content": text}]) < 2000
 
 
+def test_the_prompt_of_wordle_has_the_marks_of_its_rules() -> None:
+    strict, compat = (system_prompt("Wordle", [], as_calls=False, mode=mode) for mode in ("strict", "compat"))
+    assert "b = not in the word, or not once more." in strict
+    assert "b = not in the word." in compat
+
+
 @pytest.mark.parametrize(
     ("env", "max_rounds", "limit"),
     [

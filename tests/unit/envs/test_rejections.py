@@ -20,7 +20,7 @@ from runner.types import Action, Chat, Environment, Mode, TimeStep, ToolCall, To
 from runner.types.maybe_async import maybe_await
 from tests.support.episodes import episode_header
 from tests.support.fakes import UpAgent
-from tests.support.recordings import load_babyai_episodes
+from tests.support.recordings import load_rows
 from tests.support.serving import serve_environments
 
 Kind: TypeAlias = str
@@ -234,7 +234,7 @@ def option_values(shop: Any) -> set[str]:  # noqa: ANN401
 
 def test_recorded_replies_of_babyai_without_a_view_are_refusals() -> None:
     views = ("In front of you in this room", "You can take the following actions", "No change in state.")
-    steps = [step for episode in load_babyai_episodes("babyai_rules.jsonl") for step in episode["steps"]]
+    steps = [step for episode in load_rows("babyai_rules.jsonl") for step in episode["steps"]]
     replies = [step["observation"] for step in steps if step["observation"] is not None]  # None: the task had ended
     assert [is_refusal("BabyAI", reply) for reply in replies] == [not reply.startswith(views) for reply in replies]
     assert sum(not reply.startswith(views) for reply in replies) > 20
