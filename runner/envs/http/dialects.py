@@ -110,8 +110,8 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
         page_at: request path of the clickable elements of WebShop's page.
         hint_at: request path of SciWorld's command templates and visible objects.
         reward: meaning of the reward field: ``step`` for the reward of the step, ``once`` for a reward that every later
-            reply repeats, ``total`` for the sum of the rewards of all steps. A sum in the reply to ``reset`` counts as
-            already earned: it is part of no step's reward.
+            reply repeats, ``total`` for the sum of the rewards of all steps. What the reset has earned, as SciWorld's
+            first look around, is in the reward of the first step, so that the steps add up to the server's score.
         best: smallest reward that counts as success, for environments without an embedded class.
         planner: import path of a planner that needs only the server's observations. Without one, the oracle plans on an
             instance of the embedded class, which needs the server's tasks.

@@ -121,15 +121,6 @@ class RewardReader:
         self._total = 0.0
         self.truncated = False
 
-    def start(self, payload: Payload) -> None:
-        """Read the reply to ``reset``, which may hold a sum of rewards.
-
-        Raises:
-            EnvironmentFault: if the sum is not a number.
-        """
-        if self._dialect.reward == "total" and payload.has(self._dialect.reward_at):
-            self._total = payload.number(self._dialect.reward_at)
-
     @property
     def reached_best(self) -> bool:
         """Whether the server reports sums, and the latest sum reached the dialect's ``best``."""
@@ -211,7 +202,6 @@ class HttpEnvironment:
             self._episode_id = f"{self._dialect.name}-{self.task_index}@{self._instance.id}"
             self._reward_reader = RewardReader(self._dialect)
             payload = await self._instance.reset(self.task_index)
-            self._reward_reader.start(payload)
             *parts, last = self._dialect.opening
             opening = [payload.text(part) for part in parts if payload.has(part)]
             self._observation = self._with_actions("\n".join([*opening, payload.text(last)]), payload)

@@ -15,7 +15,7 @@ from runner.envs.http.address import ServerAddress
 from runner.envs.http.dialects import MAX_ACTIONS_PER_TEMPLATE, sciworld_actions
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.placement import Placement
-from runner.types import Action, Trajectory
+from runner.types import Action, AgentGymScore, Trajectory, agentgym_score
 from tests.support.batches import resolved_batch
 from tests.support.episodes import make_step
 from tests.support.rude_env_server import ReceivedRequest, RudeServer, json_response
@@ -63,7 +63,9 @@ def sciworld(rude_server: RudeServer) -> ServerAddress:
     return ServerAddress(rude_server.url, 10)
 
 
-async def test_the_score_of_the_reset_is_no_reward_of_the_first_step(sciworld: ServerAddress) -> None:
+async def test_what_the_reset_earned_is_in_the_first_step_so_that_the_rewards_are_the_score(
+    sciworld: ServerAddress,
+) -> None:
     env = HttpEnvironment(env="SciWorld", address=sciworld, mode="compat")
     rewards, steps = [], []
     assert (await env.reset(task_index=11))[0]["content"] == "Boil water.\nA kitchen."
@@ -72,9 +74,10 @@ async def test_the_score_of_the_reset_is_no_reward_of_the_first_step(sciworld: S
         rewards.append(reward)
         steps.append(make_step(index, action=action, observation=chat, reward=reward, done=done))
         assert env.success(Trajectory(episode_id="x", timesteps=steps)) == done
-    assert rewards == [0.0, 46.0, 0.0, 52.0]
+    assert rewards == [2.0, 46.0, 0.0, 52.0]
+    assert agentgym_score("SciWorld", rewards, sum(rewards)) == AgentGymScore(100.0, success=True)
     await env.reset(task_index=11)
-    assert (await env.step(Action(text="wait")))[1:] == (0.0, False)
+    assert (await env.step(Action(text="wait")))[1:] == (2.0, False)
     assert not env.success(Trajectory(episode_id="x", timesteps=[]))
     await env.cleanup()
 
