@@ -1,0 +1,1 @@
+"""AgentGym's own Evaluator, run from a checkout against our servers."""
