@@ -234,6 +234,26 @@ async def test_a_request_exceeds_the_profiles_limits_only_if_it_allows_that(node
         await node.wait_for_batch(connection, longer["batch_id"], "completed")
 
 
+async def test_the_tasks_of_a_request_are_played_in_their_order(node: NodeProcess) -> None:
+    async with await node.connect() as connection:
+        chosen: dict[str, Any] = {
+            "batch_id": str(ULID()),
+            "envs": ["Maze"],
+            "agent": "oracle",
+            "tasks": {"maze": [7, 2, 20]},
+        }
+        await node.request(connection, "start", **chosen)
+        await node.wait_for_batch(connection, chosen["batch_id"], "completed")
+        files = sorted((node.data_dir / "runs" / chosen["batch_id"]).glob("*.json"))
+        assert [json.loads(file.read_bytes())["task_index"] for file in files] == [7, 2, 20]
+        await node.request(connection, "start", **chosen)  # once more, which has no effect
+        error = (await node.request_reply(connection, "start", **chosen | {"tasks": {"maze": [7, 2]}}))["error"]
+        assert "already exists and differs in tasks" in error["message"]
+        missing = {**chosen, "batch_id": str(ULID()), "envs": ["Maze", "Wordle"]}
+        error = (await node.request_reply(connection, "start", **missing))["error"]
+        assert "tasks has no tasks of 'Wordle'" in error["message"]
+
+
 async def test_a_battery_with_the_same_environment_twice_is_rejected(node: NodeProcess) -> None:
     async with await node.connect() as connection:
         twice = {"batch_id": str(ULID()), "envs": ["Maze", "maze"], "agent": "oracle"}

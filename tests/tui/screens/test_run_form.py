@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import msgspec
 import pytest
 from textual.geometry import Region, Size
 from textual.widgets import Input
@@ -13,7 +15,7 @@ from agentgym_tui.screens.base import DialogFrame
 from agentgym_tui.screens.dialogs.run_form import RunForm
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.sessions.run_commands import default_agent, model_problem, startable_agents
-from agentgym_tui.sessions.run_form_fields import FORM_FIELDS, MAX_EPISODES, FieldId, form_texts, parse_form
+from agentgym_tui.sessions.run_form_fields import FORM_FIELDS, MAX_EPISODES, FieldId, Parsed, form_texts, parse_form
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from runner.events.control import NodeHealth, NodeList, StartArgs
@@ -360,6 +362,42 @@ def test_budgets_adaptive_repeats_and_several_models_are_parsed_and_shown_again(
     for models in ("a,", "a,b,a"):
         invalid = parse_form(DEFAULT_TEXTS, envs=["Wordle"], agent="react", model=None, batch_id="01B", models=models)
         assert dict(invalid.errors) == {"models": "an empty or repeated name"}
+
+
+def test_a_file_with_tasks_becomes_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "tasks"
+
+    def parsed(content: str, *envs: str) -> Parsed:
+        path.write_text(content)
+        return parse_form(DEFAULT_TEXTS, envs=envs, agent="oracle", model=None, batch_id="01B", tasks=str(path))
+
+    both = parsed("maze_3\nmaze_1\nlmrlgym_wordle_2\n", "Maze", "Wordle").args
+    assert both is not None and both.tasks == {"Maze": [3, 1], "Wordle": [2]}
+    assert str(path) not in msgspec.json.encode(both).decode()
+    one = parsed("17\n4-5", "Maze").args
+    assert one is not None and one.tasks == {"Maze": [17, 4, 5]}
+    for content, envs, problem in (
+        ("maze_3", ("Maze", "Wordle"), "the file has no task of Wordle"),
+        ("maze_3\nwordle_1", ("Maze",), "wordle_1 are no tasks of Maze"),
+        ("maze_3\nwordle_1\nbabyai_1", ("Maze", "Wordle"), "the file has tasks of babyai, which is not chosen"),
+        ("0-5000", ("Maze",), "the file has more than 5,000 tasks"),
+    ):
+        assert problem in parsed(content, *envs).errors["tasks"]
+
+
+async def test_the_tasks_of_a_file_are_started_from_the_form(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("babyai_9\n")
+    session = FakeSession(store_with_agents("oracle"))
+    async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("R")
+        await wait_for_text(pilot, "task file")
+        pilot.app.screen.query_one("#tasks", Input).focus()
+        await pilot.press(*str(tmp_path / "missing"), "enter")
+        await wait_for_text(pilot, "cannot be read")
+        pilot.app.screen.query_one("#tasks", Input).value = str(tmp_path / "t")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: bool(session.fake_control.started))
+    assert session.fake_control.started[0].tasks == {"BabyAI": [9]}
 
 
 @pytest.mark.parametrize("size", [(60, 20), SMALL, (120, 40)])

@@ -111,6 +111,22 @@ async def test_idle_instances_are_removed_unless_in_use() -> None:
     assert pool.instance_ids == [used.instance_id]
 
 
+@pytest.mark.parametrize("body", [{}, {"session_id": None}, {"session_id": -1}, None])
+async def test_webshop_needs_no_session_as_on_agentgyms_server(
+    body: dict[str, Any] | None, executor: ThreadPoolExecutor
+) -> None:
+    app = environment_app("WebShop", mode="compat", max_open=2, idle_s=60, executor=executor)
+    async with client_of(app) as http:
+        instance = (await http.post("/create")).json()
+        if body is not None:
+            reset = await http.post("/reset", json={"env_idx": instance, **body})
+            assert (reset.status_code, reset.json()[1]) == (200, None)
+        step = await http.post("/step", json={"env_idx": instance, "action": "search[<r>]"})
+        assert "Page 1 (Total results: 50)" in step.json()["state"]
+        instruction = (await http.get(f"/instruction_text?env_idx={instance}")).json()
+        assert instruction.startswith("Instruction: ")
+
+
 async def test_an_idle_instance_is_closed(executor: ThreadPoolExecutor) -> None:
     clock = ManualClock()
     app = environment_app("maze", mode="strict", max_open=1, idle_s=60, executor=executor, clock=Clock(monotonic=clock))
