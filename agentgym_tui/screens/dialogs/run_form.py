@@ -271,7 +271,7 @@ class RunForm(DialogScreen[None]):
 
 _TEXT_ROWS: Final = {
     "models": (trusted("models"), trusted("one after another")),
-    "tasks": (trusted("task file"), trusted("ids, in place of tasks")),
+    "tasks": (trusted("task file"), trusted("in place of tasks")),
 }
 """Title and help of the rows with a text, by the id of the input."""
 
