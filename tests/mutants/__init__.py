@@ -1,0 +1,1 @@
+"""Realistic faults that are planted one at a time, and the tests that have to notice them."""

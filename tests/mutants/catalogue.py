@@ -1,0 +1,515 @@
+"""The faults: a place in the product, its text and the faulty one, and the tests that should fail.
+
+``kind`` is what users would suffer: events or episodes ``lost`` or ``doubled``, numbers ``miscounted``, text that
+reaches the terminal ``unsanitised``, a ``secret`` that is shown or passed on, or another ``broken`` promise.
+"""
+
+# ruff: noqa: E501 - a fault is what stands in the product
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+Kind: TypeAlias = Literal["lost", "doubled", "miscounted", "unsanitised", "secret", "broken"]
+
+
+class Mutant(NamedTuple):
+    """A fault.
+
+    Attributes:
+        path: the module, from the repository's root.
+        before: text that occurs exactly once in it.
+        after: the faulty text in its place.
+        tests: files or folders with the tests that should notice it.
+    """
+
+    kind: Kind
+    path: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The module and the changed line, for people."""
+        line = next((line for line in self.before.splitlines() if line.strip()), "")
+        return f"{self.path.removesuffix('.py')}: {line.strip()[:60]}"
+
+
+def _mutant(kind: Kind, path: str, before: str, after: str, *tests: str) -> Mutant:
+    return Mutant(kind, path, before, after, tuple(f"tests/{each}" for each in tests))
+
+
+MUTANTS = (
+    # stores
+    _mutant(
+        "lost",
+        "runner/store/journal.py",
+        "    for number, data in enumerate(lines[:-1], start=2):",
+        "    for number, data in enumerate(lines[:-2], start=2):",
+        "unit/store",
+    ),
+    _mutant(
+        "lost",
+        "runner/store/journal.py",
+        'write_all(self._descriptor, line + b"\\n")',
+        "write_all(self._descriptor, line)",
+        "unit/store",
+    ),
+    _mutant(
+        "lost",
+        "runner/store/recorder.py",
+        "                self._save(content)\n                self._is_stored = True",
+        "                self._is_stored = True",
+        "unit/store",
+    ),
+    _mutant(
+        "lost",
+        "runner/store/recorder.py",
+        "        if self.record is not None and self.content is not None:\n            self._save(self.content)",
+        "        if self.record is not None and self.content is not None:\n            pass",
+        "unit/store",
+        "unit/batch",
+    ),
+    _mutant(
+        "lost",
+        "runner/store/pruning.py",
+        "            write_archive(archive, part)\n",
+        "            archive.touch()\n",
+        "unit/store",
+    ),
+    _mutant(
+        "lost",
+        "runner/store/pruning.py",
+        "                    replace_file(path, read_member(archive, member))",
+        "                    read_member(archive, member)",
+        "unit/store",
+        "unit/node",
+    ),
+    _mutant(
+        "lost",
+        "runner/store/index.py",
+        "            self.damaged.append(DamagedFile(self._store.path(*key), rejected.pop(key)[1]))",
+        "            rejected.pop(key)",
+        "unit/store",
+    ),
+    _mutant(
+        "lost",
+        "runner/store/episode_store.py",
+        "            except (StoreError, OSError) as exc:\n                damaged.append(DamagedFile(batch, str(exc)))",
+        "            except (StoreError, OSError):\n                pass",
+        "unit/store",
+    ),
+    _mutant(
+        "lost",
+        "runner/store/archived_episodes.py",
+        "        damaged.append(DamagedFile(archive.path, str(exc)))\n        return rows, rejected",
+        "        return rows, rejected",
+        "unit/store",
+    ),
+    _mutant(
+        "doubled",
+        "runner/store/archived_episodes.py",
+        "        if path.exists():\n            continue\n",
+        "",
+        "unit/store",
+    ),
+    _mutant(
+        "lost",
+        "runner/store/token_file.py",
+        "        records.append(unpack_sequences(data[start:position]))",
+        "        records = [unpack_sequences(data[start:position])]",
+        "unit/store",
+    ),
+    _mutant(
+        "secret",
+        "runner/util/files.py",
+        "os.O_APPEND | os.O_NOFOLLOW, 0o600)",
+        "os.O_APPEND | os.O_NOFOLLOW, 0o644)",
+        "unit/util",
+        "unit/store",
+    ),
+    _mutant(
+        "lost",
+        "runner/util/files.py",
+        "    while written < len(data):\n        written += os.write(descriptor, data[written:])",
+        "    return",
+        "unit/util",
+        "unit/store",
+    ),
+    _mutant(
+        "lost",
+        "runner/util/files.py",
+        "            os.fsync(descriptor)\n        temporary.rename(path)",
+        "        temporary.rename(path)",
+        "unit/util",
+        "unit/store",
+        "faults",
+    ),
+    # numbers
+    _mutant(
+        "miscounted",
+        "runner/results/statistics.py",
+        "    rate, spread = successes / n, _Z * _Z / n",
+        "    rate, spread = successes / n, _Z / n",
+        "unit/results",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/results/statistics.py",
+        "math.comb(successes, k) / math.comb(n, k)",
+        "(successes / n) ** k",
+        "unit/results",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/results/summary.py",
+        'IS_RATED = f"outcome NOT IN ({_UNRATED_LIST}) AND NOT unscored"',
+        'IS_RATED = f"outcome NOT IN ({_UNRATED_LIST})"',
+        "unit/results",
+        "unit/formats",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/results/summary.py",
+        "        return self.outcome not in UNRATED and not self.unscored",
+        "        return self.outcome not in UNRATED",
+        "unit/results",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/results/summary.py",
+        "        return self.model is None and self.transport != IMPORTED",
+        "        return self.model is None",
+        "unit/formats",
+        "unit/results",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/results/summary.py",
+        "        score=_quotient(sum(group.reward for group in averaged), sum(group.n_rewards for group in averaged)),",
+        "        score=_quotient(sum(group.reward for group in averaged), sum(group.n for group in averaged)),",
+        "unit/formats",
+        "unit/results",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/types/data.py",
+        "    return AgentGymScore(score, score == best_agentgym_score(env))",
+        "    return AgentGymScore(score, score > 0)",
+        "unit/results",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/batch/result.py",
+        "        if record.outcome not in UNRATED and not record.unscored:",
+        "        if not record.unscored:",
+        "unit/batch",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/batch/result.py",
+        "        self.tokens += record.tokens\n",
+        "        self.tokens = record.tokens\n",
+        "unit/batch",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/batch/budget.py",
+        "        self._n_tokens += record.tokens.total",
+        "        self._n_tokens += record.tokens.completion",
+        "unit/batch",
+    ),
+    _mutant(
+        "broken",
+        "runner/batch/budget.py",
+        "        elif record.outcome not in UNFINISHED:\n            self._n_errors = 0",
+        "        else:\n            self._n_errors = 0",
+        "unit/batch",
+    ),
+    _mutant(
+        "doubled",
+        "runner/batch/episode_queue.py",
+        "if (planned.task_index, planned.attempt) not in done]",
+        "if planned.task_index >= 0]",
+        "unit/batch",
+    ),
+    _mutant(
+        "broken",
+        "runner/batch/spec.py",
+        "        tasks = range(self.task_index, self.task_index + self.repeat) if self.tasks is None else self.tasks",
+        "        tasks = range(self.task_index, self.task_index + self.repeat)",
+        "unit/batch",
+        "contract/test_agentgym_agent.py",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/formats/drafts.py",
+        "        return Outcome.INTERRUPTED, False, False",
+        "        return Outcome.FAILURE, False, rated",
+        "unit/formats",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/formats/drafts.py",
+        "    record.tokens = draft.tokens or record.tokens\n",
+        "",
+        "unit/formats",
+    ),
+    _mutant(
+        "lost",
+        "runner/formats/export.py",
+        "        reasons[UNREADABLE] += 1\n",
+        "        pass\n",
+        "unit/cli",
+        "unit/formats",
+    ),
+    # delivery
+    _mutant(
+        "lost",
+        "runner/publish/delivery.py",
+        '        return TransientFailure("the answer is not an acknowledgement")\n    return Ack(event.id, answer.stream, answer.seq)',
+        "        return Ack(event.id)\n    return Ack(event.id, answer.stream, answer.seq)",
+        "unit/publish",
+    ),
+    _mutant(
+        "lost",
+        "runner/publish/delivery.py",
+        "        return PermanentFailure(cause) if answer.error.err_code == _TOO_LARGE else TransientFailure(cause)",
+        "        return PermanentFailure(cause)",
+        "unit/publish",
+    ),
+    _mutant(
+        "lost",
+        "runner/publish/delivery.py",
+        "        await client.flush(options.ack_timeout_s)\n    except _PERMANENT as exc:",
+        "        pass\n    except _PERMANENT as exc:",
+        "unit/publish",
+        "faults/test_publisher.py",
+    ),
+    _mutant(
+        "lost",
+        "runner/publish/outbox.py",
+        "WHERE sink = ? AND stream = ? AND seq > ? AND state = 'acked'\"",
+        "WHERE sink = ? AND stream = ? AND seq > ? AND state = 'dead'\"",
+        "unit/publish",
+    ),
+    _mutant(
+        "lost",
+        "runner/publish/outbox.py",
+        "AND coalesce(subject, ?2) NOT IN ({others}) ORDER BY n LIMIT ?3",
+        "AND coalesce(subject, ?2) NOT IN ({others}) ORDER BY n DESC LIMIT ?3",
+        "unit/publish",
+    ),
+    _mutant(
+        "lost",
+        "runner/publish/outbox.py",
+        "                    waiting = \"INSERT INTO marks (sink, n, state) SELECT DISTINCT ?, n, 'pending' FROM marks\"\n                    connection.execute(waiting, (sink,))",
+        "                    pass",
+        "unit/publish",
+    ),
+    _mutant(
+        "doubled",
+        "runner/subscribe/buffer.py",
+        "        if message.stream is not None and self._was_delivered_by_core(message):\n            return\n",
+        "",
+        "unit/subscribe",
+    ),
+    _mutant(
+        "doubled",
+        "runner/subscribe/buffer.py",
+        "            if self._is_known(source, event_id):\n                return None\n            self._remember(source, event_id)",
+        "            self._remember(source, event_id)",
+        "unit/subscribe",
+    ),
+    _mutant(
+        "lost", "runner/subscribe/buffer.py", "            self._skipped += 1\n", "            pass\n", "unit/subscribe"
+    ),
+    # node
+    _mutant(
+        "doubled",
+        "runner/node/batch_queue.py",
+        "        except sqlite3.IntegrityError:\n            return False",
+        "        except sqlite3.IntegrityError:\n            return True",
+        "unit/node",
+    ),
+    _mutant(
+        "lost",
+        "runner/node/batch_queue.py",
+        "                _check_room(connection)\n                self._record(connection, batches)",
+        "                _check_room(connection)",
+        "unit/node",
+    ),
+    _mutant(
+        "miscounted",
+        "runner/node/batch_queue.py",
+        "HAVING min(status IN ('completed', 'cancelled'))",
+        "HAVING max(status IN ('completed', 'cancelled'))",
+        "unit/node",
+    ),
+    _mutant(
+        "broken",
+        "runner/node/start_requests.py",
+        "        if any(spec.tasks != given.get(spec.env.lower()) for spec in specs):",
+        "        if False:",
+        "unit/node",
+    ),
+    # secrets and hostile text
+    _mutant(
+        "secret",
+        "runner/util/display_text.py",
+        "            text = text.replace(form, MASK)\n",
+        "            pass\n",
+        "unit/util",
+    ),
+    _mutant(
+        "secret",
+        "runner/util/display_text.py",
+        '        return _USERINFO.sub(f"://{MASK}@", text)',
+        "        return text",
+        "unit/util",
+    ),
+    _mutant(
+        "secret",
+        "runner/util/display_text.py",
+        "    return sorted(forms, key=lambda form: (-len(form), form))",
+        "    return sorted(forms)",
+        "unit/util",
+    ),
+    _mutant(
+        "secret",
+        "runner/util/display_text.py",
+        "        if not (name in left_out or is_secret_name(name) or _USERINFO.search(value))",
+        "        if not (name in left_out or _USERINFO.search(value))",
+        "unit/util",
+        "unit/worker",
+    ),
+    _mutant(
+        "secret",
+        "runner/serve/request_guard.py",
+        '        if not hmac.compare_digest(_bearer_token(headers.get("authorization", "")), self._credential):',
+        '        if _bearer_token(headers.get("authorization", "")) == b"":',
+        "unit/serve",
+    ),
+    _mutant(
+        "broken",
+        "runner/serve/request_guard.py",
+        "        if not (name and known):",
+        "        if not name:",
+        "unit/serve",
+    ),
+    _mutant(
+        "unsanitised",
+        "runner/util/display_text.py",
+        '    if _may_be_unsafe(head):\n        head = _compiled(_REPLACED).sub(_visible, _SELECTORS.sub("", head))',
+        "    pass",
+        "unit/util",
+        "tui/state",
+    ),
+    _mutant(
+        "unsanitised",
+        "runner/util/display_text.py",
+        'return sanitize(text, limit=limit).replace("\\n", "␊").replace("\\t", "␉")',
+        "return sanitize(text, limit=limit)",
+        "unit/util",
+    ),
+    _mutant(
+        "unsanitised",
+        "agentgym_tui/presenters/cluster_rows.py",
+        "            Cell(sanitize_line(cluster.action, 80) or UNKNOWN),",
+        "            Cell(trusted(cluster.action[:80]) or UNKNOWN),",
+        "tui/presenters",
+        "tui/screens/test_results.py",
+    ),
+    _mutant(
+        "unsanitised",
+        "agentgym_tui/presenters/cluster_rows.py",
+        "            Cell(sanitize_line(cluster.observation, 300) or UNKNOWN),",
+        "            Cell(trusted(cluster.observation[:300]) or UNKNOWN),",
+        "tui/presenters",
+        "tui/screens/test_results.py",
+    ),
+    _mutant(
+        "unsanitised",
+        "agentgym_tui/safe_text.py",
+        "    return SafeText(one_line(str(text), limit))",
+        "    return SafeText(str(text)[:limit])",
+        "tui/presenters",
+        "tui/state",
+    ),
+    _mutant(
+        "secret",
+        "agentgym_tui/safe_text.py",
+        "    return SafeText(sanitize(mask_secrets(text[: limit * 4]), limit=limit))",
+        "    return SafeText(sanitize(text[: limit * 4], limit=limit))",
+        "tui/presenters",
+        "tui/services",
+        "tui/sessions",
+    ),
+    # console
+    _mutant(
+        "miscounted",
+        "agentgym_tui/state/batches.py",
+        "is None or batch.has_end_event or batch.status in _FINISHED:\n            return\n        known_boot",
+        "is None:\n            return\n        known_boot",
+        "tui/state",
+    ),
+    _mutant(
+        "miscounted",
+        "agentgym_tui/state/batches.py",
+        "        if known_boot == boot and item.seq <= seq:\n            return\n        self._latest_progress",
+        "        self._latest_progress",
+        "tui/state",
+    ),
+    _mutant(
+        "broken",
+        "agentgym_tui/state/nodes.py",
+        "        elif as_aware(item.at) <= as_aware(node.machine.latest.at):\n            return False\n",
+        "",
+        "tui/state",
+    ),
+    _mutant(
+        "miscounted",
+        "agentgym_tui/state/environment_rewards.py",
+        "    counted = _comparable([point for point in points if point.rated or point.error])",
+        "    counted = _comparable(list(points))",
+        "tui/state",
+    ),
+    # agents, environments, models
+    _mutant(
+        "broken",
+        "runner/agents/agentgym.py",
+        "    if len(found) > 1:\n        return None\n",
+        "",
+        "contract/test_agentgym_agent.py",
+    ),
+    _mutant(
+        "broken",
+        "runner/envs/wordle.py",
+        "        elif letter in unplaced:\n            unplaced.remove(letter)",
+        "        elif letter in secret:",
+        "unit/envs",
+    ),
+    _mutant(
+        "broken",
+        "runner/envs/webshop/visit.py",
+        "        if self._compat or self.has_next_page:",
+        "        if self.has_next_page:",
+        "contract/test_wire_webshop.py",
+    ),
+    _mutant(
+        "broken",
+        "runner/envs/babyai/levels.py",
+        "{**kwargs, **_CHANGED_ARGUMENTS.get(LEVELS[level], {})}",
+        "kwargs",
+        "contract/test_wire_babyai.py",
+    ),
+    _mutant(
+        "secret",
+        "runner/inference/chat_format.py",
+        "if name not in _NOTES}) for each in chat]",
+        "}) for each in chat]",
+        "unit/inference",
+        "unit/agents",
+    ),
+)
