@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,6 +53,32 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     gc.enable()
+
+
+def _duration_key(config: pytest.Config) -> str | None:
+    """Return where the seconds of the last run are kept; None if not the whole suite runs, or in a worker process."""
+    is_whole = config.args == config.getini("testpaths") and not hasattr(config, "workerinput")
+    return f"agentgym/seconds of {config.option.markexpr!r}" if is_whole and hasattr(config, "cache") else None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Print how long the suite will take; each line of dots then ends with the share that is done."""
+    session.config.stash[STARTED] = time.monotonic()
+    if (key := _duration_key(session.config)) is not None and session.config.cache is not None:
+        last_s = session.config.cache.get(key, None)
+        known = f"{last_s // 60:.0f} min {last_s % 60:.0f} s as the last time here" if last_s else "a few minutes"
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line(f"These tests take {known}; each line ends with the share that is done.")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Keep how long the suite took."""
+    if (key := _duration_key(session.config)) is not None and exitstatus in (0, 1) and session.config.cache is not None:
+        session.config.cache.set(key, time.monotonic() - session.config.stash[STARTED])
+
+
+STARTED = pytest.StashKey[float]()
 
 
 @pytest.fixture(scope="session", autouse=True)

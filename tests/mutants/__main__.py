@@ -77,7 +77,8 @@ def verdict_of(mutant: Mutant, copy: Path) -> Verdict:
         return "time limit"
     finally:
         path.write_text(original, encoding="utf-8")
-    return {0: "survived", 5: "no test ran"}.get(done.returncode, "caught")
+    verdicts: dict[int, Verdict] = {0: "survived", 5: "no test ran"}
+    return verdicts.get(done.returncode, "caught")
 
 
 if __name__ == "__main__":
