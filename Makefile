@@ -22,7 +22,7 @@ RAY_STAMP := $(VENV)/.installed-ray
 ARE_VENV := .venv-are
 ARE_STAMP := $(ARE_VENV)/.installed
 
-.PHONY: help launch test test-long test-failed test-ray install check run run-lightweight results agentgym-run agentgym-run-lightweight agentgym-results faults soak fuzz bench bench-full sbom clean test-are test-formats test-agentgym mutants fuzz-formats
+.PHONY: help launch test test-long test-failed test-ray install check run run-lightweight results agentgym-run agentgym-run-lightweight agentgym-results faults soak fuzz bench bench-full sbom clean test-are test-formats test-agentgym mutants golden fuzz-formats
 .DEFAULT_GOAL := help
 
 help:
@@ -30,7 +30,7 @@ help:
 	  'make run ENV=BabyAI AGENT=oracle EPISODES=3' 'make run-lightweight   every lightweight environment once' \
 	  'make results           what has run so far; agentgym-run, agentgym-run-lightweight and agentgym-results are the same' \
 	  'make … ENV_FILE=FILE   with the variables of a file, e.g. API keys; by default those of .env' 'make check             lint, types, import directions' \
-	  'make faults            every fault in its long form' 'make soak              record a history under faults and check it (SOAK_S=600 SEED=drawn)' 'make test-formats      round trips of exports and imports through the packages of the formats' 'make test-agentgym     AgentGym'"'"'s own Evaluator on our servers (AGENTGYM=<checkout>)' 'make mutants           plant a fault at a time, and see whether a test fails (MUTANTS=secret for one kind)' 'make fuzz FUZZ_S=600   fuzz every decoder; FUZZ_TARGET=sse for one' 'make fuzz-formats      fuzz the readers of foreign files for FUZZ_S seconds' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make sbom              write sbom.cdx.json: packages, licences and hashes of the default install' 'make install           set up .venv and stop' 'make clean             remove .venv and .venv-are'
+	  'make faults            every fault in its long form' 'make soak              record a history under faults and check it (SOAK_S=600 SEED=drawn)' 'make test-formats      round trips of exports and imports through the packages of the formats' 'make test-agentgym     AgentGym'"'"'s own Evaluator on our servers (AGENTGYM=<checkout>)' 'make golden            record anew what files, events, exports and commands look like' 'make mutants           plant a fault at a time, and see whether a test fails (MUTANTS=secret for one kind)' 'make fuzz FUZZ_S=600   fuzz every decoder; FUZZ_TARGET=sse for one' 'make fuzz-formats      fuzz the readers of foreign files for FUZZ_S seconds' 'make bench             measured ratios' 'make bench-full        the console under load and with big files' 'make sbom              write sbom.cdx.json: packages, licences and hashes of the default install' 'make install           set up .venv and stop' 'make clean             remove .venv and .venv-are'
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo 'Python 3.11 or newer is needed and none was found; install one, or run: make PYTHON=/path/to/python3' >&2; exit 1; }
@@ -90,6 +90,9 @@ test-agentgym: $(STAMP)
 
 test-formats: $(STAMP)
 	@$(BIN)/python -m tests.foreign_packages
+
+golden: $(STAMP)
+	@$(BIN)/python -m tests.golden
 
 mutants: $(STAMP)
 	@$(BIN)/python -m tests.mutants $(MUTANTS)

@@ -1,0 +1,161 @@
+"""The fixed set of episodes, and every edge at which they are seen: files, events, exports and commands.
+
+Each environment is played by the agent ``random`` with the seed 0, for three rounds; the other episodes are written as
+their recorder does: one of each outcome, one that a fallback answered, a fork, an unscored one and one of ARE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from runner.batch.batch import Batch
+from runner.batch.workspace import Workspace
+from runner.bus.address import durable_names
+from runner.cli.dispatch import run
+from runner.config.profile import NatsSettings
+from runner.errors import ConfigError
+from runner.events.codec import headers_for
+from runner.formats.export import export_episodes
+from runner.formats.format import find_format, writable_formats
+from runner.formats.selection import Filters, select_candidates
+from runner.publish.outbox import LOCAL, Outbox
+from runner.store import EpisodeStore, open_index
+from runner.types import Limits, Outcome, Tokens
+from tests.golden.bus import record_bus
+from tests.golden.normalise import Normaliser
+from tests.support.are_episodes import DETAILS, IDLE, are_record, store_records
+from tests.support.batches import resolved_batch
+from tests.support.episodes import END, RecordedEpisode, make_step
+
+ENVS = ("BabyAI", "TextCraft", "Maze", "Wordle", "ALFWorld", "SQLGym", "WebShop")
+COMMANDS = {
+    "results": ["--results", "--json", "--matrix"],
+    "results_agentgym": ["--results", "--json", "--score", "agentgym", "--env", "Maze"],
+    "episodes": ["episodes", "--json"],
+    "hits": ["episodes", "--json", "--hits", "text:observation", "--limit", "3"],
+    "clusters": ["clusters", "--json"],
+    "compare": ["compare", "--json", "{first}", "{second}"],
+    "audit": ["export", "--audit", "--json"],
+    "tag": ["tag", "{first}", "seen", "--json"],
+    "prune": ["prune", "--older", "1h", "--undelivered", "--dry-run", "--json"],
+    "outbox": ["outbox", "--json"],
+    "eval_report": ["eval-report", "--format", "json"],
+    "tasks": ["tasks", "BabyAI", "1804", "3", "--json"],
+}
+"""Commands with JSON output that read the episodes; ``{first}`` and ``{second}`` are ids of two of them."""
+_LEFT_OUT = {"parquet"}
+"""Formats that need a package of an extra."""
+
+
+def record_all(folder: Path) -> dict[str, list[str]]:
+    """Play everything in an empty folder; return the lines of each recording by its name."""
+    data = folder / "data"
+    recordings = {f"environments/{env}": play(env, folder / env) for env in ENVS}
+    recordings["journal"] = Normaliser(folder).lines(write_episodes(data))
+    files = sorted((data / "runs").glob("*/*.json"))
+    recordings["episodes"] = Normaliser(folder).lines(path.read_bytes() for path in files)
+    recordings["durable"] = Normaliser(folder).lines(durable_events(data))
+    recordings |= dict(exports(data, folder)) | record_bus(folder)
+    recordings |= {f"commands/{name}": command(arguments, data, folder) for name, arguments in COMMANDS.items()}
+    return recordings
+
+
+def play(env: str, folder: Path) -> list[str]:
+    """Return the file of an episode in an environment."""
+    with closing(Workspace(folder, node="node", profile="golden")) as workspace:
+        batch = resolved_batch(env=env, agent="random", limits=Limits(max_rounds=3), mode="compat", tracing="off")
+        assert Batch(batch, workspace).run().problems == []
+    (path,) = (folder / "runs").glob("*/*.json")
+    return Normaliser(folder).lines([path.read_bytes()])
+
+
+def ids(number: int) -> dict[str, Any]:
+    """Return the ids of an episode and its batch, in the order of the numbers."""
+    return {"episode_id": f"01K000000000000000000E{number:04}", "batch_id": f"01K000000000000000000B{number:04}"}
+
+
+def write_episodes(data: Path) -> list[bytes]:
+    """Write the other episodes; return the lines of a journal just before the end of its episode."""
+    store = EpisodeStore(data)
+    answered: dict[str, Any] = {"endpoint": "gateway", "model": "m"}
+    with closing(open_index(store)) as index:
+        for number, outcome in enumerate(Outcome):
+            fields: dict[str, Any] = {"env": "Maze", "agent": "react", "model": "m", "task_index": number}
+            recording = RecordedEpisode(store, index, **fields, **ids(number))
+            recording.start()
+            recording.reset()
+            reward = float(outcome is Outcome.SUCCESS)
+            recording.play(make_step(0, reward=0.0, tokens=Tokens(10, 5, 2, 1), cost=0.5, **answered))
+            recording.play(make_step(1, reward=reward, done=True, tokens=Tokens(20, 6), **answered))
+            recording.end(outcome=outcome, success=outcome is Outcome.SUCCESS)
+        fallback = RecordedEpisode(store, index, env="Wordle", agent="tools", model="m", mode="compat", **ids(20))
+        fallback.start()
+        fallback.reset()
+        fallback.play(make_step(0, endpoint="ollama", model="small", warnings=("gateway: HTTP 500",)))
+        fallback.end(outcome=Outcome.FAILURE, success=False)
+        for number, evaluation in enumerate((DETAILS, IDLE), start=21):
+            store.create_batch_folder(ids(number)["batch_id"])
+            store_records(index, store, are_record(evaluation, **ids(number)))
+        parent = {"episode_id": fallback.header.episode_id, "step": 1}
+        fork = RecordedEpisode(store, index, env="Maze", agent="oracle", parent=parent, **ids(30))
+        fork.start()
+        fork.reset()
+        fork.play(make_step(0, done=True))
+        journal = fork.journal.read_bytes().splitlines()
+        fork.end()
+    return journal
+
+
+def durable_events(data: Path) -> Iterator[str]:
+    """Yield subject, headers and payload of each event that waits for a broker."""
+    with closing(open_index(EpisodeStore(data))) as index:
+        for event in Outbox(index, durable_names(NatsSettings())).pending(LOCAL, 100):
+            headers = headers_for(event.type, event.id, event.source, event.time)
+            yield json.dumps({"subject": event.subject, "headers": headers, "payload": json.loads(event.payload)})
+
+
+def exports(data: Path, folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield the files of each format that is written without further packages."""
+    store = EpisodeStore(data)
+    for name in sorted(writable_formats().keys() - _LEFT_OUT):
+        target, path = find_format(name), folder / f"export-{name}"
+        with closing(open_index(store)) as index:
+            candidates, left_out = select_candidates(index, "TRUE", {}, Filters(), by_task=target.by_task)
+        with contextlib.suppress(ConfigError):
+            export_episodes(store, candidates, left_out, target, path, query="", filters=[], now=END)
+        normaliser, lines = Normaliser(folder), list[str]()
+        for file in sorted([path, *path.rglob("*"), *folder.glob(f"export-{name}.*")]):
+            if file.is_file():
+                lines += [f"== {normaliser.text(str(file.relative_to(folder)))}", *normaliser.lines(_lines(file))]
+        yield f"exports/{name}", lines
+
+
+def _lines(file: Path) -> list[bytes]:
+    content = file.read_bytes()
+    with contextlib.suppress(ValueError):
+        return [msgspec.json.encode(msgspec.json.decode(content))]
+    return content.splitlines()
+
+
+class _Stream(io.StringIO):
+    encoding = "utf-8"
+
+
+def command(arguments: list[str], data: Path, folder: Path) -> list[str]:
+    """Return the exit code and the lines that a command prints on standard output."""
+    first, second, *_ = sorted(path.stem for path in (data / "runs").glob("*/*.json"))
+    words = [each.format(first=first, second=second) for each in arguments]
+    with contextlib.redirect_stdout(_Stream()) as output, contextlib.redirect_stderr(_Stream()):
+        code = run([*words, *([] if words[0] == "tasks" else ["--data-dir", str(data)])])
+    text, normaliser = output.getvalue(), Normaliser(folder)
+    with contextlib.suppress(ValueError):
+        text = json.dumps(json.loads(text))
+    return [f"exit code {code}", *normaliser.lines(text.splitlines())]
