@@ -19,6 +19,8 @@ from runner.events.control import AnnotateArgs, ReplayArgs, StartArgs
 from runner.types.notes import MAX_TAG_CHARS, Note
 from runner.util.clock import new_ulid
 
+DEFAULT_AGENT: Final = "react"
+"""The agent of a first run, as of the command line."""
 MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted", "human"})
 """Agents that use no model."""
 
@@ -47,7 +49,7 @@ class AgentChoice(NamedTuple):
 
 
 def default_agent(store: RunStore) -> AgentChoice:
-    """Return the first installed agent that uses a model, or the oracle where no such agent is installed.
+    """Return ``react``, or another installed agent that uses a model, or the oracle where there is none.
 
     An agent that uses a model is returned even where no model is reachable: only the user may replace it by an agent
     without a model.
@@ -253,7 +255,8 @@ def tags_of(notes: Sequence[Note]) -> tuple[str, ...]:
 
 
 def _model_agents(store: RunStore) -> list[str]:
-    return [agent for agent in store.agents if agent not in MODELLESS_AGENTS]
+    agents = [agent for agent in store.agents if agent not in MODELLESS_AGENTS]
+    return sorted(agents, key=lambda agent: agent != DEFAULT_AGENT)
 
 
 def _cause(endpoint: EndpointState) -> str:

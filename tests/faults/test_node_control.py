@@ -229,7 +229,7 @@ async def test_a_request_exceeds_the_profiles_limits_only_if_it_allows_that(node
         longer: dict[str, Any] = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "max_rounds": 16}
         error = (await node.request_reply(connection, "start", **longer))["error"]
         assert "max_rounds is 16, above the limit 15 of the profile" in error["message"]
-        assert "set episode.max_rounds in the profile, or give --allow-longer" in error["message"]
+        assert "set max_rounds of episode or of the environment there, or give --allow-longer" in error["message"]
         await node.request(connection, "start", **longer, allow_longer=True)
         await node.wait_for_batch(connection, longer["batch_id"], "completed")
 

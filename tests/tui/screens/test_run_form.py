@@ -125,7 +125,8 @@ def test_model_problem_names_the_reason() -> None:
 
 
 def test_default_and_startable_agents() -> None:
-    assert default_agent(store_with_agents("oracle", "react")).agent == "react"
+    assert default_agent(store_with_agents("agentgym", "oracle", "react")).agent == "react"
+    assert default_agent(store_with_agents("agentgym", "oracle")).agent == "agentgym"
     assert default_agent(store_with_agents("oracle", "random")).agent == "oracle"
     assert startable_agents(store_with_agents("oracle", "random", "scripted", "human", "react")) == [
         "oracle",
