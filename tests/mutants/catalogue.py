@@ -474,6 +474,7 @@ MUTANTS = (
         "    counted = _comparable([point for point in points if point.rated or point.error])",
         "    counted = _comparable(list(points))",
         "tui/state",
+        "tui/presenters",
     ),
     # agents, environments, models
     _mutant(
@@ -495,7 +496,7 @@ MUTANTS = (
         "runner/envs/webshop/visit.py",
         "        if self._compat or self.has_next_page:",
         "        if self.has_next_page:",
-        "contract/test_wire_webshop.py",
+        "unit/envs/test_webshop.py",
     ),
     _mutant(
         "broken",

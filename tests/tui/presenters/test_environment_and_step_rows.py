@@ -166,3 +166,10 @@ def test_unscored_episodes_give_no_rate_and_a_family_shows_its_scenarios() -> No
     assert cell_texts(rows, 0)[:3] == ["⚠ are:offline", "● embedded: ARE 1.2.0, 2 scenarios: a, b␛[2J", "unscored"]
     store.apply_stored([row(5, env="are:offline")])
     assert cell_texts(rows, 0)[2] == "100% oracle"
+
+
+def test_an_interrupted_episode_of_a_model_does_not_hide_the_rate_of_the_baseline() -> None:
+    store = RunStore()
+    interrupted = row(1, agent="react", model="m", outcome=Outcome.INTERRUPTED, success=False)
+    store.apply_stored([row(0), interrupted])
+    assert cell_texts(EnvironmentRows(store), 0)[2] == "100% oracle"

@@ -7,7 +7,7 @@ import pytest
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward, progress_bar
 from agentgym_tui.presenters.reward_plot import column_chart, moving_success_rate, reward_lines, value_range
 from agentgym_tui.presenters.text_width import cut, cut_middle, cut_start, wrap_text
-from agentgym_tui.safe_text import mask_secrets, masked_line, trusted
+from agentgym_tui.safe_text import mask_secrets, masked_line, masked_rows, sanitize_message, trusted
 from agentgym_tui.state.environment_rewards import RewardPoint
 from runner.util import display_text
 from tests.support.console.line_views import line_texts
@@ -19,6 +19,12 @@ def test_the_secrets_of_the_environment_are_collected_once(monkeypatch: pytest.M
     monkeypatch.setenv("SOME_API_KEY", "hunter2-secret")
     assert masked_line("key hunter2-secret") == mask_secrets("key hunter2-secret") == "key ***"
     assert collect.call_count == 1
+
+
+def test_a_message_shows_neither_a_secret_nor_a_control_character() -> None:
+    text = "nats://user:hunter2@host:4222 refused\x1b[2J\nagain"
+    for shown in (sanitize_message(text), masked_line(text), masked_rows(text)):
+        assert "hunter2" not in shown and "nats://***@host:4222 refused␛[2J" in shown
 
 
 def test_rewards_are_drawn_as_columns_above_the_success_rate() -> None:

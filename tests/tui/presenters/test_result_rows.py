@@ -5,16 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_tui.presenters.cells import line_width
+from agentgym_tui.presenters.cluster_rows import CLUSTER_COLUMNS, ClusterRows, cluster_heading, cluster_lines
 from agentgym_tui.presenters.comparison_rows import comparison_lines
 from agentgym_tui.presenters.matrix_rows import MatrixRows, attempt_at, estimate_lines
 from agentgym_tui.presenters.number_format import UNKNOWN, format_interval
 from agentgym_tui.presenters.result_rows import histogram_lines, result_detail, sparkline
 from agentgym_tui.state.result_list import comparable_selections, episodes_filter, result_key
-from agentgym_tui.state.task_list import matrix_list
+from agentgym_tui.state.task_list import cluster_list, matrix_list
+from runner.results.clusters import Cluster
 from runner.results.comparison import compare
 from runner.results.summary import Histogram, summarize_results
 from runner.results.task_matrix import Attempt, Estimate, TaskGroup, task_matrices
 from runner.types import Outcome
+from runner.util.display_text import is_unsafe
 from tests.support.console.line_views import line_text
 from tests.support.results import ResultTable
 
@@ -88,3 +91,27 @@ def test_intervals_are_short(bounds: tuple[float, float] | None, text: str) -> N
 def test_the_newest_runs_are_at_the_right() -> None:
     assert sparkline([0.0] * 11 + [1.0]) == "▁" * 9 + "█"
     assert sparkline([]) == ""
+
+
+def test_what_a_cluster_quotes_is_safe_in_every_line() -> None:
+    hostile = "\x1b[2J\u202e[bold]"
+    cluster = Cluster(
+        env=hostile,
+        failure=hostile,
+        cause=hostile,
+        action=hostile,
+        observation=hostile,
+        n=1200,
+        representative=hostile,
+        step=3,
+        agents={hostile: 2},
+        flags={hostile: 1},
+        episodes=[],
+    )
+    clusters = cluster_list()
+    clusters.set_rows([cluster])
+    shown = ClusterRows(clusters).line(0, 200)
+    lines = [shown, *cluster_lines(cluster, 100), *cluster_heading(clusters, 2, hostile, "x", 100)]
+    assert len(shown) == len(CLUSTER_COLUMNS)
+    assert [cell.text for line in lines for cell in line if is_unsafe(cell.text)] == []
+    assert "1,200" in line_text(lines[0])

@@ -93,6 +93,7 @@ def test_a_batch_that_ends_within_its_budget_or_just_reaches_it_is_completed(
 ) -> None:
     result = play(workspace, budget)
     assert (result.status, result.interruption, result.n_episodes) == ("completed", None, REPEAT)
+    assert (result.tokens, result.cost) == (Tokens(prompt=7 * REPEAT, completion=3 * REPEAT), 0.5 * REPEAT)
 
 
 def test_only_errors_in_a_row_interrupt_the_batch_and_their_text_is_safe(workspace: Workspace) -> None:
@@ -171,3 +172,14 @@ def test_models_without_a_price_are_named_before_the_batch_starts() -> None:
     assert unpriced_note(cost, "m", priced) is None
     assert unpriced_note(cost, None, settings) is None
     assert unpriced_note(Budget(tokens=1), "m", settings) is None
+
+
+@pytest.mark.parametrize("between", [Outcome.CANCELLED, Outcome.INTERRUPTED])
+def test_an_unfinished_episode_neither_continues_nor_ends_a_row_of_errors(between: Outcome) -> None:
+    watch = BudgetWatch(Budget(errors_in_a_row=2))
+    header = episode_header()
+    reasons = [
+        watch.add(finished_record(header, make_trajectory(header, [], outcome=outcome)))
+        for outcome in (Outcome.ERROR, between, between, Outcome.ERROR)
+    ]
+    assert [reason is None for reason in reasons] == [True, True, True, False]

@@ -77,6 +77,12 @@ def test_a_results_page_shows_ten_products() -> None:
     assert page_parts(step_texts(env, "click[< prev]")[0])[3] == "Page 4 (Total results: 50)"
 
 
+def test_the_last_page_offers_a_next_one_only_as_agentgyms_server_does() -> None:
+    for mode in MODES:
+        shown = step_texts(start_env(mode), SEARCH, *["click[Next >]"] * 4)[0]
+        assert (page_parts(shown)[3], "Next >" in page_parts(shown)) == ("Page 5 (Total results: 50)", mode == "compat")
+
+
 def test_a_product_leads_back_to_its_page_of_results() -> None:
     env = start_env()
     results = step_texts(env, SEARCH, "click[Next >]")[0]

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.formats.atif import encode_atif
+from runner.formats.chat import MESSAGES
 from runner.formats.drafts import build_record
+from runner.formats.export import UNREADABLE, export_episodes
 from runner.formats.parquet import columns_of
 from runner.formats.parquet_reader import decode_rows
 from runner.formats.reading import Place
@@ -26,9 +28,9 @@ from runner.store.safe_json import encode
 from runner.store.token_file import TokenizedEpisode
 from runner.types import Action, Outcome, Tokens
 from runner.types.sequences import Label, Problem, TokenSequence
-from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
+from tests.support.episodes import RecordedEpisode, episode_header, finished_record, make_step, make_trajectory
 from tests.support.examples import examples
-from tests.unit.formats.conftest import chat_of, imported, model_episode, read_all, stored
+from tests.unit.formats.conftest import NOW, chat_of, imported, model_episode, read_all, stored
 
 
 def sequence(prompt: list[int], completion: list[int], label: Label = "agent", *problems: Problem) -> TokenSequence:
@@ -370,3 +372,14 @@ def test_ids_survive_an_export_and_an_import(
     assert b"completion_ids" not in store.path(record.batch_id, record.episode_id).read_bytes()
     if encode_episode is encode_atif:
         assert plain(encode_atif(record)) == plain(encode_atif(original))
+
+
+def test_an_episode_whose_file_is_gone_by_its_turn_is_counted_as_left_out(
+    store: EpisodeStore, index: EpisodeIndex, tmp_path: Path
+) -> None:
+    recordings = [RecordedEpisode(store, index, task_index=task) for task in range(2)]
+    records = [recording.record_episode(1) for recording in recordings]
+    chosen = [candidate(0, 1.0)._replace(episode_id=each.episode_id, batch_id=each.batch_id) for each in records]
+    recordings[1].file.unlink()
+    manifest = export_episodes(store, chosen, Counter(), MESSAGES, tmp_path / "m.jsonl", query="", filters=[], now=NOW)
+    assert (manifest.n_written, manifest.left_out) == (1, {UNREADABLE: 1})

@@ -414,3 +414,16 @@ def test_the_ids_of_a_file_whose_damage_is_no_text_are_a_store_error(path: Path)
     path.write_bytes(path.read_bytes().replace(b"tablebatchesbatches", b"table\xff\xfftchesbatches"))
     with pytest.raises(StoreError, match=r"queue\.sqlite cannot be read: .* \(no episode is lost\)"):
         queued_ids(path)
+
+
+def test_a_battery_ends_with_its_last_batch(path: Path) -> None:
+    battery_id = str(ULID())
+    first, second, other = (
+        msgspec.structs.replace(new_batch(2), battery_id=battery) for battery in (battery_id, battery_id, str(ULID()))
+    )
+    with closing(BatchQueue(path)) as queue:
+        queue.add(first, second, other)
+        queue.set_status(first.batch_id, "completed", n_done=2)
+        assert queue.ended_batteries() == {}
+        queue.set_status(second.batch_id, "cancelled", n_done=1)
+        assert queue.ended_batteries() == {battery_id: 3}

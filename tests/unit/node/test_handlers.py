@@ -216,6 +216,14 @@ def test_a_known_batch_id_is_accepted_only_with_the_same_request(
     assert f"differs in {name}" in error["message"]
 
 
+def test_a_known_batch_id_is_accepted_only_with_the_same_tasks(send_request: Callable[..., Any]) -> None:
+    request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "tasks": {"Maze": [3, 1]}}
+    started = send_request("start", **request)["result"]
+    assert send_request("start", **request)["result"] == started
+    error = send_request("start", **{**request, "tasks": {"Maze": [3, 2]}})["error"]
+    assert (error["code"], "differs in tasks" in error["message"]) == ("refused", True)
+
+
 @pytest.mark.parametrize("budget", [{"tokens": 0}, {"cost": -1.0}, {"errors_in_a_row": 10**40}, {"time": 1}, 5])
 def test_an_invalid_budget_is_a_bad_request(send_request: Callable[..., Any], budget: object) -> None:
     error = send_request("start", batch_id=str(ULID()), envs=["Maze"], agent="oracle", budget=budget)["error"]

@@ -2,16 +2,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from runner.errors import ConfigError
 from runner.results.comparison import Comparison, compare
 from runner.results.statistics import pass_at_k, pass_hat_k
-from runner.results.summary import Selection
+from runner.results.summary import Selection, summarize_results
 from runner.results.task_matrix import TaskMatrix, task_matrices
 from runner.store import EpisodeIndex
-from runner.types import Outcome
-from tests.support.episodes import RecordedEpisode
+from runner.types import EpisodeEnded, EvaluatedTrajectory, Outcome
+from tests.support.episodes import RecordedEpisode, make_step, make_trajectory
 
 WON, LOST, LIMIT, FAULT = Outcome.SUCCESS, Outcome.FAILURE, Outcome.TRUNCATED, Outcome.ERROR
 OLD, NEW = "01J00000000000000000000001", "01J00000000000000000000002"
@@ -125,3 +126,16 @@ def test_a_selection_of_two_agents_cannot_be_compared(index: EpisodeIndex) -> No
     play(index, {0: [WON]}, batch=NEW, agent="tools")
     with pytest.raises(ConfigError, match=r"react small and tools small in .* choose with --agent or --model"):
         compared(index)
+
+
+def test_an_unscored_attempt_is_in_no_rate(index: EpisodeIndex) -> None:
+    play(index, {0: [WON]})
+    idle = RecordedEpisode(index._store, index, batch_id=OLD, task_index=0, attempt=1, agent="react", model="small")
+    idle.start()
+    ended = msgspec.structs.asdict(make_trajectory(idle.header, [make_step(0)]))
+    idle.send(EpisodeEnded, trajectory=EvaluatedTrajectory(**ended, evaluation={"rated": False}))
+    (group,) = only_matrix(index).tasks
+    assert [attempt.rated for attempt in group.attempts] == [True, False]
+    assert [(estimate.k, estimate.pass_at_k) for estimate in only_matrix(index).estimates] == [(1, 1.0)]
+    (result,) = summarize_results(index)
+    assert (result.n, result.n_rated, result.n_unscored, result.success_rate) == (2, 1, 1, 1.0)

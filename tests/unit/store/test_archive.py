@@ -94,6 +94,21 @@ def test_unzip_restores_the_files_and_their_rows(episode_store: EpisodeStore, in
     assert {row.episode_id for row in newest_rows(index)} == {*ids}
 
 
+def test_a_restored_file_precedes_its_archive_in_a_new_index(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+    batch_id, (first, *rest) = record_batch(episode_store, index)
+    archive_episodes(episode_store, index, batch_id, [first, *rest])
+    path = episode_store.path(batch_id, first)
+    (stored,) = (row.task_index for row in newest_rows(index) if row.episode_id == first)
+    restored = 70 + stored
+    path.write_bytes(episode_store.read_bytes(first).replace(b'"task_index":', b'"task_index":7', 1))
+    index.close()
+    (episode_store.data_dir / "index.sqlite").unlink()
+    with closing(open_index(episode_store)) as rebuilt:
+        for _ in range(2):
+            assert [row.task_index for row in newest_rows(rebuilt) if row.episode_id == first] == [restored]
+            rebuilt.reconcile()
+
+
 @pytest.mark.parametrize("killed_in", ["transaction", "_unlink"])
 def test_a_kill_before_the_files_are_deleted_loses_and_doubles_nothing(
     episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch, killed_in: str

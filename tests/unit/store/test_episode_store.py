@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.errors import StoreError
-from runner.store import EpisodeIndex, EpisodeStore, open_index
+from runner.store import DamagedFile, EpisodeIndex, EpisodeStore, open_index
 from runner.types import (
     Action,
     EpisodeEnded,
@@ -353,3 +353,23 @@ def test_an_older_file_without_gpu_fields_is_read(episode_store: EpisodeStore, i
     recording.file.write_bytes(msgspec.json.encode(content))
     record = episode_store.load(recording.file)
     assert (record.energy_j, record.energy_shared, record.gpu_s) == (None, False, None)
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_hides_no_other(
+    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, shown = (RecordedEpisode(episode_store, index) for _ in range(2))
+    for each in (hidden, shown):
+        each.record_episode(1)
+    scan = os.scandir
+
+    def refuse(path: Path) -> Any:  # noqa: ANN401
+        if Path(path) == hidden.file.parent:
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # folders of root can always be read
+    damaged: list[DamagedFile] = []
+    assert [file.episode_id for file in episode_store.list_files(damaged)] == [shown.file.stem]
+    assert [each.path for each in damaged] == [hidden.file.parent]
+    assert "Permission denied" in damaged[0].reason

@@ -241,3 +241,13 @@ async def test_raw_messages_are_returned_unchanged_including_duplicates() -> Non
     assert buffer.pop() == Notice(kind="skipped", text="too slow: 1 messages were skipped", count=1)
     buffer.end()
     assert not await buffer.wait_filled()
+
+
+async def test_what_a_core_subscription_delivered_is_not_delivered_again_by_the_stream_found_later() -> None:
+    buffer = DedupBuffer(DurableNames())
+    for number in (1, 2, 2):
+        buffer.offer(message(number))
+    buffer.add_stream("S", 3)
+    for number, sequence in ((1, 1), (2, 2), (2, 3), (2, 4)):
+        buffer.put(RawMessage("some.subject", {}, message(number).payload, "S", sequence))
+    assert await drain(buffer) == [1, 2, 2, 2]

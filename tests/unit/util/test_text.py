@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.util.display_text import MASK, is_secret_name, is_unsafe, mask, one_line, sanitize
+from runner.util.display_text import (
+    MASK,
+    is_secret_name,
+    is_unsafe,
+    mask,
+    one_line,
+    public_variables,
+    sanitize,
+    secret_variables,
+)
 
 FORBIDDEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
 UNSAFE = (
@@ -151,3 +160,20 @@ def test_a_secret_is_masked_in_every_escaped_form(secret: str, write: Callable[[
     shown = mask(f"denied: {write(secret)}!", {"API_KEY": secret})
     assert secret[:4] not in shown
     assert MASK in shown
+
+
+def test_a_secret_that_contains_another_is_masked_whole() -> None:
+    assert mask("first-part-and-rest", {"A_KEY": "first-part", "B_KEY": "first-part-and-rest"}) == MASK
+
+
+def test_variables_passed_on_have_no_secret() -> None:
+    environ = {
+        "PATH": "/bin",
+        "HF_TOKEN": "hf_0123",
+        "NATS_URL": "nats://user:word@host:4222",
+        "MINE": "sk-mine",
+        "PLAIN_URL": "http://host:80/a",
+    }
+    public = {"PATH": "/bin", "PLAIN_URL": "http://host:80/a"}
+    assert public_variables(environ, ["MINE"]) == public
+    assert secret_variables(environ, ["MINE"]) == {name: environ[name] for name in environ.keys() - public.keys()}
