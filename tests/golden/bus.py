@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from nats.aio.msg import Msg
 
+from runner.events.subjects import EPISODE_COMPLETED
 from tests.golden.normalise import Normaliser
-from tests.support.node_process import NodeProcess
+from tests.support.node_process import COMMAND, NodeProcess
+from tests.support.watch_process import read_line, watch
 
 BATCH = "01K0000000000000000000GD00"
 OPERATIONS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -27,6 +30,16 @@ OPERATIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("pause", {"batch_id": BATCH}),
     ("nonsense", {}),
 )
+FOREIGN: tuple[tuple[dict[str, str], bytes], ...] = (
+    ({}, b'{"episode_id":"e1","env":"Maze","reward":1.0,"rounds":3,"duration_s":2.5}'),
+    (
+        {"ce-id": "theirs:1", "ce-source": "their node"},
+        '{"env":"\u202e","success":true,"score":0.25,"rounds":3}'.encode(),
+    ),
+    ({"ce-id": "theirs:2", "ce-source": "lab"}, b'{"episode_id":"e2","env":7}'),
+    ({}, b"no JSON \xff\x1b[2J"),
+)
+"""Messages of others on the subject of finished episodes."""
 LEFT_OUT = {"host", "machine", "heartbeat", "model.health", "env.health", "queue"}
 """Kinds of items that depend on the machine, or on how fast it is."""
 LAST = {b"agentgym.eval.batch.completed.v1", b'"n_done":2,"n_planned":2'}
@@ -37,7 +50,8 @@ _NAMES = ("kind", "episode_id", "index", "batch_id", "name", "env")
 def record_bus(folder: Path) -> dict[str, list[str]]:
     """Return the messages of durable and live subjects, and the replies to control requests."""
     with NodeProcess(folder / "node", name="golden") as node:
-        messages, replies = asyncio.run(_play(node))
+        messages, replies, watched = asyncio.run(_play(node))
+        info = subprocess.check_output([COMMAND, "nats-info", "--json", "--data-dir", node.data_dir])
     latest: dict[tuple[str, ...], str] = {}
     for message in messages:
         payload = json.loads(message.data)
@@ -54,10 +68,13 @@ def record_bus(folder: Path) -> dict[str, list[str]]:
     return {
         "bus": Normaliser(folder).lines(line for _, line in ordered),
         "control": Normaliser(folder).lines(json.dumps(reply) for reply in replies),
+        "batches": Normaliser(folder).lines((folder / "node" / "batches.jsonl").read_bytes().splitlines()),
+        "commands/watch": Normaliser(folder).lines(watched),
+        "commands/nats_info": Normaliser(folder).lines([info]),
     }
 
 
-async def _play(node: NodeProcess) -> tuple[list[Msg], list[Any]]:
+async def _play(node: NodeProcess) -> tuple[list[Msg], list[Any], list[str]]:
     messages: list[Msg] = []
     replies, ended, done = [], asyncio.Event(), set[bytes]()
     async with await node.connect() as connection:
@@ -77,4 +94,9 @@ async def _play(node: NodeProcess) -> tuple[list[Msg], list[Any]]:
         async with asyncio.timeout(20):
             await ended.wait()
         await subscription.unsubscribe()
-    return messages, replies
+        for headers, payload in FOREIGN:
+            await connection.client.jetstream().publish(EPISODE_COMPLETED, payload, headers=headers)
+        options = ("--data-dir", str(node.data_dir), "--since", "all", "--subject", EPISODE_COMPLETED, "--json")
+        async with watch(node.data_dir, *options) as process:
+            watched = [await read_line(process) for _ in range(2 + len(FOREIGN))]
+    return messages, replies, watched

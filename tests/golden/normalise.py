@@ -19,6 +19,7 @@ from typing import Any, Final
 _ID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}|[0-9a-f]{64}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?")
 _PORT: Final = re.compile(r"127\.0\.0\.1:\d+")
+_SECONDS: Final = re.compile(r"\d+\.\d\d s\b")
 MEASURED: Final = frozenset(
     {
         *("seq", "start", "end", "ts", "dur", "time", "created", "timestamp", "start_time", "end_time", "time_ms"),
@@ -43,7 +44,7 @@ class Normaliser:
             return "<host>"
         text = text.replace(self._folder, "<folder>")
         text = _ID.sub(lambda match: self._ids.setdefault(match[0], f"<id-{len(self._ids) + 1}>"), text)
-        return _PORT.sub("127.0.0.1:<port>", _TIME.sub("<time>", text))
+        return _SECONDS.sub("<n> s", _PORT.sub("127.0.0.1:<port>", _TIME.sub("<time>", text)))
 
     def line(self, data: bytes | str) -> str:
         """Return a line; one of JSON with its values normalised by their keys, too."""

@@ -1,7 +1,8 @@
 """The fixed set of episodes, and every edge at which they are seen: files, events, exports and commands.
 
 Each environment is played by the agent ``random`` with the seed 0, for three rounds; the other episodes are written as
-their recorder does: one of each outcome, one that a fallback answered, a fork, an unscored one and one of ARE.
+their recorder does: one of each outcome, one that a fallback answered, a fork, an unscored one and one of ARE, and one
+with token ids. What a command shows about this machine is recorded as the names of its fields.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,15 +27,20 @@ from runner.errors import ConfigError
 from runner.events.codec import headers_for
 from runner.formats.export import export_episodes
 from runner.formats.format import find_format, writable_formats
+from runner.formats.parquet import columns_of
 from runner.formats.selection import Filters, select_candidates
 from runner.publish.outbox import LOCAL, Outbox
 from runner.store import EpisodeStore, open_index
+from runner.store.safe_json import encode
+from runner.store.token_file import TOKENS_SUFFIX, TokenizedEpisode
 from runner.types import Limits, Outcome, Tokens
+from runner.types.sequences import TokenSequence
 from tests.golden.bus import record_bus
 from tests.golden.normalise import Normaliser
 from tests.support.are_episodes import DETAILS, IDLE, are_record, store_records
 from tests.support.batches import resolved_batch
 from tests.support.episodes import END, RecordedEpisode, make_step
+from tests.support.node_process import COMMAND, clean_environ
 
 ENVS = ("BabyAI", "TextCraft", "Maze", "Wordle", "ALFWorld", "SQLGym", "WebShop")
 COMMANDS = {
@@ -51,8 +58,15 @@ COMMANDS = {
     "tasks": ["tasks", "BabyAI", "1804", "3", "--json"],
 }
 """Commands with JSON output that read the episodes; ``{first}`` and ``{second}`` are ids of two of them."""
-_LEFT_OUT = {"parquet"}
-"""Formats that need a package of an extra."""
+RUNS = {
+    "run": ["--run", "Maze", "--agent", "oracle", "--tasks", "24,3", "--json"],
+    "dry_run": ["--run", "Maze", "--agent", "oracle", "--dry-run", "--json"],
+}
+MACHINE = {"list_envs": ["--list-envs", "--json"], "preflight": ["preflight", "--json", "--agent", "random"]}
+"""Commands whose JSON depends on the machine."""
+PARQUET = "parquet"
+"""The format that needs a package of an extra; its columns do not."""
+IMPORTED = ("atif", "messages", "verifiers", "agenttraj")
 
 
 def record_all(folder: Path) -> dict[str, list[str]]:
@@ -63,8 +77,18 @@ def record_all(folder: Path) -> dict[str, list[str]]:
     files = sorted((data / "runs").glob("*/*.json"))
     recordings["episodes"] = Normaliser(folder).lines(path.read_bytes() for path in files)
     recordings["durable"] = Normaliser(folder).lines(durable_events(data))
+    recordings["tokens"] = Normaliser(folder).lines(token_ids(folder / "tokens"))
     recordings |= dict(exports(data, folder)) | record_bus(folder)
+    recordings |= {f"imports/{name}": imports(folder, name) for name in IMPORTED}
     recordings |= {f"commands/{name}": command(arguments, data, folder) for name, arguments in COMMANDS.items()}
+    recordings |= {
+        f"commands/{name}": Normaliser(folder).lines([json.dumps(printed(words, folder / "run"))])
+        for name, words in RUNS.items()
+    }
+    recordings |= {
+        f"commands/{name}": [json.dumps(_names(printed(words, folder)), ensure_ascii=False)]
+        for name, words in MACHINE.items()
+    }
     return recordings
 
 
@@ -114,6 +138,46 @@ def write_episodes(data: Path) -> list[bytes]:
     return journal
 
 
+def token_ids(data: Path) -> Iterator[bytes]:
+    """Play an episode with token ids; yield its token file in hexadecimal digits, and what is read from it."""
+    store = EpisodeStore(data)
+    ids_of: dict[str, Any] = {"prompt_ids": [1, 2], "completion_ids": [3], "logprobs": [-0.25], "endpoint": "gateway"}
+    with closing(open_index(store)) as index:
+        episode = RecordedEpisode(store, index, env="Maze", agent="react", model="m", **ids(40))
+        episode.start()
+        episode.reset()
+        for number in range(2):
+            episode.reporter.on_sequence(TokenSequence(label="discarded" if number else "agent", **ids_of))
+            episode.play(make_step(number))
+        episode.end()
+    (file,) = episode.file.parent.glob(f"*{TOKENS_SUFFIX}")
+    yield file.read_bytes().hex().encode()
+    found = store.load_with_tokens(episode.file)
+    assert isinstance(found, TokenizedEpisode)
+    yield msgspec.json.encode({"sequences": found.sequences, "unfinished": found.unfinished, "lost": found.lost})
+
+
+def imports(folder: Path, name: str) -> list[str]:
+    """Return the report of an import of our own export, and the rows of its episodes."""
+    data = folder / f"import-{name}"
+    report = command(["import", str(folder / f"export-{name}"), "--json"], data, folder)
+    return [*report, *command(["episodes", "--json"], data, folder)]
+
+
+def printed(arguments: list[str], data: Path) -> object:
+    """Return the JSON that a command prints as a process of its own."""
+    words = [COMMAND, *arguments, "--data-dir", str(data)]
+    return json.loads(subprocess.run(words, env=clean_environ(), capture_output=True, check=False).stdout)
+
+
+def _names(value: object) -> object:
+    """Return JSON with the names of all fields, and those of the first row of each table."""
+    if isinstance(value, dict):
+        return {name: _names(each) for name, each in value.items()}
+    rows = [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return [_names(rows[0])] if rows else "…"
+
+
 def durable_events(data: Path) -> Iterator[str]:
     """Yield subject, headers and payload of each event that waits for a broker."""
     with closing(open_index(EpisodeStore(data))) as index:
@@ -125,7 +189,9 @@ def durable_events(data: Path) -> Iterator[str]:
 def exports(data: Path, folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield the files of each format that is written without further packages."""
     store = EpisodeStore(data)
-    for name in sorted(writable_formats().keys() - _LEFT_OUT):
+    episodes = [store.load_with_tokens(path) for path in sorted((data / "runs").glob("*/*.json"))]
+    yield f"exports/{PARQUET}", Normaliser(folder).lines(encode(columns_of(each)) for each in episodes)
+    for name in sorted(writable_formats().keys() - {PARQUET}):
         target, path = find_format(name), folder / f"export-{name}"
         with closing(open_index(store)) as index:
             candidates, left_out = select_candidates(index, "TRUE", {}, Filters(), by_task=target.by_task)
@@ -151,8 +217,8 @@ class _Stream(io.StringIO):
 
 def command(arguments: list[str], data: Path, folder: Path) -> list[str]:
     """Return the exit code and the lines that a command prints on standard output."""
-    first, second, *_ = sorted(path.stem for path in (data / "runs").glob("*/*.json"))
-    words = [each.format(first=first, second=second) for each in arguments]
+    first, second = (ids(number)["episode_id"] for number in range(2))
+    words = [each.replace("{first}", first).replace("{second}", second) for each in arguments]
     with contextlib.redirect_stdout(_Stream()) as output, contextlib.redirect_stderr(_Stream()):
         code = run([*words, *([] if words[0] == "tasks" else ["--data-dir", str(data)])])
     text, normaliser = output.getvalue(), Normaliser(folder)
