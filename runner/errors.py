@@ -21,7 +21,7 @@ class RunnerError(Exception):
 
 
 class ConfigError(RunnerError):
-    """An invalid profile, option or name."""
+    pass
 
 
 class ServerBusy(ConfigError):
@@ -29,11 +29,9 @@ class ServerBusy(ConfigError):
 
     Attributes:
         server: the address of the server with the problem.
-        wait_s: seconds that a batch waits for it.
     """
 
     def __init__(self, message: str, server: str, wait_s: float) -> None:
-        """Store the message and the attributes."""
         super().__init__(message)
         self.server = server
         self.wait_s = wait_s
@@ -46,14 +44,12 @@ class EnvironmentFault(RunnerError):
 class ServerGone(EnvironmentFault):
     """The server of an environment refused or dropped the connection, or did not reply in time.
 
-    Attributes:
-        timed_out: whether the connection stayed open without a complete reply.
+    ``timed_out``: the connection stayed open without a complete reply.
     """
 
     published_error_type = "environment_fault"
 
     def __init__(self, message: str, *, timed_out: bool = False) -> None:
-        """Create the error."""
         super().__init__(message)
         self.timed_out = timed_out
 
@@ -73,12 +69,7 @@ class InferenceFault(RunnerError):
 
 
 class ContextExceeded(InferenceFault):
-    """The chat is too long for an endpoint.
-
-    Attributes:
-        context_tokens: size of the endpoint's context, 0 if it is unknown.
-        warnings: those of the inference so far, with this refusal.
-    """
+    """The chat is too long for an endpoint."""
 
     def __init__(self, text: str, context_tokens: int, warnings: tuple[str, ...]) -> None:
         super().__init__(text)
@@ -96,17 +87,14 @@ class StoreError(RunnerError):
 class catch_foreign:
     """Pass an exception that leaves the ``with`` block to ``on_error``; cancellation and Ctrl-C propagate.
 
-    Nothing else in the project catches every exception. Environments, agents and observers are third-party code:
-    neither ``sys.exit`` nor an arbitrary exception in them may end the process or an episode worker.
-
-    Args:
-        on_error: called with the exception; the ``with`` block then ends normally.
+    The ``with`` block then ends normally. Nothing else in the project catches every exception. Environments, agents and
+    observers are third-party code: neither ``sys.exit`` nor an arbitrary exception in them may end the process or an
+    episode worker.
     """
 
     __slots__ = ("_on_error",)
 
     def __init__(self, on_error: Callable[[BaseException], object]) -> None:
-        """Store the callback."""
         self._on_error = on_error
 
     def __enter__(self) -> None: ...

@@ -46,8 +46,6 @@ class Runner:
     the agent. An episode has no limits unless they are given.
 
     Args:
-        env_cfg: Hydra config of the environment, see ``hydra.utils.instantiate``.
-        agent_cfg: Hydra config of the agent.
         inference_mngr: source of model answers, passed to the agent under this name; None is passed only to an agent
             that has such an argument.
         tracing_level: which spans are recorded: ``off``, ``episode`` or ``full``; empty for ``full``.
@@ -63,7 +61,6 @@ class Runner:
         tracing_level: str = "off",
         limits: Limits | None = None,
     ) -> None:
-        """Build the agent, then the environment."""
         from hydra.utils import get_object, instantiate
 
         objects = {"inference_mngr": inference_mngr}
@@ -102,7 +99,7 @@ class Runner:
             self._is_playing = False
 
     async def close(self) -> None:
-        """Release the resources of the agent; no episode can follow."""
+        """No episode can follow."""
         if (close := optional_method(self.agent, SupportsClose.close)) is not None:
             await maybe_await(close())
 
@@ -150,8 +147,6 @@ class Runner:
 
 
 class _Parts(msgspec.Struct):
-    """What the episodes of a ``Runner`` are played with."""
-
     env: Environment
     agent: Agent
     limits: Limits

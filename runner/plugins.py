@@ -59,17 +59,15 @@ class Plugin(msgspec.Struct, frozen=True):
 
     @property
     def is_installed(self) -> bool:
-        """Whether it can be imported."""
         return bool(self.value)
 
     @property
     def is_built_in(self) -> bool:
-        """Whether it belongs to this package."""
         return self.value.startswith("runner.") and self.value != self.name
 
     @property
     def family(self) -> str | None:
-        """The family of a name ``family:id``, in lower case; None for any other name."""
+        """In lower case; None for a name without a family."""
         return None if self.id is None else self.name.partition(":")[0]
 
     def load(self) -> Any:  # noqa: ANN401 - any registered object
@@ -94,11 +92,7 @@ class Plugin(msgspec.Struct, frozen=True):
         return loaded[0]
 
     def config(self, **arguments: object) -> dict[str, Any]:
-        """Return the Hydra configuration of the object: its ``_target_`` and its arguments.
-
-        Raises:
-            ConfigError: an argument starts with an underscore.
-        """
+        """Return the Hydra configuration of the object: its ``_target_`` and its arguments."""
         for key in arguments:
             if key.startswith("_"):
                 raise ConfigError(
@@ -148,7 +142,6 @@ def _by_name(found: Iterable[EntryPoint]) -> dict[str, list[EntryPoint]]:
 
 
 def built_in_modules() -> list[str]:
-    """Return the names of the modules that contain the environments and agents of this package."""
     groups = entry_points((ENVS, AGENTS)).values()
     return sorted({point.module for points in groups for point in points if point.module.startswith("runner.")})
 
@@ -158,7 +151,6 @@ def _origin(point: EntryPoint) -> str:
 
 
 def registered_names(group: str) -> list[str]:
-    """Return the registered names of a group in alphabetical order."""
     return sorted(_entry_points(group), key=str.lower)
 
 
@@ -173,7 +165,7 @@ def _is_import_path(group: str, name: str) -> bool:
 
 
 def family_of(group: str, name: str) -> str | None:
-    """Return the family of a name ``family:id``, in lower case; None for any other name."""
+    """Return the lower-case family of a name ``family:id``; None for any other name."""
     member = _family_and_id(group, name)
     return member[0] if member else None
 
@@ -203,7 +195,7 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name closest to ``name``, ignoring case; None if none is close."""
+    """Return None if no name is close, ignoring case."""
     import difflib  # needed only for an error message
 
     by_lower = {candidate.lower(): candidate for candidate in known}
@@ -233,11 +225,7 @@ def canonical_name(group: str, name: str) -> str:
 
 
 def find(group: str, name: str) -> Plugin:
-    """Return the environment or agent of a name, ignoring case; nothing is imported.
-
-    Raises:
-        ConfigError: see ``canonical_name``.
-    """
+    """Nothing is imported; see ``canonical_name`` for the ``ConfigError``."""
     name = canonical_name(group, name)
     if member := _family_and_id(group, name):
         return Plugin(name, FAMILIES[member[0]], member[1])
@@ -247,11 +235,7 @@ def find(group: str, name: str) -> Plugin:
 
 
 def check_constructor(group: str, name: str, factory: Callable[..., object], arguments: Iterable[str]) -> None:
-    """Check that a constructor takes the keyword arguments of a run.
-
-    Raises:
-        ConfigError: it does not; the message names the first parameter that is missing or unknown.
-    """
+    """The message of the ``ConfigError`` names the first parameter that is missing or unknown."""
     import inspect  # imported late: it takes 3 ms, and listing names needs it for nothing
 
     with contextlib.suppress(ValueError):  # a class in C without a signature
@@ -265,7 +249,6 @@ def check_constructor(group: str, name: str, factory: Callable[..., object], arg
 
 
 def build_http_target(**arguments: object) -> dict[str, Any]:
-    """Return the Hydra configuration of an environment on a server: ``HTTP_ENVIRONMENT`` with ``arguments``."""
     return {"_target_": HTTP_ENVIRONMENT, **arguments}
 
 
@@ -279,12 +262,11 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - any registered object
 
 
 def missing_packages(packages: Iterable[str]) -> list[str]:
-    """Return the import or distribution names in ``packages`` that are not installed."""
+    """The packages may be import or distribution names."""
     return [package for package in packages if not _importable(package) and not _version(package)]
 
 
 def installed_versions(packages: Iterable[str]) -> Mapping[str, str]:
-    """Return the versions of the installed distributions in ``packages``, by distribution name."""
     return {package: number for package in packages if (number := _version(package))}
 
 

@@ -56,7 +56,6 @@ def _one_line(text: str) -> str | None:
 
 
 def _first_part(text: str) -> str:
-    """Return what follows the first mark up to the second one, or the whole text without a mark."""
     parts = _without_end(text).split(_MARK)
     return parts[min(1, len(parts) - 1)].strip()
 
@@ -105,7 +104,6 @@ class Instruction(msgspec.Struct, frozen=True):
     """What AgentGym's client of an environment gives the model before its first observation.
 
     Attributes:
-        prompt: the first turn of the human.
         acknowledgement: the model's answer to it, which is given.
         opening: what the client puts before the first observation; "" for nothing.
         replaces: whether ``opening`` stands in place of the first observation.
@@ -169,7 +167,6 @@ class _ClientTexts:
         self._body = next(classes, ast.ClassDef(name=owner, bases=[], keywords=[], body=[], decorator_list=[])).body
 
     def conversation_start(self) -> tuple[str, str]:
-        """Return the values of the first two messages, those of the ReAct format where there are several formats."""
         try:
             messages = self._assigned("conversation_start")
         except LookupError:
@@ -178,7 +175,6 @@ class _ClientTexts:
         return prompt, acknowledgement
 
     def attribute(self, name: str) -> str:
-        """Return the text of an attribute, which may be stripped."""
         node = self._assigned(name)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "strip":
             return self._text(node.func.value).strip()
@@ -197,7 +193,6 @@ class _ClientTexts:
         raise LookupError("no conversation in the ReAct format")
 
     def _values(self, messages: ast.expr) -> Iterator[str]:
-        """Yield the values of the calls ``ConversationMessage({..., "value": TEXT})``."""
         for message in messages.elts if isinstance(messages, ast.Tuple) else ():
             fields = message.args[0] if isinstance(message, ast.Call) and message.args else None
             for key, value in zip(fields.keys, fields.values, strict=True) if isinstance(fields, ast.Dict) else ():
@@ -213,10 +208,7 @@ class _ClientTexts:
 class AgentGymAgent:
     """Agent with AgentGym's conversation: instruction, acknowledgement, then observations and answers, as text alone.
 
-    Args:
-        inference_mngr: the source of model answers.
-        settings: the profile's agent settings, of which the agent uses none.
-        instruction: of the environment that is played.
+    It uses none of the profile's agent settings.
 
     Attributes:
         last_usage: token usage of the latest answer; None if it is unknown.
@@ -234,11 +226,9 @@ class AgentGymAgent:
         self._episode: tuple[EpisodeInfo, ModelSession] | None = None
 
     def enter(self, episode: EpisodeInfo) -> None:
-        """Open an inference session for the episode that is about to start."""
         self._episode = episode, self._manager.session(episode.header)
 
     def init_after_reset(self) -> None:
-        """Start a new conversation."""
         self.last_usage = self.last_response_flow_id = None
         self._chat = []
 
@@ -246,7 +236,6 @@ class AgentGymAgent:
         """Return the chat and what AgentGym's client would send to its server.
 
         Raises:
-            AgentFault: before ``enter``.
             InferenceFault: if no endpoint answers, or the conversation does not fit into its context.
         """
         if self._episode is None:
@@ -275,7 +264,6 @@ class AgentGymAgent:
         return [{"role": "user", "content": given.prompt}, {"role": "assistant", "content": given.acknowledgement}]
 
     def _shown(self, observation: Chat, env: str) -> str:
-        """Return an observation as AgentGym's client shows it."""
         text, given, is_first = observation[-1]["content"] or "", self._instruction, not self._chat
         if env.lower() == "alfworld":
             body, _, listed = text.rpartition(f"\n{_LISTED}")

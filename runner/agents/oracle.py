@@ -41,7 +41,6 @@ class OracleAgent:
     tracer: Any = None
 
     def __init__(self, *, twin: Environment | ObservationPlanner) -> None:
-        """Store the twin; ``init_after_reset`` resets the twin with the task's arguments."""
         self._plan: _Plan
         if isinstance(twin, ObservationPlanner):
             self._plan = _ObservedPlan(twin)
@@ -53,11 +52,9 @@ class OracleAgent:
         self._n_actions: int | None = None
 
     def bind(self, environment: Environment, reset_kwargs: Mapping[str, Any]) -> None:
-        """Store the reset arguments of the task that is about to start."""
         self._reset_kwargs = dict(reset_kwargs)
 
     async def init_after_reset(self) -> None:
-        """Reset the twin to the task of the environment."""
         await self._plan.reset(self._reset_kwargs)
         self._n_actions = 0
 
@@ -65,7 +62,6 @@ class OracleAgent:
         """Return the planner's next action and execute it on the twin.
 
         Raises:
-            AgentFault: before ``init_after_reset``.
             OracleDiverged: if the environment's observation differs from the expected one.
         """
         if self._n_actions is None:
@@ -88,7 +84,6 @@ class OracleAgent:
         return await self._plan.draw()
 
     async def close(self) -> None:
-        """Release the resources of the twin."""
         await self._plan.close()
 
 

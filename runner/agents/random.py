@@ -18,17 +18,14 @@ class RandomAgent:
     tracer: Any = None
 
     def __init__(self) -> None:
-        """Create an agent without an environment; call ``bind`` before the first ``act``."""
         self._random = random.Random(0)
         self._environment: Environment | None = None
 
     def bind(self, environment: Environment, reset_kwargs: Mapping[str, Any]) -> None:
-        """Store the environment and seed the random generator."""
         self._environment = environment
         self._random = random.Random(reset_kwargs.get("seed") or 0)
 
-    def init_after_reset(self) -> None:
-        """Do nothing."""
+    def init_after_reset(self) -> None: ...
 
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401 - async as the environment
         """Return a uniformly chosen admissible action, as an awaitable if the environment is async.

@@ -11,7 +11,6 @@ from runner.types import Action, Chat, ToolSchema
 
 
 def single_chat(observation: Chat, text: str) -> tuple[list[Chat], Action]:
-    """Return what ``act`` returns for an action text: one chat (observation and answer) and the action."""
     return [[*observation, {"role": "assistant", "content": text}]], Action(text=text)
 
 
@@ -26,21 +25,13 @@ class Script(msgspec.Struct, frozen=True):
 
 
 class ScriptedAgent:
-    """Agent that plays the actions of a script in order.
-
-    Args:
-        script: the actions.
-    """
-
     tracer: Any = None
 
     def __init__(self, *, script: Script) -> None:
-        """Create an agent that starts with the first action of the script."""
         self._actions = script.actions
         self._next = 0
 
     def init_after_reset(self) -> None:
-        """Start with the first action of the script."""
         self._next = 0
 
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:

@@ -19,13 +19,11 @@ FIRST_LOOK = 32
 
 
 def planned_looks(n_max: int) -> list[int]:
-    """Return the numbers of episodes after which the interval is looked at; the last one is ``n_max``."""
     looks = [FIRST_LOOK << i for i in range(n_max.bit_length()) if FIRST_LOOK << i < n_max]
     return [*looks, n_max]
 
 
 def is_narrow(successes: int, n: int, width: float) -> bool:
-    """Return whether the interval of a success rate, from 0 to 1, is at most as wide as requested."""
     low, high = wilson_interval(successes, n)
     return high - low <= width
 
@@ -39,11 +37,7 @@ def first_part(spec: BatchSpec, width: float) -> BatchSpec:
 def next_part(spec: BatchSpec, successes: int, n: int, budget: Budget | None) -> BatchSpec | None:
     """Return the part that follows a completed one; None if the interval is narrow enough, or nothing is left.
 
-    Args:
-        spec: the completed part.
-        successes: successful episodes of all parts so far.
-        n: scored episodes of all parts so far.
-        budget: what is left of the part's budget.
+    ``successes`` and ``n``, the scored episodes, are those of all parts so far; ``budget`` is what the part has left.
     """
     if (adaptive := spec.adaptive) is None or is_narrow(successes, n, adaptive.width) or is_used_up(budget):
         return None
@@ -56,7 +50,6 @@ def next_part(spec: BatchSpec, successes: int, n: int, budget: Budget | None) ->
 
 
 def budget_left(budget: Budget | None, cost: float, n_tokens: int) -> Budget | None:
-    """Return what is left of a budget after a cost and a number of tokens."""
     if budget is None:
         return None
     return msgspec.structs.replace(
@@ -67,5 +60,4 @@ def budget_left(budget: Budget | None, cost: float, n_tokens: int) -> Budget | N
 
 
 def is_used_up(budget: Budget | None) -> bool:
-    """Return whether nothing is left of a budget."""
     return budget is not None and any(left is not None and left <= 0 for left in (budget.cost, budget.tokens))

@@ -48,11 +48,8 @@ class Batch:
     """Plays one batch to its end; commands may come from any thread or a signal handler.
 
     Args:
-        batch: the batch at its placement.
-        workspace: the state directory that stores the episodes.
         observers: called with every event and progress item; each runs on its own thread unless it is inline.
         on_record: called with every finished episode after it is stored, on the thread that called ``run``.
-        batch_id: id of the batch; None creates a new id.
         battery_id: id of the battery that the batch belongs to; None: the batch was started alone.
         earlier_episodes: stored episodes of this batch from an earlier run; finished episodes are not played again.
         grace_s: seconds that an episode may exceed its time limit, or take to end after its task was cancelled, before
@@ -129,7 +126,6 @@ class Batch:
 
     @property
     def episode_ids(self) -> set[str]:
-        """Ids of the running episodes, and of those that were put back."""
         return set(self._running) | self._queue.put_back_ids
 
     def accepts(self, name: CommandName, episode_id: str) -> bool:
@@ -139,12 +135,10 @@ class Batch:
 
     @property
     def paused(self) -> bool:
-        """Whether the episodes are paused."""
         return self._playing.is_paused
 
     @property
     def waiting(self) -> Waiting | None:
-        """The wait for the environment server, if it is gone."""
         return self._wait.waiting
 
     def command(self, name: CommandName, episode_id: str | None = None) -> None:
@@ -203,7 +197,6 @@ class Batch:
         episode.start(paused=self.paused)
 
     def _wait_for_slots(self, slots: SlotTable) -> None:
-        """Wait for a finished episode, a command, a new slot or the next deadline, and act on it."""
         remaining_s = min(1.0, self._wait.remaining_s, *(each.remaining_s() for each in self._running.values()))
         try:
             item = self._inbox.get(timeout=max(0.01, remaining_s))
@@ -286,7 +279,6 @@ class Batch:
             self._emit_progress()
 
     def _update_wait(self) -> None:
-        """Report the seconds left of a wait; interrupt the batch when the server did not come back in time."""
         if self._wait.tick():
             self._emit_progress()
         if (expiry := self._wait.expiry) is not None:
@@ -307,7 +299,6 @@ class Batch:
         self._record_result(episode)
 
     def _abandon_overdue(self) -> None:
-        """Abandon slots whose episodes exceed the deadline or ignore a cancellation."""
         for episode in [episode for episode in self._running.values() if episode.is_overdue()]:
             del self._running[episode.header.episode_id]
             if episode.feed.started_s is None:

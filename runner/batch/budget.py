@@ -32,7 +32,6 @@ class BudgetWatch:
     """
 
     def __init__(self, budget: Budget | None, currency: str = "") -> None:
-        """Start with nothing used; ``currency`` is that of the cost."""
         self._budget = budget or Budget()
         self._currency = currency
         self._cost = 0.0

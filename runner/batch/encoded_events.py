@@ -42,15 +42,10 @@ _DETAILS = msgspec.json.Decoder(dict[str, Any])
 class EncodedEvents:
     """Turns the encoded parts of one episode into items for observers, and into spans for the trace.
 
-    One thread adds the parts; the items are decoded on the threads of the observers.
-
-    Args:
-        header: the episode.
-        log: its parts; each is in it before it is added here.
+    One thread adds the parts, each after it is in ``log``; the items are decoded on the threads of the observers.
     """
 
     def __init__(self, header: EpisodeHeader, log: EncodedLog) -> None:
-        """Start without parts."""
         self._header = header
         self._log = log
         self._played: list[LazyItem] = []
@@ -69,14 +64,13 @@ class EncodedEvents:
         self._unemitted.append(reset.traces)
 
     def add_step(self, step: EncodedStep) -> list[LazyItem]:
-        """Add a finished step; return the items of the step and of its spans."""
         played = LazyItem(TimestepPlayed, partial(self._decode_step, step))
         self._played.append(played)
         self._next_seq = step.seq + 1
         return [played, *self._closed(step.traces, step.at, after=step.seq)]
 
     def add_end(self, end: EncodedEnd) -> list[LazyItem]:
-        """Add the end of the episode; return the items of its last spans and of the end, in this order."""
+        """Return the items of its last spans and of the end, in this order."""
         return [*self._closed(end.traces, end.at, before=end.seq), self._end_item(end)]
 
     def add_abandoned(self, record: EpisodeRecord) -> LazyItem:
@@ -165,11 +159,6 @@ class EncodedEvents:
 
 
 def decode_traces(parts: Sequence[EncodedTraces]) -> TraceDelta:
-    """Return the spans and flows of parts of an episode.
-
-    Raises:
-        msgspec.MsgspecError: they are not valid.
-    """
     spans = [span for part in parts for span in _SPANS.decode(part.spans)]
     return TraceDelta(spans, [flow for part in parts for flow in _FLOWS.decode(part.flows)])
 

@@ -29,14 +29,9 @@ class EpisodeFeed:
     """The sink of one episode; its slot calls the ``on_…`` methods, the thread of the batch the others.
 
     Args:
-        header: the episode.
         recorder: records the episode; its errors become ``problems`` and are not raised in the episode.
-        publish: receives the events for the observers.
-        trace_file: receives the spans and flows of the episode.
-        track: name of its track there.
         on_free: called when the slot is done with the episode, with the exception that ended it or its worker, if any.
         on_played: called before that if the slot may play its next episode while this one is stored.
-        now: a monotonic clock in seconds.
         can_put_back: whether the episode may start again later if its server is gone before the reset is complete.
         was_started: whether observers know the episode from an earlier start.
         spare: files and memory that are released as soon as the episode runs out of them.
@@ -45,7 +40,6 @@ class EpisodeFeed:
         problems: errors of the recorder, and the exception that ended the episode outside its agent and environment.
         gone: the error that ended the episode, if its server was gone.
         shortage: what the episode or its recorder ran out of, if anything.
-        started_s: time of the start; None before it.
     """
 
     def __init__(
@@ -63,7 +57,6 @@ class EpisodeFeed:
         was_started: bool = False,
         spare: SpareResources | None = None,
     ) -> None:
-        """Start without events."""
         self.recorder = recorder
         self.problems: list[BaseException] = []
         self.gone: ServerGone | None = None
@@ -88,7 +81,6 @@ class EpisodeFeed:
         self.recorder.traces = traces
 
     def on_event(self, event: EpisodeEvent) -> None:
-        """Record and publish an event."""
         is_start = isinstance(event, EpisodeStarted)
         if is_start:
             self.started_s = self._now()
@@ -100,14 +92,12 @@ class EpisodeFeed:
             self._publish_all([event])
 
     def on_reset(self, reset: EncodedReset) -> None:
-        """Record the result of the reset."""
         with catch_foreign(self.note_problem):
             self.recorder.on_reset(reset)
         self._events.add_reset(reset)
         self._note_journal_error()
 
     def on_step(self, step: EncodedStep) -> None:
-        """Record a step, and publish it."""
         with catch_foreign(self.note_problem):
             self.recorder.on_step(step)
         self._note_journal_error()
@@ -121,7 +111,6 @@ class EpisodeFeed:
             self._deliver(end)
 
     def on_error(self, exc: BaseException) -> None:
-        """Take note of the error that ends the episode."""
         self._note_shortage(exc)
         self.gone = exc if isinstance(exc, ServerGone) and self.shortage is None else None
 
@@ -131,19 +120,16 @@ class EpisodeFeed:
             self._on_played()
 
     def on_done(self, problem: BaseException | None) -> None:
-        """Write the trace, and report that the slot is done with the episode."""
         if not self._abandoned or self.recorder.traces is not None:
             self._flush_trace()
         self._on_free(problem)
 
     def note_problem(self, exc: BaseException) -> None:
-        """Add an error to ``problems``."""
         self.problems.append(exc)
         self._note_shortage(exc)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the episode has ended, or was abandoned."""
         return self.recorder.record is not None
 
     @property
@@ -228,5 +214,4 @@ class EpisodeFeed:
 
 
 def lost_error(lost: WorkerLost) -> ErrorInfo:
-    """Return the error of an episode whose worker was lost."""
     return ErrorInfo("worker_lost", str(lost), "")

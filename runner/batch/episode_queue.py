@@ -19,7 +19,6 @@ class EpisodeQueue:
     """
 
     def __init__(self, planned: Iterable[PlannedEpisode]) -> None:
-        """Start with these episodes."""
         self._planned = deque(planned)
         self._alone: deque[PlannedEpisode] = deque()
         self._put_back: dict[PlannedEpisode, RunningEpisode] = {}
@@ -30,7 +29,6 @@ class EpisodeQueue:
 
     @property
     def n_alone(self) -> int:
-        """Number of episodes for ``pop_alone``."""
         return len(self._alone)
 
     @property
@@ -40,17 +38,14 @@ class EpisodeQueue:
 
     @property
     def can_start(self) -> bool:
-        """Whether ``pop`` has an episode to return."""
         return bool(self._planned)
 
     def pop(self) -> tuple[PlannedEpisode, RunningEpisode | None]:
-        """Remove and return the next episode, with its earlier start if it was put back."""
         planned = self._planned.popleft()
         self._returned.discard(planned)
         return planned, self._put_back.pop(planned, None)
 
     def pop_alone(self) -> PlannedEpisode:
-        """Remove and return the next episode that is played on a worker without other episodes."""
         return self._alone.popleft()
 
     def add(self, planned: PlannedEpisode, *, alone: bool = False) -> None:
@@ -83,7 +78,6 @@ class EpisodeQueue:
         return removed[::-1]
 
     def remove(self, episode_id: str) -> RunningEpisode | None:
-        """Remove the episode with this id and return it, if it was put back."""
         for planned, episode in self._put_back.items():
             if episode.header.episode_id == episode_id:
                 del self._put_back[planned]
@@ -94,7 +88,6 @@ class EpisodeQueue:
         return None
 
     def clear(self) -> list[RunningEpisode]:
-        """Remove all episodes; return those that were put back."""
         episodes = list(self._put_back.values())
         self._planned.clear()
         self._alone.clear()

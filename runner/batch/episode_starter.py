@@ -26,15 +26,7 @@ MAX_PUT_BACKS = 3
 class EpisodeStarter:
     """Prepares the episodes of one batch.
 
-    Args:
-        batch: the batch at its placement.
-        workspace: stores the episodes.
-        batch_id: id of the batch.
-        battery_id: id of its battery, if any.
-        publish: receives the events for the observers.
-        on_done: receives the end of each episode, and that it was played, on any thread.
-        grace_s: see ``Batch``.
-        step_grace_s: see ``Batch``.
+    ``on_done`` receives the end of each episode, and that it was played, on any thread.
     """
 
     def __init__(
@@ -50,7 +42,6 @@ class EpisodeStarter:
         grace_s: float,
         step_grace_s: float,
     ) -> None:
-        """Read the versions of the installed packages."""
         self._spec = batch.spec
         self._workspace = workspace
         self._placement = batch.placement
@@ -64,11 +55,9 @@ class EpisodeStarter:
         self._spare = SpareResources(0)
 
     def reserve(self) -> None:
-        """Keep files and memory spare, so that the episodes can be stored if they run out."""
         self._spare = SpareResources(SPARE_FILES, SPARE_BYTES)
 
     def close(self) -> None:
-        """Give up the spare files and memory, and write the rows of the index that wait."""
         self._spare.release()
         self._workspace.index.write_waiting()
 
@@ -77,11 +66,8 @@ class EpisodeStarter:
     ) -> RunningEpisode:
         """Return an episode that is about to start.
 
-        Args:
-            slot: plays the episode.
-            planned: its plan.
-            earlier: its earlier start, if it was put back; the episode keeps the id.
-            can_wait: whether the batch waits for a server that is gone.
+        ``earlier`` is its earlier start if it was put back; the episode keeps the id. ``can_wait``: whether the batch
+        waits for a server that is gone.
         """
         header, n_put_backs, clock = self._header(planned, slot), 0, self._workspace.clock
         if earlier is not None:

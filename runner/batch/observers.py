@@ -25,7 +25,6 @@ BATCHING_INTERVAL_S = 0.05
 
 
 def wants_all(kind: type[Item]) -> bool:
-    """Return True, for an observer of all kinds of items."""
     return True
 
 
@@ -33,7 +32,6 @@ class SelectiveObserver(msgspec.Struct, frozen=True):
     """An observer of some kinds of items; the others are neither decoded nor delivered for it.
 
     Attributes:
-        observe: receives the items.
         wants: returns whether it wants a kind of items now; called at each item, on any thread.
         is_brief: whether the end of an episode of another process needs no texts of its steps; then the decoded steps
             are not kept until that end.
@@ -47,7 +45,6 @@ class SelectiveObserver(msgspec.Struct, frozen=True):
     is_inline: bool = False
 
     def __call__(self, item: Item | LazyItem) -> None:
-        """Decode an item if necessary, and pass it on."""
         if isinstance(item, LazyItem):
             item = item.get_brief() if self.is_brief else item.get()
         self.observe(item)
@@ -57,7 +54,6 @@ class LazyItem:
     """An item that is decoded when an observer takes it.
 
     Args:
-        kind: class of the item.
         decode: returns the item; called once, on the thread of an observer.
         decode_brief: returns the item for an ``is_brief`` observer; ``decode`` if None.
     """
@@ -65,7 +61,6 @@ class LazyItem:
     def __init__(
         self, kind: type[Item], decode: Callable[[], Item], decode_brief: Callable[[], Item] | None = None
     ) -> None:
-        """Keep the functions."""
         self.kind = kind
         self._decode = decode
         self._decode_brief = decode_brief
@@ -73,7 +68,6 @@ class LazyItem:
         self._lock = threading.Lock()
 
     def get(self) -> Item:
-        """Return the item, and keep it; raises the exceptions of ``decode``."""
         with self._lock:
             if self._item is None:
                 self._item = self._decode()
@@ -137,7 +131,6 @@ class ObserverHub:
     """
 
     def __init__(self, observers: Iterable[Observer | SelectiveObserver] = (), *, capacity: int = 10_000) -> None:
-        """Start one thread per observer that needs one."""
         self._inline: list[SelectiveObserver] = []
         self._threads: list[_ObserverThread] = []
         for observer in observers:
@@ -150,11 +143,9 @@ class ObserverHub:
 
     @property
     def dropped(self) -> int:
-        """Total number of items dropped from the full queues of slow observers."""
         return sum(thread.dropped for thread in self._threads)
 
     def watches(self, kind: type[Item]) -> bool:
-        """Return whether an observer wants this kind of items now."""
         return any(each.wants(kind) for each in self._inline) or any(each.wants(kind) for each in self._threads)
 
     def emit(self, item: Item | LazyItem) -> None:

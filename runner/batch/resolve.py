@@ -35,10 +35,8 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     A start request of the control bus has the same names, so that it is converted.
 
     Attributes:
-        env: name of the environment.
         seed, task_index, script: see ``BatchSpec``.
         tasks: the tasks, in their order, in place of ``repeat`` consecutive ones from ``task_index``.
-        max_duration_sec: maximum seconds of one episode.
         allow_longer: whether ``max_rounds`` and ``max_duration_sec`` may exceed the profile's values.
     """
 
@@ -91,10 +89,6 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         spec: the batch with registered names; once it is placed, with the rules of its placement.
-        setup: what a process needs to play its episodes.
-        entry: the profile's entry of the environment, if any.
-        wait_s: seconds that the batch waits for a server that goes away.
-        ray: the profile's Ray cluster.
         env_files: files that one episode's environment opens, apart from the connection to its server.
         placement: where the environment runs; see ``place_batch``.
         lowered: a text that names the concurrency that was lowered to fit the open files; None if none was.
@@ -113,7 +107,6 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warning(self) -> str | None:
-        """What differs from the request, for people; None if nothing does."""
         return "; ".join(filter(None, (self.lowered, self.unpriced))) or None
 
     def placed(self, placement: Placement) -> ResolvedBatch:
@@ -264,10 +257,6 @@ def place_batch(batch: ResolvedBatch, own_files: int) -> ResolvedBatch:
 
     Its server is probed for at most two seconds.
 
-    Args:
-        batch: the batch.
-        own_files: see ``fit_concurrency``.
-
     Raises:
         ConfigError: the required server is not available, the environment's data cannot be used, or the limit of open
             files allows no episode.
@@ -277,6 +266,5 @@ def place_batch(batch: ResolvedBatch, own_files: int) -> ResolvedBatch:
 
 
 def fit_batch(batch: ResolvedBatch, own_files: int) -> ResolvedBatch:
-    """Return a batch with the concurrency that fits the open files; see ``fit_concurrency`` for its error."""
     spec, lowered = fit_concurrency(batch.spec, own_files, batch.env_files)
     return msgspec.structs.replace(batch, spec=spec, lowered=lowered)

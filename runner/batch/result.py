@@ -41,7 +41,6 @@ class UnstoredEpisode(msgspec.Struct, frozen=True):
     """An ended episode that could not be stored.
 
     Attributes:
-        record: the episode; without its texts, schemas and traces unless it was abandoned.
         content: the episode as ``EpisodeStore.save`` writes it.
         end: the event that observers receive once the episode is stored; None if it was abandoned.
     """
@@ -69,7 +68,6 @@ class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_left(self) -> bool:
-        """Whether the task is played again when the batch is resumed."""
         return is_left(self.outcome, self.error_type)
 
 
@@ -82,7 +80,6 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         n_rated: number of episodes with an outcome outside ``UNRATED`` that are not unscored.
         n_unscored: number of episodes that their evaluation leaves unscored, because idle play can succeed.
-        n_errors: number of episodes that ended with an error.
         success_interval: 95% Wilson score interval of ``success_rate``.
         tokens: token counts, summed over all episodes, and over those that were lost or interrupted and played again.
         cost: cost of the same, or None if no cost is known.
@@ -118,12 +115,9 @@ class BatchResult(Totals, frozen=True, kw_only=True):
     """The result of a batch.
 
     Attributes:
-        model: the model that was requested.
         models: the models that answered, see ``EpisodeCompleted``.
         by_models: the totals by the models that answered; one without an episode if none has finished.
-        limits: see ``Limits.label``.
         baseline: whether the agent uses no model.
-        currency: currency of ``cost``, or None if it is not known.
         problems: messages of the errors that occurred while episodes were stored.
         interruption: why the batch was interrupted, if its environment server was gone for too long, files, memory or
             threads ran out, workers were lost, or its budget is used up.
@@ -154,7 +148,6 @@ class BatchResult(Totals, frozen=True, kw_only=True):
 
     @property
     def has_errors(self) -> bool:
-        """Whether any episode ended with an error or could not be stored."""
         return bool(self.problems) or self.n_errors > 0
 
 
@@ -218,7 +211,6 @@ class BatchStats:
     """Totals of the finished episodes of a batch; rates and means exclude ``UNRATED`` and unscored episodes."""
 
     def __init__(self) -> None:
-        """Start with no episodes."""
         self.episodes: list[EpisodeSummary] = []
         self.problems: list[str] = []
         self.n_unstored = 0
@@ -230,14 +222,12 @@ class BatchStats:
         self._n_lost = 0
 
     def add(self, record: EpisodeRecord) -> None:
-        """Add a finished episode."""
         self.episodes.append(_summary(record))
         self.add_answers(record)
         for sums in self._sums(record):
             sums.add(record)
 
     def add_stored(self, stored: Iterable[EpisodeRecord], finished: Iterable[EpisodeRecord]) -> None:
-        """Add the finished episodes among the stored ones, and the answers of the others."""
         finished_ids = set[str]()
         for record in finished:
             finished_ids.add(record.episode_id)
@@ -247,7 +237,7 @@ class BatchStats:
                 self.add_answers(record)
 
     def add_answers(self, record: EpisodeRecord) -> None:
-        """Add the model answers of an episode, with their tokens and cost; its task may be played again."""
+        """Its task may be played again."""
         if record.cost is not None:
             self._currency = self._currency or record.currency
         for sums in self._sums(record):
@@ -257,7 +247,6 @@ class BatchStats:
         return self._all, self._by_models.setdefault(join_models(record.model, record.models), _Sums())
 
     def add_worker(self, change: WorkerState) -> bool:
-        """Count the new state of a worker process; return whether this changes ``workers``."""
         before = self.workers
         if change.state != "lost":
             self._workers[change.id] = change.state
@@ -267,7 +256,6 @@ class BatchStats:
 
     @property
     def workers(self) -> WorkerCounts | None:
-        """Numbers of worker processes, or None if there was none."""
         if not self._workers and not self._n_lost:
             return None
         n_starting = sum(state == "starting" for state in self._workers.values())
@@ -275,7 +263,6 @@ class BatchStats:
 
     @property
     def n_errors(self) -> int:
-        """Number of episodes that ended with an error."""
         return self._all.outcomes[Outcome.ERROR]
 
     def progress(
@@ -291,7 +278,6 @@ class BatchStats:
         interrupted: bool = False,
         interruption: str | None = None,
     ) -> BatchProgress:
-        """Return the progress of the batch; see ``BatchProgress`` for the arguments."""
         return BatchProgress(
             at=at,
             batch_id=batch_id,
@@ -322,7 +308,6 @@ class BatchStats:
         data_label: str,
         duration_s: float,
     ) -> BatchResult:
-        """Return the batch result for the episodes that were added."""
         by_models = {models: sums for models, sums in self._by_models.items() if sums.outcomes}
         by_models = by_models or {spec.model: self._all}
         answered = [name for models in by_models for name in split_models(models)]

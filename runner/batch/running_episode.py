@@ -38,7 +38,6 @@ class EpisodeCommand(msgspec.Struct, frozen=True):
 
     @property
     def end_outcome(self) -> Outcome | None:
-        """Outcome of an episode that this command ends; None if the command does not end episodes."""
         if self.name in ("cancel", "abort"):
             return Outcome.CANCELLED
         return Outcome.INTERRUPTED if self.name == "interrupt" else None
@@ -63,13 +62,11 @@ class RunningEpisode(msgspec.Struct):
     """An episode that a slot plays.
 
     Attributes:
-        feed: records and publishes what the slot reports.
         deadline_s: seconds since the start, without pauses, after which the slot is abandoned.
         grace_s: seconds that a cancelled episode has to end after its asyncio task was cancelled.
         step_grace_s: seconds that a cancelled episode has to finish its step before its asyncio task is cancelled.
         n_put_backs: number of times that this episode was put back, because its server was gone before the reset was
             complete.
-        control: sends commands to the episode.
         is_played: whether its slot may play the next episode, while this one is stored.
     """
 
@@ -92,17 +89,14 @@ class RunningEpisode(msgspec.Struct):
         self._created_s = self.clock.monotonic()
 
     def start(self, *, paused: bool) -> None:
-        """Let the slot play the episode."""
         self.control = self.slot.play(self.header, self.feed, paused=paused)
 
     @property
     def planned(self) -> PlannedEpisode:
-        """The plan of the episode."""
         header = self.header
         return PlannedEpisode(task_index=header.task_index, attempt=header.attempt, seed=header.seed or 0)
 
     def apply(self, command: EpisodeCommand) -> None:
-        """Apply a command to the episode."""
         if (outcome := command.end_outcome) is not None:
             self.control.cancel(outcome)
             self._cancelled_at = self._cancelled_at or self.clock.monotonic()
@@ -190,7 +184,6 @@ class RunningEpisodes(dict[str, RunningEpisode]):
 
     @property
     def n_playing(self) -> int:
-        """Number of episodes that occupy a slot."""
         return sum(not episode.is_played for episode in self.values())
 
     def free_slot(self, played: EpisodePlayed) -> bool:

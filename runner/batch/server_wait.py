@@ -68,7 +68,6 @@ class ServerWatch:
     def __init__(
         self, env: str, address: ServerAddress, on_checked: Callable[[ServerChecked], object], interval_s: float
     ) -> None:
-        """Start the thread; ``on_checked`` is called on it."""
         self._env = env
         self._address = address
         self._on_checked = on_checked
@@ -77,7 +76,7 @@ class ServerWatch:
         threading.Thread(target=self._run, name="server watch", daemon=True).start()
 
     def close(self) -> None:
-        """End the thread after its current check, without waiting for it."""
+        """Returns without waiting for the current check."""
         self._closed.set()
 
     def _run(self) -> None:
@@ -97,12 +96,9 @@ class ServerWait:
     starts may reply with errors first, and another program may have taken its port.
 
     Args:
-        batch_id: id of the batch, for the log.
-        env: the environment of the batch.
         placement: where the batch runs; a wait is possible only on a server, with ``wait_s`` above 0.
         clock: measures the seconds left.
         on_checked: called with the result of each health check, on another thread.
-        interval_s: seconds between two health checks.
     """
 
     def __init__(
@@ -114,7 +110,6 @@ class ServerWait:
         on_checked: Callable[[ServerChecked], object],
         interval_s: float = CHECK_INTERVAL_S,
     ) -> None:
-        """Prepare the wait; ``begin`` starts it."""
         self._subject = f"batch {batch_id}: the server of {env}"
         self._env = env
         self._placement = placement
@@ -130,7 +125,6 @@ class ServerWait:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the batch runs on a server that it would wait for."""
         return self._placement.address is not None and self._placement.wait_s > 0
 
     @property
@@ -161,7 +155,6 @@ class ServerWait:
         self.set_paused(paused)
 
     def set_paused(self, paused: bool) -> None:
-        """Stop or continue the time of a wait."""
         if paused and self._watch is not None and self._frozen_s is None:
             self._frozen_s = self.remaining_s
         elif not paused and self._frozen_s is not None:
@@ -198,7 +191,6 @@ class ServerWait:
         return True
 
     def close(self) -> None:
-        """End the wait, if there is one."""
         if self._watch is not None:
             self._watch.close()
         self._watch = self._frozen_s = self._reported_s = self.waiting = None
@@ -207,7 +199,6 @@ class ServerWait:
         return float(max(0, math.ceil(self.remaining_s if self._frozen_s is None else self._frozen_s)))
 
     def _problem(self, state: ServerState) -> str | None:
-        """Return why the batch cannot be played on the server; None if it can be."""
         if not state.usable:
             return state.cause or "it is not usable"
         now, before = http_placement(state), self._placement

@@ -23,20 +23,14 @@ MAX_SHARED_LOSSES = 2
 
 
 class SlotReady(msgspec.Struct, frozen=True):
-    """Message from a pool to its batch: a slot has become usable."""
-
     slot: Slot
 
 
 class SlotTable:
     """Keeps as many slots as the batch needs, at most its concurrency; only the thread of the batch calls its methods.
 
-    Args:
-        pool: starts the slots.
-        batch_id: id of the batch, for the log.
-        concurrency: maximum number of slots.
-        on_change: receives the slots that become usable later, for ``add_late``, and the states of worker processes,
-            on any thread.
+    ``on_change`` receives, on any thread, the slots that become usable later, for ``add_late``, and the states of
+    worker processes.
     """
 
     def __init__(
@@ -46,7 +40,6 @@ class SlotTable:
         concurrency: int,
         on_change: Callable[[SlotReady | WorkerChange], object],
     ) -> None:
-        """Open the pool."""
         self._pool = pool
         self._batch_id = batch_id
         self._limit = concurrency
@@ -60,12 +53,7 @@ class SlotTable:
     def fill(self, waiting: EpisodeQueue, n_playing: int) -> str | None:
         """Start slots, so that there are as many as episodes that are playing or waiting.
 
-        Args:
-            waiting: episodes that are waiting.
-            n_playing: number of slots that are playing.
-
-        Returns:
-            Why the batch cannot continue: no slot could be started, or a lost one could not be replaced; else None.
+        Return why the batch cannot continue: no slot could be started, or a lost one could not be replaced; else None.
         """
         self._idle = [slot for slot in self._idle if slot.usable]
         n_episodes = len(waiting) - waiting.n_alone + n_playing
@@ -84,14 +72,12 @@ class SlotTable:
         return text if len(started) < at_least else None
 
     def add(self, slot: Slot) -> None:
-        """Add a slot whose episode has ended."""
         if slot.usable:
             (self._idle_alone if slot in self._alone else self._idle).append(slot)
         else:
             self._alone.discard(slot)
 
     def add_late(self, slot: Slot) -> None:
-        """Add a slot that has become usable."""
         self._n_late -= 1
         self.add(slot)
 
@@ -116,7 +102,6 @@ class SlotTable:
         return slot
 
     def close(self) -> None:
-        """End all slots, and their workers."""
         for slot in (*self._idle, *self._idle_alone):
             slot.close()
         self._pool.close()
@@ -137,7 +122,6 @@ class LostEpisodes:
     """
 
     def __init__(self, spec: BatchSpec) -> None:
-        """Start without losses."""
         self._replays = spec.lost_episodes == "replay"
         self._n_alone: Counter[PlannedEpisode] = Counter()
         self._n_shared: Counter[PlannedEpisode] = Counter()
@@ -156,12 +140,10 @@ class LostEpisodes:
         return starts_again
 
     def plays_alone(self, planned: PlannedEpisode) -> bool:
-        """Return whether the episode is played on a worker without other episodes."""
         return self._n_shared[planned] >= MAX_SHARED_LOSSES
 
     @property
     def interruption(self) -> str | None:
-        """Why the batch is not complete: episodes stay interrupted; None if there are none."""
         if not self._n_left:
             return None
         episodes = "1 episode was" if self._n_left == 1 else f"{self._n_left} episodes were"

@@ -47,9 +47,7 @@ WORKER_FILES: Final = 16
 def slot_files(spec: BatchSpec, env_files: int = 0) -> int:
     """Return the number of files that one episode of a batch keeps open, in all processes.
 
-    Args:
-        spec: the batch.
-        env_files: files that its environment opens, apart from the connection to its server.
+    ``env_files`` are those that its environment opens, apart from the connection to its server.
     """
     return SLOT_FILES + (0 if spec.model is None else MODEL_FILES) + env_files
 
@@ -58,9 +56,7 @@ def fit_concurrency(spec: BatchSpec, own_files: int, env_files: int = 0) -> tupl
     """Lower the concurrency of a batch to what the limit of open files allows.
 
     Args:
-        spec: the batch.
         own_files: open files of the process without its episodes, ``RUN_FILES`` or ``NODE_FILES``.
-        env_files: see ``slot_files``.
 
     Returns:
         The batch, and a text that names what was lowered; None if nothing was.
@@ -80,7 +76,6 @@ def fit_concurrency(spec: BatchSpec, own_files: int, env_files: int = 0) -> tupl
 
 
 def _bounds(spec: BatchSpec, own_files: int, per_episode: int, limit: int) -> list[tuple[int, str]]:
-    """Return how many episodes at a time each kind of process allows, and what they need."""
     n_planned, workers = min(spec.concurrency, spec.n_planned), spec.chosen_workers
     if workers == "ray" or not workers:
         return [_bound("the process", own_files, per_episode, limit)]

@@ -25,7 +25,6 @@ class Adaptive(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         width: width of the interval of the success rate that ends them.
-        task_index: the first task of the first part.
         repeat: maximum number of tasks of all parts.
     """
 
@@ -38,11 +37,9 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one batch: play each task from ``task_index`` to ``task_index + repeat - 1`` ``attempts`` times.
 
     Attributes:
-        model: name of the LLM; None if the agent uses no model (see ``resolve_batch``).
         seed: random seed of the agent; attempt k of a task, counted from 0, uses ``seed + k``.
         script: actions of the ``scripted`` agent; None for other agents.
         instruction: what the agent ``agentgym`` begins with, read when the batch is accepted; None for other agents.
-        lost_episodes: whether an episode whose worker was lost is played again, or stays interrupted.
         workers: where the episodes run; None: in this process one at a time, else in local processes.
         budget: what the batch may use up each time it is started or resumed; None: no limit.
         tasks: the ``repeat`` tasks in their order, beginning with ``task_index``; None: consecutive ones from there.
@@ -72,11 +69,9 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def n_planned(self) -> int:
-        """Number of episodes in the batch."""
         return self.repeat * self.attempts if self.chosen is None else len(self.chosen)
 
     def plan(self) -> list[PlannedEpisode]:
-        """Return the episodes of the batch, ordered by task."""
         tasks = range(self.task_index, self.task_index + self.repeat) if self.tasks is None else self.tasks
         every = ((task, attempt) for task in tasks for attempt in range(self.attempts))
         return [
@@ -124,13 +119,10 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedEpisode(msgspec.Struct, frozen=True, kw_only=True):
-    """One episode that a batch has yet to start: its task, attempt and seed."""
-
     task_index: int
     attempt: int
     seed: int
 
 
 def _shown(number: int) -> str:
-    """Return a number of any size in a form for messages."""
     return str(number) if abs(number) < 10**30 else f"a number of {number.bit_length()} bits"

@@ -23,10 +23,7 @@ class Workspace:
 
     Args:
         data_dir: absolute path of the state directory; created with mode 0700 if needed.
-        node: name of the node, written to stored episodes.
-        profile: id of the profile, written to stored episodes.
         clock: source of all times in stored episodes; by default the clock of this machine.
-        boot: id of this process; by default a new one.
         is_owner: whether no node of another process uses the directory, see ``open_index``.
         reconcile: whether to synchronize the index now, which takes minutes for many new files.
 
@@ -45,11 +42,6 @@ class Workspace:
         is_owner: bool = False,
         reconcile: bool = True,
     ) -> None:
-        """Open or create the directory.
-
-        Raises:
-            StoreError: if the directory cannot be created or written.
-        """
         self.data_dir = data_dir
         self.node = node
         self.profile = profile
@@ -62,12 +54,10 @@ class Workspace:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Version of each software component, as written to episode files."""
         return {"agentgym-console": __version__, "python": platform.python_version()}
 
     @contextmanager
     def playing(self, batch_id: str) -> Iterator[None]:
-        """Store the episodes of a batch that plays, and measure them."""
         measuring = nullcontext() if self.meter is None else self.meter.measuring()
         with measuring, self.store.playing(batch_id):
             yield
@@ -79,9 +69,7 @@ class Workspace:
         return int(count)
 
     def trace_file(self, batch_id: str) -> PerfettoFile:
-        """Return the trace file of a batch; the trace of each episode is appended to it."""
         return PerfettoFile(self.data_dir / "traces" / f"{batch_id}.pftrace", boot=self.boot)
 
     def close(self) -> None:
-        """Close the index."""
         self.index.close()

@@ -47,11 +47,9 @@ class BusAddress(msgspec.Struct, frozen=True):
     tls: TlsSettings | None = None
 
     def __repr__(self) -> str:
-        """Return the representation with secrets masked."""
         return f"BusAddress({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
-        """Return the fields that are set, with secrets masked."""
         try:
             fields: list[tuple[str, object]] = [("url", self.display_url)]
         except ConfigError:  # an unparsable URL may contain a secret anywhere
@@ -63,12 +61,10 @@ class BusAddress(msgspec.Struct, frozen=True):
 
     @property
     def servers(self) -> list[str]:
-        """Return one URL per server, without user information."""
         return [server for server, _ in _split(self.url)]
 
     @property
     def display_url(self) -> str:
-        """Return the URL without user information, for screens and logs."""
         return ",".join(self.servers)
 
     @property
@@ -117,11 +113,9 @@ class Credential(msgspec.Struct):
     password: str
 
     def __repr__(self) -> str:
-        """Return the representation with the password masked."""
         return f"Credential(user={self.user!r}, password={MASK!r})"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
-        """Return the fields without the password."""
         return [("user", self.user)]
 
 
@@ -143,11 +137,6 @@ def address_of_node(data_dir: Path) -> BusAddress | None:
 
 
 def read_credential(path: Path) -> Credential:
-    """Read the user and password of a node's broker.
-
-    Raises:
-        ConfigError: the file is missing, damaged or readable by others.
-    """
     try:
         return msgspec.json.decode(read_secret(path, "the broker's credential"), type=Credential)
     except (msgspec.MsgspecError, UnicodeError):
@@ -233,7 +222,6 @@ def egress_reader(profile: Profile) -> Callable[[], BusAddress | None]:
 
 
 def durable_names(nats: NatsSettings) -> DurableNames:
-    """Return the durable subjects of a profile."""
     return DurableNames(
         episode_completed=nats.episode_completed,
         eval_batch=nats.eval_batch,

@@ -10,16 +10,13 @@ class Backoff:
     """Exponential backoff from 0.1 s to ``max_s``, with jitter that spreads the retries of many clients."""
 
     def __init__(self, max_s: float) -> None:
-        """Create a backoff that starts at its shortest pause."""
         self._max_s = max_s
         self.reset()
 
     def reset(self) -> None:
-        """Return to the shortest pause."""
         self._next = 0.05
 
     def next(self) -> float:
-        """Return the next pause in seconds."""
         self._next = min(self._next * 2, self._max_s)
         return self._next * random.uniform(0.5, 1.0)
 
@@ -28,19 +25,16 @@ class SubjectBackoff:
     """Backoff per subject, so that a failing subject does not delay the others."""
 
     def __init__(self, max_s: float) -> None:
-        """Create the backoff with no paused subject."""
         self._max_s = max_s
         self._backoffs: dict[str, Backoff] = {}
         self._paused: dict[str, tuple[float, str]] = {}
 
     @property
     def subjects(self) -> list[str]:
-        """Return the subjects that are paused."""
         return list(self._paused)
 
     @property
     def cause(self) -> str | None:
-        """Return why one of the paused subjects is paused, None when no subject is paused."""
         return next((cause for _, cause in self._paused.values()), None)
 
     def pause(self, subject: str, cause: str) -> None:
@@ -49,15 +43,12 @@ class SubjectBackoff:
         self._paused[subject] = (time.monotonic() + pause_s, cause)
 
     def record_success(self, subject: str) -> None:
-        """Reset the backoff of a subject."""
         self._backoffs.pop(subject, None)
 
     def has_failed(self, subject: str) -> bool:
-        """Whether the last attempt at a subject failed."""
         return subject in self._backoffs
 
     def resume_due(self) -> bool:
-        """Resume the subjects whose pause has ended; returns whether there were any."""
         now = time.monotonic()
         due = [subject for subject, (until, _) in self._paused.items() if until <= now]
         for subject in due:
@@ -65,6 +56,5 @@ class SubjectBackoff:
         return bool(due)
 
     def clear(self) -> None:
-        """Resume all subjects and forget their failures."""
         self._backoffs.clear()
         self._paused.clear()

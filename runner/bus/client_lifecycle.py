@@ -29,9 +29,7 @@ class ClientLifecycle:
     """One client of the bus. Close and replace it when ``is_retired``: a closed nats-py client cannot be reused.
 
     Args:
-        address: the bus to connect to.
         on_state: called when a connection is lost or restored, and for each failed reconnect attempt.
-        on_retire: called when ``is_retired`` becomes True.
 
     Attributes:
         denied: errors about the subjects denied since the last connect; nats-py lowercases these subjects.
@@ -40,7 +38,6 @@ class ClientLifecycle:
     def __init__(
         self, address: BusAddress, on_state: Callable[[BusState], None], on_retire: Callable[[], None]
     ) -> None:
-        """Create an unconnected client."""
         self.client = HardenedNatsClient(tls_required=address.tls_required)
         self.is_retired = False
         self._address = address
@@ -89,7 +86,6 @@ class ClientLifecycle:
             logger.debug("closing a client: %s", exc)
 
     def retire(self) -> None:
-        """Mark the client for replacement."""
         if not self.is_retired:
             self.is_retired = True
             self._on_retire()

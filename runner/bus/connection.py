@@ -42,8 +42,6 @@ class NatsConnection:
     password, and when the bus address changes; ``generation`` then increases and subscriptions must be made again.
 
     Attributes:
-        address: current address of the bus.
-        state: current state.
         generation: number of clients connected so far.
         n_connects: number of connects and reconnects so far.
         last_loss: reason of the last disconnect, "" before the first one.
@@ -58,7 +56,6 @@ class NatsConnection:
         read_address: Callable[[], BusAddress | None] | None = None,
         timeout_s: float = 3.0,
     ) -> None:
-        """Create an unconnected connection; use ``open`` instead."""
         self.address = address
         self.state = BusState("connecting")
         self.generation = self.n_connects = 0
@@ -88,11 +85,9 @@ class NatsConnection:
         """Connect to a bus and stay connected.
 
         Args:
-            address: the bus.
             name: client name shown by the server.
             on_state: called in the event loop at each change of state.
             read_address: called before each attempt, for a bus that may move; returns its address, None if unchanged.
-            timeout_s: time limit of each attempt, in seconds.
             required: raise when the first attempt fails; otherwise retry in the background.
 
         Raises:
@@ -114,18 +109,13 @@ class NatsConnection:
 
     @property
     def client(self) -> Client:
-        """Return the current client.
-
-        Raises:
-            BusError: there has been no connection yet.
-        """
+        """Raises ``BusError`` while there has been no connection yet."""
         if self._lifecycle is None:
             raise BusError(self.state.kind or "other", self.state.reason or "not connected")
         return self._lifecycle.client
 
     @property
     def connected(self) -> bool:
-        """Whether the last known state is connected and responsive."""
         return self.state.status == "connected"
 
     def permission_error(self, subject: str) -> BusError | None:
@@ -133,7 +123,6 @@ class NatsConnection:
         return None if self._lifecycle is None else self._lifecycle.denied.get(subject.lower())
 
     async def wait_connected(self) -> None:
-        """Wait until the bus is connected and responsive."""
         while not self.connected:
             await self.wait_changed()
 
@@ -145,13 +134,11 @@ class NatsConnection:
         return self._changed.wait()
 
     async def __aenter__(self) -> Self:
-        """Return the open connection."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection."""
         await self.close()
 
     async def close(self) -> None:

@@ -30,7 +30,6 @@ class BusError(RunnerError):
     """
 
     def __init__(self, kind: BusErrorKind, message: str, *, subject: str = "") -> None:
-        """Create the error with its kind and subject."""
         super().__init__(message)
         self.kind = kind
         self.subject = subject
@@ -55,7 +54,6 @@ def bus_error(exc: BaseException, servers: str) -> BusError:
     """Classify an error of a connection.
 
     Args:
-        exc: error of the NATS client, the operating system or the TLS library.
         servers: server URLs for the message, without user information.
     """
     if isinstance(exc, BusError):

@@ -56,7 +56,6 @@ class HardenedNatsClient(Client):
     """
 
     def __init__(self, *, tls_required: bool) -> None:
-        """Create an unconnected client."""
         super().__init__()
         self._tls_required = tls_required
         self.disconnect_cause: Exception | None = None
@@ -101,7 +100,6 @@ class HardenedNatsClient(Client):
 
     @property
     def is_reading(self) -> bool:
-        """Whether the read loop is running."""
         return self._reading_task is not None and not self._reading_task.done()
 
 

@@ -17,12 +17,10 @@ class TokenBucket:
     """Permits ``burst`` events at once and ``per_s`` events per second in the long run."""
 
     def __init__(self, burst: float, per_s: float, now: float) -> None:
-        """Start with a full bucket at the time ``now``, in seconds."""
         self._burst, self._per_s = burst, per_s
         self._tokens, self._updated_at = burst, now
 
     def take(self, now: float) -> bool:
-        """Count one event at the time ``now`` and return True, or return False if it is one too many."""
         self._tokens = min(self._burst, self._tokens + max(0.0, now - self._updated_at) * self._per_s)
         self._updated_at = now
         if self._tokens < 1:
@@ -35,22 +33,17 @@ class ReplyBudget:
     """Permits replies to invalid requests: a few per sender, and a limited number for all senders together.
 
     The limit for all senders holds for requests that pretend to come from many senders.
-
-    Args:
-        monotonic: current time in seconds.
     """
 
     SENDER_BURST, SENDER_PER_S = 50, 10
     TOTAL_BURST, TOTAL_PER_S = 500, 100
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Start without senders."""
         self._monotonic = monotonic
         self._total = TokenBucket(self.TOTAL_BURST, self.TOTAL_PER_S, monotonic())
         self._senders: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def allows(self, sender: str) -> bool:
-        """Return whether the sender gets a reply to another invalid request, and count the reply."""
         now = self._monotonic()
         bucket = self._senders.pop(sender, None) or TokenBucket(self.SENDER_BURST, self.SENDER_PER_S, now)
         self._senders[sender] = bucket
@@ -60,22 +53,15 @@ class ReplyBudget:
 
 
 class FairQueue(Generic[_T]):
-    """Bounded queue that serves the senders in turn: one with many waiting requests does not delay the others.
-
-    Args:
-        max_per_sender: maximum number of waiting requests of one sender.
-        max_total: maximum number of waiting requests.
-    """
+    """Bounded queue that serves the senders in turn: one with many waiting requests does not delay the others."""
 
     def __init__(self, *, max_per_sender: int, max_total: int) -> None:
-        """Start empty."""
         self._max_per_sender = max_per_sender
         self._max_total = max_total
         self._waiting: OrderedDict[str, deque[_T]] = OrderedDict()
         self._n_waiting = 0
 
     def __len__(self) -> int:
-        """Return the number of waiting requests."""
         return self._n_waiting
 
     def add(self, sender: str, request: _T) -> _T | None:
@@ -91,11 +77,6 @@ class FairQueue(Generic[_T]):
         return self.pop() if self._n_waiting > self._max_total else None
 
     def pop(self) -> _T:
-        """Remove and return the oldest request of the sender whose turn it is.
-
-        Raises:
-            LookupError: if no request is waiting.
-        """
         sender, requests = next(iter(self._waiting.items()), ("", deque[_T]()))
         request = requests.popleft()
         self._n_waiting -= 1
@@ -106,15 +87,7 @@ class FairQueue(Generic[_T]):
 
 
 class LogThrottle:
-    """Counts events that are logged at most once per interval.
-
-    Args:
-        interval_s: seconds between two log lines.
-        monotonic: current time in seconds.
-    """
-
     def __init__(self, interval_s: float = 60.0, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Start without events."""
         self._interval_s = interval_s
         self._monotonic = monotonic
         self._n_events = 0

@@ -29,7 +29,6 @@ class RequestHandler(NamedTuple):
 
     Attributes:
         find_problem: returns why a request is invalid, or None; called in the event loop, so it takes microseconds.
-        reject: returns the reply to an invalid request; its problem is None if too many of its sender are waiting.
         handle: returns the reply to a valid request; called in a worker thread.
     """
 
@@ -42,12 +41,10 @@ class RequestServer:
     """Takes the requests of a subscription and answers them.
 
     Args:
-        handler: handles the requests; its exceptions are only logged.
         reserved: inboxes that never receive a reply, because the service publishes other messages there.
     """
 
     def __init__(self, handler: RequestHandler, reserved: Collection[str] = ()) -> None:
-        """Start without requests; ``run`` answers them."""
         self._handler = handler
         self._reserved = frozenset(reserved)
         self._waiting: FairQueue[Msg] = FairQueue(max_per_sender=MAX_WAITING_PER_SENDER, max_total=MAX_WAITING)
@@ -69,7 +66,6 @@ class RequestServer:
             self._arrived.set()
 
     async def run(self) -> None:
-        """Answer the waiting requests until cancelled."""
         while True:
             await self._arrived.wait()
             while self._waiting:

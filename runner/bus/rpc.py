@@ -40,10 +40,6 @@ async def send_request(
     A stream that keeps the subject acknowledges the request as well; this acknowledgement is not a reply.
 
     Args:
-        connection: the connection to the bus.
-        subject: the subject of the service.
-        payload: the request.
-        timeout_s: seconds to wait for the reply.
         repeat_s: seconds after which a request without a reply is sent again, because the bus may have lost it; None
             for a request that must not take effect twice.
 
@@ -115,10 +111,7 @@ async def serve(
     """Answer requests until cancelled, across all outages of the bus.
 
     Args:
-        subject: the subject to serve.
-        handler: handles the requests; its exceptions are only logged.
         read_address: returns the address of the bus; None ends the service immediately.
-        name: client name shown by the server.
         reserved: subjects on which the service publishes other messages; they never receive a reply.
         on_served: called each time the subscription is active on the server.
     """

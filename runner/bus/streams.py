@@ -37,7 +37,6 @@ _NOT_ENABLED = (None, 10039, 10076)
 
 
 def stream_configs(durable_subjects: Sequence[str], settings: StreamSettings = DEFAULT_STREAMS) -> list[StreamConfig]:
-    """Return the configurations of the own broker's streams, for durable events and for live items."""
     events = StreamConfig(
         name=EVENTS_STREAM,
         subjects=sorted(set(durable_subjects)),
@@ -81,11 +80,7 @@ async def ensure_streams(
 
 
 async def ensure_live_stream(js: JetStreamContext, settings: StreamSettings = DEFAULT_STREAMS) -> None:
-    """Create or update the stream of live items, which is in memory and is lost when the broker restarts.
-
-    Raises:
-        nats.errors.Error: see ``ensure_streams``.
-    """
+    """Create or update the stream of live items, which is in memory and is lost when the broker restarts."""
     await _ensure(js, _live_config(settings))
 
 
@@ -114,12 +109,7 @@ async def find_stream(js: JetStreamContext, subject: str) -> str | None:
 
 
 async def stream_info(js: JetStreamContext, stream: str) -> StreamInfo:
-    """Return configuration and state of a stream.
-
-    Raises:
-        nats.js.errors.NotFoundError: there is no such stream.
-        nats.errors.Error, OSError: see ``checked_reply``.
-    """
+    """Return configuration and state of a stream."""
     return await checked_reply(_checked_info(js, stream))
 
 

@@ -20,10 +20,8 @@ def adaptive_parts(
 ) -> Iterator[ResolvedBatch]:
     """Yield the parts of a batch, each with the tasks up to the next look, until the interval is narrow enough.
 
-    Args:
-        batch: the batch with the maximum number of tasks, and one attempt for each.
-        width: requested width of the interval; None: the batch is its only part.
-        results: the results of the parts; the caller adds each before it requests the next part.
+    ``batch`` has the maximum number of tasks, and one attempt for each. With ``width`` None it is the only part. The
+    caller adds the result of each part to ``results`` before it requests the next one.
     """
     if width is None:
         yield batch

@@ -124,7 +124,6 @@ def _option_name(name: str) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the options without a subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner",
         description="Run agents in AgentGym environments and store every episode as a file.",
@@ -253,7 +252,6 @@ def _add_results_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_endpoint_options(group: argparse._ActionsContainer) -> None:
-    """Add the options of a model server that the profile does not have."""
     group.add_argument(
         "--endpoint", metavar="URL", help="use exactly this model server instead of the profile's, with --model"
     )
@@ -270,7 +268,6 @@ def _add_list_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_state_options(parser: argparse._ActionsContainer) -> None:
-    """Add the options that name the profile and the state directory."""
     parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
     parser.add_argument(
         "--data-dir",
@@ -287,8 +284,6 @@ def _add_general_options(parser: argparse.ArgumentParser) -> None:
 
 
 def at_least(minimum: int) -> type[int]:
-    """Return the ``type`` of an argparse option for whole numbers from ``minimum`` on."""
-
     def number(text: str) -> int:
         value = int(text)
         if value < minimum:
@@ -300,14 +295,13 @@ def at_least(minimum: int) -> type[int]:
 
 
 def path(text: str) -> Path:
-    """Return the path in an option's text; the ``type`` of an argparse option that loads ``pathlib`` only on use."""
+    """Load ``pathlib`` only on use."""
     from pathlib import Path
 
     return Path(text)
 
 
 def workers(text: str) -> Workers:
-    """Return the workers in an option's text; the ``type`` of an argparse option."""
     from runner.types import MAX_WORKERS
 
     if text == "ray":
@@ -318,12 +312,10 @@ def workers(text: str) -> Workers:
 
 
 def positive_seconds(text: str) -> float:
-    """Return the positive number of seconds in an option's text; the ``type`` of an argparse option."""
     return _positive(text, "number of seconds")
 
 
 def positive_number(text: str) -> float:
-    """Return the positive number in an option's text; the ``type`` of an argparse option."""
     return _positive(text, "number")
 
 
@@ -335,7 +327,6 @@ def _positive(text: str, kind: str) -> float:
 
 
 def rate(text: str) -> float:
-    """Return the rate from 0 to 1 in an option's text; the ``type`` of an argparse option."""
     value = float(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
@@ -343,7 +334,6 @@ def rate(text: str) -> float:
 
 
 def add_server_options(group: argparse._ActionsContainer) -> None:
-    """Add the options ``--host``, ``--token`` and ``--allow-host`` to a parser or group."""
     group.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1); others require --token"
     )
@@ -360,7 +350,7 @@ def add_server_options(group: argparse._ActionsContainer) -> None:
 
 
 def port(text: str) -> int:
-    """Return the port in an option's text; the ``type`` of an argparse option. 0 selects a free port."""
+    """The value 0 selects a free port."""
     value = int(text)
     if not 0 <= value <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is not a port from 0 to 65535")

@@ -24,11 +24,7 @@ DEFAULT_LIMIT = 20
 
 
 def main_clusters(argv: Sequence[str]) -> int:
-    """Print the failure clusters of the selected episodes; return 0, or 1 if a file could not be read.
-
-    Raises:
-        RunnerError: the query is invalid, or the profile or the state directory cannot be used.
-    """
+    """Print the failure clusters of the selected episodes; return 0, or 1 if a file could not be read."""
     options = build_parser().parse_args(protect_negations(argv))
     log_to_stderr()
     _, data_dir = read_state(options)
@@ -50,7 +46,6 @@ def main_clusters(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     flags = "\n".join(f"  {name:<10} {meaning}" for name, meaning in FLAGS.items())
     parser = SafeArgumentParser(
         prog="agentgym-runner clusters",

@@ -26,11 +26,7 @@ _ADVICE = "agentgym-runner episodes lists the ids"
 
 
 def main_compare(argv: Sequence[str]) -> int:
-    """Print the comparison of two episodes; return 0.
-
-    Raises:
-        RunnerError: an episode does not exist or is damaged, or the state directory cannot be used.
-    """
+    """Print the comparison of two episodes; return 0."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     _, data_dir = read_state(options)
@@ -43,7 +39,6 @@ def main_compare(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner compare",
         description="Compare two stored episodes step by step, from the first step on in which they differ. "

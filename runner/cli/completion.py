@@ -25,7 +25,6 @@ class Option(NamedTuple):
 
     Attributes:
         values: the words that may follow it.
-        takes_value: whether a value follows it.
         is_path: whether its value may be a path.
     """
 
@@ -42,14 +41,12 @@ Options: TypeAlias = Mapping[str, Sequence[Option]]
 
 
 def main_completion(argv: Sequence[str]) -> int:
-    """Print the completion script; return 0."""
     shell = build_parser().parse_args(argv).shell
     output_stream().write(completion_script(shell, PROGRAM, options_by_command()))
     return 0
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(prog=f"{PROGRAM} completion")
     describe_completion(parser)
     return parser
@@ -68,13 +65,11 @@ def parsers_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPa
 
 
 def options_by_command() -> dict[str, list[Option]]:
-    """Return the options of each of ``parsers``."""
     known = {"ENV": plugins.registered_names(plugins.ENVS), "--agent": plugins.registered_names(plugins.AGENTS)}
     return options_of(parsers(), known)
 
 
 def completion_script(shell: str, program: str, options: Options) -> str:
-    """Return the script that completes the command ``program`` in a shell."""
     return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](program, options)
 
 
@@ -84,7 +79,6 @@ def options_of(
     """Return the options of each parser.
 
     Args:
-        parsers: the parser of each subcommand, and under an empty name that of the options without one.
         known: values of arguments without choices, by the argument's placeholder or name.
     """
     return {

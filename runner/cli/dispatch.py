@@ -47,7 +47,6 @@ SUBCOMMANDS = (
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command with these arguments, flush the output, and return the exit code."""
     repair_std_streams()
     code = _run(arguments)
     exit_despite_stuck_threads(code)
@@ -89,7 +88,6 @@ def _run(arguments: list[str]) -> int:
 
 
 def _subcommand(name: str) -> Subcommand | None:
-    """Return the function of the subcommand with this name; None if there is no such subcommand."""
     if name not in SUBCOMMANDS:
         return None
     module = importlib.import_module(subcommand_module(name))

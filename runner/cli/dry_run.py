@@ -38,12 +38,11 @@ class DryRunRow(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, what: str, ok: bool, detail: str) -> Self:
-        """Create the row of a check that passed (state ``ok``) or failed (state ``fail``)."""
         return cls(what, ok, detail, "ok" if ok else "fail")
 
 
 def dry_run(session: RunSession) -> int:
-    """Check what a run needs and print the result; return 0 if all checks pass, else 1."""
+    """Return 0 if all checks pass, else 1."""
     reserve_stdout()
     batches = session.batches()
     spec = batches[0].spec
@@ -73,10 +72,7 @@ def _to_row(check: PreflightCheck) -> DryRunRow:
 
 
 def _check_batch(batch: ResolvedBatch, models: Models) -> DryRunRow:
-    """Build the agent and the environment of a batch, reset its first task and clean up; return the result as a row.
-
-    The episode is cancelled before its first step, so no model gets a request.
-    """
+    """Reset the first task of a batch and cancel the episode before its first step, so no model gets a request."""
     spec = batch.spec
     what = f"{spec.env} with {spec.agent}"
     try:

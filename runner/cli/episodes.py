@@ -39,11 +39,7 @@ PAGE = 1_000
 
 
 def main_episodes(argv: Sequence[str]) -> int:
-    """Print the selected episodes; return 0, or 1 if a file could not be read.
-
-    Raises:
-        RunnerError: the query is invalid, or the profile or the state directory cannot be used.
-    """
+    """Print the selected episodes; return 0, or 1 if a file could not be read."""
     options = build_parser().parse_args(protect_negations(argv))
     log_to_stderr()
     profile, data_dir = read_state(options)
@@ -71,7 +67,6 @@ def main_episodes(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner episodes",
         description="List stored episodes, one line each, the newest first.",
@@ -145,7 +140,6 @@ def _print_hits(hits: Iterator[EpisodeHit], *, as_json: bool) -> None:
 
 
 def _hit_line(hit: EpisodeHit) -> str:
-    """Return the episode, step, kind and line of a hit; a long line begins shortly before the words."""
     start = max(0, hit.start - HIT_CONTEXT) if len(hit.line) > HIT_CHARS else 0
     cut = "… " if start else ""
     step = "reset" if hit.step is None else f"step {hit.step}"

@@ -20,11 +20,7 @@ from runner.util.argument_parser import SafeArgumentParser
 
 
 def main_eval_report(argv: Sequence[str]) -> int:
-    """Print the evaluation report of the selected episodes; return 0, or 1 if a file could not be read.
-
-    Raises:
-        RunnerError: no episode is selected, or the profile or the state directory cannot be used.
-    """
+    """Print the evaluation report of the selected episodes; return 0, or 1 if a file could not be read."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     _, data_dir = read_state(options)
@@ -50,7 +46,6 @@ def main_eval_report(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner eval-report",
         description="Print score and success as AgentGym's Evaluator computes them, per environment, with the settings "

@@ -36,7 +36,6 @@ class EventThread:
         egress: Callable[[], BusAddress | None],
         tokens: LiveTokens = "watched",
     ) -> None:
-        """Start the thread without waiting for a connection."""
         self._tokens = tokens
         self._recorder = recorder
         self._workspace = workspace
@@ -89,8 +88,7 @@ class EventThread:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _nothing() -> None:
-    """Do nothing; used until the thread is ready."""
+def _nothing() -> None: ...
 
 
 def _report_failure(exc: BaseException) -> None:

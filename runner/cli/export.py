@@ -28,14 +28,7 @@ from runner.util.display_text import pluralize
 
 
 def main_export(argv: Sequence[str]) -> int:
-    """Export the selected episodes and print what was written and left out, or audit them.
-
-    Returns:
-        0, or 1 if a file of the state directory could not be read.
-
-    Raises:
-        RunnerError: the query, format or output cannot be used, or no episode is selected.
-    """
+    """Export the selected episodes, or audit them; return 0, or 1 if a file could not be read."""
     options = build_parser().parse_args(protect_negations(argv))
     _check_mode(options)
     log_to_stderr()
@@ -80,7 +73,6 @@ def _nothing_selected(data_dir: Path, left_out: Mapping[str, int]) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner export",
         description="Write stored episodes in the format of a trainer or another tool, with a manifest: the query, the "

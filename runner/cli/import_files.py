@@ -25,11 +25,7 @@ _N_SHOWN = 10
 
 
 def main_import(argv: Sequence[str]) -> int:
-    """Import files and print what was stored; return 0, or 1 if something could not be read.
-
-    Raises:
-        RunnerError: the path, the format or the state directory cannot be used, or no format was recognised.
-    """
+    """Import files and print what was stored; return 0, or 1 if something could not be read."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     _, data_dir = read_state(options, creates=True)
@@ -46,7 +42,6 @@ def main_import(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner import",
         description="Store the episodes of other tools' files, one batch per import. The format is recognised by the "

@@ -25,20 +25,10 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
     """One environment in the output of ``--list-envs``.
 
     Attributes:
-        name: name of the environment.
         tier: tier in the profile; ``skip`` if the profile skips it, ``installed`` if the profile does not list it.
-        port: port of its server, as in the profile.
         server: state of its server: up, slow, wrong or down; None if no server was probed.
-        latency_s: response time of the server, in seconds.
         kind: ``console`` for a server of this project, ``agentgym`` for AgentGym's, else ``unknown``.
-        mode: rules that the server applies: strict or compat.
-        open: number of open instances on the server.
-        transport: transport of a batch that starts now: embedded or http.
         data_label: which data it uses; empty: the published data; None: unknown before a run.
-        ram: required memory, as in the profile.
-        deps: Python distributions that it needs, as in the profile.
-        external: what else its server needs, as in the profile.
-        playable: whether a batch can run now.
         health: state of the environment, with the reason if it is not playable.
     """
 
@@ -60,7 +50,7 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_environments(session: RunSession) -> int:
-    """Print all environments and their availability; return the exit code.
+    """Return the exit code.
 
     Environments that are played only on a server, and have none in the profile, are listed apart, with the keys that
     lead to a server. So are ARE's scenarios, or the command that installs ARE.

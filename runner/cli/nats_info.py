@@ -28,11 +28,7 @@ class NatsInfo(msgspec.Struct, kw_only=True):
 
 
 def main_nats_info(argv: Sequence[str]) -> int:
-    """Print the URL of the node's broker and the path of its credential file; return 0.
-
-    Raises:
-        ConfigError: no node has ever run in the state directory, or ``node.json`` cannot be read.
-    """
+    """Print the URL of the node's broker and the path of its credential file; return 0."""
     options = build_parser().parse_args(argv)
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     info = _read(resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd()))
@@ -59,7 +55,6 @@ def _read(data_dir: Path) -> NatsInfo:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner nats-info",
         description="Print the URL of the node's broker and the file with its user and password.",

@@ -26,11 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def main_node(argv: Sequence[str]) -> int:
-    """Run the node until SIGTERM or SIGINT, then return 0; a second signal skips waiting for running steps.
-
-    Raises:
-        RunnerError: the node cannot start.
-    """
+    """Run the node until SIGTERM or SIGINT, then return 0; a second signal skips waiting for running steps."""
     options = build_parser().parse_args(argv)
     require_open_files(NODE_FILES + SLOT_FILES, "A node")
     session = RunSession.open(Options(config=options.config, data_dir=options.data_dir, node=options.node))
@@ -53,7 +49,6 @@ def main_node(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner node",
         description="Run the node of a state directory: it runs batches on request over the bus.",

@@ -31,11 +31,7 @@ class SinkReport(SinkCounts, frozen=True, kw_only=True):
 def main_outbox(argv: Sequence[str]) -> int:
     """Print the event counts of an outbox; with ``--retry``, first queue its dead letters again.
 
-    Returns:
-        The exit code: 0, or 1 if ``--retry`` finds no dead letter.
-
-    Raises:
-        RunnerError: the profile or the outbox cannot be read.
+    Return 1 if ``--retry`` finds no dead letter.
     """
     options = build_parser().parse_args(argv)
     log_to_stderr()
@@ -51,7 +47,6 @@ def main_outbox(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner outbox",
         description="Show the events that are not delivered yet, and dead letters with the reason of their failure.",

@@ -35,11 +35,7 @@ STATE_LABELS = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 
 
 def main_preflight(argv: Sequence[str]) -> int:
-    """Run the checks and print their results; return 0, or 1 if a run would fail.
-
-    Raises:
-        ConfigError: the profile, the agent or an environment is invalid.
-    """
+    """Run the checks and print their results; return 0, or 1 if a run would fail."""
     options = build_parser().parse_args(argv)
     reserve_stdout()
     session = RunSession.open(
@@ -131,7 +127,6 @@ def _lines(row: PreflightCheck) -> list[tuple[str, ...]]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner preflight",
         description="Check models, environments, workers, buses and the state directory without running an episode "

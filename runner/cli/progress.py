@@ -28,7 +28,6 @@ WIDE = 100
 
 @contextmanager
 def batch_progress(spec: BatchSpec) -> Iterator[SelectiveObserver]:
-    """Yield an observer that shows the progress of a batch until the ``with`` block ends."""
     title = " · ".join(filter(None, [spec.env, spec.agent, spec.model])) + (
         " · compat" if spec.mode == "compat" else ""
     )
@@ -104,7 +103,6 @@ class _Lines:
 
 
 def _end_text(trajectory: Trajectory) -> str:
-    """Return how an episode ended, and why where the outcome alone does not say it."""
     rounds, last = pluralize(len(trajectory.timesteps), "round"), trajectory.timesteps[-1:]
     match trajectory.outcome:
         case Outcome.TRUNCATED if last and last[0].done:
@@ -119,14 +117,12 @@ def _end_text(trajectory: Trajectory) -> str:
 
 
 def _place_text(worker: WorkerInfo | None) -> str:
-    """Return which worker process played an episode, and where if that is elsewhere; empty for this process."""
     if worker is None or worker.kind == "local":
         return ""
     return f", {worker.id}" if worker.kind == "process" else f", Ray worker {worker.id[:8]} on {worker.host}"
 
 
 def _score_text(progress: BatchProgress) -> str:
-    """Return success rate and mean reward of the rated episodes, and the number of errors if there are any."""
     reward = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
     rate = f"{progress.n_success / progress.n_rated:.0%} of {progress.n_rated}" if progress.n_rated else "-"
     errors = f", {pluralize(progress.errors, 'error')}" if progress.errors else ""

@@ -53,14 +53,7 @@ _ADVICE: Final = {
 
 
 def main_prune(argv: Sequence[str]) -> int:
-    """Prune the episodes of a state directory and print what was done.
-
-    Returns:
-        0, or 1 if a batch could not be pruned or a file could not be read.
-
-    Raises:
-        RunnerError: the profile or the state directory cannot be used, or neither an age nor a size is given.
-    """
+    """Print what was done; return 0, or 1 if a batch could not be pruned or a file could not be read."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     profile, data_dir = read_state(options)
@@ -104,7 +97,6 @@ def _openable(data_dir: Path) -> Iterator[Path]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner prune",
         description="Archive or delete old episodes. An archive is a zip file beside the other episodes of its batch, "
@@ -131,7 +123,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _policy(options: argparse.Namespace, settings: RetentionSettings) -> Policy:
-    """Return the policy of the command line, where each missing option has the value of the profile."""
     if options.older is not None or options.max_bytes is not None:
         settings = msgspec.structs.replace(settings, older=options.older, max_bytes=options.max_bytes)
     if options.keep is not None:
@@ -144,7 +135,6 @@ def _policy(options: argparse.Namespace, settings: RetentionSettings) -> Policy:
 
 
 def _print_report(report: PruneReport, options: argparse.Namespace, exceeded: int | None = None) -> int:
-    """Print what was done and kept, and that more than ``exceeded`` bytes are left, unless it is None."""
     for problem in report.problems:
         print_stderr(f"agentgym-runner: {one_line(problem, 1000)}")
     if options.json:

@@ -29,14 +29,12 @@ quote the query, or it is interpreted by the shell; an empty query means all epi
 
 
 def query_epilog() -> str:
-    """Return the explanation of queries for ``--help``, with all fields."""
     width = max(map(len, FIELDS))
     fields = (f"    {field.name:<{width}}  {field.description}" for field in FIELDS.values())
     return QUERY_HELP.format(fields="\n".join(fields))
 
 
 def add_query_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the query as positional argument."""
     parser.add_argument("query", metavar="QUERY", nargs="*", help="which episodes, see below (default: all)")
 
 
@@ -48,13 +46,8 @@ def protect_negations(argv: Sequence[str]) -> list[str]:
 def query_condition(query: str, data_dir: Path, now: datetime) -> Condition:
     """Return the condition of a query of the command line.
 
-    Args:
-        query: the query.
-        data_dir: the state directory, which has the tags, notes and texts.
-        now: the time to which ages such as ``2h`` refer.
-
-    Raises:
-        ConfigError: the query is invalid; the message has the query with a mark under the place of the error.
+    ``data_dir`` has the tags, notes and texts; ages such as ``2h`` refer to ``now``. Raises ``ConfigError`` for an
+    invalid query; the message has the query with a mark under the place of the error.
     """
     try:
         return episode_condition(query, now=now, lookups=episode_lookups(data_dir))

@@ -23,13 +23,6 @@ _ADVICE = {
 
 
 def report_remaining(spec: BatchSpec, result: BatchResult, argv: Sequence[str]) -> None:
-    """Print why a batch was interrupted, how many episodes are left, and how to play them.
-
-    Args:
-        spec: the batch.
-        result: its result, with an ``interruption``.
-        argv: the arguments of this invocation.
-    """
     left = remaining_episodes(spec, result)
     print_stderr(f"{spec.env}: interrupted: {result.interruption}")
     commands = commands_for(spec, left, argv)
@@ -45,13 +38,11 @@ def report_remaining(spec: BatchSpec, result: BatchResult, argv: Sequence[str]) 
 
 
 def remaining_episodes(spec: BatchSpec, result: BatchResult) -> list[PlannedEpisode]:
-    """Return the episodes of a batch that were not played to their end, in the order of the plan."""
     played = {(each.task_index, each.attempt) for each in result.episodes if not each.is_left}
     return [planned for planned in spec.plan() if (planned.task_index, planned.attempt) not in played]
 
 
 def commands_for(spec: BatchSpec, left: Sequence[PlannedEpisode], argv: Sequence[str]) -> list[str]:
-    """Return the commands that play the tasks of ``left``, each with all of its attempts."""
     options = ["agentgym-runner", *without_options(argv, _REPLACED_OPTIONS), "--run", spec.env]
     if spec.model is not None and (others := without_options(options, ("--model",))) != options:
         options = [*others, "--model", spec.model]

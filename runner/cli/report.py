@@ -29,7 +29,7 @@ USAGE_COLUMNS = ("tokens", "latency", "cost")
 
 
 class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch of a battery that could not be played, e.g. because its environment server was down, and the reason."""
+    """For example because its environment server was down."""
 
     env: str
     reason: str
@@ -38,10 +38,7 @@ class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
 def print_summary(
     results: list[BatchResult], skipped: list[SkippedBatch], data_dir: Path, *, as_json: bool, currency: str = ""
 ) -> None:
-    """Print a table with one row per batch and models that answered.
-
-    As JSON, print the results with all episodes, and the skipped batches.
-    """
+    """Print a table with one row per batch and models that answered; as JSON, all episodes and the skipped batches."""
     if as_json:
         print_json({"data_dir": str(data_dir), "batches": results, "skipped": skipped, "currency": currency})
         return
@@ -61,7 +58,6 @@ def print_summary(
 
 
 def report_errors(results: list[BatchResult], data_dir: Path) -> None:
-    """Print the first errors of each batch, and the folder of its episode files."""
     for result in results:
         label = batch_label(result.env, result.model if len(results) > 1 else None)
         _report_batch_errors(result, label)
@@ -69,7 +65,6 @@ def report_errors(results: list[BatchResult], data_dir: Path) -> None:
 
 
 def report_refused(letters: Sequence[DeadLetter], options: Options) -> None:
-    """Print how many events the brokers have refused for good, the most frequent reason, and how to send them again."""
     if not letters:
         return
     (reason, _), *others = Counter(letter.reason for letter in letters).most_common()
@@ -104,7 +99,6 @@ def _row(result: BatchResult, part: ModelsTotals, data_dir: Path) -> list[str]:
 
 
 def _shapes(part: ModelsTotals) -> str:
-    """Return the shapes of requests, each with its number of episodes unless all had it."""
     n = part.n_episodes
     return " · ".join(f"{shape}{f' in {count}' if count < n else ''}" for shape, count in part.shapes.items())
 
@@ -123,7 +117,6 @@ def _report_batch_errors(result: BatchResult, label: str) -> None:
 
 
 def report_recovered(records: list[EpisodeRecord]) -> None:
-    """Print a message for each episode that was recovered from a killed run."""
     for record in records:
         episode = f"{record.env} episode {record.episode_id}"
         print_stderr(f"Recovered {episode} of a killed run: {pluralize(record.rounds, 'round')}, interrupted.")
@@ -139,18 +132,15 @@ def report_damaged(files: Sequence[DamagedFile]) -> int:
 
 
 def damaged_json(files: Iterable[DamagedFile]) -> list[dict[str, str]]:
-    """Return the path and the reason of each file for JSON output."""
     return [{"path": str(file.path), "reason": file.reason} for file in files]
 
 
 def environment_cell(env: str, mode: str, data_label: str, shape: str = "", limits: str = "") -> str:
-    """Return the name of an environment; add mode, data label, shape of requests and limits that are not the usual."""
     labels = mode if mode != "strict" else "", data_label, shape, limits
     return " · ".join(filter(None, (env, *labels)))
 
 
 def outcomes_cell(outcomes: Mapping[str, int], n_unscored: int = 0) -> str:
-    """Return the number of episodes per outcome as text, and how many are unscored, with the possible reasons."""
     counts = [f"{count} {outcome}" for outcome, count in outcomes.items()]
     reasons = "idle play can succeed, or an import has no result"
     return ", ".join([*counts, f"{n_unscored} unscored: {reasons}"] if n_unscored else counts)
@@ -159,7 +149,6 @@ def outcomes_cell(outcomes: Mapping[str, int], n_unscored: int = 0) -> str:
 def usage_cells(
     tokens: Tokens, latency_s: float | None, cost: float | None, currency: str = ""
 ) -> tuple[str, str, str]:
-    """Return the texts for the table columns ``USAGE_COLUMNS``: tokens, latency and cost."""
     parts = [
         f"{tokens.prompt} in" + (f" ({tokens.cached} cached)" if tokens.cached else ""),
         f"{tokens.completion} out" + (f" ({tokens.reasoning} reasoning)" if tokens.reasoning else ""),
@@ -176,12 +165,10 @@ def format_success(rate: float | None, n_rated: int, n_episodes: int) -> str:
 
 
 def format_interval(bounds: tuple[float, float] | None) -> str:
-    """Format an interval of rates as percentages; None becomes ``-``."""
     return "-" if bounds is None else f"{bounds[0]:.1%} to {bounds[1]:.1%}"
 
 
 def format_number(value: float | None) -> str:
-    """Format a number with at most three decimals; None becomes ``-``."""
     return "-" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
 
 

@@ -36,22 +36,14 @@ from runner.util.display_text import pluralize
 
 
 def cost_currency(settings: AgentSettings, index: EpisodeIndex) -> str:
-    """Return the currency of the costs of stored episodes.
-
-    It is that of the profile if that has prices, else that of the newest episode with a cost, if it is known.
-    """
+    """The currency of the profile if that has prices, else that of the newest episode with a cost, if known."""
     newest = "SELECT currency FROM episodes WHERE cost IS NOT NULL ORDER BY episode_id DESC LIMIT 1"
     rows = [] if settings.price else index.select(newest)
     return rows[0][0] or settings.currency if rows else settings.currency
 
 
 def show_results(session: RunSession) -> int:
-    """Print the results of the selected episodes in the state directory; return the exit code.
-
-    Raises:
-        ConfigError: ``--data-dir`` names no folder, the environment of ``--env`` or the batch of ``--batch`` or
-            ``--baseline`` is unknown, or a compared selection mixes agents or models, those of a fallback included.
-    """
+    """Print the results of the selected episodes in the state directory; return the exit code."""
     options = session.options
     require_named_folder(options.data_dir, session.data_dir)
     log_to_file(session.data_dir)
@@ -105,11 +97,7 @@ def _selection(session: RunSession, index: EpisodeIndex) -> Selection:
 
 
 def _comparison(options: Options, index: EpisodeIndex, selection: Selection) -> Comparison | None:
-    """Return the comparison with ``--baseline``: the models that were requested, if one of each answered alone.
-
-    Raises:
-        ConfigError: a fallback answered, and ``--allow-mixed`` is not given, or a selection mixes agents or models.
-    """
+    """Return the comparison with ``--baseline``: the models that were requested, if one of each answered alone."""
     if options.baseline is None:
         return None
     sides = selection, Selection(env=selection.env, batch=options.baseline)
@@ -125,11 +113,7 @@ def _comparison(options: Options, index: EpisodeIndex, selection: Selection) -> 
 
 
 def _check_env(env: str, session: RunSession, stored: list[str]) -> None:
-    """Report that no episode of an environment is stored; its name may be in any case.
-
-    Raises:
-        ConfigError: the environment is unknown.
-    """
+    """Report that no episode of an environment is stored; its name may be in any case."""
     listed = [entry.name for _, entry in session.profile.tiered_entries()]
     names = (*listed, *plugins.registered_names(plugins.ENVS), *server_only_names(), *stored)
     known = {name.lower(): name for name in names}
@@ -145,11 +129,7 @@ def print_results(
 ) -> None:
     """Print a table for models, one for baselines, which has no column for the model, and one of time and GPUs.
 
-    Args:
-        rows: the results.
-        metrics: names of the attributes of ``ResultRow`` that get a column.
-        currency: currency of the costs.
-        score: whose score and success the rows have.
+    ``metrics`` are the attributes of ``ResultRow`` that get a column.
     """
     counted = ", AgentGym's score and success" if score == "agentgym" else ""
     columns = ("n", "errors", "95% interval", *metrics, "outcomes")
@@ -164,7 +144,6 @@ def print_results(
 
 
 def _print_measured(rows: Sequence[ResultRow]) -> None:
-    """Print a table of where the time of the steps went and of the GPUs' work, if any of it is known."""
     columns = {"time": [row.time_text or "-" for row in rows], "GPU per episode": list(map(_gpu_cell, rows))}
     known = {title: cells for title, cells in columns.items() if set(cells) != {"-"}}
     if rows and known:

@@ -29,7 +29,6 @@ _LEGEND = "+ success, - failure, t round limit, T time limit, E error, c cancell
 
 
 def print_matrices(matrices: Sequence[TaskMatrix]) -> None:
-    """Print a table of tasks and attempts for each matrix, and one of its pass@k and pass^k."""
     for matrix in matrices:
         env = environment_cell(matrix.env, matrix.mode, matrix.data_label, matrix.shape, matrix.limits)
         name = f"{_player(matrix.agent, matrix.model)} in {env}"
@@ -41,7 +40,6 @@ def print_matrices(matrices: Sequence[TaskMatrix]) -> None:
 
 
 def print_comparison(comparison: Comparison, baseline: str) -> None:
-    """Print the tasks won and lost against a baseline, the mean success rates, and the p-value."""
     rows = [_pair_cells("lost", pair) for pair in comparison.lost] + [_pair_cells("won", p) for p in comparison.won]
     if rows:
         print_table(f"Against {baseline}", ("", "environment", "task", "success", "baseline"), rows)

@@ -60,12 +60,7 @@ _MODEL_OPTIONS = ("--agent", "--model", "--endpoint", "--key-env")
 
 
 def run_batches(session: RunSession) -> int:
-    """Run the batches that the command line describes; return the exit code.
-
-    Raises:
-        ConfigError: an environment, the agent, the model or the profile cannot be used, or the limit of open files
-            allows no episode.
-    """
+    """Run the batches that the command line describes; return the exit code."""
     require_open_files(RUN_FILES + SLOT_FILES, "A run")
     reserve_stdout()
     signals = SignalHandler()
@@ -208,7 +203,6 @@ class _BatchSequence(msgspec.Struct, frozen=True):
     notifier: Notifier
 
     def run(self, batches: list[ResolvedBatch]) -> tuple[list[BatchResult], list[SkippedBatch]]:
-        """Return the results, and the batches that could not be played when it was their turn."""
         results: list[BatchResult] = []
         skipped: list[SkippedBatch] = []
         for batch in batches:
@@ -274,11 +268,7 @@ class _BatchSequence(msgspec.Struct, frozen=True):
 
 
 def require_model(session: RunSession, batches: Sequence[ResolvedBatch], models: Models) -> None:
-    """Check that an endpoint of each model answers, if the agent uses a model.
-
-    Raises:
-        ConfigError: no endpoint answers; the message has the cause of each, and a command that needs no model.
-    """
+    """Check that an endpoint of each model answers, if the agent uses a model."""
     try:
         states = [state for name in {batch.spec.model: None for batch in batches} for state in models.require(name)]
     except NoModel as exc:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:  # loaded by the methods below: a list of environments or resu
 
 
 class RunSession(NamedTuple):
-    """The options, profile, state directory and node name of one invocation, and the file of the profile."""
-
     options: Options
     profile: Profile
     data_dir: Path
@@ -41,11 +39,7 @@ class RunSession(NamedTuple):
 
     @classmethod
     def open(cls, options: Options) -> RunSession:
-        """Load the profile and resolve all paths and names, without creating files; report an unusual state directory.
-
-        Raises:
-            ConfigError: the profile or a name is invalid.
-        """
+        """Load the profile and resolve all paths and names, without creating files; report an odd state directory."""
         cwd = Path.cwd()
         profile, profile_file = read_profile(options.config, environ=os.environ, cwd=cwd)
         profile = _with_endpoint(profile, options)
@@ -96,11 +90,6 @@ class RunSession(NamedTuple):
 
     @property
     def model_names(self) -> tuple[str | None, ...]:
-        """The models of ``--model``, separated by commas; one None if the option is not given.
-
-        Raises:
-            ConfigError: a name is empty or given twice.
-        """
         if self.options.model is None:
             return (None,)
         if "," not in self.options.model:
@@ -111,14 +100,12 @@ class RunSession(NamedTuple):
         return names
 
     def models(self) -> Models:
-        """Create the models of the profile, without sending a request."""
         from runner.inference.profile_models import Models
 
         return Models(self.profile.agent, os.environ)
 
     @property
     def workers(self) -> Workers:
-        """Where the episodes run; with no value in the options and the profile, the default."""
         return self.request().with_defaults(self.profile).chosen_workers
 
     def _battery(self) -> tuple[EnvironmentEntry, ...]:
@@ -127,7 +114,6 @@ class RunSession(NamedTuple):
         return self.profile.tier(self.options.battery or "lightweight")
 
     def _tasks(self) -> dict[str, tuple[int, ...]] | None:
-        """Return the tasks of ``--tasks`` by environment; raises ``ConfigError``."""
         if self.options.tasks is None:
             return None
         from runner.formats.task_files import read_tasks
@@ -135,11 +121,7 @@ class RunSession(NamedTuple):
         return read_tasks(self.options.tasks, self.options.run)
 
     def request(self, env: str = "", model: str | None = None, tasks: tuple[int, ...] | None = None) -> BatchRequest:
-        """Return the batch of an environment, with a model or the profile's, that the options describe.
-
-        Raises:
-            ConfigError: the script cannot be read.
-        """
+        """Return the batch of an environment, with a model or the profile's, that the options describe."""
         from runner.batch.resolve import BatchRequest
         from runner.types import Budget
 
@@ -158,11 +140,7 @@ class RunSession(NamedTuple):
 
 
 def _with_endpoint(profile: Profile, options: Options) -> Profile:
-    """Return the profile with the model server of ``--endpoint`` in place of its own, if that is given.
-
-    Raises:
-        ConfigError: an option is missing, or not valid.
-    """
+    """Return the profile with the model server of ``--endpoint`` in place of its own, if that is given."""
     if options.endpoint is None:
         if options.key_env is not None:
             raise ConfigError("--key-env belongs to --endpoint URL; the keys of a profile are named by api_key_env")
@@ -194,10 +172,6 @@ def _read_script(path: Path | None) -> tuple[str, ...] | None:
 
 def read_state(options: argparse.Namespace, *, creates: bool = False) -> tuple[Profile, Path]:
     """Return the profile and the state directory of a subcommand that runs no episodes.
-
-    Args:
-        options: the parsed options of ``add_state_options``.
-        creates: whether the subcommand creates the state directory.
 
     Raises:
         ConfigError: the profile is invalid, or ``--data-dir`` names no folder.

@@ -27,11 +27,7 @@ THREADS = 16
 
 
 def main_serve(argv: Sequence[str]) -> int:
-    """Serve environments until SIGTERM or SIGINT; return 0.
-
-    Raises:
-        ConfigError: an option, the profile, an environment or an address cannot be used.
-    """
+    """Serve environments until SIGTERM or SIGINT; return 0."""
     parser = build_parser()
     options = parser.parse_args(argv)
     if options.all == bool(options.env):
@@ -46,7 +42,6 @@ def main_serve(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner serve",
         description="Serve embedded environments over AgentGym's HTTP protocol, each on its port in the profile.",
@@ -75,7 +70,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _ports(profile: Profile, names: Sequence[str], requested_port: int | None) -> dict[str, int]:
-    """Return the ports of the environments to serve, by registered name; no names: all of the profile with a port."""
     resolved = list(dict.fromkeys(_resolve(profile, name) for name in names)) or _all_of(profile)
     if requested_port is not None and len(resolved) != 1:
         raise ConfigError("--port requires a single environment; several use their ports in the profile")
@@ -83,11 +77,7 @@ def _ports(profile: Profile, names: Sequence[str], requested_port: int | None) -
 
 
 def _resolve(profile: Profile, name: str) -> str:
-    """Return the registered name of an environment to serve.
-
-    Raises:
-        ConfigError: the environment is skipped by the profile or cannot be served; with the names that can be.
-    """
+    """Return the registered name of an environment to serve."""
     from runner.envs.names import server_only_name, server_only_problem
     from runner.envs.placement import resolve_environment
     from runner.serve.env_api import DIALECTS

@@ -33,11 +33,7 @@ faults: KIND for all requests, KIND:SHARE for a share of them, KINDxN for the fi
 
 
 def main_serve_model(argv: Sequence[str]) -> int:
-    """Serve the test endpoint until SIGTERM or SIGINT; return 0.
-
-    Raises:
-        ConfigError: an option is invalid, or the address cannot be used.
-    """
+    """Serve the test endpoint until SIGTERM or SIGINT; return 0."""
     options = build_parser().parse_args(argv)
     token = read_token(options.token, os.environ)
     check_exposure(options.host, token)
@@ -66,7 +62,6 @@ def _responder(options: argparse.Namespace) -> Responder | None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner serve-model",
         description="Serve an OpenAI-compatible test endpoint in place of a language model.",

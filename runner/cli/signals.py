@@ -33,7 +33,6 @@ class SignalHandler:
     """
 
     def __init__(self, message_timeout_s: float = MESSAGE_TIMEOUT_S) -> None:
-        """Create a handler that is not active; ``installed`` activates it."""
         self._message_timeout_s = message_timeout_s
         self._n_received = 0
         self._batch: Batch | None = None
@@ -42,7 +41,6 @@ class SignalHandler:
 
     @property
     def received(self) -> bool:
-        """Whether a signal has arrived."""
         return self._n_received > 0
 
     @contextmanager

@@ -22,11 +22,7 @@ from runner.util.display_text import one_line
 
 
 def main_tag(argv: Sequence[str]) -> int:
-    """Change the tags of an episode and print them; return 0.
-
-    Raises:
-        RunnerError: the profile or the state directory cannot be used, there is no such episode, or a tag is invalid.
-    """
+    """Change the tags of an episode and print them; return 0."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     _, data_dir = read_state(options)
@@ -45,7 +41,6 @@ def main_tag(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner tag",
         description="Add tags to an episode, or remove them, and print the tags it has. Tagged episodes are kept by "
@@ -62,7 +57,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _require_episode(data_dir: Path, episode_id: str) -> None:
-    """Check that the episode is stored; raises ``ConfigError``."""
     if is_ulid(episode_id) and (data_dir / "runs").is_dir():
         with closing(open_index_to_read(EpisodeStore(data_dir))) as index:
             if index.select("SELECT 1 FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,)):

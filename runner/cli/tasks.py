@@ -36,11 +36,7 @@ _GOALS: Final = {
 
 
 def main_tasks(argv: Sequence[str]) -> int:
-    """Print the tasks of an environment; return 0.
-
-    Raises:
-        RunnerError: the environment is unknown, not installed here, or has no such task.
-    """
+    """Print the tasks of an environment; return 0."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     env = find_environment(options.env)
@@ -68,7 +64,6 @@ def main_tasks(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner tasks",
         description="List the tasks of an environment, or explain some of them: the goal of each, and its id in "
@@ -103,7 +98,6 @@ def _explained(env: str, environment: Any, tasks: Iterable[int]) -> Iterator[dic
 
 
 def _details(env: str, environment: Any, number: int) -> Iterator[str]:  # noqa: ANN401
-    """Yield what the number selects beside the goal, where that is known."""
     if env == "BabyAI":
         yield f"level {number % _LEVELS + 1}, seed {number // _LEVELS}"
     if env == "ALFWorld":

@@ -53,18 +53,16 @@ def reserve_stdout() -> TextIO:
 
 
 def output_stream() -> TextIO:
-    """Return the stream for results: the reserved standard output if ``reserve_stdout`` was called."""
     return reserve_stdout() if reserve_stdout.cache_info().currsize else sys.stdout
 
 
 @cache
 def stderr_console() -> Console:
-    """Return a Rich console on standard error, for a progress bar; it interprets neither markup nor emoji codes."""
+    """It interprets neither markup nor emoji codes."""
     from rich.console import Console
 
     class Plain(Console):
         def on_broken_pipe(self) -> None:
-            """Raise the error again, so that ``print_stderr`` handles it; Rich would end the process."""
             raise
 
     return Plain(file=sys.stderr, markup=False, emoji=False, highlight=False)
@@ -83,12 +81,10 @@ def print_stderr(text: str) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print untrusted text of a result, with a line break at its end."""
     output_stream().write(f"{safe_text(text)}\n")
 
 
 def safe_text(text: str) -> str:
-    """Return untrusted text in a form for terminals: secrets masked, control characters made visible."""
     return sanitize(mask(text))
 
 
@@ -98,7 +94,6 @@ def print_json(value: object) -> None:
 
 
 def ascii_json(value: object, indent: int | None = None) -> str:
-    """Return a value as JSON in ASCII without control characters."""
     import json
 
     import msgspec
@@ -124,7 +119,6 @@ def write_result(code: int, show: Callable[[], object]) -> int:
 
 
 def discard_output() -> None:
-    """Discard all later output of results."""
     _redirect_to_null(output_stream())
 
 
@@ -176,7 +170,6 @@ def _cells(texts: Iterable[str], widths: Iterable[int], edge: str) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the number of terminal columns of a text."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -203,5 +196,4 @@ def _safe_cells(texts: Iterable[str], mask_text: Callable[[str], str]) -> list[s
 
 
 def print_line(line: str) -> None:
-    """Print one line to standard output and flush it."""
     write_result(0, lambda: print_text(line))

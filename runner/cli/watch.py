@@ -42,11 +42,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def main_watch(argv: Sequence[str]) -> int:
-    """Print the messages of a bus until interrupted, or until the reader of the output closes the pipe.
-
-    Raises:
-        RunnerError: the bus does not exist or rejects the credentials.
-    """
+    """Print the messages of a bus until interrupted, or until the reader of the output closes the pipe."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     failures: list[BaseException] = []
@@ -146,7 +142,6 @@ def _subjects(names: DurableNames, *, own_node: bool) -> list[str]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the subcommand."""
     parser = SafeArgumentParser(
         prog="agentgym-runner watch",
         description="Print the messages of a bus, one line each.",

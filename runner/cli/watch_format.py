@@ -20,7 +20,6 @@ MAX_CLOCK_SKEW_S = 2.0
 
 
 def plain_lines(message: BusMessage, mask: SecretMasker) -> Iterator[str]:
-    """Yield one line of text per event or live item: time, sequence number, kind and fields."""
     at = message.time.astimezone().strftime("%H:%M:%S") if message.time else "-"
     position = "-" if message.sequence is None else f"#{message.sequence}"
     for kind, fields in _contents(message):
@@ -33,7 +32,6 @@ def plain_lines(message: BusMessage, mask: SecretMasker) -> Iterator[str]:
 
 
 def json_lines(message: BusMessage, mask: SecretMasker) -> Iterator[str]:
-    """Yield one line: the whole message as JSON in ASCII, so that no control character reaches a terminal."""
     document: dict[str, Any] = {
         "subject": message.subject,
         "stream": message.stream,

@@ -29,10 +29,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The shape of the requests that an endpoint takes for one model, with or without tools.
 
     Attributes:
-        omit: optional fields that are not sent.
         rename: other names under which the endpoint takes fields, such as ``max_completion_tokens``.
         tools: ``text``: tools are described in the prompt and not sent, and calls are read from the answer's text.
-        stream: whether answers may be streamed.
         system: ``folded``: the system prompt is the beginning of the first user message.
         reasoning: turns whose reasoning is sent back to the model that wrote it: none, those with tool calls, or all.
         context_tokens: size of the context; None if only the profile's ``agent.context_tokens`` is known.

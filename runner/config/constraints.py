@@ -19,12 +19,6 @@ _Entries: TypeAlias = list[tuple[KeyPath, EnvironmentEntry | SkipEntry]]
 
 
 def find_violations(profile: Profile, format_value: FormatValue) -> list[Problem]:
-    """Return every violated constraint: its key path and a description of the problem.
-
-    Args:
-        profile: a profile that passed the type checks.
-        format_value: formats a value for an error message.
-    """
     entries = list(_entries(profile))
     return [
         *_duplicate_names(entries),

@@ -49,17 +49,15 @@ def format_key_path(key_path: KeyPath) -> str:
 
 
 def is_server_variable(key_path: KeyPath) -> bool:
-    """Return whether a value is, or contains, a variable of a server, e.g. ``environments.moderate[0].env.TOKEN``."""
+    """Also true of a value that contains one; ``environments.moderate[0].env.TOKEN`` is one."""
     return key_path[:1] == ("environments",) and key_path[3:4] == ("env",)
 
 
 def expected_at(key_path: KeyPath) -> str:
-    """Describe the values that are valid at ``key_path``."""
     return _describe(_type_at(key_path))
 
 
 def known_keys(key_path: KeyPath) -> list[str]:
-    """Return the valid keys of the mapping at ``key_path``."""
     return [field.encode_name for field in _fields(_type_at(key_path))]
 
 

@@ -22,7 +22,6 @@ class Expanded(msgspec.Struct):
         data: the data, copied so that two key paths never share a value.
         texts: the expanded text of every value that was a single reference. In ``data``, a text such as ``12`` or
             ``true`` is a number, boolean or null; a key that expects a text needs the original text.
-        problems: all problems found in keys, texts and references.
     """
 
     data: YamlValue = None
@@ -53,7 +52,7 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
 
 def expand_all(data: YamlValue, environ: Mapping[str, str]) -> Expanded:
-    """Expand every text value (never a key) of a profile's data and collect all problems."""
+    """Never expands keys; collects all problems."""
     result = Expanded()
     result.data = _expand_value(data, (), environ, result)
     return result

@@ -27,30 +27,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class ProfileFile(NamedTuple):
-    """The file that a profile was read from.
-
-    Attributes:
-        path: absolute path.
-        content: the bytes of the file.
-    """
-
     path: Path
     content: bytes
 
     def __repr__(self) -> str:
-        """Return the path alone: the content may have secrets."""
         return f"{type(self).__name__}({str(self.path)!r})"
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content, in hex; it shows whether the file has changed."""
         return _digest(self.content)
 
 
 def load_profile(
     name_or_path: str | None, *, environ: Mapping[str, str], cwd: Path, user_config: Path | None = None
 ) -> Profile:
-    """Load a profile; see ``read_profile``."""
     return read_profile(name_or_path, environ=environ, cwd=cwd, user_config=user_config)[0]
 
 
@@ -62,7 +52,6 @@ def read_profile(
     Args:
         name_or_path: a path if it contains a slash or ends in .yaml or .yml; otherwise a name, searched in
             ``./configs``, in the user's folder and in the shipped profiles. None is the default profile.
-        environ: environment variables for ``${VAR}``; their secrets are masked in errors.
         cwd: base of relative paths and of ``./configs``.
         user_config: the user's folder of profiles, by default ``user_config_dir(environ)``.
 
@@ -85,7 +74,6 @@ def convert_profile(data: YamlValue, source: str, environ: Mapping[str, str]) ->
 
 
 def _format_value(key_path: KeyPath, value: YamlValue, environ: Mapping[str, str]) -> str:
-    """Format a value of the file for an error message: on one line, without secrets."""
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
     if is_server_variable(key_path) and value is not None:
@@ -146,7 +134,6 @@ def _suggest_profile(name: str, cwd: Path, user_config: Path | None) -> str:
 
 
 def profile_names(cwd: Path, user_config: Path | None) -> list[str]:
-    """Return the names of all profiles, sorted."""
     return sorted({name for folder in _profile_dirs(cwd, user_config) for name in _names_in(folder)})
 
 
@@ -174,7 +161,6 @@ def _read_data(file: Path, environ: Mapping[str, str]) -> tuple[bytes, YamlValue
 
 
 def _read(file: Path) -> tuple[bytes, str]:
-    """Return the content of a file, and its text."""
     try:
         content, _ = read_regular(file, MAX_PROFILE_BYTES)
     except OSError as exc:
@@ -186,7 +172,7 @@ def _read(file: Path) -> tuple[bytes, str]:
 
 
 def profile_digest(file: Path) -> str | None:
-    """Return the digest of a profile's file as it is now; None if the file cannot be read."""
+    """Return None if the file cannot be read."""
     try:
         return _digest(read_regular(file, MAX_PROFILE_BYTES)[0])
     except OSError:
@@ -225,7 +211,6 @@ def find_data_dir(option: str | None, environ: Mapping[str, str], profile: Profi
 
 
 def resolve_data_dir(option: str | None, environ: Mapping[str, str], profile: Profile, cwd: Path) -> Path:
-    """Return the absolute path of the state directory that ``find_data_dir`` finds."""
     return find_data_dir(option, environ, profile, cwd).path
 
 

@@ -24,7 +24,6 @@ class OwnModel(NamedTuple):
     """A model of a server that the user names.
 
     Attributes:
-        url: address of the server, such as ``http://127.0.0.1:8000/v1``.
         key_env: name of the environment variable that contains the key; None: the server needs no key.
     """
 
@@ -33,11 +32,7 @@ class OwnModel(NamedTuple):
     key_env: str | None = None
 
     def used_by(self, profile: Profile, environ: Mapping[str, str]) -> Profile:
-        """Return a profile that uses exactly this endpoint, and is otherwise the same.
-
-        Raises:
-            ConfigError: the URL or the variable's name is not valid, or the variable is not set or empty.
-        """
+        """Return a profile that uses exactly this endpoint, and is otherwise the same."""
         own = convert_profile(parse_yaml(f"id: own\n{self._yaml()}"), "The model's endpoint", environ).agent
         if self.key_env and not environ.get(self.key_env, "").strip():
             raise ConfigError(

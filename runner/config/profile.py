@@ -48,8 +48,6 @@ class Hardware(_Section, frozen=True):
     """The node's machine.
 
     Attributes:
-        vram_gb: GPU memory in GB; 0 if unknown.
-        ram_gb: main memory in GB; 0 if unknown.
         node: node name; None for the host name.
     """
 
@@ -80,8 +78,6 @@ class EndpointConfig(_Section, frozen=True):
     """An additional model endpoint.
 
     Attributes:
-        api_key_env: variable that contains its key.
-        token_ids: whether requests ask for token ids.
         capabilities: what it takes; None: the usual shape of requests, until a refusal teaches another one.
     """
 
@@ -104,13 +100,6 @@ class Price(_Section, frozen=True):
 
 
 class RateLimit(_Section, frozen=True):
-    """Limits of the requests to one endpoint, for all episodes of a batch together; None: no limit.
-
-    Attributes:
-        requests_per_minute: maximum number of requests that start within any 60 seconds.
-        concurrent_requests: maximum number of requests that are in flight at a time.
-    """
-
     requests_per_minute: Count | None = None
     concurrent_requests: Count | None = None
 
@@ -133,7 +122,6 @@ class AgentSettings(_Section, frozen=True):
         local_fallback: model of Ollama that answers if no endpoint does; None, or empty in the profile, for none.
         max_unparsed: number of consecutive replies without an action after which the episode fails.
         feedback: TensorZero metrics that receive the result of each episode; None sends no feedback.
-        rate_limits: limits of endpoints, by the names in ``endpoint_names``.
     """
 
     mode: Literal["api", "local"] = "api"
@@ -172,27 +160,22 @@ class AgentSettings(_Section, frozen=True):
 
     @property
     def key_names(self) -> frozenset[str]:
-        """Names of the environment variables that contain the API keys of the additional endpoints."""
         return frozenset(entry.api_key_env for entry in self.endpoints if entry.api_key_env)
 
 
 class EnvironmentEntry(_Section, frozen=True):
-    """An environment that the node runs.
+    """An environment that the node runs, embedded without ``server_cmd`` and ``base_url``.
+
+    None in a limit or in ``wait_sec`` means the value of ``episode``.
 
     Attributes:
-        server_cmd: command that starts its server; without ``server_cmd`` and ``base_url`` it runs embedded.
         cwd: working directory of ``server_cmd``; None for that of the node.
         env: environment variables of ``server_cmd``, in addition to those of the node. The values may be secret.
         ram: memory of its server, for display only, e.g. ``110 MiB``.
         deps: Python distributions that the environment needs in addition to those of the runner.
         external: what else its server needs, for display only, e.g. ``ALFWorld data``.
         base_url: URL of a remote server, instead of ``port``.
-        timeout_sec: time limit of one request to its server, in seconds.
-        wait_sec: seconds that a batch waits for its server; None for the value of ``episode``.
-        max_rounds: hard limit of an episode's rounds; None for the value of ``episode``.
-        max_duration_sec: hard limit of an episode's seconds; None for the value of ``episode``.
         places: maximum number of episodes that play on its server at the same time; None: the server's own limit.
-        autostart: whether the node starts ``server_cmd``.
     """
 
     name: Text
@@ -213,26 +196,21 @@ class EnvironmentEntry(_Section, frozen=True):
     autostart: bool = False
 
     def __repr__(self) -> str:
-        """Return the entry without secrets, since it may appear in tracebacks and logs."""
+        """Without secrets, since it may appear in tracebacks and logs."""
         return f"EnvironmentEntry({', '.join(f'{key}={value!r}' for key, value in self.__rich_repr__())})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Return the keys and values for Rich, without secrets."""
         values = {key: getattr(self, key) for key in self.__struct_fields__}
         shown = {key: mask(value) if isinstance(value, str) else value for key, value in values.items()}
         return [*(shown | {"env": dict.fromkeys(self.env, MASK)}).items()]
 
 
 class SkipEntry(_Section, frozen=True):
-    """An environment that this node does not run, and the reason."""
-
     name: Text
     reason: str = "no reason given"
 
 
 class Environments(_Section, frozen=True):
-    """Environments by tier."""
-
     lightweight: tuple[EnvironmentEntry, ...] = ()
     moderate: tuple[EnvironmentEntry, ...] = ()
     skip: tuple[SkipEntry, ...] = ()
@@ -254,8 +232,6 @@ class LiveStream(_Section, frozen=True):
 
 
 class StreamSettings(_Section, frozen=True):
-    """Streams of the node's own broker."""
-
     events: EventsStream = EventsStream()
     live: LiveStream = LiveStream()
 
@@ -281,8 +257,6 @@ class RaySettings(_Section, frozen=True):
     Attributes:
         address: ``HOST:PORT`` of the cluster's head, or ``auto`` for the cluster of this machine; empty: a cluster of
             this machine is started for the run.
-        num_cpus: CPUs that each worker reserves.
-        resources: custom resources that each worker reserves.
         max_workers: maximum number of workers; None: as many as episodes at a time.
         placement: ``spread`` the workers over the nodes, or ``pack`` them, so that one node is filled before the next.
         runtime_env: Ray's ``runtime_env`` of the workers. Ray shows it, so it must not contain secrets.
@@ -304,8 +278,6 @@ class ARESettings(_Section, frozen=True):
     Attributes:
         python: Python interpreter of the virtual environment with ARE; None for the interpreter of this process.
         memory_mib: memory that an episode may use in addition to that of the loaded package, in MiB.
-        step_timeout_sec: seconds after which a step that does not end is ended, with its episode.
-        start_timeout_sec: seconds in which the worker has to load ARE.
         judge_model: model of scenarios whose judge needs one, at the endpoints of ``agent`` that serve it; None: such
             a judge does not rate.
         judge_timeout_sec: seconds for all answers of that model in one episode.
@@ -320,14 +292,11 @@ class ARESettings(_Section, frozen=True):
 
 
 class NotifySettings(_Section, frozen=True):
-    """A command and a webhook that hear of the end of each batch.
+    """A command and a webhook that receive the end of each batch as JSON: on standard input and as a POST request.
 
     Attributes:
-        command: program and arguments; it gets the notification as JSON on standard input.
         pass_env: names of variables with secrets that the command inherits, too; it inherits all others anyway.
-        url: address that gets the notification as a POST request with a JSON body.
-        token_env: name of the variable with the bearer token of these requests.
-        timeout_sec: seconds that the command, or one request, may take.
+        token_env: name of the variable with the bearer token of the requests.
     """
 
     command: tuple[Text, ...] = ()
@@ -337,12 +306,10 @@ class NotifySettings(_Section, frozen=True):
     timeout_sec: Seconds = 30.0
 
     def __repr__(self) -> str:
-        """Return the settings without the URL and the arguments, which may contain secrets."""
         shown = self.command[:1], MASK if self.url else None
         return f"NotifySettings(command={shown[0]}, url={shown[1]}, timeout_sec={self.timeout_sec})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Return the same for Rich."""
         return [("command", self.command[:1]), ("url", MASK if self.url else None)]
 
 
@@ -364,16 +331,14 @@ class Profile(_Section, frozen=True):
     tracing: SpanLevel = "full"
 
     def tier(self, name: Tier) -> tuple[EnvironmentEntry, ...]:
-        """Return the environments of a tier in file order."""
         return self.environments.lightweight if name == "lightweight" else self.environments.moderate
 
     def tiered_entries(self) -> list[tuple[Tier, EnvironmentEntry]]:
-        """Return every environment that is not skipped, with its tier."""
         tiers: tuple[Tier, ...] = ("lightweight", "moderate")
         return [(tier, entry) for tier in tiers for entry in self.tier(tier)]
 
     def find_entry(self, name: str) -> EnvironmentEntry | SkipEntry | None:
-        """Return the environment with the given name, ignoring case; None if there is none."""
+        """Ignores case."""
         envs = self.environments
         entries: tuple[EnvironmentEntry | SkipEntry, ...] = (*envs.lightweight, *envs.moderate, *envs.skip)
         return next((entry for entry in entries if entry.name.casefold() == name.casefold()), None)

@@ -15,10 +15,7 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """What an idle node does with old episodes; without ``older`` and ``max_bytes``, it keeps all.
 
     Attributes:
-        older: age of the episodes that are pruned.
         max_bytes: size of the episode files, archives and traces above which the oldest episodes are pruned.
-        keep: ``tagged`` episodes are kept, or ``none``.
-        archive: whether pruned episodes are archived, or deleted.
     """
 
     older: Age | None = None
@@ -28,5 +25,4 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 def age_seconds(age: str) -> float:
-    """Return the seconds of an age such as 30d, which matches ``AGE_PATTERN``."""
     return float(int(age[:-1]) * _UNITS[age[-1]])

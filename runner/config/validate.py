@@ -76,7 +76,6 @@ def _with_own_endpoints(profile: Profile, data: YamlValue) -> Profile:
 
 
 def _locate(message: str, data: YamlValue) -> tuple[KeyPath, bool]:
-    """Return the key path in msgspec's error message, and whether the problem is an unknown key."""
     problem, separator, steps = message.rpartition(" - at `$")
     key_path: KeyPath = ()
     for key, index in _STEP.findall(steps if separator else ""):
@@ -88,10 +87,7 @@ def _locate(message: str, data: YamlValue) -> tuple[KeyPath, bool]:
 
 
 def _invalid_key(key_path: KeyPath, data: YamlValue) -> str:
-    """Return the key of the first invalid value of the mapping at ``key_path``.
-
-    msgspec's message has ``[...]`` in place of a key that the schema does not define; see ``_VALUE_TYPES``.
-    """
+    """The message of msgspec has ``[...]`` in place of a key that the schema does not define; see ``_VALUE_TYPES``."""
     mapping, value_type = _value_at(data, key_path), _VALUE_TYPES.get(key_path[-1] if key_path else "", Any)
     for key, value in mapping.items() if isinstance(mapping, dict) else ():
         try:

@@ -29,9 +29,7 @@ class Availability(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         status: ``wrong`` means that another program answers at the server's address; the environment may still be
             playable embedded.
-        transport: where the batch would be played.
         data_label: label of the task data; None if it is unknown without importing the environment.
-        cause: why the environment or its server cannot be used; None if there is no problem.
         note: number and names of the scenarios of a family of environments; None for other environments.
     """
 
@@ -47,8 +45,6 @@ class EnvironmentHealth(msgspec.Struct, frozen=True, kw_only=True):
     """The row of one environment in each table of what can be played.
 
     Attributes:
-        tier: its tier in the profile; ``installed`` if the profile does not list it.
-        entry: its entry in the profile, if any.
         server: result of probing its server; None if there is no server or it was not probed yet.
     """
 
@@ -64,10 +60,7 @@ def environment_health(
 ) -> list[EnvironmentHealth]:
     """Return the row of each environment of the profile, and of each other one in ``installed``.
 
-    Args:
-        profile: lists the environments.
-        servers: state of each environment's server, by the name of the environment; see ``server_addresses``.
-        installed: names of installed environments.
+    ``servers`` has the state of each environment's server by the name of the environment; see ``server_addresses``.
     """
     listed = [
         EnvironmentHealth(
@@ -88,23 +81,20 @@ def environment_health(
 
 
 def server_addresses(profile: Profile) -> dict[str, ServerAddress]:
-    """Return the address of each environment's server that the profile names and uses."""
+    """Servers that the profile names and uses."""
     addresses = {entry.name: probe_address(entry) for _, entry in profile.tiered_entries()}
     return {name: address for name, address in addresses.items() if address is not None}
 
 
 def probe_address(entry: EnvironmentEntry) -> ServerAddress | None:
-    """Return the address of an environment's server; None if the profile names no server or excludes its use."""
+    """Return None if the profile names no server or excludes its use."""
     return None if entry.transport == "embedded" else server_address(entry)
 
 
 def availability_of(entry: EnvironmentEntry, state: ServerState | None, are: ARESettings = DEFAULT_ARE) -> Availability:
     """Return the availability of an environment of the profile.
 
-    Args:
-        entry: the environment's entry in the profile.
-        are: the profile's section ``are``.
-        state: result of probing the environment's server; None if there is no server or it was not probed yet.
+    ``state`` is None if there is no server or it was not probed yet.
     """
     missing = missing_requirement(entry.name, entry.deps)
     can_embed = missing is None and entry.transport != "http"
@@ -132,12 +122,7 @@ def availability_of(entry: EnvironmentEntry, state: ServerState | None, are: ARE
 
 
 def embedded_availability(env: str, are: ARESettings = DEFAULT_ARE) -> Availability:
-    """Return the availability of an installed environment if it is played in this process.
-
-    Args:
-        env: name of the environment.
-        are: the profile's section ``are``.
-    """
+    """Return the availability of an installed environment if it is played in this process."""
     if is_are(env):
         return _are_availability(env, read_catalog(are))
     if not plugins.is_built_in(plugins.ENVS, env):
@@ -168,7 +153,6 @@ def _without_server(env: str, state: ServerState, reason: str, are: ARESettings)
 
 
 def missing_requirement(env: str, deps: tuple[str, ...] = ()) -> str | None:
-    """Return why an environment cannot be played in this process; None if it can be."""
     if not plugins.is_registered(plugins.ENVS, env):
         return NOT_INSTALLED
     if missing := plugins.missing_packages(deps):

@@ -35,7 +35,6 @@ class EmbeddedEnvironment(ABC):
     """Whether steps after the end of an episode are executed in compat mode, as on some of AgentGym's servers."""
 
     def __init__(self, *, mode: Mode = "strict") -> None:
-        """Create an instance without a task; ``reset`` starts one."""
         self.mode = mode
         self.task_index = 0
         self._running = False
@@ -50,7 +49,6 @@ class EmbeddedEnvironment(ABC):
         """Execute a command text, which may be malformed, and return ``(observation, reward, done)``."""
 
     def _has_refused(self, observation: str) -> bool:
-        """Return whether the step that has just returned ``observation`` refused its action."""
         return is_refusal(self.name, observation)
 
     def reset(self, *, task_index: int = 0, seed: int | None = None, **extra: Any) -> Chat:  # noqa: ANN401
@@ -87,15 +85,13 @@ class EmbeddedEnvironment(ABC):
         return self.grammar.schemas
 
     def get_episode_id(self) -> str:
-        """Return ``<environment>-<task index>``, e.g. ``Maze-3``."""
+        """Such as ``Maze-3``."""
         return f"{self.name}-{self.task_index}"
 
     def admissible_actions(self) -> list[str] | None:
-        """Return valid action texts, or None if they cannot be listed."""
         return None
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Parse an action text into a tool call."""
         return self.grammar.parse(text)
 
     def success(self, trajectory: Trajectory) -> bool:
@@ -108,7 +104,7 @@ class EmbeddedEnvironment(ABC):
         return self._truncated
 
     def cleanup(self) -> None:
-        """End the episode; a later ``reset`` starts a new one."""
+        """A later ``reset`` starts a new episode."""
         self._running = False
 
 

@@ -25,8 +25,6 @@ class CommandPattern(msgspec.Struct, frozen=True):
     """A command of an environment, as a tool and as text.
 
     Attributes:
-        name: the tool's name.
-        description: description for the tool schema.
         template: canonical text, with ``{parameter}`` placeholders.
         pattern: pattern of the text; its named groups are the parameters.
         parameters: parameter -> JSON schema (``string`` or ``integer``); all parameters are required.
@@ -39,7 +37,6 @@ class CommandPattern(msgspec.Struct, frozen=True):
     parameters: dict[str, dict[str, Any]] = {}
 
     def schema(self) -> ToolSchema:
-        """Return the command as an OpenAI function tool."""
         parameters = {
             "type": "object",
             "properties": self.parameters,
@@ -56,8 +53,6 @@ class Grammar:
     """Commands of one environment; a text stands for the first command whose pattern matches it.
 
     Args:
-        commands: the commands, in the order in which they are tried.
-        expected: the description of a valid action in error messages to the agent.
         anchor: ``whole`` if a pattern must match the whole text without surrounding spaces, ``start`` if it must match
             the unchanged text from its beginning and may leave a rest.
     """
@@ -73,7 +68,6 @@ class Grammar:
         self._cached_call = functools.lru_cache(maxsize=1024)(self._call)  # agents repeat a few short texts
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Return the tool call of the first matching command, or an invalid action that describes a valid one."""
         call = self._cached_call(text) if len(text) <= _MAX_CACHED_CHARS else self._call(text)
         return InvalidAction(text, self.expected) if call is None else Action(text=text, tool_calls=[call])
 
@@ -116,10 +110,7 @@ def _arguments(command: CommandPattern, groups: dict[str, str]) -> str:
 
 
 def _expected_call(command: CommandPattern, arguments: str, parameters: dict[str, Any], makes: str = "") -> str:
-    """Return what a call of a command expects, with the values that are allowed, and what does not match it.
-
-    ``makes`` is the end of the sentence where only the text that the call makes does not match.
-    """
+    """``makes`` is the end of the sentence where only the text that the call makes does not match."""
     described = (f"{name} ({_described(schema)})" for name, schema in command.parameters.items())
     expected = f"{command.name} with exactly {', '.join(described) or 'no arguments'}"
     try:

@@ -64,10 +64,7 @@ compat mode if that mode has other tasks.
 def data_label_of(env: str, environ: Mapping[str, str], mode: Mode = "strict") -> str:
     """Return the ``data_label`` of an environment, empty if its tasks are the published ones.
 
-    Args:
-        env: the registered name of a built-in environment, case-insensitive, or ``family:id``.
-        environ: the environment variables, which may name the published data.
-        mode: rules of the environment.
+    ``env`` is case-insensitive, or ``family:id``.
     """
     source = _source_of(env)
     if _folder(source, environ):
@@ -84,11 +81,7 @@ def data_folder(env: str) -> str | None:
 def missing_data(env: str, environ: Mapping[str, str]) -> str | None:
     """Return why the data folder that an environment variable names is unusable.
 
-    None if the folder looks complete or the environment has no data folder.
-
-    Args:
-        env: as for :func:`data_label_of`.
-        environ: the environment variables, which may name the published data.
+    None if the folder looks complete or the environment has no data folder. ``env`` is as for :func:`data_label_of`.
     """
     source = _source_of(env)
     folder = _folder(source, environ)
@@ -98,12 +91,7 @@ def missing_data(env: str, environ: Mapping[str, str]) -> str | None:
 
 
 def same_data_advice(env: str, environ: Mapping[str, str]) -> str | None:
-    """Return how to play the published data that a server plays; None if the environment has no data folder.
-
-    Args:
-        env: as for :func:`data_label_of`.
-        environ: the environment variables, which may name the published data.
-    """
+    """Return how to play the published data that a server plays; None if the environment has no data folder."""
     source = _source_of(env)
     if not source.variable:
         return None
@@ -116,7 +104,6 @@ class DataLabel:
     """Attribute with the label of an environment's current data, readable on the class and on its instances."""
 
     def __init__(self, env: str) -> None:
-        """Store the environment's name."""
         self._env = env
 
     def __get__(self, instance: object, owner: type[object]) -> str:

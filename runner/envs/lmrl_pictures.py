@@ -26,7 +26,7 @@ _MAZE_LEGEND = (
 
 
 def draw_maze(grid: tuple[str, ...], goal: tuple[int, int], walked: Sequence[tuple[int, int]]) -> Cells:
-    """Return the picture; ``walked`` are the positions of the agent so far, the current one last."""
+    """The current position is the last one of ``walked``."""
     marks: dict[int, dict[int, str]] = {}
     for row, column in walked:
         marks.setdefault(row, {})[column] = _WALKED
@@ -58,13 +58,7 @@ _RANK = {"b": 1, "y": 2, "g": 3}
 
 
 def draw_wordle(history: Sequence[tuple[str, str]], n_tries: int, max_guesses: int) -> Cells:
-    """Return the picture.
-
-    Args:
-        history: valid guesses and their marks.
-        n_tries: number of guesses so far, valid or not.
-        max_guesses: number of guesses that the rules allow.
-    """
+    """Return the picture; ``n_tries`` counts all guesses, ``history`` has the valid ones with their marks."""
     n_invalid = n_tries - len(history)
     tiles = [tuple(_tile(*pair) for pair in zip(*guess, strict=True)) for guess in history]
     blank = [(CellRun(" · " * 5, "dim"),)] * (max_guesses - n_tries)

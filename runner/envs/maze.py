@@ -79,7 +79,7 @@ class Maze(EmbeddedEnvironment):
     _walked: list[Position]
 
     def admissible_actions(self) -> list[str]:
-        """Return all four moves, including moves into a wall."""
+        """Includes moves into a wall."""
         return list(_MOVES)
 
     def parse(self, text: str) -> Action | InvalidAction:
@@ -89,11 +89,10 @@ class Maze(EmbeddedEnvironment):
         return super().parse(text)
 
     def oracle(self, seed: int | None) -> MazeOracle:
-        """Return a shortest-path planner; ``seed`` has no effect."""
         return MazeOracle(self)
 
     def render_cells(self) -> Cells:
-        """Return the maze with the way walked; the agent itself sees only its position and the adjacent walls."""
+        """The agent itself sees only its position and the adjacent walls."""
         return draw_maze(GRID, GOAL, self._walked)
 
     def _reset(self, task_index: int) -> str:
@@ -121,11 +120,9 @@ class MazeOracle:
     """Walks a shortest path to the goal, at most 12 moves from any start."""
 
     def __init__(self, maze: Maze) -> None:
-        """Create a planner for ``maze``; the caller executes the moves."""
         self._maze = maze
 
     def next_action(self) -> str:
-        """Return the next move of a shortest path."""
         distances = _distances()
         position = self._maze.position
         return min(_MOVES, key=lambda move: distances[_moved(position, _MOVES[move])])
@@ -133,7 +130,6 @@ class MazeOracle:
 
 @cache
 def _distances() -> dict[Position, int]:
-    """Return the number of moves from each free cell to the goal, by breadth-first search."""
     distances = {GOAL: 0}
     queue = deque([GOAL])
     while queue:

@@ -20,36 +20,25 @@ TRANSPORT_EMBEDDED = "played only on a server, but its transport is embedded"
 
 
 class UnplayableName(ConfigError):
-    """A name of an environment that cannot be played.
-
-    Attributes:
-        problem: what the name is and why it cannot be played.
-        hint: the names that work, or the keys that the profile needs.
-    """
-
     published_error_type = "config_error"
 
     def __init__(self, problem: str, hint: str) -> None:
-        """Store both parts; the message contains both."""
         super().__init__(f"{problem}. {hint}")
         self.problem = problem
         self.hint = hint
 
 
 def server_only_names() -> list[str]:
-    """Return the names of environments that are played only on a server, in alphabetical order."""
     from runner.envs.http.dialects import http_names  # imported late: rarely needed
 
     return sorted((name for name in http_names() if not plugins.is_registered(plugins.ENVS, name)), key=str.lower)
 
 
 def server_only_name(env: str) -> str | None:
-    """Return the spelling of an environment that is played only on a server, ignoring case; else None."""
     return next((name for name in server_only_names() if name.lower() == env.lower()), None)
 
 
 def server_problem(entry: EnvironmentEntry) -> str | None:
-    """Return why the entry of an environment that is played only on a server does not lead to one; else None."""
     if server_only_name(entry.name) is None:
         return None
     if entry.transport == "embedded":
@@ -67,11 +56,7 @@ def server_keys(env: str) -> str:
 
 
 def known_names(also: Iterable[str] = ()) -> str:
-    """Return a sentence with the names that can be played: embedded and on servers.
-
-    Args:
-        also: further names that can be played, such as those of the profile.
-    """
+    """Return a sentence with the names that can be played: embedded, on servers, and those in ``also``."""
     embedded = {name.lower(): name for name in (*plugins.registered_names(plugins.ENVS), *also)}
     return (
         f"Embedded environments: {', '.join(embedded.values()) or 'none'}. "
@@ -86,12 +71,7 @@ def did_you_mean(env: str, also: Iterable[str] = ()) -> str:
 
 
 def unknown_environment(env: str, also: Iterable[str] = ()) -> UnplayableName:
-    """Return the error for a name that is neither registered nor configured.
-
-    Args:
-        env: the name as it was given.
-        also: further names that are known, such as those of the profile.
-    """
+    """Return the error for a name that is neither registered nor configured."""
     if (name := server_only_name(env)) is not None:
         return UnplayableName(
             f"{name} is played only on a server, and the profile has no server for it", server_keys(name)
@@ -103,7 +83,6 @@ def unknown_environment(env: str, also: Iterable[str] = ()) -> UnplayableName:
 
 
 def unplayable_entry(entry: EnvironmentEntry, profile: Profile) -> UnplayableName:
-    """Return the error for an environment of the profile that is not installed, and has no usable server."""
     if (problem := server_problem(entry)) is not None:
         return UnplayableName(
             f"{entry.name} in profile {profile.id} is {problem}", f"In its entry, {entry_advice(entry)}"
@@ -128,7 +107,6 @@ def server_only_problem(env: str, profile: Profile) -> UnplayableName | None:
 
 
 def entry_advice(entry: EnvironmentEntry) -> str:
-    """Return which keys the entry of an environment that is played only on a server needs."""
     if entry.port is not None or entry.base_url is not None:
         return "set transport: http, or remove transport"
     return (
@@ -138,7 +116,6 @@ def entry_advice(entry: EnvironmentEntry) -> str:
 
 
 def skipped_environment(entry: SkipEntry, profile: Profile) -> UnplayableName:
-    """Return the error for an environment that the profile skips."""
     problem = f"{entry.name} is skipped in profile {profile.id}: {entry.reason}"
     if (name := server_only_name(entry.name)) is None:
         return UnplayableName(problem, "To play it, move it from environments.skip to environments.moderate")

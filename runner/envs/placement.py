@@ -35,11 +35,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Where and by which rules one batch is played.
 
     Attributes:
-        address: the server's address; None for an embedded environment.
-        mode: rules of the environment; those of the server for HTTP.
         data_label: label of data that is not the published data; empty otherwise.
         packages: distributions that the embedded environment needs in addition to the runner's own.
-        note: description of the placement for the user, without secrets.
         wait_s: seconds that the batch waits for a server that goes away; 0: it goes on at once.
     """
 
@@ -53,15 +50,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> tuple[Transport, Mode, str]:
-        """Transport, rules and data: what all episodes of a batch have in common."""
         return self.transport, self.mode, self.data_label
 
     def require_kind(self, earlier: tuple[str, str, str] | None) -> None:
-        """Check that the placement is of the same kind as that of the episodes that a batch has already, if any.
-
-        Raises:
-            ConfigError: it has another transport, other rules or other data.
-        """
+        """Check that the placement is of the same kind as that of the episodes that a batch has already, if any."""
         if earlier is not None and earlier != self.kind:
             transport, mode, label = earlier
             raise ConfigError(
@@ -72,7 +64,6 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def environment_entry(profile: Profile, env: str) -> EnvironmentEntry | None:
-    """Return the profile's entry of an environment; None if the profile has no such entry."""
     entry = profile.find_entry(env)
     return entry if isinstance(entry, EnvironmentEntry) else None
 
@@ -82,7 +73,7 @@ _MOUNTED: Final = ("maze", "wordle")
 
 
 def server_address(entry: EnvironmentEntry | None) -> ServerAddress | None:
-    """Return the server address of a profile entry; None if the entry has neither base_url nor port."""
+    """Return None if the entry has neither base_url nor port."""
     if entry is None or (entry.base_url is None and entry.port is None):
         return None
     url = entry.base_url or f"http://127.0.0.1:{entry.port}"
@@ -126,7 +117,6 @@ def resolve_environment(profile: Profile, name: str) -> Plugin:
     Raises:
         UnplayableName: if the environment is unknown, not installed, skipped by the profile, or needs a server that the
             profile does not have; with the reason and the names or keys that work.
-        ConfigError: if several packages register the name, ARE is not installed, or ARE has no such scenario.
     """
     entry = profile.find_entry(name)
     if isinstance(entry, SkipEntry):
@@ -143,12 +133,6 @@ def resolve_environment(profile: Profile, name: str) -> Plugin:
 
 def choose_placement(entry: EnvironmentEntry | None, env: Plugin, mode: Mode, *, wait_s: float = 0.0) -> Placement:
     """Choose where to play a batch that is about to start; probes the server for at most two seconds.
-
-    Args:
-        entry: the profile's entry of the environment, None if it has none.
-        env: the environment.
-        mode: the requested rules.
-        wait_s: seconds that the batch waits for a server that goes away.
 
     Raises:
         ServerBusy: if the server accepts the connection and does not reply, whatever the transport.
@@ -190,7 +174,6 @@ def rejection_reason(state: ServerState, mode: Mode, *, must_identify: bool) -> 
     """Return why a batch cannot be played on a server; None if it can be.
 
     Args:
-        state: result of probing the server.
         mode: the requested rules. ``compat`` requires these rules; ``strict``, the default, accepts any rules.
         must_identify: whether to reject a server that does not identify itself.
     """
@@ -205,7 +188,7 @@ def rejection_reason(state: ServerState, mode: Mode, *, must_identify: bool) -> 
 
 
 def http_placement(state: ServerState) -> Placement:
-    """Return the placement on a usable server; ``compat`` rules are assumed if the server does not state its rules."""
+    """``compat`` rules are assumed if the server does not state its rules."""
     identity = state.identity or ServerIdentity("unknown")
     label = one_line(identity.label) if identity.kind == "console" else SERVER_NAMES[identity.kind]
     mode: Mode = identity.mode or "compat"
@@ -225,9 +208,6 @@ def start_command(env: Plugin, address: ServerAddress) -> str | None:
     """Return the command that starts this project's server at ``address``.
 
     None if the address is not local or the environment is not a built-in one.
-
-    Raises:
-        ConfigError: if the address is invalid.
     """
     parts = urlsplit(address.base)
     is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and not parts.path

@@ -49,13 +49,12 @@ AGENTGYM_WORDS: tuple[str, ...] = tuple(_AGENTGYM.split())
 
 @cache
 def shipped_words() -> tuple[str, ...]:
-    """Return the 3,568 words of ``data/wordle/words.txt``, in alphabetical order."""
     return tuple(package_resource("data", "wordle", "words.txt").read_text("utf-8").split())
 
 
 @cache
 def hidden_words() -> tuple[str, ...]:
-    """Return the shipped words in task order.
+    """The shipped words in task order.
 
     They are sorted by digest, because the result of ``random.shuffle`` may differ between Python versions.
     """
@@ -100,19 +99,16 @@ class DrawnWord:
     """
 
     def __init__(self, words: Sequence[str], seed: int) -> None:
-        """Start with all ``words`` as candidates, in their order."""
         self._candidates = list(words)
         self._random = random.Random(seed)
 
     def mark(self, guess: str) -> str:
-        """Draw a word and return the marks of ``guess`` against it."""
         marks = loose_marks(guess, self._random.choice(self._candidates))
         self._candidates = filter_candidates(self._candidates, loose_marks, guess, marks)
         return marks
 
 
 def filter_candidates(words: Sequence[str], marking: Marking, guess: str, marks: str) -> list[str]:
-    """Return the words for which ``guess`` would get ``marks``."""
     return [word for word in words if marking(guess, word) == marks]
 
 
@@ -162,7 +158,7 @@ class Wordle(EmbeddedEnvironment):
         """Marks a valid guess against the hidden word."""
 
     def admissible_actions(self) -> list[str]:
-        """Return all valid words, including words that earlier marks exclude."""
+        """Includes words that earlier marks exclude."""
         return list(self.words)
 
     @property
@@ -174,11 +170,10 @@ class Wordle(EmbeddedEnvironment):
         return words
 
     def oracle(self, seed: int | None) -> WordleOracle:
-        """Return a planner that narrows the words down by the marks, without access to the hidden word."""
+        """The planner narrows the words down by the marks, without access to the hidden word."""
         return WordleOracle(self.words, self.marking, self.history, seed)
 
     def render_cells(self) -> Cells:
-        """Return the guesses as tiles, and the keyboard."""
         return draw_wordle(self.history, self._tries, MAX_GUESSES)
 
     def _reset(self, task_index: int) -> str:
@@ -205,8 +200,6 @@ class WordleOracle:
     """Guesses the word whose marks split the candidates into the most classes.
 
     Args:
-        words: all valid words.
-        marking: the marking rules of the episode.
         history: the ``(guess, marks)`` pairs of the episode; the environment appends each new pair.
         seed: selects the guesses to compare if there are too many guesses to compare all of them.
     """
@@ -222,7 +215,6 @@ class WordleOracle:
         self._n_read = 0
 
     def next_action(self) -> str:
-        """Return the next guess."""
         for guess, marks in self._history[self._n_read :]:
             self._candidates = filter_candidates(self._candidates, self._marking, guess, marks)
         self._n_read = len(self._history)

@@ -18,7 +18,6 @@ class EpisodeControl:
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
-        """Start in the running state; ``clock`` measures how long pauses last."""
         self._clock = clock or Clock()
         self._lock = threading.Lock()
         self._cancel_outcome: Outcome | None = None
@@ -34,12 +33,10 @@ class EpisodeControl:
 
     @property
     def cancel_outcome(self) -> Outcome | None:
-        """Outcome that ``cancel`` requested, or None if the episode may continue."""
         return self._cancel_outcome
 
     @property
     def paused(self) -> bool:
-        """Whether the episode waits before its next step."""
         return self._paused
 
     def cancel(self, outcome: Outcome = Outcome.CANCELLED) -> None:
@@ -49,12 +46,10 @@ class EpisodeControl:
             self._notify()
 
     def pause(self) -> None:
-        """Pause the episode before its next step."""
         with self._lock:
             self._paused = True
 
     def resume(self) -> None:
-        """Continue after a pause."""
         with self._lock:
             self._paused, self._permits = False, 0
             self._notify()
@@ -67,7 +62,7 @@ class EpisodeControl:
             self._notify()
 
     def paused_s(self) -> float:
-        """Return the total seconds that the episode has been paused, including a pause that has not ended."""
+        """Include a pause that has not ended."""
         with self._lock:
             waiting = 0.0 if self._waiting_since is None else self._clock.monotonic() - self._waiting_since
             return self._paused_s + waiting
@@ -91,7 +86,6 @@ class EpisodeControl:
         return not self._cancel_outcome
 
     def _start_wait(self) -> asyncio.Event | None:
-        """Start a pause and return the event that ends it; None if the episode is not paused or was cancelled."""
         with self._lock:
             if self._cancel_outcome or not self._paused:
                 return None

@@ -17,13 +17,9 @@ class EpisodeFactory:
     """Plays episodes of one agent in one environment; picklable, so it can be sent to another process.
 
     Args:
-        env_cfg: Hydra config of the environment, with ``_target_`` (see ``hydra.utils.instantiate``).
-        agent_cfg: Hydra config of the agent.
         inference_mngr: source of model answers, passed to the agent's constructor under this name; None: not passed.
         judge_mngr: source of model answers for the environment's judge, passed to the environment's constructor as
             ``inference_mngr``; None: not passed.
-        tracing_level: which spans are recorded: ``off``, ``episode`` or ``full``.
-        limits: maximum rounds and seconds of an episode.
         records_world: whether timesteps have pictures of an environment that can draw its state.
     """
 
@@ -38,7 +34,6 @@ class EpisodeFactory:
         limits: Limits | None = None,
         records_world: bool = False,
     ) -> None:
-        """Store the settings; ``play_episode`` builds the environment and the agent."""
         self.env_cfg = env_cfg
         self.agent_cfg = agent_cfg
         self.inference_mngr = inference_mngr
@@ -66,13 +61,11 @@ class EpisodeFactory:
         return await EpisodeLoop(self, dict(reset_kwargs or {}), context).run()
 
     def build_environment(self) -> Environment:
-        """Return a new environment."""
         extra = {} if self.judge_mngr is None else {"inference_mngr": self.judge_mngr}
         environment: Environment = self._environments.build(**extra)
         return environment
 
     def build_agent(self) -> Agent:
-        """Return a new agent."""
         extra = {} if self.inference_mngr is None else {"inference_mngr": self.inference_mngr}
         agent: Agent = self._agents.build(**extra)
         return agent

@@ -59,8 +59,6 @@ class EpisodeContext(msgspec.Struct, frozen=True):
     """Everything an episode needs besides its agent and environment.
 
     Attributes:
-        header: ids, environment, task and agent of the episode.
-        control: receives the commands cancel, pause, resume and step.
         tracer: records the spans, which no event contains. By default, a new tracer with the level of the parts.
         emit: called with every event, in order, on the episode's thread; must neither block nor raise.
         on_reset: called before the first step with the reset observation, the environment's id of the episode and the
@@ -70,7 +68,6 @@ class EpisodeContext(msgspec.Struct, frozen=True):
         on_sequence: called with the token ids of each model call of the agent, before the event of its step; must
             neither block nor raise.
         wants_tokens: returns whether streamed tokens are of interest now; otherwise there are no events of them.
-        clock: supplies times and durations.
         call_environment: calls the methods of the environment, possibly on another thread.
         cleanup_timeout_s: maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async.
         trace: records the spans and flows; None: an ``EpisodeTrace`` of the tracer.
@@ -94,25 +91,20 @@ class EpisodeContext(msgspec.Struct, frozen=True):
 
 
 class EpisodeParts(Protocol):
-    """Builds the agent and the environment of an episode, and holds its limits."""
-
     limits: Limits
     tracing_level: SpanLevel
     records_world: bool
     """Whether the timesteps have pictures of the environment."""
 
-    def build_environment(self) -> Environment:
-        """Return a new environment."""
+    def build_environment(self) -> Environment: ...
 
-    def build_agent(self) -> Agent:
-        """Return a new agent."""
+    def build_agent(self) -> Agent: ...
 
 
 class EpisodeLoop:
     """The run of one episode; ``run`` may be awaited only once."""
 
     def __init__(self, parts: EpisodeParts, reset_kwargs: dict[str, Any], context: EpisodeContext) -> None:
-        """Store the settings; ``run`` builds the environment and the agent."""
         self._parts = parts
         self._limits = parts.limits
         self._reset_kwargs = reset_kwargs
@@ -132,7 +124,6 @@ class EpisodeLoop:
         self._started = self._clock.monotonic()
 
     async def run(self) -> Trajectory:
-        """Run the episode and return its trajectory; see ``EpisodeFactory.play_episode`` for errors and cleanup."""
         self._emit(EpisodeStarted, header=self._context.header)
         try:
             with self._trace.episode() as span:
@@ -213,7 +204,6 @@ class EpisodeLoop:
         return environment, agent
 
     async def _run_steps(self, environment: Environment, agent: Agent) -> Outcome:
-        """Run steps until the task is done, a limit is reached or a command ends the episode; return the outcome."""
         steps = self._trajectory.timesteps
         step_runner = StepRunner(
             environment,

@@ -25,14 +25,10 @@ class PreparedConfig:
     If the configuration is plain, each object comes from the calls that Hydra would make, with copied arguments: this
     saves the import of Hydra, a third of a short run's CPU, and its 1-2 ms an object. Hydra builds the objects of any
     other configuration, e.g. of one with interpolations or with other special keys than ``_target_``, and reports a
-    target that cannot be imported.
-
-    Args:
-        cfg: the configuration; later changes may have no effect.
+    target that cannot be imported. Later changes of the configuration may have no effect.
     """
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
-        """Store the configuration; the first ``build`` imports its targets."""
         self._cfg = cfg
         self._call: partial[Any] | None = None
         if not _is_plain(cfg):
@@ -44,7 +40,7 @@ class PreparedConfig:
         return type(self), (self._cfg,)
 
     def build(self, **objects: object) -> Any:  # noqa: ANN401 - any type the target has
-        """Return a new object; ``objects`` are further arguments, which are not copied."""
+        """Further arguments ``objects`` are not copied."""
         if self._call is None and _is_plain(self._cfg):
             with catch_foreign(lambda _: None):  # Hydra then fails in the same way, with a better message
                 self._call = _prepare_call(self._cfg)

@@ -49,7 +49,6 @@ class TokenStream:
     """
 
     def __init__(self, now: Callable[[], float], emit: Callable[[int, StreamDelta], None]) -> None:
-        """Start without deltas."""
         self._now = now
         self._emit = emit
         self._step = 0
@@ -58,7 +57,7 @@ class TokenStream:
         self._has_emitted = False
 
     def start_step(self, step: int) -> None:
-        """Begin the step with this index: later deltas belong to it, and pending deltas are discarded."""
+        """Later deltas belong to this step, and pending deltas are discarded."""
         self._step = step
         self._has_emitted = False
         self._pending.clear()
@@ -78,7 +77,6 @@ class TokenStream:
                 self.flush()
 
     def flush(self) -> None:
-        """Emit the deltas that were added but not yet emitted."""
         for deltas in self._pending.values():
             self._emit(self._step, _merge(deltas))
             self._has_emitted = True
@@ -86,7 +84,7 @@ class TokenStream:
         self._last_emit = self._now()
 
     def close(self) -> None:
-        """Discard the pending deltas, and ignore all later ones."""
+        """Discards the pending deltas, and ignores all later ones."""
         self._pending.clear()
         self._emit = _ignore
 
@@ -135,12 +133,8 @@ class StepRunner(msgspec.Struct):
     If the agent returns an ``InvalidAction``, the environment is not stepped; the observation is then an error message.
 
     Attributes:
-        now: a monotonic clock in seconds.
-        tokens: receives the model output that the agent streams during a step.
-        call: calls the methods of the environment.
         unparsed: number of consecutive answers up to the latest step that are an ``InvalidAction``, or a tool call that
             is not valid.
-        may_lack_reward: whether the environment may give None as the reward of a step.
     """
 
     environment: Environment
@@ -154,7 +148,6 @@ class StepRunner(msgspec.Struct):
     _schemas: list[ToolSchema] = msgspec.field(default_factory=list)
 
     async def run_step(self, index: int, observation: Chat) -> TimeStep:
-        """Run the step with this index: the agent acts on the observation and the environment executes the action."""
         begun = self.now()
         with self.trace.span("timestep", index) as span:
             with self.trace.span("get_tool_schemas"):
@@ -183,7 +176,7 @@ class StepRunner(msgspec.Struct):
     async def _execute(
         self, index: int, answer: Action | InvalidAction, schemas: list[ToolSchema]
     ) -> tuple[Action, StepResult, float]:
-        """Execute an action; return the action to store, the step's result and its seconds."""
+        """Return the action to store, the step's result and its seconds."""
         if isinstance(answer, InvalidAction):
             self.unparsed = self.unparsed + 1 if answer.reply is None else 0
             reply = f"Invalid action. Expected {answer.expected}." if answer.reply is None else answer.reply

@@ -88,7 +88,6 @@ def _evaluated(
 
 
 def last_response_flow(agent: Agent) -> int | None:
-    """Return the trace flow id of the agent's latest response; None if the agent has no valid flow id."""
     with catch_foreign(log_failure(logger, "last_response_flow_id")):
         flow_id = getattr(agent, "_trace_last_response_flow_id", None)
         return check_flow_id(getattr(agent, "last_response_flow_id", None) if flow_id is None else flow_id)

@@ -14,10 +14,7 @@ _NO_SPAN = SpanHandle(0)
 class EpisodeTrace:
     """Records the spans of one episode under the names that its file has; a subclass may have other names.
 
-    Args:
-        tracer: records the spans.
-        header: ids, environment and task of the episode.
-        reset_kwargs: arguments of the reset; ``task`` and ``task_unique_id`` identify the task.
+    ``task`` and ``task_unique_id`` of the reset's arguments identify the task.
     """
 
     semantic: ClassVar[str] = "episode"
@@ -39,23 +36,16 @@ class EpisodeTrace:
     """The span of a step that has its reward and whether the episode is done."""
 
     def __init__(self, tracer: Tracer, header: EpisodeHeader, reset_kwargs: Mapping[str, Any]) -> None:
-        """Record nothing yet."""
         self._tracer = tracer
         self._header = header
         self._reset_kwargs = reset_kwargs
 
     def episode(self) -> SpanHandle:
-        """Return the span of the episode."""
         ids = {"trace_id": self._header.episode_id, "task_id": self._task_id()}
         return self._tracer.span("episode", "episode", **ids, semantic=self.semantic)
 
     def span(self, name: str, step: int = 0) -> SpanHandle:
-        """Return a span inside that of the episode.
-
-        Args:
-            name: one of ``spans``.
-            step: number of the step that it is part of.
-        """
+        """Return a span inside that of the episode; ``name`` is one of ``spans``."""
         if (known := self.spans.get(name)) is None:
             return _NO_SPAN
         category, attributes = known
@@ -64,18 +54,15 @@ class EpisodeTrace:
         return self._tracer.span(name, category, **attributes)
 
     def add_result(self, name: str, span: SpanHandle, reward: float | None, done: bool) -> None:
-        """Note reward and done of a step on its span ``name``, if they belong there."""
         if name == self.result_span:
             span.set_attribute("reward", reward)
             span.set_attribute("done", done)
 
     def start(self, span: SpanHandle) -> None:
-        """Add the flows to the span of an episode that starts."""
         span.end_flow(create_flow_id("task", str(self._reset_kwargs.get("task_unique_id", self._task_id()))))
         span.start_flow(create_flow_id("episode_return", self._header.episode_id))
 
     def end(self, span: SpanHandle, trajectory: Trajectory) -> None:
-        """Note on the span of an episode how it ended."""
         span.set_attribute("num_timesteps", len(trajectory.timesteps))
         span.set_attribute("final_reward", trajectory.reward)
         if trajectory.error_info is not None:

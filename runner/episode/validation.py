@@ -33,8 +33,7 @@ _PAIR_TYPES = (tuple, list)
 def check_chat(value: object, source: str) -> Chat:
     """Return a copy of a list of messages; the environment may change its own list later.
 
-    Raises:
-        EnvironmentFault: if ``value`` is not a list of messages; the error message names ``source`` and the type.
+    Raises ``EnvironmentFault`` for another value; the error message names ``source`` and the type.
     """
     if isinstance(value, list):
         messages = list(map(read_message, value))
@@ -44,11 +43,7 @@ def check_chat(value: object, source: str) -> Chat:
 
 
 def check_schemas(value: object) -> list[ToolSchema]:
-    """Return a copy of a list of OpenAI function schemas, each with a name.
-
-    Raises:
-        EnvironmentFault: if ``value`` is not such a list.
-    """
+    """Each schema needs a name. Raises ``EnvironmentFault`` if ``value`` is not such a list."""
     if isinstance(value, list):
         for schema in value:
             function = schema.get("function") if isinstance(schema, dict) else None
@@ -61,15 +56,7 @@ def check_schemas(value: object) -> list[ToolSchema]:
 
 
 def check_step(value: object, *, may_lack_reward: bool = False) -> StepResult:
-    """Return the result of an environment's step as ``(messages, reward, done)``.
-
-    Args:
-        value: what ``step`` returned.
-        may_lack_reward: whether the reward may be None.
-
-    Raises:
-        EnvironmentFault: if ``value`` has another form or the reward is not finite; the error message names the part.
-    """
+    """Raises ``EnvironmentFault`` if ``value`` has another form or the reward is not finite, and names the part."""
     if not isinstance(value, _PAIR_TYPES) or len(value) != 3:
         raise EnvironmentFault(f"step should return (messages, reward, done); got {type(value).__name__}")
     chat, reward, done = value
@@ -84,10 +71,8 @@ def check_step(value: object, *, may_lack_reward: bool = False) -> StepResult:
 def check_act_result(value: object) -> ActResult:
     """Return the result of an agent's ``act`` as ``(chats, action)``, with copied chats.
 
-    The chats are copied, because the agent may change its own lists later.
-
-    Raises:
-        AgentFault: if ``value`` has another form, or a text of the action is not a string.
+    The agent may change its own lists later. Raises ``AgentFault`` if ``value`` has another form, or a text of the
+    action is not a string.
     """
     if isinstance(value, _PAIR_TYPES) and len(value) == 2:
         chats, action = value[0], _as_action(value[1])
@@ -111,22 +96,13 @@ def _as_action(value: object) -> Action | InvalidAction | None:
 
 
 def check_flow_id(value: object) -> int | None:
-    """Return ``value`` unchanged if it is a valid trace flow id or None.
-
-    Raises:
-        AgentFault: if ``value`` is anything else.
-    """
     if value is None or (type(value) is int and 0 <= value < 2**64):
         return value
     raise AgentFault(f"last_response_flow_id should be an unsigned 64-bit int or None; got {_abbreviate(value)}")
 
 
 def check_details(value: object) -> dict[str, Any]:
-    """Return evaluation details as they are after encoding to JSON and decoding, e.g. with lists for tuples.
-
-    Raises:
-        EnvironmentFault: if the details are not a mapping, or cannot be encoded as JSON.
-    """
+    """Return evaluation details as they are after encoding to JSON and decoding, e.g. with lists for tuples."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
@@ -155,11 +131,7 @@ async def resolve_action(
 
 
 def note_rejection(action: Action, rejection: object) -> Action:
-    """Return an executed action as it is stored, with what its environment reported in ``SupportsRejection``.
-
-    Raises:
-        EnvironmentFault: if ``rejection`` is not one.
-    """
+    """Return an executed action as it is stored, with what its environment reported in ``SupportsRejection``."""
     match rejection:
         case None:
             return action
@@ -171,18 +143,13 @@ def note_rejection(action: Action, rejection: object) -> Action:
 
 
 def check_usage(value: object) -> Usage | None:
-    """Return ``value`` unchanged if it is a ``Usage`` or None.
-
-    Raises:
-        AgentFault: if ``value`` is anything else.
-    """
     if value is None or isinstance(value, Usage):
         return value
     raise AgentFault(f"last_usage should be a Usage or None; got {_abbreviate(value)}")
 
 
 def _is_storable(action: Action | InvalidAction) -> bool:
-    """Return whether the fields of an action have their declared types; the constructor does not check them."""
+    """The constructor does not check the types of the fields."""
     if isinstance(action, InvalidAction):
         texts: tuple[object, ...] = (action.text, action.expected)
         return all(isinstance(part, str) for part in texts)

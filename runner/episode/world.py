@@ -23,23 +23,18 @@ _CUT_BYTES: Final = 32
 
 
 class WorldRecorder:
-    """Takes the pictures of one episode, from the agent if the environment draws none; none after the first failure.
+    """Takes the pictures of one episode; none after the first failure.
 
-    Args:
-        environment: the environment.
-        agent: the agent, which may have a copy of the environment that it can draw.
-        call: calls the environment's methods.
+    They are of the agent's copy of the environment if the environment draws none.
     """
 
     def __init__(self, environment: Environment, agent: Agent, call: CallMethod) -> None:
-        """Take no picture yet."""
         owners: list[tuple[object, CallMethod]] = [(environment, call), (agent, call_here)]
         renders = [(optional_method(owner, SupportsCells.render_cells), calls) for owner, calls in owners]
         self._sources = [(render, calls) for render, calls in renders if render is not None]
         """Methods that draw, and what calls them; only the first one that has drawn is kept."""
 
     async def take(self) -> PackedCells | None:
-        """Return a picture of the current state; None if there is none or it cannot be drawn."""
         sources, self._sources = self._sources, []
         with catch_foreign(log_failure(logger, "drawing the environment; the episode continues without pictures:")):
             for render, call in sources:

@@ -31,7 +31,7 @@ MAX_RAW_BYTES: Final = 64 * 1024
 
 
 class DurableRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Durable event; ``id`` is "" when the message has no id and none can be derived from the payload."""
+    """The ``id`` is "" when the message has none and none can be derived from the payload."""
 
     event: DurableEvent
     id: str
@@ -57,7 +57,7 @@ Decoded: TypeAlias = DurableRow | LiveRow | RawRow
 
 
 def raw_row(reason: str, payload: bytes) -> RawRow:
-    """Return the row of an undecodable message; keeps at most ``MAX_RAW_BYTES`` of the payload."""
+    """Keep at most ``MAX_RAW_BYTES`` of the payload."""
     return RawRow(reason=reason, payload=payload[:MAX_RAW_BYTES], size=len(payload))
 
 
@@ -81,18 +81,14 @@ class _Envelope(msgspec.Struct, kw_only=True):
 
 
 def encode(message: DurableEvent | LiveBatch) -> bytes:
-    """Return a message as JSON."""
     return _ENCODER.encode(message)
 
 
 def headers_for(event_type: str, event_id: str, source: str, time: datetime) -> dict[str, str]:
     """Return the CloudEvents 1.0 headers of a durable event, plus ``Nats-Msg-Id`` for JetStream's deduplication.
 
-    Args:
-        event_type: canonical event type, even if the profile publishes it under another subject.
-        event_id: id of the event, the same each time the event is sent.
-        source: name of the node.
-        time: when the event happened; must have a time zone.
+    ``event_type`` is canonical, even if the profile publishes it under another subject. The id is the same each time
+    the event is sent; ``time`` must have a time zone.
     """
     return {
         "ce-specversion": "1.0",
@@ -114,7 +110,6 @@ def message_id(headers: Headers | None) -> str:
 
 
 def is_live(subject: str, headers: Headers | None, names: DurableNames) -> bool:
-    """Whether a message contains live items."""
     try:
         return _message_kind(subject, _header(headers, "ce-type"), names) == "live"
     except UndecodableMessage:
@@ -151,7 +146,6 @@ def _header(headers: Headers | None, name: str) -> str:
 
 
 def _message_kind(subject: str, event_type: str, names: DurableNames) -> str:
-    """Return the canonical type of a durable event, or ``live``."""
     if event_type in DURABLE_TYPES:
         return event_type
     if _VERSION.sub(".v1", event_type) in DURABLE_TYPES:

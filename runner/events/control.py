@@ -177,7 +177,7 @@ ARGS: dict[Op, type[Args]] = {
 
 
 class ControlRequest(msgspec.Struct, kw_only=True):
-    """Request to a node; ``ARGS`` gives the type of ``args`` for each ``op``."""
+    """``ARGS`` gives the type of ``args`` for each ``op``."""
 
     id: Annotated[str, Meta(description="repeated in the reply")]
     op: Annotated[Op, Meta(description="operation to perform")]

@@ -14,19 +14,15 @@ MAX_DEPTH: Final = 64
 
 
 class UndecodableMessage(ValueError):
-    """Reason why a message cannot be decoded."""
-
     published_error_type = "Unusable"
 
 
 def check_limits(payload: bytes) -> None:
-    """Raise ``ValueError`` when a payload is too large, too deeply nested or not UTF-8."""
     check_bytes(payload)
     check_depth(payload)
 
 
 def check_bytes(payload: bytes) -> None:
-    """Raise ``ValueError`` when a payload is too large or not UTF-8."""
     if len(payload) > MAX_BYTES:
         raise UndecodableMessage(f"larger than {MAX_BYTES} bytes")
     if not payload.isascii():
@@ -34,7 +30,6 @@ def check_bytes(payload: bytes) -> None:
 
 
 def check_depth(payload: bytes) -> None:
-    """Raise ``ValueError`` when arrays and objects of a UTF-8 payload nest too deeply."""
     if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and _is_nested_deeper(payload, MAX_DEPTH):
         raise UndecodableMessage(f"nested deeper than {MAX_DEPTH}")
 

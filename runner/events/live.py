@@ -203,8 +203,6 @@ class SpanClosed(EpisodeItemBase, kw_only=True, tag="span"):
 
 
 class LazySpan(EpisodeItemBase, kw_only=True, tag="span"):
-    """Received ``SpanClosed`` whose span is raw JSON."""
-
     span: msgspec.Raw
 
 

@@ -37,17 +37,14 @@ _CHANNELS: dict[str, LiveChannel] = {
 
 
 def channel_of(kind: str) -> LiveChannel:
-    """Return the channel of a kind of live item."""
     return _CHANNELS.get(kind, "episode")
 
 
 def live_subject(channel: LiveChannel, node: str) -> str:
-    """Return the subject on which a node publishes the live items of a channel."""
     return f"agentgym.live.{channel}.v1.{node}"
 
 
 def control_subject(node: str) -> str:
-    """Return the subject on which a node accepts control requests."""
     return f"agentgym.control.{node}"
 
 
@@ -60,15 +57,12 @@ class DurableNames(msgspec.Struct, frozen=True, kw_only=True):
     field_status: str = FIELD_STATUS
 
     def all(self) -> tuple[str, str, str, str]:
-        """Return the subjects in the order of ``DURABLE``."""
         return (self.episode_completed, self.eval_batch, self.eval_battery, self.field_status)
 
     def subject_of(self, event_type: str) -> str:
-        """Return the subject for a canonical event type."""
         return self.all()[DURABLE.index(event_type)]
 
     def type_of(self, subject: str) -> str | None:
-        """Return the canonical event type of a subject, None when the subject is not durable."""
         for named, canonical in zip((*self.all(), *DURABLE), (*DURABLE,) * 2, strict=True):
             if named == subject:
                 return canonical

@@ -75,18 +75,13 @@ def _exchanges(episode: EpisodeRecord) -> list[tuple[str, str, bool]]:
 
 
 class RolloutWriter:
-    """Writes all episodes as the rollouts of one training step."""
-
     def __init__(self, output: Output) -> None:
-        """Open the only file."""
         self._array = ArrayEncoder(output.create(ROLLOUTS_PATH))
 
     def write(self, episode: EpisodeRecord) -> None:
-        """Write an item."""
         self._array.write(encode_rollout(episode))
 
     def finish(self) -> Mapping[str, int]:
-        """Close the array."""
         self._array.finish()
         return NOTHING_LEFT_OUT
 
@@ -193,12 +188,10 @@ def _is_acknowledgement(item: dict[str, Any], content: str) -> bool:
 
 
 def is_agenttraj(head: Head) -> bool:
-    """Return whether the first object is an item of AgentTraj."""
     return "item_id" in head.first and any("from" in item for item in head.list("conversations"))
 
 
 def is_rollout(head: Head) -> bool:
-    """Return whether the first object is an item of a rollout log."""
     return "item_id" in head.first and any("role" in item for item in head.list("conversations"))
 
 

@@ -58,7 +58,7 @@ class _StepExtra(msgspec.Struct, kw_only=True):
 
 
 class _Step(msgspec.Struct, kw_only=True):
-    """A step of a trajectory; the fields that are unset are not written."""
+    """Fields that are unset are not written."""
 
     step_id: int
     timestamp: datetime | UnsetType = UNSET
@@ -88,7 +88,6 @@ def encode_atif(episode: EpisodeRecord) -> dict[str, Any]:
 
 
 def difference_to(episode: EpisodeRecord, original: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a JSON value
-    """Return what the original of an imported episode has in place of its exported trajectory."""
     return difference(_plain(_trajectory(episode)), original)
 
 
@@ -231,7 +230,6 @@ def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def difference(old: object, new: object) -> dict[str, Any] | None:
-    """Return how ``new`` differs from ``old``; None if they are equal."""
     if isinstance(old, dict) and isinstance(new, dict):
         changed = {key: diff for key in new if key in old and (diff := difference(old[key], new[key])) is not None}
         parts = {

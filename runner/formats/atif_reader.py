@@ -63,7 +63,7 @@ class StepExtra(msgspec.Struct, kw_only=True):
 
 
 def decode_atif(value: object, place: Place) -> Iterator[Draft]:
-    """Yield the episode of a trajectory, then those of the agents below it, which are not rated."""
+    """The agents below the episode follow; they are not rated."""
     yield from _drafts(as_dict(value), _MAX_DEPTH, is_root=True)
 
 
@@ -189,7 +189,6 @@ def _tokens(metrics: dict[str, Any]) -> Tokens | None:
 
 
 def is_atif(head: Head) -> bool:
-    """Return whether the first object of a file is a trajectory."""
     return as_text(head.first.get("schema_version")).startswith(_PREFIX)
 
 

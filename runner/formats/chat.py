@@ -22,7 +22,6 @@ from runner.util.json_accessors import as_dict, as_list, as_text
 
 
 def encode_messages(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return one line: the messages, the tools of the first step, and the origin."""
     require_steps(episode)
     ref = episode.timesteps[0].tool_schemas_ref
     tools = episode.tool_schemas[ref] if isinstance(ref, int) else []
@@ -34,7 +33,7 @@ def encode_messages(episode: EpisodeRecord) -> dict[str, Any]:
 
 
 def encode_sharegpt(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return one line: the conversation, in which speakers alternate and tool calls are text, and the origin."""
+    """Speakers alternate, and tool calls are text."""
     require_steps(episode)
     conversation, render = read_conversation(episode), command_renderer(episode.env)
     items = [] if conversation.system is None else [{"from": "system", "value": conversation.system}]
@@ -46,7 +45,6 @@ def encode_sharegpt(episode: EpisodeRecord) -> dict[str, Any]:
 
 
 def _origin(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return the fields that name the episode of a line, and what is known of its result."""
     return {
         "episode_id": episode.episode_id,
         "env": episode.env,
@@ -114,12 +112,11 @@ _ROLES = {
 
 
 def is_messages(head: Head) -> bool:
-    """Return whether the first object has OpenAI messages."""
     return any("role" in message for message in (*head.list("messages"), *head.list("traj")))
 
 
 def is_sharegpt(head: Head) -> bool:
-    """Return whether the first object has a conversation with speakers, and is no item of AgentTraj."""
+    """An item of AgentTraj is none."""
     return "item_id" not in head.first and any("from" in item for item in head.list("conversations"))
 
 

@@ -60,7 +60,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 def read_conversation(episode: EpisodeRecord) -> Conversation:
-    """Return the conversation of an episode; messages of any stored form become valid chat messages."""
+    """Messages of any stored form become valid chat messages."""
     first = episode.timesteps[0].chats if episode.timesteps else []
     opening = [_incoming(message) for message in episode.reset_observation]
     own_models = (None, _own_model(episode))
@@ -77,7 +77,6 @@ def _own_model(episode: EpisodeRecord) -> str | None:
 
 
 def require_steps(episode: EpisodeRecord) -> None:
-    """Raise ``LeftOut`` for an episode without a step."""
     if not episode.timesteps:
         raise LeftOut("no step was played")
 
@@ -149,7 +148,6 @@ def _incoming(value: object) -> Message:
 
 
 def text_of(messages: list[Message]) -> str:
-    """Return the texts of messages, one paragraph each."""
     return "\n".join(message["content"] or "" for message in messages)
 
 
@@ -180,7 +178,7 @@ def command_renderer(env: str) -> RenderCall:
 
 
 def parsed_arguments(arguments: object) -> dict[str, Any] | None:
-    """Return the arguments of a tool call as an object; None if they are no JSON object."""
+    """Return None if they are no JSON object."""
     value = decode_json(as_text(arguments).encode() or b"{}")
     return value if isinstance(value, dict) else None
 

@@ -54,7 +54,6 @@ class Transcript:
 
     Attributes:
         opening: what precedes the first reply, without system prompts.
-        steps: one step per reply.
         received: what the agent has received since its last reply.
         sequences: token ids of the model's calls, by the index of their step; those of no step under None.
     """
@@ -67,18 +66,12 @@ class Transcript:
         self._observation = self.opening
 
     def add(self, message: Message) -> None:
-        """Add what the agent received: a system prompt, or a message of the user or of a tool."""
         self.received.append(message)
         if message["role"] != "system" or self.steps:
             self._observation.append(message)
 
     def add_reply(self, reply: Message, action: Action | None = None, **fields: Any) -> TimeStep:  # noqa: ANN401
-        """Add a step with an agent's reply, and return it.
-
-        Args:
-            reply: the assistant's message.
-            action: the action; by default the tool calls of the reply, or its text.
-            fields: further fields of the step.
+        """Add a step with an agent's reply; the action is by default the tool calls of the reply, or its text.
 
         Raises:
             UnreadableItem: there are ``MAX_STEPS`` steps.
@@ -103,7 +96,6 @@ class Transcript:
 
 
 def action_of(reply: Message) -> Action:
-    """Return the tool calls of a reply as action, or its text if it has none."""
     calls = [
         ToolCall(as_text(call.get("id")), as_text(function.get("name")), as_text(function.get("arguments")))
         for call in reply.get("tool_calls", [])
@@ -121,7 +113,6 @@ class Draft(msgspec.Struct, kw_only=True):
         attempt: number of the attempt; None: counted within the import.
         reward: the reward of the whole episode; that of each step is in its ``reward`` if ``has_step_rewards`` is set.
         agentgym_score: AgentGym's score; None: it follows from the rewards.
-        success: whether it succeeded.
         rated: whether the result counts; False for a further branch of a message graph.
         tokens: tokens of the whole episode; None: the sum over its steps. ``cost`` likewise.
         original: JSON value from which an export restores the original, or None.
@@ -165,9 +156,6 @@ def build_records(
 
     Args:
         drafts: the drafts, of which all but the first are further branches or attempts.
-        title: title of the format.
-        place: where the item is.
-        digest: the SHA-256 of the item.
         modified_at: when the file was written; the start of an episode whose time is unknown.
     """
     for number, draft in enumerate(drafts):
@@ -239,7 +227,6 @@ def sequence_of(fields: dict[str, Any], n_completion: object) -> TokenSequence |
     """Return the token ids in fields named as ATIF and our exports name them; None without any.
 
     Args:
-        fields: prompt and completion ids, log-probabilities and, in our exports, label, problems and cause.
         n_completion: number of completion tokens by the endpoint's count, if it is known.
     """
     capture = TokenCapture(name_of(fields.get("endpoint")), name_of(fields.get("model")))
@@ -257,7 +244,6 @@ _LABELS: Final[dict[str, Label]] = {"auxiliary": "auxiliary", "discarded": "disc
 
 
 def sequences_of(values: object) -> Iterator[TokenSequence]:
-    """Yield the sequences that our exports have in lists of their own."""
     for fields in map(as_dict, as_list(values)):
         if (sequence := sequence_of(fields, fields.get("n_completion"))) is not None:
             yield sequence
@@ -273,7 +259,6 @@ def add_messages(transcript: Transcript, messages: object) -> None:
 
 
 def labelled_draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
-    """Return the draft of a transcript beside which our own exports have task, agent and result."""
     success, outcome = fields.get("success"), as_text(fields.get("outcome"))
     task, attempt = fields.get("task_index"), fields.get("attempt")
     return Draft(
@@ -328,7 +313,6 @@ _LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 def _result(draft: Draft, missing: list[str]) -> tuple[Outcome, bool, bool]:
-    """Return outcome, success, and whether the result counts."""
     rated = draft.rated and not is_unscored(draft.evaluation)
     if draft.reward is None:
         missing.append("reward")
@@ -376,13 +360,11 @@ def named_task(*names: str) -> int:
 
 
 class Attempts:
-    """Numbers the attempts at each task, where a file does not number them."""
-
     def __init__(self) -> None:
         self._known: Counter[tuple[str, int, str, str | None]] = Counter()
 
     def number(self, record: EpisodeRecord, draft: Draft) -> None:
-        """Set the number of the attempt unless the file has one."""
+        """An attempt that the file numbers keeps its number."""
         key = (record.env, record.task_index, record.agent, record.model)
         if draft.attempt is None:
             record.attempt = self._known[key]

@@ -28,13 +28,7 @@ class Manifest(msgspec.Struct, kw_only=True):
 
     Attributes:
         format: name of the format, and ``format_version`` its title.
-        version: version of this package.
-        query: the query that selected the episodes.
-        filters: names of the filters in use.
-        n_selected: number of episodes that the query selected.
-        n_written: number of episodes in the files.
         left_out: number of episodes that are not in the files, by reason.
-        files: the files with their sizes and hashes.
     """
 
     format: str
@@ -63,14 +57,7 @@ def export_episodes(
     """Write episodes one at a time to ``path``, which must not exist, and the manifest; return the manifest.
 
     Args:
-        store: the episode files.
         candidates: the episodes, in the order of the files.
-        left_out: episodes that were left out before, by reason.
-        target: the format.
-        path: the file or folder to create.
-        query: the query as it was typed, for the manifest.
-        filters: names of the filters, for the manifest.
-        now: the time of the export.
 
     Raises:
         ConfigError: the format cannot be written.

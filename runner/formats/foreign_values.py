@@ -49,7 +49,7 @@ def own_fields(extra: object, kind: type[_T]) -> _T | None:
 
 
 class UnreadableItem(ValueError):
-    """An item is not of the format, or has nothing that an episode can show; the message is the reason."""
+    pass
 
 
 def name_of(value: object) -> str:
@@ -58,7 +58,6 @@ def name_of(value: object) -> str:
 
 
 def number_of(value: object) -> float | None:
-    """Return a finite number; None for any other value."""
     if type(value) not in (int, float):
         return None
     try:
@@ -81,7 +80,7 @@ def time_of(value: object) -> datetime | None:
 
 
 def content_of(content: object) -> str:
-    """Return the content of a message as text; images and other parts without text become ``[image]`` and the like."""
+    """Images and other parts without text become ``[image]`` and the like."""
     if not isinstance(content, list):
         return as_text(content)
     texts = []

@@ -1,7 +1,4 @@
-"""What a format of episodes is, and the registered formats by name.
-
-A format is one object of the class ``Format``, registered under the entry point group ``agentgym.formats``.
-"""
+"""What a format of episodes is, and the registered formats by name, of the entry point group ``agentgym.formats``."""
 
 from __future__ import annotations
 
@@ -82,15 +79,11 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
-    """A format of episodes.
+    """A format of episodes; without ``open_writer`` it is only read, without ``reader`` only written.
 
     Attributes:
-        name: name on the command line.
-        title: name and version for people, e.g. ``ATIF v1.8``.
         suffix: suffix of its file; empty if it writes a folder.
-        open_writer: opens a writer; None if the format is only read.
         by_task: whether the writer needs the episodes of one task and agent one after another.
-        reader: how it is read; None if the format is only written.
     """
 
     name: str
@@ -102,11 +95,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_format(name: str) -> Format:
-    """Return the format of this name, ignoring case; nothing else is imported.
-
-    Raises:
-        ConfigError: no format has this name, or it cannot be imported.
-    """
+    """Return the format of this name, ignoring case; nothing else is imported."""
     found = load(FORMATS, name)
     if not isinstance(found, Format):
         raise ConfigError(f"{name} is registered as a format but is a {type(found).__name__}, not a Format")
@@ -114,12 +103,12 @@ def find_format(name: str) -> Format:
 
 
 def writable_formats() -> dict[str, Format]:
-    """Return the formats that can be written, by name; imports all formats."""
+    """Imports all formats."""
     return {name: each for name, each in sorted(_usable_formats().items()) if each.open_writer is not None}
 
 
 def readable_formats() -> dict[str, Format]:
-    """Return the formats that can be read, by name, those of this package first; imports all formats."""
+    """Those of this package come first; imports all formats."""
     return {name: each for name, each in _usable_formats().items() if each.reader is not None}
 
 

@@ -28,7 +28,6 @@ _TRAJECTORY: Final = ("agent", "trajectory.json")
 
 
 def trial_items(folder: Path, limits: Limits) -> Iterator[Found]:
-    """Yield an item per trial of a job folder, or the one of a trial folder."""
     trials = [folder] if _is_trial(folder) else _trials(folder, limits.files)
     for number, trial in enumerate(trials, 1):
         place = Place(trial, number, unit="trial")
@@ -39,11 +38,7 @@ def trial_items(folder: Path, limits: Limits) -> Iterator[Found]:
 
 
 def read_trial(place: Place, limits: Limits) -> bytes:
-    """Return result and trajectories of a trial as one JSON object.
-
-    Raises:
-        StoreError: a file cannot be read.
-    """
+    """Return result and trajectories of a trial as one JSON object; raises ``StoreError``."""
     result, trajectories = read_small(place.path / _RESULT, limits), list[bytes]()
     n_left = limits.item_bytes - len(result)
     for folder in (place.path, *_folders(place.path / "steps", MAX_NAMES)):
@@ -56,7 +51,7 @@ def read_trial(place: Place, limits: Limits) -> bytes:
 
 
 def decode_trial(value: object, place: Place) -> Iterator[Draft]:
-    """Yield the episode of a trial, then those of further trajectories, which are not rated."""
+    """Further trajectories follow the episode; they are not rated."""
     fields = as_dict(value)
     result = as_dict(fields.get("result"))
     drafts = [draft for each in as_list(fields.get("trajectories")) for draft in decode_atif(each, place)]

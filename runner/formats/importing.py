@@ -45,10 +45,6 @@ class ImportReport(msgspec.Struct, kw_only=True):
 
     Attributes:
         batch_id: the batch of the imported episodes; None if nothing was imported.
-        n_imported: number of new episodes.
-        n_known: number of episodes that were stored already.
-        n_malformed: number of items that could not be read.
-        formats: number of files by the title of their format.
         missing: number of new episodes by what their files lack.
         malformed: the first ``MAX_REPORTED`` malformed items.
         unrecognised: the first ``MAX_REPORTED`` files without a known format, ``n_unrecognised`` in all.
@@ -66,7 +62,7 @@ class ImportReport(msgspec.Struct, kw_only=True):
 
 
 class ReadEpisode(NamedTuple):
-    """An episode of a file, the draft that it was made from, and where it is: the item, and its number therein."""
+    """The number is that of the episode in its item."""
 
     record: EpisodeRecord
     draft: Draft
@@ -75,11 +71,7 @@ class ReadEpisode(NamedTuple):
 
 
 def read_episodes(source: Source, limits: Limits = LIMITS) -> Iterator[ReadEpisode | Malformed]:
-    """Yield the episodes of a file or folder in their order, and the items that cannot be read.
-
-    Raises:
-        StoreError: the file cannot be read.
-    """
+    """Yield the episodes of a file or folder in their order, and the items that cannot be read."""
     if source.format is None or (reader := source.format.reader) is None:
         raise StoreError(f"{source.path} has no format that can be read")
     modified_at, n_same = modified_time(source.path), Counter[int]()
@@ -111,7 +103,7 @@ def _reason(exc: BaseException) -> str:
 
 
 def decoded_episodes(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode]:
-    """Yield the episodes of an item; raises a ``ValueError`` with the reason if it cannot be read."""
+    """Raises a ``ValueError`` with the reason if the item cannot be read."""
     assert form.reader is not None
     place, digest = item.place, hashlib.sha256(item.data)
     drafts = form.reader.decode(decode_item(item.data, limits), place)
@@ -123,7 +115,6 @@ def decoded_episodes(item: Item, form: Format, limits: Limits, modified_at: date
 
 
 def modified_time(path: Path) -> datetime:
-    """Return when a file was written; raises a ``StoreError`` if it does not exist."""
     try:
         return datetime.fromtimestamp(os.lstat(path).st_mtime, UTC)
     except (OSError, ValueError, OverflowError) as exc:
@@ -131,14 +122,7 @@ def modified_time(path: Path) -> datetime:
 
 
 class Importer:
-    """Stores the episodes of files as one batch.
-
-    Args:
-        store: the episode files.
-        index: their index.
-        now: the time of the import, which the id of its batch has.
-        limits: bounds of what is read.
-    """
+    """Stores the episodes of files as one batch, whose id has the time ``now``."""
 
     def __init__(self, store: EpisodeStore, index: EpisodeIndex, now: datetime, limits: Limits = LIMITS) -> None:
         self._store, self._index, self._limits = store, index, limits
@@ -149,16 +133,7 @@ class Importer:
         self.report = ImportReport()
 
     def import_path(self, path: Path, chosen: Format | None = None) -> ImportReport:
-        """Import the files at and below a path.
-
-        Args:
-            path: a file or a folder.
-            chosen: the format of all files; None: each is recognised.
-
-        Raises:
-            ConfigError: there is no such file or folder.
-            StoreError: an episode cannot be written.
-        """
+        """Import the files at and below a path."""
         for source in sources(path, chosen, self._limits):
             if source.format is None:
                 self._add_unrecognised(source.path)

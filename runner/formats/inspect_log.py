@@ -44,7 +44,7 @@ _MAX_RESOLVED: Final = 64 << 20
 
 
 def sample_items(path: Path, limits: Limits) -> Iterator[Found]:
-    """Yield an item per sample; raises a ``StoreError`` if the file or its header cannot be read."""
+    """Raises ``StoreError`` if the file or its header cannot be read."""
     if _is_json(path):
         yield from _json_samples(path, limits)
         return
@@ -59,7 +59,7 @@ def sample_items(path: Path, limits: Limits) -> Iterator[Found]:
 
 
 def read_sample(place: Place, limits: Limits) -> bytes:
-    """Return an item again; raises a ``StoreError`` if the file has changed."""
+    """Raises ``StoreError`` if the file has changed."""
     if _is_json(place.path):
         return _joined(_json_header(place.path), read_place(place, limits))
     members = _sample_members(place.path)
@@ -80,7 +80,6 @@ def _json_samples(path: Path, limits: Limits) -> Iterator[Found]:
 
 
 def _samples_start(head: bytes) -> int | None:
-    """Return where the list ``samples`` of a document begins; None if its beginning has none."""
     depth = 0
     for match in _TOKENS.finditer(head):
         if depth == 1 and match[0] == b'"samples"' and (array := _ARRAY.match(head, match.end())) is not None:
@@ -108,7 +107,7 @@ def _sample_members(path: Path) -> list[Member]:
 
 
 def _header(path: Path, members: Any, limits: Limits) -> bytes:  # noqa: ANN401
-    """Return task and model of a log as JSON; its other fields may change after the samples were written."""
+    """Other fields than task and model may change after the samples were written."""
     member = next((members[name] for name in _HEADERS if name in members), None)
     if member is None:
         raise StoreError(f"{path} has no header")
@@ -187,7 +186,6 @@ def _transcript(messages: list[Any], answers: dict[str, dict[str, Any]], resolve
 
 
 def _answers(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the outputs of model calls by the ids of their messages."""
     outputs = [as_dict(event.get("output")) for event in events if event.get("event") == "model"]
     return {as_text(_reply_of(output).get("id")): output for output in outputs}
 
@@ -209,7 +207,7 @@ def _answer_fields(output: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens | None:
-    """Return the counts of a call; Inspect counts cached tokens apart from the others of the prompt."""
+    """Inspect counts cached tokens apart from the others of the prompt."""
     counts = tokens_of(usage, "input_tokens", "output_tokens", "input_tokens_cache_read", "reasoning_tokens")
     return None if counts is None else msgspec.structs.replace(counts, prompt=counts.prompt + counts.cached)
 
@@ -272,7 +270,7 @@ def _branch_of(span: str, spans: dict[str, dict[str, Any]], known: dict[str, str
 
 
 def _input_of(event: dict[str, Any], pool: list[Any]) -> list[Any]:
-    """Return the messages of a call; those in the pool are named by ranges, and at most twice as many are taken."""
+    """Those in the pool are named by ranges, and at most twice as many are taken."""
     given, n_left = [*as_list(event.get("input"))], 2 * len(pool)
     for reference in as_list(event.get("input_refs")):
         pair = as_list(reference)

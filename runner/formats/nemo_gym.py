@@ -84,7 +84,6 @@ def _reasoning(item: dict[str, Any]) -> str:
 
 
 def decode_rollout_line(value: object, place: Place) -> Iterator[Draft]:
-    """Yield the episode of a line."""
     fields = as_dict(value)
     request, response = as_dict(fields.get("responses_create_params")), as_dict(fields.get("response"))
     if not request and not response:
@@ -138,7 +137,6 @@ def _tool(tool: dict[str, Any]) -> ToolSchema:
 
 
 def is_rollout_line(head: Head) -> bool:
-    """Return whether the first object is a request of NeMo-Gym with its response or reward."""
     return isinstance(head.first.get("responses_create_params"), dict)
 
 

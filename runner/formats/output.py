@@ -19,51 +19,40 @@ _BUFFER = 1 << 20
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of an export: its path below the output, its size in bytes and its SHA-256."""
-
     path: str
     bytes: int
     sha256: str
 
 
 class OutputFile:
-    """A file that is written from front to back."""
-
     def __init__(self, file: IO[bytes]) -> None:
-        """Write to an open file."""
         self._file = file
         self._hash = hashlib.sha256()
         self.n_bytes = 0
 
     def write(self, data: bytes) -> int:
-        """Append data; returns its number of bytes, as binary files do."""
+        """Returns the number of bytes, as binary files do."""
         self._hash.update(data)
         self.n_bytes += len(data)
         return self._file.write(data)
 
     def tell(self) -> int:
-        """Return the number of bytes written so far."""
         return self.n_bytes
 
     def flush(self) -> None:
-        """Do nothing: the output is synced at its end."""
+        """The output is synced at its end."""
 
     @property
     def closed(self) -> bool:
-        """Whether the file is closed; libraries that write to files need to know."""
+        """Libraries that write to files need to know."""
         return self._file.closed
 
     def described(self, path: str) -> WrittenFile:
-        """Return size and hash of what was written."""
         return WrittenFile(path=path, bytes=self.n_bytes, sha256=self._hash.hexdigest())
 
 
 class Output:
     """The file or folder of an export, written beside its path and renamed at the end; a context manager.
-
-    Args:
-        path: the file or folder to create.
-        is_folder: whether the output is a folder with files.
 
     Raises:
         StoreError: ``path`` exists, or cannot be created.
@@ -78,7 +67,6 @@ class Output:
         self._added: list[WrittenFile] = []
 
     def __enter__(self) -> Output:
-        """Create the temporary file or folder, and the folders above it."""
         if os.path.lexists(self.path):
             raise StoreError(f"{self.path} exists; choose another output, or remove it")
         try:
@@ -94,7 +82,6 @@ class Output:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Rename the output to its path, or remove it after an exception."""
         try:
             if kind is None:
                 self._publish()
@@ -106,7 +93,6 @@ class Output:
 
     @property
     def main(self) -> OutputFile:
-        """The file of an output that is no folder."""
         if self._is_folder:
             raise TypeError(f"{self.path} is a folder")
         return self._parts[self.path.name]
@@ -125,7 +111,7 @@ class Output:
         return file
 
     def complete(self) -> list[WrittenFile]:
-        """Close the files, and return all files of the output with their sizes and hashes."""
+        """Closes the files."""
         self._open.close()
         return [*self._added, *(file.described(relative) for relative, file in self._parts.items())]
 

@@ -32,10 +32,8 @@ GROUP_BYTES: Final = 4 << 20
 
 
 class ParquetWriter:
-    """Writes a row per step, in groups."""
-
     def __init__(self, output: Output) -> None:
-        """Open the table in the main file; raises a ``ConfigError`` if pyarrow is not installed."""
+        """Raises a ``ConfigError`` if pyarrow is not installed."""
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's others keep more of what was freed
         try:
             import pyarrow as pa
@@ -51,7 +49,7 @@ class ParquetWriter:
         self._n_bytes = 0
 
     def write(self, episode: EpisodeRecord) -> None:
-        """Add the rows of an episode; one without a step has one row without the columns of a step."""
+        """An episode without a step has one row without the columns of a step."""
         columns = columns_of(episode)
         unknown = [None] * len(columns["prompt"])
         for name, values in self._columns.items():
@@ -63,7 +61,6 @@ class ParquetWriter:
             self._flush()
 
     def finish(self) -> Mapping[str, int]:
-        """Write the last group and the footer."""
         self._collect()
         self._flush()
         self._writer.close()
@@ -85,7 +82,6 @@ class ParquetWriter:
 
 
 def table_schema(pa: Any) -> pa.Schema:  # noqa: ANN401 - the module pyarrow
-    """Return the columns and their types."""
     text, real, whole, flag = pa.string(), pa.float64(), pa.int64(), pa.bool_()
     at = pa.timestamp("us", tz="UTC")
     return pa.schema(
@@ -119,7 +115,7 @@ _SAME = ("actor", "endpoint", "reward", "valid", "refused", "model_s", "env_s", 
 
 
 def columns_of(episode: EpisodeRecord) -> dict[str, list[Any]]:
-    """Return the columns that an episode has, with a value per step; ``prompt`` is what the agent saw last."""
+    """Has a value per step; ``prompt`` is what the agent saw last."""
     conversation, unfinished = read_conversation(episode), unfinished_tokens(episode)
     turns, opening = conversation.turns, text_of(conversation.opening)
     shared = {name: getattr(episode, name) for name in _SHARED}

@@ -37,7 +37,7 @@ _ROW_GROUPS, _COLUMNS, _N_ROWS, _COLUMN = 4, 1, 3, 3
 
 
 class Column(NamedTuple):
-    """A column of a row group: its number of values, its sizes in bytes, and the offsets of its pages, 0 for none."""
+    """The sizes are in bytes; an offset is 0 if there are no such pages."""
 
     n_values: int
     unpacked: int
@@ -51,14 +51,12 @@ _COLUMN_FIELDS: Final = (5, 6, 7, 9, 11)
 
 
 class Group(NamedTuple):
-    """A row group: its number of rows, and its columns."""
-
     n_rows: int
     columns: list[Column]
 
 
 def read_groups(file: BinaryIO) -> list[Group]:
-    """Return the row groups that the footer describes; raises a ``StoreError`` if it is damaged or too large."""
+    """Raises a ``StoreError`` if the footer is damaged or too large."""
     size = os.fstat(file.fileno()).st_size
     tail = os.pread(file.fileno(), 8, max(0, size - 8))
     n_footer = int.from_bytes(tail[:4], "little")
@@ -81,7 +79,7 @@ def _group(fields: dict[int, Any]) -> Group:
 
 
 class Page(NamedTuple):
-    """What a page declares: whether it is a dictionary, its unpacked size in bytes, and its number of values."""
+    """What a page declares; ``size`` is unpacked, in bytes."""
 
     is_dictionary: bool
     size: int
@@ -89,17 +87,7 @@ class Page(NamedTuple):
 
 
 def check_pages(file: BinaryIO, group: Group, number: int, limits: Limits) -> None:
-    """Check a row group before it is read.
-
-    Args:
-        file: the open file.
-        group: the row group.
-        number: number of the row group, for the message.
-        limits: bounds of what is read.
-
-    Raises:
-        StoreError: a page is damaged or too large, or the lists of a column have too many values.
-    """
+    """Raises a ``StoreError`` if a page is damaged or too large, or the lists of a column have too many values."""
     in_memory = 0
     for column in group.columns:
         pages = list(islice(_pages(file, column, number), _MAX_PAGES + 1))
@@ -125,7 +113,6 @@ def _pages(file: BinaryIO, column: Column, number: int) -> Iterator[Page]:
 
 
 def _page(file: BinaryIO, start: int, number: int) -> tuple[Page, int]:
-    """Return a page and the offset behind it."""
     for size in (_SMALL_HEADER, _LARGEST_HEADER):
         try:
             header = _Header(os.pread(file.fileno(), size, start))
@@ -145,7 +132,7 @@ def _page(file: BinaryIO, start: int, number: int) -> tuple[Page, int]:
 
 
 def _number(fields: dict[int, Any], id: int) -> int:
-    """Return an integer of a struct; -1 without it, or if the field has another type."""
+    """Without it, or if the field has another type, -1."""
     value = fields.get(id)
     return value if isinstance(value, int) else -1
 
@@ -159,7 +146,6 @@ class _Header:
         self._n_left = _MAX_KEPT if keeps_lists else 0
 
     def struct(self, depth: int) -> dict[int, Any]:
-        """Return the integers, structs and, if wanted, lists of structs of a struct by field number."""
         fields: dict[int, Any] = {}
         id = 0
         while (byte := self._byte()) != _STOP:

@@ -52,7 +52,7 @@ def episode_items(path: Path, limits: Limits) -> Iterator[Found]:
 
 
 def read_rows(place: Place, limits: Limits) -> bytes:
-    """Return an item again; raises like ``episode_items``."""
+    """Raises like ``episode_items``."""
     rows = [row for _, row in _rows(place.path, _reduced(limits), place.start, place.size)]
     if len(rows) < place.size:
         raise StoreError(f"{place.path} is shorter than before; reload it")
@@ -69,7 +69,6 @@ def _joined(rows: list[bytes]) -> bytes:
 
 
 def _rows(path: Path, limits: Limits, start: int = 0, n: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """Yield episode id and JSON of each row from the row ``start`` on, at most ``n``."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -113,7 +112,7 @@ def _rows_of(
 
 
 def _encoded_rows(batch: Any) -> Iterator[tuple[str, bytes]]:  # noqa: ANN401 - pyarrow's batch
-    """Yield episode id and JSON of the rows; ``_UNREADABLE`` for one with a value that Python or JSON cannot have."""
+    """A row is ``_UNREADABLE`` if it has a value that Python or JSON cannot have."""
     try:
         yield from [(as_text(row.get("episode_id")), encode(row)) for row in batch.to_pylist()]
     except (ValueError, OverflowError, TypeError):
@@ -139,7 +138,7 @@ def _max_values(limits: Limits) -> int:
 
 
 def decode_rows(value: object, place: Place) -> Iterator[Draft]:
-    """Yield the episode of the rows; system prompts are not among the columns."""
+    """System prompts are not among the columns."""
     rows = [as_dict(row) for row in as_list(value)]
     if not rows:
         raise UnreadableItem("it has no rows")
@@ -201,7 +200,7 @@ def _add_step(transcript: Transcript, row: dict[str, Any]) -> None:
 
 
 def is_parquet(head: Head) -> bool:
-    """Return whether a file is a Parquet table; its columns are checked when it is read."""
+    """Its columns are checked when it is read."""
     return head.kind == "parquet"
 
 

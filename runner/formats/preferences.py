@@ -29,7 +29,6 @@ class PreferenceWriter:
     """Pairs the attempts of a task, which come one after another; it holds two episodes at a time."""
 
     def __init__(self, output: Output) -> None:
-        """Write to the main file of the output."""
         self._file = output.main
         self._task: _Task | None = None
         self._attempts: list[EpisodeRecord] = []
@@ -37,7 +36,7 @@ class PreferenceWriter:
         self._unpaired: dict[str, int] = {}
 
     def write(self, episode: EpisodeRecord) -> None:
-        """Take an attempt; a pair is written when the next task begins."""
+        """A pair is written when the next task begins."""
         require_steps(episode)
         if episode.reward is None:
             raise LeftOut("its reward is unknown")
@@ -50,7 +49,7 @@ class PreferenceWriter:
         self._attempts = [best_to_worst[0], best_to_worst[-1]] if len(best_to_worst) > 1 else best_to_worst
 
     def finish(self) -> Mapping[str, int]:
-        """Write the last pair; return why episodes are in no pair."""
+        """Return why episodes are in no pair."""
         self._write_pair()
         return self._unpaired
 
@@ -72,9 +71,6 @@ class PreferenceWriter:
 
 def encode_pair(attempts: list[EpisodeRecord]) -> dict[str, Any]:
     """Return the pair of the best and the worst attempt of a task.
-
-    Args:
-        attempts: one episode, or the best and the worst one.
 
     Raises:
         LeftOut: there is no pair: a single attempt, equal rewards, or no reply from which on they differ.
@@ -147,12 +143,10 @@ def decode_pair(value: object, place: Place) -> Iterator[Draft]:
 
 
 def _task_name(prompt: object) -> str:
-    """Return the prompt as the name of the task, which both conversations share."""
     return encode(prompt).decode() if prompt else ""
 
 
 def is_pair(head: Head) -> bool:
-    """Return whether the first object is a pair."""
     return "chosen" in head.first and "rejected" in head.first
 
 

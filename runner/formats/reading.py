@@ -38,7 +38,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         item_values: largest number of JSON values in an item, where one with a name counts as three; each takes up to
             about 100 bytes of memory.
         branches: largest number of branches of a message graph that become episodes.
-        files: largest number of files of a folder that are looked at.
         folder_depth: number of folder levels that are searched; 1 is the named folder itself.
     """
 
@@ -56,10 +55,6 @@ class Place(NamedTuple):
     """Where an item is.
 
     Attributes:
-        path: the file.
-        number: number of the line, array element or zip member, from 1.
-        start: offset of the item in its file, in bytes.
-        size: size of the item in bytes.
         unit: what ``number`` counts, e.g. ``line``.
         n_same: number of equal items before it in its file, such as those of attempts that went the same way.
     """
@@ -73,8 +68,6 @@ class Place(NamedTuple):
 
 
 class Item(NamedTuple):
-    """The content of one item: JSON of one or several episodes."""
-
     place: Place
     data: bytes
 
@@ -90,11 +83,7 @@ Found: TypeAlias = Item | Malformed
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file without following a link.
-
-    Raises:
-        StoreError: the file is missing, unreadable, or not a regular file.
-    """
+    """Open a file without following a link; raises ``StoreError`` if it is missing, unreadable or not regular."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError) as exc:
@@ -106,7 +95,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:
-    """Return the first bytes of a regular file; raises like ``open_regular``."""
+    """Raises like ``open_regular``."""
     with open_regular(path) as file:
         return _read(file, n_bytes, path)
 
@@ -120,7 +109,7 @@ def read_small(path: Path, limits: Limits) -> bytes:
 
 
 def read_place(place: Place, limits: Limits = LIMITS) -> bytes:
-    """Return the bytes of an item again; raises a ``StoreError`` if the file has become shorter."""
+    """Raises a ``StoreError`` if the file has become shorter."""
     with open_regular(place.path) as file:
         try:
             file.seek(place.start)
@@ -133,11 +122,7 @@ def read_place(place: Place, limits: Limits = LIMITS) -> bytes:
 
 
 def json_items(path: Path, limits: Limits = LIMITS) -> Iterator[Found]:
-    """Yield the items of a JSON file: elements of an array or of the arrays therein, lines, or longer documents.
-
-    Raises:
-        StoreError: the file cannot be read.
-    """
+    """Yield the items of a JSON file: elements of an array or of the arrays therein, lines, or longer documents."""
     head = read_head(path)
     start = len(_BOM) if head.startswith(_BOM) else 0
     if (array := _ARRAY.match(head, start)) is not None:
@@ -162,11 +147,7 @@ def is_document(head: bytes) -> bool:
 
 
 def decode_item(data: bytes, limits: Limits = LIMITS) -> object:
-    """Return the JSON value of an item.
-
-    Raises:
-        ValueError: it is no JSON, or is larger or has more values than ``limits`` allow.
-    """
+    """Raises ``ValueError`` if it is no JSON, or is larger or has more values than ``limits`` allow."""
     if len(data) > limits.item_bytes // 2 and (not data.isascii() or b"\\u" in data):
         raise ValueError(f"it has characters beyond ASCII and is larger than {limits.item_bytes >> 21} MiB")
     if data.count(b",") + data.count(b"[") + data.count(b"{") + 2 * data.count(b":") > limits.item_values:
@@ -227,7 +208,6 @@ def _read_line(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
 
 
 def _skip_line(file: BinaryIO, path: Path) -> int:
-    """Skip the rest of a line; return its size in bytes."""
     n_skipped = 0
     while part := _read_line(file, _CHUNK_BYTES, path):
         n_skipped += len(part)
@@ -242,9 +222,6 @@ class _Splitter:
     It knows only strings, brackets and commas.
 
     Args:
-        path: the file.
-        limits: bounds of an element.
-        unit: what it finds.
         n_skipped: number of bytes at the start of the file that it passes over.
         is_nested: whether the elements are those of arrays in the array.
         is_part: whether the array is only a part of the file.

@@ -34,7 +34,6 @@ class Head(msgspec.Struct, frozen=True):
         kind: ``json``, ``zip``, ``parquet``, ``folder`` or ``other``.
         first: the first JSON object, of which only the beginning may be known.
         names: names of files in an archive, or of entries of a folder; at most ``MAX_NAMES``; none of a damaged one.
-        path: the file or folder.
     """
 
     kind: Literal["json", "zip", "parquet", "folder", "other"]
@@ -43,13 +42,10 @@ class Head(msgspec.Struct, frozen=True):
     path: Path = Path()
 
     def list(self, name: str) -> list[dict[str, Any]]:
-        """Return the objects of a list of the first object."""
         return [as_dict(each) for each in as_list(self.first.get(name))]
 
 
 class Source(NamedTuple):
-    """A file or folder to read, and its format; None if none was recognised."""
-
     path: Path
     format: Format | None
 
@@ -66,7 +62,6 @@ def recognise(path: Path) -> Format | None:
 
 
 def unknown_format(path: Path) -> str:
-    """Return why a file or folder has no format that can be read, as a sentence."""
     from runner.store.archive import read_directory
 
     try:
@@ -80,11 +75,6 @@ def unknown_format(path: Path) -> str:
 
 def sources(path: Path, chosen: Format | None = None, limits: Limits = LIMITS) -> Iterator[Source]:
     """Yield the files and folders to read at and below a path; links are not followed, manifests left out.
-
-    Args:
-        path: a file or a folder.
-        chosen: the format of all files; None: each is recognised.
-        limits: bounds of the search.
 
     Raises:
         ConfigError: there is no such file or folder.
@@ -117,7 +107,7 @@ def _below(folder: Path, chosen: Format | None, limits: Limits, depth: int, n_le
 
 
 def head_of(path: Path) -> Head:
-    """Return what is known of a file or folder from its beginning; raises a ``StoreError`` if it cannot be read."""
+    """Raises a ``StoreError`` if the file or folder cannot be read."""
     if path.is_dir():
         with os.scandir(path) as entries:
             names = tuple(sorted(entry.name for entry, _ in zip(entries, range(MAX_NAMES), strict=False)))

@@ -65,14 +65,7 @@ def select_candidates(
     """Return the episodes to export, oldest first, and how many the filters left out.
 
     Args:
-        source: the index.
-        condition: SQL condition with named parameters.
-        parameters: the values of these parameters.
-        filters: filters over groups of these episodes.
         by_task: whether the attempts of a task follow one another.
-
-    Raises:
-        StoreError: the index cannot be read.
     """
     order = _BY_TASK if by_task else "episode_id"
     rows = source.select(f"SELECT {_COLUMNS} FROM episodes WHERE {condition} ORDER BY {order}", parameters)
@@ -114,7 +107,6 @@ def _varied(candidates: Iterable[Candidate]) -> set[str]:
 
 
 def group_of(candidate: Candidate) -> tuple[str, ...]:
-    """Return what the attempts of one agent at one task have in common."""
     return tuple(map(str, candidate[:_N_GROUP]))
 
 

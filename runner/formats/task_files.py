@@ -31,7 +31,6 @@ def read_tasks(path: Path, env: str | None = None) -> dict[str, tuple[int, ...]]
     A path that is no file, but a list of ids and ranges with commas between, stands for these.
 
     Args:
-        path: the file.
         env: the environment of bare numbers, and the only one whose tasks are allowed; None: any.
 
     Raises:
@@ -54,8 +53,6 @@ def group_tasks(items: Iterable[str], env: str | None, source: str) -> dict[str,
 
     Args:
         items: ids such as ``babyai_1804``, names of trials of ALFWorld, numbers, and ranges such as ``3-7``.
-        env: see ``read_tasks``.
-        source: where the ids are from, for messages.
     """
     tasks: dict[str, list[int]] = {}
     unknown: list[str] = []
@@ -82,11 +79,7 @@ def group_tasks(items: Iterable[str], env: str | None, source: str) -> dict[str,
 
 
 def _items(text: str) -> Iterator[str]:
-    """Yield the ids in a file.
-
-    Raises:
-        ConfigError: an element of JSON has none.
-    """
+    """Raises ``ConfigError`` if an element of JSON has no id."""
     lines = [line for raw in text.splitlines() if (line := raw.partition("#")[0].strip())]
     try:
         value = [json.loads(line) for line in lines] if text.startswith("{") else json.loads(text)
@@ -128,7 +121,7 @@ def _refusal(unknown: list[str], env: str | None, source: str) -> str:
 
 
 def _trials() -> Mapping[str, int]:
-    """Return the numbers of ALFWorld's games by ``GAME/TRIAL`` and by the trial alone; none without the games."""
+    """Keys are ``GAME/TRIAL`` and the trial alone; empty without the games."""
     from runner.envs.alfworld.tasks import RealTasks, catalogue
 
     found = catalogue(folder, alfworld_mappings(os.environ)) if (folder := data_folder("ALFWorld")) else None

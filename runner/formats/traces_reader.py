@@ -73,7 +73,6 @@ def _is_index(node: dict[str, Any]) -> bool:
 
 
 def _path(nodes: list[dict[str, Any]], leaf: int) -> list[int]:
-    """Return the indices from the root to a leaf."""
     path = [leaf]
     while _is_index(nodes[path[-1]]):
         path.append(nodes[path[-1]]["parent"])
@@ -203,7 +202,7 @@ def _call_fields(call: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _tokens(usage: dict[str, Any]) -> Tokens | None:
-    """Return the counts of a call; verifiers counts cached tokens apart from the others of the prompt."""
+    """Verifiers counts cached tokens apart from the others of the prompt."""
     counts = tokens_of(usage, "prompt_tokens", "completion_tokens", "cached_input_tokens", "reasoning_tokens")
     return None if counts is None else msgspec.structs.replace(counts, prompt=counts.prompt + counts.cached)
 

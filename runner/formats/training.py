@@ -23,19 +23,14 @@ from runner.util.display_text import pluralize
 
 
 class StepTokens(NamedTuple):
-    """The tokens of a step.
-
-    Attributes:
-        trained: the sequence whose completion is trained; None if there is none.
-        others: the other sequences as data for JSON, with labels and loss masks.
-    """
+    """The tokens of a step; ``others`` are data for JSON, with labels and loss masks."""
 
     trained: TokenSequence | None = None
     others: list[dict[str, Any]] = []  # noqa: RUF012 - the default is never changed
 
 
 def step_tokens(episode: EpisodeRecord, number: int) -> StepTokens:
-    """Return the tokens of the step with this position in the episode."""
+    """The number is that of the step's position in the episode."""
     if not isinstance(episode, TokenizedEpisode):
         return StepTokens()
     trained = trained_sequence(episode, number)
@@ -49,17 +44,15 @@ def trained_sequence(episode: EpisodeRecord, number: int) -> TokenSequence | Non
 
 
 def unfinished_tokens(episode: EpisodeRecord) -> list[dict[str, Any]]:
-    """Return the sequences of calls whose step did not end."""
     return list(map(described, episode.unfinished)) if isinstance(episode, TokenizedEpisode) else []
 
 
 def usable_logprobs(sequence: TokenSequence) -> list[float]:
-    """Return the log-probabilities of a completion; none if their number differs from that of its ids."""
+    """Empty if their number differs from that of the ids."""
     return sequence.logprobs if len(sequence.logprobs) == len(sequence.completion_ids) else []
 
 
 def described(sequence: TokenSequence) -> dict[str, Any]:
-    """Return a sequence as data for JSON, with its loss mask and without empty fields."""
     fields = {
         "label": sequence.label,
         "endpoint": sequence.endpoint,
@@ -84,23 +77,15 @@ class Audit(msgspec.Struct, kw_only=True):
     Attributes:
         n_episodes: episodes that were read; ``n_unreadable`` could not be.
         n_lost_files: episodes whose token file, or a part of it, is missing or damaged.
-        n_steps: steps that a model answered.
-        n_steps_with_ids: those with a sequence of the agent that has prompt and completion ids.
-        n_trained_steps: those with a trained sequence.
-        sequences: number of sequences by label.
+        n_steps_with_ids: steps with a sequence of the agent that has prompt and completion ids.
         problems: number of sequences by problem, see ``runner.types.sequences.Problem``.
-        n_prompt_ids: ids of all prompts.
-        n_completion_ids: ids of all completions.
         n_trained_ids: ids with the loss mask 1.
         n_drifted: sequences of the agent with completion ids whose log-probabilities are missing or of another number.
         n_incomplete: sequences whose ids are not as many as the endpoint counted.
-        n_groups: number of groups.
         n_zero_variance: groups whose rated attempts all have the same reward, or that have fewer than two.
         n_all_truncated: groups with rated attempts that were all truncated.
         n_without_tokens: groups in which no rated attempt has a trained step.
-        n_trainable: groups that would be trained.
         left_out: episodes that the filters leave out, by reason.
-        summary: the share of trainable groups as a sentence.
     """
 
     n_episodes: int = 0
@@ -125,7 +110,6 @@ class Audit(msgspec.Struct, kw_only=True):
     summary: str = ""
 
     def lines(self) -> list[str]:
-        """Return the report as lines for people."""
         lines = [
             f"{pluralize(self.n_episodes, 'episode')}, {pluralize(self.n_groups, 'group')}",
             *self._step_lines(),
@@ -141,7 +125,6 @@ class Audit(msgspec.Struct, kw_only=True):
         return [*lines, self.summary]
 
     def brief_lines(self) -> list[str]:
-        """Return the summary, and the shares of steps, ids and groups behind it."""
         return [self.summary, *self._step_lines(), *self._group_lines()]
 
     def _step_lines(self) -> list[str]:
@@ -179,13 +162,11 @@ class Auditor:
     """Counts episodes one after another, so that an audit of any size takes little memory."""
 
     def __init__(self) -> None:
-        """Start without episodes."""
         self._audit = Audit()
         self._groups: dict[tuple[str, ...], _Group] = {}
         self._labels, self._problems = Counter[str](), Counter[str]()
 
     def add(self, candidate: Candidate, episode: EpisodeRecord) -> None:
-        """Count an episode."""
         self._audit.n_episodes += 1
         has_trained = self._add_steps(episode)
         group = self._groups.setdefault(group_of(candidate), _Group())
@@ -196,11 +177,10 @@ class Auditor:
             group.has_tokens = group.has_tokens or has_trained
 
     def add_unreadable(self) -> None:
-        """Count an episode whose file cannot be read."""
         self._audit.n_unreadable += 1
 
     def finish(self, left_out: Counter[str]) -> Audit:
-        """Return the counts; ``left_out`` are the episodes that the filters left out, by reason."""
+        """``left_out`` are the episodes that the filters left out, by reason."""
         audit, groups = self._audit, self._groups.values()
         audit.sequences, audit.problems = dict(self._labels.most_common()), dict(self._problems.most_common())
         audit.n_groups = len(groups)
@@ -213,7 +193,7 @@ class Auditor:
         return audit
 
     def _add_steps(self, episode: EpisodeRecord) -> bool:
-        """Count the steps and sequences of an episode; return whether a step is trained."""
+        """Return whether a step is trained."""
         audit, n_before = self._audit, self._audit.n_trained_steps
         tokenized = episode if isinstance(episode, TokenizedEpisode) else None
         for number, step in enumerate(episode.timesteps):
@@ -242,7 +222,6 @@ class Auditor:
 
 
 def audit_episodes(store: EpisodeStore, candidates: Iterable[Candidate], left_out: Counter[str]) -> Audit:
-    """Return the audit of the episodes that an export would have, reading them one at a time."""
     auditor = Auditor()
     for candidate in candidates:
         try:

@@ -44,7 +44,7 @@ class _Added(NamedTuple):
 
 
 def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return the trace of an episode; ``info`` has the fields for which verifiers has no name."""
+    """``info`` has the fields for which verifiers has no name."""
     added = _added_tokens(episode)
     nodes, calls, forks = _graph(episode, added)
     key = f"{episode.env.lower()}_{episode.task_index}"
@@ -130,7 +130,7 @@ class _Graph:
         self._messages: dict[tuple[int | None, bytes], int] = {}
 
     def add_message(self, message: dict[str, Any], at: float) -> None:
-        """Go on to a message that no agent replied in this branch; another branch may have it."""
+        """Another branch may have the message, since no agent replied it in this one."""
         added = known = len(self.nodes)
         if self._is_shared:
             known = self._messages.setdefault((self.leaf, encode(message)), added)
@@ -139,7 +139,7 @@ class _Graph:
         self.leaf = known
 
     def add_reply(self, message: dict[str, Any], at: float, is_sampled: bool, tokens: dict[str, Any]) -> None:
-        """Go on to a reply, which no other branch has."""
+        """No other branch has the reply."""
         self._add(message, at, is_sampled=is_sampled, **tokens)
         self.leaf = len(self.nodes) - 1
 
@@ -246,18 +246,14 @@ def _other_tokens(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[s
 
 
 class TracesWriter:
-    """Writes the traces of a run folder."""
-
     def __init__(self, output: Output) -> None:
-        """Open ``traces.jsonl``."""
         self._file = output.create(TRACES_FILE)
 
     def write(self, episode: EpisodeRecord) -> None:
-        """Write a line."""
         self._file.write(encode(encode_trace(episode)) + b"\n")
 
     def finish(self) -> Mapping[str, int]:
-        """Write nothing: each line is complete."""
+        """Each line is complete."""
         return NOTHING_LEFT_OUT
 
 

@@ -23,7 +23,6 @@ _COLUMNS = frozenset(("id", "example_id", "reward", "generation_ms", "scoring_ms
 
 
 def decode_result(value: object, place: Place) -> Iterator[Draft]:
-    """Yield the rollout of a line."""
     fields = as_dict(value)
     transcript = Transcript()
     add_messages(transcript, _messages(fields.get("prompt"), "user"))
@@ -60,7 +59,6 @@ def _evaluation(fields: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def is_result(head: Head) -> bool:
-    """Return whether the first object is a rollout with its reward."""
     return {"prompt", "completion", "reward"} <= head.first.keys() and not {"id", "example_id"}.isdisjoint(head.first)
 
 

@@ -18,16 +18,14 @@ class LinesWriter:
     """Writes one line of JSON per episode."""
 
     def __init__(self, output: Output, encode_episode: EncodeEpisode) -> None:
-        """Write to the main file of the output."""
         self._file = output.main
         self._encode = encode_episode
 
     def write(self, episode: EpisodeRecord) -> None:
-        """Write a line."""
         self._file.write(encode(self._encode(episode)) + b"\n")
 
     def finish(self) -> Mapping[str, int]:
-        """Write nothing: each line is complete."""
+        """Each line is complete."""
         return NOTHING_LEFT_OUT
 
 
@@ -35,17 +33,15 @@ class ArrayEncoder:
     """Writes items into a file as one JSON array, a line per item."""
 
     def __init__(self, file: OutputFile) -> None:
-        """Write to a file that has nothing yet."""
+        """The file must be empty."""
         self._file = file
         self._separator = b"[\n"
 
     def write(self, item: object) -> None:
-        """Append an item."""
         self._file.write(self._separator + encode(item))
         self._separator = b",\n"
 
     def finish(self) -> None:
-        """Close the array."""
         self._file.write(b"[]\n" if self._separator == b"[\n" else b"\n]\n")
 
 
@@ -53,16 +49,13 @@ class ArrayWriter:
     """Writes one JSON array with an item per episode."""
 
     def __init__(self, output: Output, encode_episode: EncodeEpisode) -> None:
-        """Write to the main file of the output."""
         self._array = ArrayEncoder(output.main)
         self._encode = encode_episode
 
     def write(self, episode: EpisodeRecord) -> None:
-        """Write an item."""
         self._array.write(self._encode(episode))
 
     def finish(self) -> Mapping[str, int]:
-        """Close the array."""
         self._array.finish()
         return NOTHING_LEFT_OUT
 
@@ -71,15 +64,13 @@ class FolderWriter:
     """Writes one JSON file per episode, named by its id."""
 
     def __init__(self, output: Output, encode_episode: EncodeEpisode) -> None:
-        """Write into the folder of the output."""
         self._output = output
         self._encode = encode_episode
 
     def write(self, episode: EpisodeRecord) -> None:
-        """Write a file; the id of a stored episode is a ULID, so it is a safe name."""
+        """The id of a stored episode is a ULID, so it is a safe name."""
         data = encode(self._encode(episode))
         self._output.add(f"{episode.episode_id}.json", data + b"\n")
 
     def finish(self) -> Mapping[str, int]:
-        """Write nothing: each file is complete."""
         return NOTHING_LEFT_OUT

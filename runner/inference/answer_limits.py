@@ -20,7 +20,6 @@ class AnswerLimits:
     """
 
     def __init__(self, settings: AgentSettings, time_left_s: float) -> None:
-        """Start with the limit of a stream's first delta."""
         self._settings = settings
         self._now = asyncio.get_running_loop().time
         self._whole_s = time_left_s if settings.timeout_sec is None else min(settings.timeout_sec, time_left_s)
@@ -29,7 +28,6 @@ class AnswerLimits:
         self.timer = asyncio.timeout_at(min(self._now() + settings.first_token_timeout_sec, self._end))
 
     def expect_first(self) -> None:
-        """Wait for the first delta of a stream, from now."""
         self.timer.reschedule(min(self._now() + self._settings.first_token_timeout_sec, self._end))
 
     def expect_next(self, n_deltas: int) -> None:
@@ -38,12 +36,11 @@ class AnswerLimits:
         self.timer.reschedule(min(self._now() + self._settings.idle_timeout_sec, self._end))
 
     def expect_whole(self) -> None:
-        """Wait for an answer that is not streamed: nothing shows whether the model is at work."""
+        """Nothing shows whether the model is at work, as the answer is not streamed."""
         if self.timer.when() != self._end:
             self.timer.reschedule(self._end)
 
     def describe(self) -> str:
-        """Return the limit that the timer waits for, with its key in the profile."""
         settings = self._settings
         if self.timer.when() == self._end:
             key = "agent.timeout_sec" if self._whole_s == settings.timeout_sec else REST

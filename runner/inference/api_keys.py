@@ -43,7 +43,6 @@ def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> 
 
 
 def key_advice(spec: EndpointSpec, kind: AnyKind) -> str:
-    """Return what to do about an endpoint's key that is wrong or missing."""
     name = spec.api_key_env or (spec.optional_key_env if kind == "tensorzero" else None)
     if name is not None:
         return f"set the variable {name} to a valid key"
@@ -53,7 +52,6 @@ def key_advice(spec: EndpointSpec, kind: AnyKind) -> str:
 
 
 def variable_names(settings: AgentSettings) -> list[str]:
-    """Return the names of the environment variables that the endpoints read, in alphabetical order."""
     names = set(settings.key_names)
     if settings.mode == "api":
         names.add(GATEWAY_KEY_ENV)
@@ -75,7 +73,7 @@ def build_mask(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> M
 
 
 def is_secret(key: str | None) -> TypeGuard[str]:
-    """Return whether a key is long enough to be redacted."""
+    """Whether a key is long enough to be redacted."""
     return key is not None and len(key) >= MIN_KEY_LENGTH
 
 
@@ -106,7 +104,6 @@ class KeyFilter:
     """Redacts a key in a streamed text, even if the key is split between deltas."""
 
     def __init__(self, key: str) -> None:
-        """Start with an empty buffer."""
         self._forms = _forms(key)
         self._withheld = ""
 
@@ -120,28 +117,22 @@ class KeyFilter:
         return text[: len(text) - n_withheld]
 
     def flush(self) -> str:
-        """Return the withheld text; call it at the end of the stream."""
+        """Call it at the end of the stream."""
         withheld, self._withheld = self._withheld, ""
         return withheld
 
 
 class DeltaFilter:
-    """Redacts a key in a streamed answer, separately in each part (reasoning, text, each tool call).
-
-    Args:
-        key: the key to redact.
-        emit: receives the redacted deltas.
-    """
+    """Redacts a key in a streamed answer, separately in each part (reasoning, text, each tool call)."""
 
     def __init__(self, key: str, emit: Callable[[StreamDelta], None]) -> None:
-        """Start with an empty buffer."""
         self._key = key
         self._forms = _forms(key)
         self._emit = emit
         self._parts: dict[tuple[DeltaPart, int], tuple[KeyFilter, StreamDelta]] = {}
 
     def add(self, delta: StreamDelta) -> None:
-        """Redact a delta and emit it, without an end that may begin the key; a restart discards that end."""
+        """The end that may begin the key is withheld; a restart discards it."""
         if delta.restart:
             self._parts.clear()
             self._emit(delta)
@@ -155,7 +146,7 @@ class DeltaFilter:
             self._emit(filtered)
 
     def flush(self) -> None:
-        """Emit the withheld text of each part; call it at the end of the stream."""
+        """Call it at the end of the stream."""
         for filter, last in self._parts.values():
             if text := filter.flush():
                 self._emit(msgspec.structs.replace(last, text=text))

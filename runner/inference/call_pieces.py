@@ -35,10 +35,7 @@ class CallDelta(msgspec.Struct, frozen=True):
 
 
 class StreamedCalls:
-    """The tool calls of a reply, from pieces in the order of their arrival."""
-
     def __init__(self) -> None:
-        """Start without calls."""
         self._calls: list[_Call] = []
         self._named: list[_Call] = []
         self._by_index: dict[int | str, _Call] = {}
@@ -47,7 +44,7 @@ class StreamedCalls:
         self._n_events = 0
 
     def add(self, pieces: list[Any]) -> Iterator[CallDelta]:
-        """Add the pieces of one event, each when the iterator gets to it."""
+        """Each piece is added when the iterator gets to it."""
         self._n_events += 1
         for value in pieces[:MAX_TOOL_CALLS]:
             piece = read_piece(value)
@@ -62,11 +59,10 @@ class StreamedCalls:
             yield from (self._extend(self._start(), read_piece(call)) for call in calls[:MAX_TOOL_CALLS])
 
     def so_far(self) -> Iterator[tuple[str, str]]:
-        """Yield the name and the arguments of each call that has a name."""
         return ((call.name, "".join(call.arguments)) for call in self._named)
 
     def result(self) -> list[dict[str, Any]]:
-        """Return the calls in the OpenAI shape; omit calls without a name."""
+        """Calls in the OpenAI shape; those without a name are omitted."""
         return build_calls(
             CallPiece(None, call.id, call.name, "".join(call.arguments), True, call.fields, call.function_fields)
             for call in self._named
@@ -87,7 +83,6 @@ class StreamedCalls:
         return CallDelta(size, call.number, call.name, text, replaces)
 
     def _find(self, piece: CallPiece) -> _Call | None:
-        """Return the call that a piece continues unless something in it speaks against that."""
         call = None if piece.index is None else self._by_index.get(piece.index)
         if piece.id and (call is None or call.id != piece.id):
             call = self._by_id.get(piece.id, call)
@@ -98,14 +93,13 @@ class StreamedCalls:
         return call
 
     def _start(self) -> _Call:
-        """Return a new call, which is not kept if there are too many."""
+        """A new call is not kept if there are too many."""
         call = _Call(is_kept=len(self._calls) < MAX_TOOL_CALLS)
         if call.is_kept:
             self._calls.append(call)
         return call
 
     def _register(self, call: _Call, piece: CallPiece) -> None:
-        """Take over the index and the id of a piece if its call has none."""
         if call.index is None and piece.index is not None:
             call.index = piece.index
             self._by_index[piece.index] = call
@@ -146,7 +140,6 @@ class _Call(msgspec.Struct, kw_only=True):
         return whole == self.complete and event != self.event
 
     def find_complete(self) -> dict[str, Any] | None:
-        """Return the arguments so far if they are a complete object."""
         is_open = self.complete is None and self.n_failed_checks < _MAX_FAILED_CHECKS
         if is_open and self.arguments and self.arguments[-1].rstrip().endswith("}"):
             self.arguments = ["".join(self.arguments)]
@@ -187,7 +180,6 @@ def _starts_object(text: str) -> bool:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    """Return the object that a text of JSON is, or None."""
     if not (_starts_object(text) and text.rstrip().endswith("}")):
         return None
     value = decode_json(text.encode())

@@ -99,7 +99,7 @@ class ModelReply(msgspec.Struct, kw_only=True):
     decode_s: float | None = None
 
     def message(self, origin: str = "") -> Message:
-        """Return the reply as a chat message; ``origin`` names the endpoint and model that it may go back to."""
+        """The ``origin`` names the endpoint and model that the message may go back to."""
         message: Message = {"role": "assistant", "content": self.content}
         if self.reasoning:
             message["reasoning_content"] = self.reasoning
@@ -161,12 +161,8 @@ def request_body(
     """Return the JSON request body for a target, in the shape that its capabilities allow.
 
     Args:
-        question: what to send.
-        target: the endpoint and its name of the model.
-        capabilities: what the endpoint takes.
         chat: the messages, as ``sent_chat`` returns them for these capabilities.
         episode_id: TensorZero's id of the episode.
-        with_token_ids: whether to request token ids and log-probabilities.
     """
     fields = question.fields(capabilities, token_ids=with_token_ids)
     body: dict[str, Any] = {"model": target.model, "messages": _wire_chat(chat)}
@@ -210,7 +206,6 @@ def sent_chat(question: InferenceQuestion, capabilities: Capabilities, origin: s
 
 
 def _foreign_ids(message: Message, origin: str) -> dict[str, str]:
-    """Return the ids of another endpoint's calls, each with one that every server takes."""
     is_foreign = message.get("origin") not in (None, origin)
     return {call["id"]: portable_id(call["id"]) for call in message.get("tool_calls", ())} if is_foreign else {}
 
@@ -266,11 +261,7 @@ def flatten_tool_calls(chat: Chat) -> Chat:
 
 
 def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
-    """Return the reply in a response body; ``capture`` receives its token ids.
-
-    Raises:
-        EndpointFailure: if the body contains no usable answer.
-    """
+    """Return the reply in a response body; ``capture`` receives its token ids."""
     value = decode_json(body)
     if not isinstance(value, dict):
         raise EndpointFailure("reply", "the reply is not a JSON object")
@@ -320,11 +311,7 @@ def raise_on_error(value: dict[str, Any]) -> None:
 
 
 def raise_on_failed_choice(choice: dict[str, Any]) -> None:
-    """Check a choice of a response body or stream chunk for an error: its text is not an answer, or only a part of one.
-
-    Raises:
-        EndpointFailure: as ``raise_on_error``.
-    """
+    """Its text is not an answer, or only a part of one; raises as ``raise_on_error``."""
     raise_on_error(choice)
     if choice.get("finish_reason") == "error":
         cause = as_text(choice.get("native_finish_reason"))[:80] or "no cause given"
@@ -332,11 +319,7 @@ def raise_on_failed_choice(choice: dict[str, Any]) -> None:
 
 
 def validate_reply(reply: ModelReply) -> ModelReply:
-    """Return the reply unchanged after checking its length.
-
-    Raises:
-        EndpointFailure: if the reply is longer than ``MAX_TEXT``.
-    """
+    """Raises ``EndpointFailure`` if the reply is longer than ``MAX_TEXT``."""
     extra = len(encode_json(reply.extra)) if reply.extra else 0
     size = len(reply.content) + len(reply.reasoning) + len(reply.refusal) + calls_size(reply.tool_calls) + extra
     if size > MAX_TEXT:
@@ -345,12 +328,11 @@ def validate_reply(reply: ModelReply) -> ModelReply:
 
 
 def reply_too_long() -> EndpointFailure:
-    """Return the exception for a reply that is longer than ``MAX_TEXT``."""
     return EndpointFailure("reply", f"the reply is longer than {MAX_TEXT >> 20} MiB of text")
 
 
 def reasoning_of(message: dict[str, Any]) -> str:
-    """Return the reasoning in a message; servers use different fields for it."""
+    """Servers use different fields for it."""
     for name in _REASONING_FIELDS:
         if text := as_text(message.get(name)):
             return text
@@ -441,7 +423,6 @@ class ThinkingMark(NamedTuple):
     """The marks around reasoning, as patterns without groups.
 
     Attributes:
-        families: the models that write them.
         hint: what both marks contain; other texts are not searched for them.
         alone: whether the end mark without a start mark ends reasoning that began with the text, because some prompts
             already contain the start mark.
@@ -482,7 +463,6 @@ def split_thinking(text: str, marks: tuple[ThinkingMark, ...] = (THINK_TAG,)) ->
 def _compile_marks(
     marks: tuple[ThinkingMark, ...],
 ) -> tuple[re.Pattern[str], re.Pattern[str], list[re.Pattern[str]]]:
-    """Return patterns of all start marks with one group each, of the end marks that stand alone, and of each end."""
     starts = "|".join(f"({mark.start})" for mark in marks)
     alone = "|".join(mark.end for mark in marks if mark.alone)
     return re.compile(starts, re.DOTALL), re.compile(alone), [re.compile(mark.end) for mark in marks]

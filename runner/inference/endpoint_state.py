@@ -32,15 +32,13 @@ class LiveEndpoint:
     """An endpoint with the features that this process has detected; thread-safe."""
 
     def __init__(self, spec: EndpointSpec) -> None:
-        """Start with the configured kind of server."""
         self.spec = spec
         self.kind: AnyKind = spec.kind
 
     async def find_kind(self, client: HttpClient, mask: Mask, now: datetime) -> Kind:
-        """Return the kind of server; detect it if it is ``auto`` and not yet detected.
+        """Detect the kind of server if it is ``auto`` and not yet detected.
 
-        Raises:
-            EndpointFailure: if the endpoint does not answer or its kind cannot be detected.
+        Raises ``EndpointFailure`` if the endpoint does not answer or its kind cannot be detected.
         """
         kind = self.kind
         if kind == "auto":
@@ -53,14 +51,12 @@ class LiveEndpoint:
             self.kind = self.spec.kind
 
     def info(self, model: str) -> EndpointInfo:
-        """Return the endpoint's data for display; ``model`` is used if the endpoint has no own model."""
+        """If the endpoint has no own model, ``model`` is used."""
         display_model = one_line(self.spec.model or model)
         return EndpointInfo(name=self.spec.name, url=safe_url(self.spec.url), kind=self.kind, model=display_model)
 
 
 class InferenceContext(msgspec.Struct, frozen=True):
-    """Settings, endpoints, their gate and the mask that all episodes of a process share."""
-
     settings: AgentSettings
     environ: Mapping[str, str]
     timing: Timing
@@ -72,11 +68,11 @@ class InferenceContext(msgspec.Struct, frozen=True):
     def build(
         cls, settings: AgentSettings, environ: Mapping[str, str], timing: Timing, gate: EndpointGate | None
     ) -> InferenceContext:
-        """Build the context from a profile's settings; without a ``gate``, it gets its own."""
+        """Without a ``gate``, the context gets its own."""
         specs = resolve_endpoints(settings, environ)
         gate = gate or LocalGate(specs, timing.clock.monotonic)
         return cls(settings, environ, timing, tuple(map(LiveEndpoint, specs)), gate, build_mask(specs, environ))
 
     def error_text(self, exc: Exception) -> str:
-        """Return the message of an exception with secrets masked, on one line of limited length."""
+        """On one line of limited length, with secrets masked."""
         return one_line(self.mask(str(exc)), 300)

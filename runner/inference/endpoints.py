@@ -33,8 +33,6 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
         model: the model of this endpoint; None: the model of the episode.
         api_key_env: environment variable that must contain the API key; None: no key is required.
         optional_key_env: environment variable that may contain an API key; the key is sent only to TensorZero.
-        limit: limits of the requests, for all processes of a batch together.
-        token_ids: whether requests ask for token ids and log-probabilities.
         capabilities: what the endpoint takes, by the profile; None if that is not set there.
     """
 
@@ -59,7 +57,7 @@ class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve_endpoints(settings: AgentSettings, environ: Mapping[str, str]) -> tuple[EndpointSpec, ...]:
-    """Return the endpoints of a profile, with unique names: the gateway, the named endpoints, Ollama."""
+    """With unique names: the gateway, the named endpoints, Ollama."""
     limits = settings.rate_limits
     return tuple(
         msgspec.structs.replace(spec, name=name, limit=limits.get(name, spec.limit))
@@ -74,7 +72,7 @@ def safe_url(url: str) -> str:
 
 
 def url_origin(url: str) -> str:
-    """Return a URL without its path and query: scheme, login, host and port."""
+    """Keeps the scheme, login, host and port."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
 

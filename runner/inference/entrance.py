@@ -35,13 +35,9 @@ class CircuitBreaker:
 
     After the rest, one caller may try the endpoint. The other callers wait until that request has ended, but at most
     ``PROBE_WINDOW_S`` seconds.
-
-    Args:
-        now: a monotonic clock in seconds.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """Start with requests allowed."""
         self.cause = ""
         self._now = now
         self._lock = threading.Lock()
@@ -62,7 +58,6 @@ class CircuitBreaker:
             return True
 
     def wait_s(self) -> float:
-        """Return the seconds until ``try_enter`` may return True; 0 if it may now."""
         with self._lock:
             return self._wait_s()
 
@@ -72,12 +67,11 @@ class CircuitBreaker:
         return self._rests_until
 
     def record_success(self) -> None:
-        """Allow requests again, because the endpoint answered."""
         with self._lock:
             self._failures, self._rests_until, self._probed_until, self.cause = 0, None, 0.0, ""
 
     def record_failure(self, failure: EndpointFailure, cause: str) -> None:
-        """Block requests for a time that depends on the failure; ``cause`` is the explanation for callers."""
+        """The ``cause`` is the explanation for callers."""
         with self._lock:
             self._probed_until = 0.0
             resting = self._wait_s() > 0  # requests that were already running when the first one failed
@@ -143,12 +137,10 @@ class Ticket:
     """A request to an endpoint that waits for its admission, or has the result.
 
     Args:
-        endpoint: name of the endpoint.
         on_reply: receives whether the request is admitted, unless that is known at once.
     """
 
     def __init__(self, endpoint: str, on_reply: Callable[[bool], None]) -> None:
-        """Start without a result."""
         self.endpoint = endpoint
         self.on_reply = on_reply
         self.is_admitted = False
@@ -159,14 +151,9 @@ class RateLimiter:
 
     No more than ``limit.requests_per_minute`` requests start within any ``WINDOW_S`` seconds, and no more than
     ``limit.concurrent_requests`` are in flight.
-
-    Args:
-        limit: the limits.
-        now: a monotonic clock in seconds.
     """
 
     def __init__(self, limit: RateLimit, now: Callable[[], float]) -> None:
-        """Start without requests."""
         self._limit = limit
         self._now = now
         self._starts: deque[float] = deque(maxlen=limit.requests_per_minute or 0)
@@ -179,35 +166,26 @@ class RateLimiter:
         return most is not None and self._n_in_flight >= most
 
     def wait_s(self) -> float:
-        """Return the seconds until the requests per minute admit another request; 0 if they do now."""
+        """Only the requests per minute count; 0 if they admit another request now."""
         if not self._starts or len(self._starts) < (self._starts.maxlen or 0):
             return 0.0
         return max(self._starts[0] + WINDOW_S - self._now(), 0.0)
 
     def start(self) -> None:
-        """Count a request that starts now."""
         self._n_in_flight += 1
         self._starts.append(self._now())
 
     def end(self) -> None:
-        """Count the end of a request."""
         self._n_in_flight -= 1
 
 
 class Entrance:
     """Circuit breaker, rate limits and waiting requests of one endpoint; not thread-safe.
 
-    Attributes:
-        waiting: the requests that wait for the rate limits, in their order.
-        has_timer: whether a timer is set for the next request that the requests per minute admit.
-
-    Args:
-        spec: the endpoint.
-        now: a monotonic clock in seconds.
+    ``has_timer``: a timer is set for the next request that the requests per minute admit.
     """
 
     def __init__(self, spec: EndpointSpec, now: Callable[[], float]) -> None:
-        """Start with requests allowed."""
         self.waiting: deque[Ticket] = deque()
         self.has_timer = False
         self.breaker = CircuitBreaker(now)
@@ -242,7 +220,7 @@ class Entrance:
         return decided, None
 
     def withdraw(self, ticket: Ticket) -> bool:
-        """Remove a request that waits; return False if it does not."""
+        """Return False if the request does not wait."""
         if ticket not in self.waiting:
             return False
         self.waiting.remove(ticket)
@@ -271,7 +249,6 @@ class Entrance:
 
 
 def describe_limit(limit: RateLimit) -> str:
-    """Return the limits as text, empty if there are none."""
     per_minute, at_once = limit.requests_per_minute, limit.concurrent_requests
     texts = [f"{per_minute} per minute"] * (per_minute is not None) + [f"{at_once} at a time"] * (at_once is not None)
     return f"its limit in agent.rate_limits is {' and '.join(texts)}" if texts else ""

@@ -47,11 +47,8 @@ class EndpointFailure(InferenceFault):
     """Failure of one endpoint to answer one request.
 
     Attributes:
-        reason: kind of failure.
-        status: HTTP status of the response, or None if there was none.
         retry_after_s: seconds to wait by the ``Retry-After`` header, or None.
         refusal: text of the response if the endpoint may answer a request of another shape; "" if it will not.
-        unknown_model: whether the endpoint does not know the model.
         context_tokens: size of the context, 0 if unknown, if the conversation is too long; None if it is not.
     """
 
@@ -82,7 +79,6 @@ class EndpointFailure(InferenceFault):
 
     @property
     def is_about_key(self) -> bool:
-        """Whether the key is wrong, missing, or cannot be sent."""
         if self.reason != "configuration" or self.unknown_model:
             return False
         return self.status in (401, 403, None) or WRONG_KEY.search(str(self)) is not None
@@ -94,7 +90,7 @@ class EndpointFailure(InferenceFault):
 
 
 def response_failure(status: int, body: bytes, mask: Mask, retry_after_s: float | None = None) -> EndpointFailure:
-    """Return the exception for a response with a status other than 200, or with an error in place of an answer."""
+    """Also for a response with an error in place of an answer."""
     message = _error_message(body)
     unknown_model = UNKNOWN_MODEL.search(message) is not None
     is_refusal = status in _REFUSALS and not unknown_model and not WRONG_KEY.search(message)

@@ -55,13 +55,10 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     """The parameters of one inference.
 
     Attributes:
-        model: model for endpoints without their own model.
-        episode: id of the episode.
         id: unique id of the inference, part of its flow ids in the trace.
         on_delta: receives the streamed answer, the endpoint in use, and failures.
         gateway_ids: TensorZero's id of the episode by endpoint name.
         on_tokens: receives the token ids of each answer, discarded ones too; None: no request asks for them.
-        label: label of the token ids of the final answer.
         can_shorten: whether the caller shortens the chat after ``ContextExceeded``.
     """
 
@@ -84,7 +81,6 @@ class EndpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         capabilities: the shape of the request.
         origin: endpoint and model, as the reply's message names them.
-        sent: the chat as it was sent.
         tokens_per_s: None if the endpoint does not count tokens.
     """
 
@@ -101,7 +97,7 @@ class EndpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _NotAdmitted(Exception):
-    """An endpoint rests, or its rate limits admit no request in time."""
+    pass
 
 
 class FallbackChain:
@@ -246,11 +242,6 @@ class FallbackChain:
         return endpoint.spec.token_ids and self._request.on_tokens is not None
 
     async def _enter(self, name: str) -> None:
-        """Wait for the admission of one request.
-
-        Raises:
-            _NotAdmitted: the endpoint rests, or its limits admit no request in time.
-        """
         self._leave(name)
         self._is_admitted = await self._gate.enter(name, self._deadline - self._now() + GRACE_S)
         if not self._is_admitted:
@@ -344,7 +335,6 @@ class FallbackChain:
         flow_id: int,
         on_delta: Callable[[StreamDelta], None] | None,
     ) -> EndpointAnswer:
-        """Send the request to an endpoint and read the reply, within the time limits; first detect an unknown kind."""
         async with limit_answer(self._context.settings, self._deadline - self._now() + GRACE_S) as limits:
             client = await model_client()
             target = resolve_target(endpoint.spec, await self._kind(endpoint, client), self._request.model)
@@ -441,10 +431,7 @@ CATEGORY = "inference"
 def request_span(
     tracer: Tracer, spec: EndpointSpec, model: str, question: InferenceQuestion, episode: str
 ) -> Iterator[SpanHandle]:
-    """Open the span of one request to an endpoint; the end of the ``with`` block closes the span.
-
-    The attributes follow https://opentelemetry.io/docs/specs/semconv/gen-ai/; ``agentgym.*`` attributes are our own.
-    """
+    """Attributes follow https://opentelemetry.io/docs/specs/semconv/gen-ai/; ``agentgym.*`` attributes are ours."""
     with tracer.span(f"{OPERATION} {one_line(model)}", CATEGORY, semantic="inference") as span:
         parts = urlsplit(spec.url)
         span.set_attribute("gen_ai.operation.name", OPERATION)
@@ -465,12 +452,11 @@ def request_span(
 
 
 def record_target(span: SpanHandle, target: Target) -> None:
-    """Add the kind of server to a request's span; it is known only after detection."""
+    """The kind of server is known only after detection."""
     span.set_attribute("gen_ai.provider.name", target.kind)
 
 
 def record_times(tracer: Tracer, span: SpanHandle, times: AnswerTimes) -> None:
-    """Add the parts of an answer's time to a request's span: as attributes, and as spans in it if all are known."""
     parts = {name: getattr(times, f"{name}_s") for name in ("queue", "prefill", "decode")}
     for name, seconds in parts.items():
         if seconds is not None:
@@ -483,7 +469,6 @@ def record_times(tracer: Tracer, span: SpanHandle, times: AnswerTimes) -> None:
 
 
 def record_reply(span: SpanHandle, reply: ModelReply, tokens_per_s: float | None) -> None:
-    """Add the reply's model, finish reason, timing and token counts to a request's span."""
     span.set_attribute("gen_ai.response.model", reply.model)
     span.set_attribute("gen_ai.response.finish_reasons", reply.finish_reason)
     if reply.ttft_s is not None:

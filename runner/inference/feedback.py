@@ -39,11 +39,8 @@ class _FeedbackItem(NamedTuple):
 class FeedbackSender:
     """Sends feedback in the background; thread-safe.
 
-    Args:
-        metrics: TensorZero's metric names for reward and success; None disables feedback.
-        specs: the endpoints; only they receive feedback.
-        environ: environment variables with their keys.
-        mask: hides secrets in logged messages of a gateway.
+    Only the endpoints of ``specs`` receive feedback, none if ``metrics`` is None. ``mask`` hides secrets in logged
+    messages.
     """
 
     def __init__(
@@ -53,7 +50,6 @@ class FeedbackSender:
         environ: Mapping[str, str],
         mask: Mask,
     ) -> None:
-        """Start with an empty queue."""
         self._metrics = metrics
         self._specs = {spec.name: spec for spec in specs}
         self._environ = environ

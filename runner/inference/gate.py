@@ -25,7 +25,6 @@ def learner_of(endpoint: str) -> str:
 
 
 def with_learners(specs: Iterable[EndpointSpec]) -> list[EndpointSpec]:
-    """Return the endpoints and, for each, the place of its only learner."""
     specs = list(specs)
     one = RateLimit(concurrent_requests=1)
     return [*specs, *(EndpointSpec(name=learner_of(spec.name), url="", limit=one) for spec in specs)]
@@ -41,27 +40,22 @@ class EndpointGate(Protocol):
         limits admit no request within ``time_left_s`` seconds.
         """
 
-    def wait_s(self, endpoint: str) -> float:
-        """Return the seconds for which an endpoint still rests; 0 if it does not."""
+    def wait_s(self, endpoint: str) -> float: ...
 
     def cause(self, endpoint: str) -> str:
         """Return the failure for which an endpoint rests; without one, its rate limits."""
 
     @property
-    def lessons(self) -> Lessons:
-        """What the endpoints take, as far as it is known."""
+    def lessons(self) -> Lessons: ...
 
     def report(self, endpoint: str, failure: EndpointFailure | None, text: str) -> None:
         """Record the outcome of an inference, None for a success; ``text`` is the failure without secrets."""
 
-    def server_times(self, endpoint: str) -> ServerTimes | None:
-        """Return the newest means of an endpoint's server; None if they are unknown."""
+    def server_times(self, endpoint: str) -> ServerTimes | None: ...
 
-    def set_server_times(self, endpoint: str, times: ServerTimes | None) -> None:
-        """Set the means of an endpoint's server."""
+    def set_server_times(self, endpoint: str, times: ServerTimes | None) -> None: ...
 
-    def leave(self, endpoint: str) -> None:
-        """End a request, whatever its outcome."""
+    def leave(self, endpoint: str) -> None: ...
 
 
 class LocalGate:
@@ -70,15 +64,12 @@ class LocalGate:
     Workers in other processes use it through ``request``, ``release``, ``report`` and ``release_all``.
 
     Args:
-        specs: the endpoints with their limits.
-        now: a monotonic clock in seconds.
         call_later: calls a function after some seconds on any thread; None: with a timer's thread.
     """
 
     def __init__(
         self, specs: Iterable[EndpointSpec], now: Callable[[], float], call_later: CallLater | None = None
     ) -> None:
-        """Start with requests allowed."""
         self._lock = threading.Lock()
         self._report_lock = threading.Lock()  # keeps the calls of the watchers in the order of the outcomes
         self._call_later = call_later or _start_timer
@@ -91,7 +82,7 @@ class LocalGate:
         self._time_watchers: list[OnServerTimes] = []
 
     async def enter(self, endpoint: str, time_left_s: float) -> bool:
-        """See ``EndpointGate.enter``; requests are admitted in their order."""
+        """Requests are admitted in their order."""
         loop = asyncio.get_running_loop()
         admission: asyncio.Future[bool] = loop.create_future()
 
@@ -115,15 +106,12 @@ class LocalGate:
             raise
 
     def wait_s(self, endpoint: str) -> float:
-        """See ``EndpointGate.wait_s``."""
         return self._entrances[endpoint].breaker.wait_s()
 
     def cause(self, endpoint: str) -> str:
-        """See ``EndpointGate.cause``."""
         return self._entrances[endpoint].cause
 
     def server_times(self, endpoint: str) -> ServerTimes | None:
-        """See ``EndpointGate.server_times``."""
         return self._server_times.get(endpoint)
 
     def set_server_times(self, endpoint: str, times: ServerTimes | None) -> None:
@@ -155,7 +143,6 @@ class LocalGate:
         return end
 
     def leave(self, endpoint: str) -> None:
-        """See ``EndpointGate.leave``."""
         self._entrances[endpoint].breaker.leave()
         self._end_request(endpoint)
 
@@ -188,7 +175,6 @@ class LocalGate:
         """Request admission for a worker, and call ``on_reply`` once with the result, now or later on another thread.
 
         Args:
-            owner: the worker.
             key: identifies the request among those of the worker.
             endpoint: name of the endpoint; an unknown one is refused.
             on_reply: receives whether the request is admitted; must not block.
@@ -209,7 +195,7 @@ class LocalGate:
             reply(ticket.is_admitted)
 
     def release(self, owner: Hashable, key: Hashable) -> None:
-        """End a request of a worker, or its wait for admission; an unknown request is ignored."""
+        """An unknown request is ignored."""
         if (ticket := self._forget(owner, key)) is not None:
             self._give_back(ticket)
 

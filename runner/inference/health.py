@@ -43,16 +43,11 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         latency_s: seconds of the last request of the check; None if it got no response.
-        cause: why the endpoint is unhealthy, or None.
-        hint: what to do about the cause, or None.
         url: URL that a run uses; if the kind of server is unknown, the URL of the profile.
         model: model name that a run sends; if the kind of server is unknown, the name in the profile.
         note: how the URL or the model name differs from the profile, or None.
         rest_s: seconds for which the circuit breaker still blocks requests; None if it does not.
-        limit: the rate limits of the profile.
         context_tokens: size of the model's context, if the server's list of models has it.
-        listed: names in that list.
-        key_hint: what to do if the key is wrong or missing.
     """
 
     name: str
@@ -74,7 +69,6 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
 async def check_endpoints(
     context: InferenceContext, model: str, timeout_s: float = CHECK_TIMEOUT_S
 ) -> list[EndpointHealth]:
-    """Check all endpoints concurrently, for at most ``timeout_s`` seconds."""
     client = await model_client()
     return list(
         await asyncio.gather(

@@ -31,16 +31,11 @@ class ModelHttpClient(HttpClient):
     """``HttpClient`` that uses the proxies of the environment, but none to servers on this machine."""
 
     def __init__(self) -> None:
-        """Create the client of the running event loop."""
         super().__init__(KEEPALIVE_S, CONNECT_TIMEOUT_S)
         self._routes: dict[str, Route] = {}
 
     def find_route(self, url: str) -> Route:
-        """Return the route to a URL, which may contain a login.
-
-        Raises:
-            aiohttp.InvalidURL: the URL cannot be used.
-        """
+        """The URL may contain a login. Raises ``aiohttp.InvalidURL`` if it cannot be used."""
         route = self._routes.get(url)
         if route is None:
             self._routes[url] = route = _find_route(url)
@@ -68,7 +63,6 @@ def _login_header(name: str, url: str) -> dict[str, str]:
 
 
 def _proxy_of(url: str) -> str | None:
-    """Return the URL of the proxy that the environment configures for a URL, or None."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     proxies = getproxies()
@@ -83,7 +77,6 @@ MAX_SMALL_BODY = 1 << 20
 
 
 async def model_client() -> HttpClient:
-    """Return the client of the running event loop for model servers."""
     return await loop_client(ModelHttpClient)
 
 
@@ -111,15 +104,13 @@ async def fetch(
 
 
 def bearer_header(key: str | None) -> dict[str, str]:
-    """Return the header that sends a key; none without one."""
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 async def fetch_within(timeout_s: float, method: str, url: str, body: object, headers: dict[str, str]) -> SmallResponse:
     """Send a request with the client of the running event loop and return its complete response.
 
-    Raises:
-        EndpointFailure: as ``fetch``, or if the response is not complete within ``timeout_s`` seconds.
+    Raises ``EndpointFailure`` as ``fetch``, or if the response is not complete within ``timeout_s`` seconds.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -143,11 +134,7 @@ async def send_request(
 
 
 async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Return the body of a response.
-
-    Raises:
-        EndpointFailure: if the body is longer than ``limit`` bytes or compressed.
-    """
+    """Raises ``EndpointFailure`` if the body is longer than ``limit`` bytes or compressed."""
     reject_encoding(response)
     chunks, size = [], 0
     async for chunk in response.content.iter_any():
@@ -181,11 +168,7 @@ async def read_refusal(response: aiohttp.ClientResponse) -> bytes:
 
 
 def reject_encoding(response: aiohttp.ClientResponse) -> None:
-    """Reject a compressed response: a few bytes could expand to gigabytes, and no request allows compression.
-
-    Raises:
-        EndpointFailure: if the response is compressed; the message names the encoding.
-    """
+    """Reject a compressed response: a few bytes could expand to gigabytes, and no request allows compression."""
     if encoding := _encoding(response):
         raise EndpointFailure("reply", f"the reply is compressed ({one_line(encoding, 40)}), which was not requested")
 

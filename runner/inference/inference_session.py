@@ -31,7 +31,6 @@ class InferenceSession:
     """Inferences of one episode; only one asyncio task may use it at a time. See ``InferenceManager.session``."""
 
     def __init__(self, context: InferenceContext, on_gateway_id: OnGatewayId, episode: str, model: str) -> None:
-        """Start a session without sending a request."""
         self.model = model
         self._context = context
         self._on_gateway_id = on_gateway_id
@@ -39,7 +38,6 @@ class InferenceSession:
         self._gateway_ids: dict[str, str] = {}
 
     def capabilities(self, *, with_tools: bool) -> Capabilities:
-        """Return what the next endpoint to try takes, as far as it is known."""
         gate, endpoints = self._context.gate, self._context.endpoints
         ready = [end for end in endpoints if gate.wait_s(end.spec.name) <= 0] or endpoints
         for first in ready[:1]:
@@ -59,7 +57,7 @@ class InferenceSession:
         can_shorten: bool = False,
         tools_as_text: bool = False,
     ) -> Inference:
-        """Return a model's answer to a chat, see ``runner.types.ModelSession``."""
+        """See ``runner.types.ModelSession``."""
         request = msgspec.structs.replace(
             self._request(messages, tools, time_left_s, on_delta, tracer),
             on_tokens=on_tokens,

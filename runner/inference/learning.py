@@ -44,7 +44,7 @@ _MAX_REPEATS = 2
 
 
 def first_capabilities(spec: EndpointSpec) -> Capabilities:
-    """Return the capabilities of an endpoint before any request: those of the profile, else those of the table."""
+    """Those of the profile, else those of the table of known servers."""
     return spec.capabilities or KNOWN_SERVERS.get(urlsplit(spec.url).hostname or "", Capabilities())
 
 
@@ -71,7 +71,6 @@ def changes(capabilities: Capabilities, field: Field, refusal: str = "") -> Iter
 
 
 def without_all(capabilities: Capabilities, fields: frozenset[Field]) -> Capabilities:
-    """Return the capabilities without any of these parts."""
     for field in fields:
         capabilities = next(changes(capabilities, field), capabilities)
     return capabilities
@@ -84,11 +83,7 @@ class Learner(Generic[_AnswerT]):
     without all of them, one confirmation, and the repetitions of server errors.
 
     Args:
-        send: sends the request in a shape and returns the answer; raises ``EndpointFailure``.
-        confirm: the same for a request whose answer is not used.
-        question: the request.
-        known: the shape of the request that was refused.
-        token_ids: whether the request asks for token ids.
+        confirm: sends a request whose answer is not used, in a shape.
     """
 
     def __init__(
@@ -106,9 +101,6 @@ class Learner(Generic[_AnswerT]):
 
     async def run(self, refusal: EndpointFailure) -> tuple[_AnswerT, Capabilities]:
         """Return the first answer and what was learned, which is the known shape if a failure has only passed.
-
-        Args:
-            refusal: the answer to the request in the known shape.
 
         Raises:
             EndpointFailure: a refusal if the endpoint refuses every shape; another failure, such as that of a rate
@@ -173,11 +165,7 @@ class Learner(Generic[_AnswerT]):
             seen.append(result)
 
     async def _try(self, shape: Capabilities) -> _AnswerT | EndpointFailure:
-        """Return an answer or a refusal.
-
-        Raises:
-            EndpointFailure: any other failure.
-        """
+        """Return an answer or a refusal; raises any other ``EndpointFailure``."""
         try:
             return await self._send(shape)
         except EndpointFailure as failure:
@@ -197,6 +185,6 @@ def _is_server_error(failure: EndpointFailure) -> bool:
 
 
 def _is_same(failure: EndpointFailure, other: EndpointFailure) -> bool:
-    """Return whether two refusals are the same except for numbers and ids."""
+    """Numbers and ids do not count."""
     texts = [re.sub(r"\b\w*\d\w*", "", each.refusal) for each in (failure, other)]
     return failure.status == other.status and texts[0] == texts[1]

@@ -16,21 +16,15 @@ OnLesson: TypeAlias = Callable[[LessonKey, Capabilities], None]
 
 
 class Lessons:
-    """The capabilities of the endpoints; thread-safe. The driver has them, and each worker a copy.
-
-    Args:
-        specs: the endpoints.
-    """
+    """The capabilities of the endpoints; thread-safe. The driver has them, and each worker a copy."""
 
     def __init__(self, specs: Iterable[EndpointSpec]) -> None:
-        """Start with the capabilities that are known before any request."""
         self._lock = threading.RLock()  # the driver sends a lesson back to the worker that it came from
         self._first = {spec.name: first_capabilities(spec) for spec in specs}
         self._kept: dict[LessonKey, Capabilities] = {}
         self._watchers: list[OnLesson] = []
 
     def get(self, key: LessonKey) -> Capabilities:
-        """Return what is known."""
         return self._kept.get(key) or self._first[key.endpoint]
 
     def keep(self, key: LessonKey, learned: Capabilities, *, is_news: bool = True) -> None:

@@ -28,12 +28,8 @@ class InferenceManager:
     A pickled manager contains no API keys; the unpickling process reads them from its own environment variables.
 
     Args:
-        settings: the profile's ``agent`` section.
-        environ: environment variables, which contain the API keys and OLLAMA_HOST.
-        timing: sources of time and random numbers; None: the real ones.
         gate: admits the requests; None: a ``LocalGate`` of its own.
         on_gateway_id: receives gateways' ids of episodes; None: ``remember_gateway_id``.
-        only: name of the only endpoint to use; None: all.
     """
 
     def __init__(
@@ -45,7 +41,6 @@ class InferenceManager:
         on_gateway_id: OnGatewayId | None = None,
         only: str | None = None,
     ) -> None:
-        """Prepare the endpoints without connecting to them."""
         context = InferenceContext.build(settings, environ, timing or Timing(), gate)
         endpoints = tuple(each for each in context.endpoints if only in (None, each.spec.name))
         self._context = context = msgspec.structs.replace(context, endpoints=endpoints)
@@ -59,11 +54,11 @@ class InferenceManager:
 
     @property
     def endpoints(self) -> list[EndpointInfo]:
-        """Data of the endpoints for display, in the order in which an inference tries them."""
+        """In the order in which an inference tries the endpoints."""
         return [endpoint.info(self._context.settings.model) for endpoint in self._context.endpoints]
 
     def session(self, header: EpisodeHeader, model: str | None = None) -> InferenceSession:
-        """Return a session for one episode; its model is ``model``, else the header's, else the profile's."""
+        """The model is ``model``, else the header's, else the profile's."""
         chosen = model or header.model or self._context.settings.model
         return InferenceSession(self._context, self._on_gateway_id, header.episode_id, chosen)
 
@@ -77,11 +72,11 @@ class InferenceManager:
         return InferenceSession(context, _ignore_gateway_id, f"{model}:{new_ulid()}", model)
 
     async def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
-        """Check the health of each endpoint for at most ``timeout_s`` seconds, without running a model."""
+        """Does not run a model."""
         return await check_endpoints(self._context, model or self._context.settings.model, timeout_s)
 
     async def read_servers(self) -> list[ServerLoad]:
-        """Return the load of each endpoint's server that reports one, and use its means to split later answers."""
+        """The means of the servers split later answers."""
         return await self._metrics.read()
 
     def remember_gateway_id(self, episode_id: str, endpoint: str, gateway_id: str) -> None:
@@ -89,19 +84,14 @@ class InferenceManager:
         self._feedback.remember(episode_id, endpoint, gateway_id)
 
     def feedback(self, episode_id: str, reward: float, success: bool) -> None:
-        """Queue the reward and success of an episode for TensorZero.
+        """Queue the reward (the sum of the rewards) and success of an episode for TensorZero.
 
         Does nothing if no TensorZero gateway answered in the episode, or the profile disables feedback.
-
-        Args:
-            episode_id: id of the episode, as in the header given to ``session``.
-            reward: sum of the episode's rewards.
-            success: whether the episode reached its goal.
         """
         self._feedback.send(episode_id, reward, success)
 
     def close(self) -> None:
-        """Send the queued feedback, for at most ``FLUSH_TIMEOUT_S`` seconds; each event loop closes its connections."""
+        """Takes at most ``FLUSH_TIMEOUT_S`` seconds; each event loop closes its connections."""
         self._feedback.close(FLUSH_TIMEOUT_S)
 
 

@@ -23,15 +23,9 @@ _T = TypeVar("_T")
 
 
 class NoModel(InferenceFault):
-    """Error: no model endpoint answers.
-
-    Attributes:
-        states: health of each endpoint, with the cause of its failure and a hint.
-        hint: the hints of all endpoints, on one line.
-    """
+    """Error: no model endpoint answers."""
 
     def __init__(self, states: Sequence[EndpointHealth]) -> None:
-        """Create the error; its message contains the cause of each endpoint."""
         causes = "; ".join(f"{state.name}: {state.cause}" for state in states)
         super().__init__(f"no model answers: {causes or NO_ENDPOINT}")
         self.states = tuple(states)
@@ -39,15 +33,10 @@ class NoModel(InferenceFault):
 
 
 class Models:
-    """The models of a profile; create one object per process, because it holds the state of the endpoints.
-
-    Args:
-        settings: the ``agent`` section of the profile.
-        environ: environment variables with the API keys.
-    """
+    """The models of a profile; create one object per process, because it holds the state of the endpoints."""
 
     def __init__(self, settings: AgentSettings, environ: Mapping[str, str]) -> None:
-        """Store the settings; the first use of a model loads its client, so that runs without a model start fast."""
+        """The first use of a model loads its client, so that runs without a model start fast."""
         self.settings = settings
         self._environ = dict(environ)
         self._lock = threading.Lock()
@@ -55,12 +44,10 @@ class Models:
 
     @property
     def gate(self) -> LocalGate:
-        """Admits the inferences of this process and of the workers of its batches."""
         return self._open()[0]
 
     @property
     def manager(self) -> InferenceManager:
-        """Sends the inferences of this process."""
         return self._open()[1]
 
     def _open(self) -> tuple[LocalGate, InferenceManager]:
@@ -75,14 +62,11 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """Names of the profile's models, the default model first."""
+        """The default model comes first."""
         return model_names(self.settings)
 
     def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
-        """Check the health of each endpoint for at most ``timeout_s`` seconds.
-
-        This blocks the calling thread, so do not call it on the thread of an event loop.
-        """
+        """This blocks the calling thread, so do not call it on the thread of an event loop."""
         return run_in_thread(lambda: self.manager.check(model, timeout_s=timeout_s))
 
     def each_alone(self) -> Iterator[InferenceManager]:
@@ -116,7 +100,7 @@ class Models:
             self.manager.feedback(episode.episode_id, episode.reward, episode.success)
 
     def close(self) -> None:
-        """Send the queued feedback, for a few seconds at most."""
+        """Takes a few seconds at most."""
         if self._opened is not None:
             self.manager.close()
 
@@ -149,17 +133,16 @@ def run_in_thread(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 
 
 def model_names(settings: AgentSettings) -> list[str]:
-    """Return the names of a profile's models, the default model first."""
+    """The default model comes first."""
     names = [settings.model, *(endpoint.model for endpoint in settings.endpoints), settings.local_fallback]
     return list(dict.fromkeys(filter(None, names)))
 
 
 def is_answering(state: EndpointHealth) -> bool:
-    """Return whether an endpoint is healthy enough for a run."""
+    """Healthy enough for a run."""
     return state.status in ("up", "slow")
 
 
 def describe_endpoint(state: EndpointHealth) -> str:
-    """Return the name, kind, URL and model of an endpoint as one line of text."""
     kind = "" if state.kind == "auto" else f"{state.kind}, "
     return one_line(f"{state.name} ({kind}{state.url}, model {state.model})")

@@ -24,12 +24,7 @@ NOT_OFFERED = (404, 405, 501)
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """URL and model name for requests to an endpoint whose kind of server is known.
-
-    Attributes:
-        url: URL for chat completions.
-        model: model name that requests contain.
-    """
+    """URL and model name for requests to an endpoint whose kind of server is known."""
 
     kind: Kind
     url: str
@@ -37,20 +32,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str:
-        """Scheme, login, host and port of the URL."""
         return url_origin(self.url)
 
     @property
     def models_url(self) -> str:
-        """URL of the model list, for OpenAI-compatible servers."""
         return self.url.partition("?")[0].removesuffix(_CHAT_PATH) + "/models"
 
 
 def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
-    """Return the URL and model name for requests to an endpoint of the given kind.
-
-    TensorZero has a fixed path, so the path of the profile's URL is ignored; its model names need a prefix.
-    """
+    """TensorZero has a fixed path, so the path of the profile's URL is ignored; its model names need a prefix."""
     model = spec.model or model
     if kind == "tensorzero":
         prefixed = model if model.startswith(GATEWAY_PREFIX) else f"{GATEWAY_PREFIX}model_name::{model}"

@@ -80,12 +80,10 @@ _NO_PATH: Final = re.compile(r"(?i)\W*(?:404\W*)?(?:page |path |route |url )?(?:
 
 
 def is_context_refusal(message: str) -> bool:
-    """Return whether the conversation is too long for the endpoint."""
     return _CONTEXT.search(message) is not None and _ANSWER_LIMIT.search(message) is None
 
 
 def context_figure(message: str) -> int | None:
-    """Return the size of the context in tokens that a refusal names; None if it names none."""
     for pattern in _FIGURES:
         if (match := pattern.search(message)) and (
             tokens := int(match[1].replace(",", "").replace("_", "")[:12])
@@ -110,5 +108,4 @@ def wants_reasoning(message: str) -> bool:
 
 
 def wants_completion_tokens(message: str) -> bool:
-    """Return whether a refusal of ``max_tokens`` names its newer name."""
     return "max_completion_tokens" in message and _ANSWER_LIMIT.search(message) is None

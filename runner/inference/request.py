@@ -44,8 +44,6 @@ class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
     """An inference request that is ready to send; ``key`` is sent only in the Authorization header.
 
     Attributes:
-        limits: limit the time of the reply.
-        streams: whether the request asks for a stream.
         capture: receives the token ids of the reply; None if the request does not ask for them.
     """
 
@@ -61,11 +59,7 @@ class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def send_call(client: HttpClient, call: InferenceCall) -> ModelReply:
-    """Send a request and return its reply; the caller must enter ``call.limits``.
-
-    Raises:
-        EndpointFailure: if the endpoint gives no usable reply.
-    """
+    """The caller must enter ``call.limits``. Raises ``EndpointFailure`` if the endpoint gives no usable reply."""
     accumulator = StreamAccumulator(call.clock.monotonic, call.on_delta, call.capture)
     if call.streams:
         call.limits.expect_first()

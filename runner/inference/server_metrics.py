@@ -29,8 +29,6 @@ class ServerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The load of one server; rates and means are those since the previous reading, and None is unknown.
 
     Attributes:
-        endpoint: name of the endpoint.
-        waiting: requests in the server's queue.
         kv_cache: used part of the KV cache, from 0 to 1.
         prefix_hits: part of the prompt tokens that were found in the prefix cache.
         times: mean seconds of the requests that ended.
@@ -54,14 +52,11 @@ class ServerLoad(msgspec.Struct, frozen=True, kw_only=True):
 class MetricsReader:
     """Reads the servers of a profile's endpoints; one object per process, used by one task.
 
-    A server whose kind is not detected yet is left out: the health check detects it.
-
-    Args:
-        context: the endpoints, whose gate receives the servers' means for the split of each answer.
+    A server whose kind is not detected yet is left out: the health check detects it. The gate of ``context`` receives
+    the servers' means for the split of each answer.
     """
 
     def __init__(self, context: InferenceContext) -> None:
-        """Start without a reading."""
         self._context = context
         self._now = context.timing.clock.monotonic
         self._previous: dict[str, tuple[float, Reading]] = {}
@@ -69,7 +64,7 @@ class MetricsReader:
         self._means: dict[str, ServerTimes] = {}
 
     async def read(self) -> list[ServerLoad]:
-        """Return the load of each server that reports one, after at most ``READ_TIMEOUT_S`` seconds."""
+        """Servers that report no load are left out; takes at most ``READ_TIMEOUT_S`` seconds."""
         due = [each for each in self._context.endpoints if self._rests_until.get(each.spec.name, 0.0) <= self._now()]
         loads = await asyncio.gather(*map(self._read, due))
         return [load for load in loads if load is not None]
@@ -120,14 +115,7 @@ def increases(before: Mapping[str, float], after: Mapping[str, float]) -> dict[s
 
 
 def server_load(endpoint: str, reading: Reading, grown: Mapping[str, float], seconds: float) -> ServerLoad:
-    """Return the load that a reading shows.
-
-    Args:
-        endpoint: name of the endpoint.
-        reading: the values of now.
-        grown: by how much each counter has grown since the previous reading; empty without one.
-        seconds: seconds since the previous reading.
-    """
+    """``grown`` has the growth of each counter since the previous reading; empty without one."""
     values = reading.values
     queries = grown.get("prefix_queries", 0.0)
     hits = grown.get("prefix_hits", 0.0) / queries if queries > 0 else values.get("hit_rate")

@@ -40,7 +40,6 @@ class EventParser:
     """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
-        """Create a parser for a new stream, whose events have at most ``max_event`` bytes."""
         self._max_event = max_event
         self._line_parts: list[bytes] = []
         self._data: list[bytes] = []
@@ -91,7 +90,6 @@ class EventParser:
             raise EndpointFailure("reply", f"an event of the stream is larger than {self._max_event >> 20} MiB")
 
     def _line(self, end: bytes) -> bytes | None:
-        """Add the last bytes of a line; return the data of the event if this line ends it, else None."""
         self._size += len(end)
         line = end
         if self._line_parts:
@@ -125,7 +123,6 @@ class EventParser:
 
 
 def _error(data: bytes) -> bytes:
-    """Return the data of an error in OpenAI's form."""
     error = decode_json(data)
     if isinstance(error, dict) and error.get("error"):
         return data
@@ -135,13 +132,7 @@ def _error(data: bytes) -> bytes:
 class StreamAccumulator:
     """Accumulates the chunks of a streamed reply; the attribute ``done`` is True after the final event.
 
-    Attributes:
-        n_deltas: number of deltas with text, reasoning, or a tool call's name or arguments.
-
-    Args:
-        now: a monotonic clock in seconds.
-        on_delta: receives each delta of the content, the reasoning and the tool calls.
-        capture: receives the token ids; None if the request did not ask for them.
+    ``n_deltas`` counts the deltas with text, reasoning, or a tool call's name or arguments.
     """
 
     def __init__(
@@ -150,7 +141,7 @@ class StreamAccumulator:
         on_delta: Callable[[StreamDelta], None] | None = None,
         capture: TokenCapture | None = None,
     ) -> None:
-        """Start without chunks; the time to the first token is measured from now."""
+        """The time to the first token is measured from now."""
         self.done = False
         self.n_deltas = 0
         self._now = now
@@ -165,11 +156,7 @@ class StreamAccumulator:
         self._length = 0
 
     def add(self, data: bytes) -> None:
-        """Add the data of one event.
-
-        Raises:
-            EndpointFailure: if the data is an error or not a JSON object, or the reply becomes too long.
-        """
+        """Raises ``EndpointFailure`` if the data is an error or not a JSON object, or the reply becomes too long."""
         data = data.strip()
         chunk = None if data == DONE else decode_json(data)
         if isinstance(chunk, dict):
@@ -188,11 +175,7 @@ class StreamAccumulator:
         return self._reply.finish_reason is not None
 
     def result(self) -> ModelReply:
-        """Return the complete reply.
-
-        Raises:
-            EndpointFailure: if the stream ended early or contains no usable answer.
-        """
+        """Raises ``EndpointFailure`` if the stream ended early or contains no usable answer."""
         if not self.done and self._reply.finish_reason is None:
             raise EndpointFailure("reply", "the stream ended in the middle of the reply")
         if not self._length and self._reply.finish_reason is None:

@@ -28,7 +28,6 @@ class TokenCapture:
     """Collects what one reply has of token ids; values that are none are ignored."""
 
     def __init__(self, endpoint: str, model: str) -> None:
-        """Start before the reply of an endpoint."""
         self._endpoint = endpoint
         self._model = model
         self._prompt_ids: list[int] = []
@@ -37,7 +36,7 @@ class TokenCapture:
         self._problems: set[Problem] = set()
 
     def add(self, value: dict[str, Any]) -> None:
-        """Add a decoded reply, or one event of a streamed reply."""
+        """The value is a decoded reply, or one event of a streamed reply."""
         value = _quoted_by_gateway(value)
         choice: dict[str, Any] = {}
         for each in map(as_dict, as_list(value.get("choices"))):
@@ -59,9 +58,7 @@ class TokenCapture:
         """Return what was collected.
 
         Args:
-            label: what became of the reply.
             n_completion: number of completion tokens by the endpoint's own count; None if it has none.
-            cause: why the reply was discarded.
         """
         return TokenSequence(
             label=label,
@@ -77,7 +74,6 @@ class TokenCapture:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the reply had neither ids nor log-probabilities so far."""
         return not (self._prompt_ids or self._completion_ids or self._logprobs or self._problems)
 
     def _found_problems(self, n_completion: int | None) -> tuple[Problem, ...]:

@@ -52,7 +52,7 @@ class CallPiece(msgspec.Struct, frozen=True):
 
 
 def read_piece(value: object) -> CallPiece:
-    """Return what a tool call has, or a piece of one; values of a wrong type are missing."""
+    """Values of a wrong type are missing."""
     call = as_dict(value)
     function, index, id = as_dict(call.get("function")), call.get("index"), as_text(call.get("id"))
     arguments = function.get("arguments")
@@ -68,7 +68,7 @@ def read_piece(value: object) -> CallPiece:
 
 
 def parse_tool_calls(value: object) -> list[dict[str, Any]]:
-    """Return the tool calls of a message in the OpenAI shape; omit calls without a function name."""
+    """Calls without a function name are omitted."""
     return build_calls(piece for piece in map(read_piece, as_list(value)[:MAX_TOOL_CALLS]) if piece.name)
 
 
@@ -120,13 +120,12 @@ def tool_call(
 
 
 def plain_call(call: dict[str, Any]) -> dict[str, Any]:
-    """Return a call without the fields that only its server understands."""
     function = {name: value for name, value in as_dict(call.get("function")).items() if name in _FUNCTION_FIELDS}
     return {**{name: call[name] for name in ("id", "type") if name in call}, "function": function}
 
 
 def calls_size(calls: Iterable[dict[str, Any]]) -> int:
-    """Return the characters of the calls' arguments, and of the other fields as JSON."""
+    """Counts the arguments, and the other fields as JSON."""
     return sum(_call_size(call) for call in calls)
 
 
@@ -137,7 +136,7 @@ def _call_size(call: dict[str, Any]) -> int:
 
 
 def _arguments_text(value: object) -> str:
-    """Return arguments as JSON text; some servers send a JSON object instead of a text."""
+    """Some servers send a JSON object instead of a text."""
     return as_text(value) if value is None or isinstance(value, str) else encode_json(value).decode()
 
 

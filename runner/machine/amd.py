@@ -34,18 +34,10 @@ _RESIDENCIES: Final = {
 
 
 class AmdReader:
-    """Reads the GPUs of an AMD driver.
-
-    Args:
-        smi: the module ``amdsmi``, or one with the same functions.
-    """
+    """Reads the GPUs of an AMD driver; ``smi`` is the module ``amdsmi``, or one with the same functions."""
 
     def __init__(self, smi: Any) -> None:  # noqa: ANN401 - a library without types
-        """Connect to the driver.
-
-        Raises:
-            GpuUnavailable: there is no driver or GPU.
-        """
+        """Raises ``GpuUnavailable`` if there is no driver or GPU."""
         self._smi = smi
         self._residencies: dict[int, dict[str, int]] = {}
         """The counters of ``_RESIDENCIES`` at the previous reading, by GPU."""
@@ -56,7 +48,6 @@ class AmdReader:
             raise GpuUnavailable("the AMD driver has no GPU")
 
     def read(self) -> list[GpuState]:
-        """Return the present state of each GPU."""
         return [self._read_gpu(index, handle) for index, handle in enumerate(self._handles[:MAX_GPUS])]
 
     def _read_gpu(self, index: int, handle: object) -> GpuState:
@@ -109,11 +100,7 @@ class AmdReader:
 
 
 def open_amd() -> AmdReader:
-    """Return the reader of AMD's GPUs.
-
-    Raises:
-        GpuUnavailable: there is no driver, library or GPU.
-    """
+    """Raises ``GpuUnavailable`` if there is no driver, library or GPU."""
     if not DRIVER.exists():
         raise GpuUnavailable("no AMD driver")
     failures: list[BaseException] = []

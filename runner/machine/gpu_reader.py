@@ -24,15 +24,12 @@ class GpuUnavailable(RunnerError):
 
 
 class GpuReader(Protocol):
-    """Reads all GPUs of one vendor."""
-
     def read(self) -> list[GpuState]:
         """Return the present state of each GPU; a GPU that fails is ``lost`` and does not hide the others."""
         ...
 
 
 def read_value(read: Callable[[], _Value]) -> _Value | None:
-    """Return a value; None if it cannot be read."""
     values: list[_Value] = []
     with catch_foreign(_ignore):
         values.append(read())
@@ -46,7 +43,7 @@ def clean_name(name: object) -> str | None:
 
 
 def largest(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:
-    """Return the processes with the most memory, at most ``MAX_PROCESSES``."""
+    """Return at most ``MAX_PROCESSES``."""
     return tuple(sorted(processes, key=lambda each: -(each.mem_used or 0))[:MAX_PROCESSES])
 
 

@@ -15,11 +15,9 @@ class HostReader:
 
     Args:
         data_dir: the state directory, whose free space is measured; None: only GPUs are of interest.
-        now: a monotonic clock in seconds.
     """
 
     def __init__(self, data_dir: Path | None, now: Callable[[], float]) -> None:
-        """Start without a previous reading."""
         self._data_dir = data_dir
         self._now = now
         self._cpu: tuple[float, float] | None = None

@@ -18,15 +18,9 @@ _Amount: TypeAlias = Callable[[GpuState, GpuState, float], float | None]
 
 
 class GpuMeter:
-    """Divides what the GPUs of this machine use among the episodes that run meanwhile; thread-safe.
-
-    Args:
-        sampler: samples the machine while ``measuring``.
-        now: the monotonic clock of the sampler.
-    """
+    """Divides what the GPUs of this machine use among the episodes that run meanwhile; thread-safe."""
 
     def __init__(self, sampler: MachineSampler, now: Callable[[], float]) -> None:
-        """Start without episodes."""
         self._sampler = sampler
         self._now = now
         self._lock = threading.Lock()
@@ -37,12 +31,11 @@ class GpuMeter:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Sample the machine; episodes are measured meanwhile."""
+        """Episodes are measured meanwhile."""
         with self._sampler.listening(self.add):
             yield
 
     def start(self, episode_id: str) -> None:
-        """Begin to measure an episode."""
         with self._lock:
             now = self._now()
             self._running.add(episode_id)
@@ -52,7 +45,7 @@ class GpuMeter:
             self._seconds.start(episode_id, now)
 
     def stop(self, episode_id: str) -> GpuUse:
-        """End the measurement of an episode, and return its result; empty for an unknown one."""
+        """An unknown episode has an empty result."""
         with self._lock:
             if episode_id not in self._running:
                 return GpuUse()
@@ -65,7 +58,6 @@ class GpuMeter:
             return GpuUse(energy_j=_rounded(energy_j), energy_shared=shared and is_measured, gpu_s=_rounded(gpu_s))
 
     def add(self, sample: Sample) -> None:
-        """Divide what the GPUs used since the previous sample."""
         with self._lock:
             now, last, self._last = self._now(), self._last, sample
             self._energy.add(_total(last, sample, _joules), now)
@@ -73,7 +65,7 @@ class GpuMeter:
 
 
 def _total(last: Sample | None, sample: Sample, amount: _Amount) -> float | None:
-    """Return the sum over all GPUs that both samples have; None if no GPU has the value."""
+    """Only GPUs that both samples have count; None if none of them has the value."""
     if last is None or (seconds := sample.at_s - last.at_s) <= 0:
         return None
     pairs = zip(last.machine.gpu, sample.machine.gpu, strict=False)

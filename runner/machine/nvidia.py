@@ -52,18 +52,10 @@ class NvidiaReader:
 
     The driver takes 5 ms of CPU time to read an energy counter (an H200 with driver 580), 20 times as long as all other
     values of a GPU. So each reading reads the counter of one GPU in turn, and adds power times time for the others.
-
-    Args:
-        nvml: the module ``pynvml``, or one with the same functions.
-        now: a monotonic clock in seconds.
     """
 
     def __init__(self, nvml: Any, now: Callable[[], float] = time.monotonic) -> None:  # noqa: ANN401 - no types
-        """Connect to the driver.
-
-        Raises:
-            GpuUnavailable: there is no driver or GPU.
-        """
+        """Raises ``GpuUnavailable`` if there is no driver or GPU."""
         self._nvml = nvml
         self._now = now
         self._turn = -1
@@ -76,7 +68,6 @@ class NvidiaReader:
             raise GpuUnavailable("the NVIDIA driver has no GPU")
 
     def read(self) -> list[GpuState]:
-        """Return the present state of each GPU."""
         n_gpus = min(self._n_gpus, MAX_GPUS)
         self._turn = (self._turn + 1) % n_gpus
         return [self._read_gpu(index) for index in range(n_gpus)]
@@ -132,7 +123,6 @@ class NvidiaReader:
                 yield GpuInstance(index=index, name=name, uuid=uuid, **self._memory_use(instance))
 
     def _memory_use(self, handle: object) -> dict[str, Any]:
-        """Return the memory and the processes of a GPU or an instance, by the name of their field."""
         nvml = self._nvml
         memory = self._first(
             partial(nvml.nvmlDeviceGetMemoryInfo, handle, version=nvml.nvmlMemory_v2),
@@ -165,11 +155,7 @@ class NvidiaReader:
         return next((value for read in reads if (value := self._get(read)) is not None), None)
 
     def _get(self, read: Callable[..., Any], *args: object) -> Any | None:  # noqa: ANN401
-        """Return a value; None if this GPU or driver does not have it.
-
-        Raises:
-            NVMLError: the GPU is lost.
-        """
+        """Return None if this GPU or driver does not have the value; raises ``NVMLError`` if the GPU is lost."""
         failures: list[BaseException] = []
         with catch_foreign(failures.append):
             return read(*args)
@@ -179,11 +165,7 @@ class NvidiaReader:
 
 
 def open_nvidia() -> NvidiaReader:
-    """Return the reader of NVIDIA's GPUs.
-
-    Raises:
-        GpuUnavailable: there is no driver or GPU.
-    """
+    """Raises ``GpuUnavailable`` if there is no driver or GPU."""
     if read_value(lambda: ctypes.CDLL(LIBRARY)) is None:  # without the 15 ms that the import takes
         raise GpuUnavailable(NO_DRIVER)
     if (nvml := read_value(lambda: importlib.import_module("pynvml"))) is None:

@@ -32,7 +32,7 @@ OPENERS: Final[tuple[OpenReader, ...]] = (open_nvidia, open_amd)
 
 
 class Sample(NamedTuple):
-    """A reading of the machine, and its time in seconds of a monotonic clock."""
+    """The time ``at_s`` is in seconds of a monotonic clock."""
 
     at_s: float
     machine: Machine
@@ -42,15 +42,9 @@ Listener: TypeAlias = Callable[[Sample], object]
 
 
 class GpuReaders:
-    """All readers of GPUs that can be opened; the others are tried again after ``REOPEN_S``.
-
-    Args:
-        openers: open the reader of each vendor.
-        now: a monotonic clock in seconds.
-    """
+    """All readers of GPUs that can be opened; the others are tried again after ``REOPEN_S``."""
 
     def __init__(self, openers: Sequence[OpenReader], now: Callable[[], float]) -> None:
-        """Open nothing yet."""
         self._openers = openers
         self._now = now
         self._readers: list[GpuReader] = []
@@ -58,7 +52,7 @@ class GpuReaders:
         self._opened_s = -math.inf
 
     def read(self) -> tuple[list[GpuState], str | None]:
-        """Return the state of all GPUs, and if there are none, why."""
+        """If there are no GPUs, the second value is the reason."""
         if not self._readers and self._now() - self._opened_s >= REOPEN_S:
             self._open()
         gpus = [gpu for reader in self._readers for gpu in reader.read()]
@@ -82,9 +76,6 @@ class MachineSampler:
 
     Args:
         data_dir: the state directory; None: only GPUs are sampled.
-        clock: supplies all times.
-        openers: open the reader of each vendor's GPUs.
-        interval_s: seconds between two samples.
     """
 
     def __init__(
@@ -95,7 +86,6 @@ class MachineSampler:
         *,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        """Start without samples and without a thread."""
         self._clock = clock
         self._gpus = GpuReaders(openers, clock.monotonic)
         self._host = HostReader(data_dir, clock.monotonic)
@@ -124,7 +114,7 @@ class MachineSampler:
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
-        """Call ``listener`` with each sample, on the sampler's thread."""
+        """The sampler's thread calls ``listener``."""
         with self._changed:
             self._listeners.append(listener)
             self._start()

@@ -18,7 +18,6 @@ class ShareLedger:
     """
 
     def __init__(self) -> None:
-        """Start without episodes and amounts."""
         self.carry = 0.0
         self.unassigned = 0.0
         self._amounts: dict[str, float | None] = {}
@@ -31,16 +30,14 @@ class ShareLedger:
 
     @property
     def running(self) -> dict[str, float | None]:
-        """The amounts so far of the episodes that run."""
         return dict(self._amounts)
 
     def start(self, episode_id: str, now: float) -> None:
-        """Add an episode that starts to run."""
         self._advance(now)
         self._amounts[episode_id], self._marks[episode_id] = None, self._share_s
 
     def stop(self, episode_id: str, now: float) -> float | None:
-        """Remove an episode, and return its amount; None if nothing was measured while it ran."""
+        """Return None if nothing was measured while the episode ran."""
         self._advance(now)
         amount = self._amounts.pop(episode_id, None)
         share_s = self._share_s - self._marks.pop(episode_id, self._share_s)

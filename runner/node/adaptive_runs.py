@@ -23,31 +23,21 @@ _USED = "SELECT total(cost), total(tokens_prompt + tokens_completion) FROM episo
 
 
 class AdaptiveRuns:
-    """Queues the next parts of adaptive repeats.
-
-    Args:
-        workspace: the state directory that stores the episodes.
-        queue: the node's batches.
-    """
+    """Queues the next parts of adaptive repeats."""
 
     def __init__(self, workspace: Workspace, queue: BatchQueue) -> None:
-        """Queue nothing yet."""
         self._index = workspace.index
         self._queue = queue
 
     def on_end(self, result: BatchResult) -> None:
-        """Queue the part that follows a completed one, before all other batches that wait."""
+        """The part starts before all other batches that wait."""
         if result.status == "completed":
             with catch_foreign(log_failure(logger, "queueing the next part of adaptive repeats")):
                 if (ended := self._queue.get(result.batch_id)) is not None:
                     self._add_next(ended, "queued")
 
     def restore(self) -> None:
-        """Add the parts that a killed node did not queue; like all others, they wait to be resumed.
-
-        Raises:
-            StoreError: the queue or the index cannot be used.
-        """
+        """Add the parts that a killed node did not queue; like all others, they wait to be resumed."""
         for ended in self._queue.finished():
             if ended.status == "completed":
                 self._add_next(ended, "interrupted")

@@ -19,10 +19,8 @@ class BatchCallbacks(msgspec.Struct, frozen=True):
 
     Attributes:
         on_item: receives the events and progress items of a running batch; must not change them.
-        on_result: receives the result of every batch that has ended and cannot be resumed.
         on_busy: receives True when a batch starts; after a batch, receives whether another one will start.
         on_end: receives the result of every batch that ends, also of one that can be resumed, unless the node stops.
-        wants_item: returns whether ``on_item`` wants a kind of items now.
     """
 
     on_item: Observer

@@ -45,7 +45,6 @@ class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the batch is completed or cancelled."""
         return self.status in ENDED
 
 
@@ -53,7 +52,7 @@ _DECODER = msgspec.json.Decoder(QueuedBatch)
 
 
 def check_batch(batch: QueuedBatch) -> QueuedBatch:
-    """Return a batch that was read from a file; raise a ``ValueError`` if no node can have written it."""
+    """Raise a ``ValueError`` if no node can have written the batch."""
     spec, ids = batch.spec, (batch.batch_id, batch.battery_id or batch.batch_id)
     numbers = [batch.n_done, spec.seed, spec.task_index, *chain.from_iterable(spec.chosen or ()), *(spec.tasks or ())]
     if spec.adaptive is not None:
@@ -75,7 +74,7 @@ class BatchJournal:
     """
 
     def __init__(self, path: Path) -> None:
-        """Use the file ``path``, which need not exist."""
+        """The file need not exist."""
         self.path = path
         self.is_complete = self.is_tidy = False
         self._written: tuple[int, int] | None = None
@@ -129,7 +128,7 @@ class BatchJournal:
         return True
 
     def rewrite(self, batches: Iterable[QueuedBatch]) -> None:
-        """Replace the content of the file; raises an ``OSError`` if that fails."""
+        """Raises an ``OSError`` if that fails."""
         replace_file(self.path, b"\n" + _lines(batches))
         self._written = _version(self.path.stat())
 
@@ -145,7 +144,6 @@ def _version(status: os.stat_result) -> tuple[int, int]:
 
 
 def _read_lines(content: bytes) -> tuple[dict[str, QueuedBatch], dict[str, bytes], int]:
-    """Return the batches and their last lines by id, and the number of damaged lines."""
     batches: dict[str, QueuedBatch] = {}
     last_lines: dict[str, bytes] = {}
     n_damaged = 0

@@ -55,7 +55,7 @@ _INSERT = f"INSERT INTO batches ({COLUMNS}) VALUES (?, ?, ?, ?, ?)"
 
 
 class QueueFull(RunnerError):
-    """More than ``MAX_QUEUED`` batches would wait."""
+    pass
 
 
 class BatchQueue:
@@ -72,12 +72,9 @@ class BatchQueue:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the queue; batches that an earlier node left unfinished become ``interrupted``.
+        """Batches that an earlier node left unfinished become ``interrupted``.
 
         Held batches stay queued and held, unless the queue file was lost.
-
-        Raises:
-            StoreError: if the file cannot be used.
         """
         self._lock = threading.Lock()
         self._path = path
@@ -111,23 +108,20 @@ class BatchQueue:
         return True
 
     def get(self, batch_id: str) -> QueuedBatch | None:
-        """Return the batch with this id, or None."""
         rows = self._select("WHERE batch_id = ?", (batch_id,))
         return rows[0] if rows else None
 
     def ids(self) -> set[str]:
-        """Return the ids of all batches."""
         with self._locked_connection() as connection:
             return {batch_id for (batch_id,) in connection.execute("SELECT batch_id FROM batches")}
 
     @property
     def has_ready(self) -> bool:
-        """Whether a batch has the status ``queued`` and is not held."""
         with self._locked_connection() as connection:
             return connection.execute(f"SELECT 1 FROM batches WHERE {_READY} LIMIT 1").fetchone() is not None
 
     def in_battery(self, battery_id: str) -> list[QueuedBatch]:
-        """Return the batches of a battery in the order in which they were added."""
+        """In the order in which the batches were added."""
         return self._select("WHERE battery_id = ? ORDER BY position", (battery_id,))
 
     def ended_batteries(self) -> dict[str, int]:
@@ -138,15 +132,14 @@ class BatchQueue:
             return dict(connection.execute(select))
 
     def queued(self) -> list[QueuedBatch]:
-        """Return the batches with the status ``queued``, in the order in which they will run."""
+        """In the order in which the batches will run."""
         return self._select("WHERE status = 'queued' ORDER BY position", ())
 
     def ready(self) -> list[QueuedBatch]:
-        """Return the queued batches that are not held, in the order in which they will run."""
+        """Queued batches that are not held, in the order in which they will run."""
         return self._select(f"WHERE {_READY} ORDER BY position", ())
 
     def is_held(self, batch_id: str) -> bool:
-        """Return whether a batch does not start before ``release``."""
         with self._locked_connection() as connection:
             return connection.execute("SELECT 1 FROM held WHERE batch_id = ?", (batch_id,)).fetchone() is not None
 
@@ -168,20 +161,13 @@ class BatchQueue:
             return connection.execute("DELETE FROM held WHERE batch_id = ?", (batch_id,)).rowcount == 1
 
     def interrupted(self) -> list[QueuedBatch]:
-        """Return the batches with the status ``interrupted``."""
         return self._select("WHERE status = 'interrupted' ORDER BY position", ())
 
     def finished(self) -> list[QueuedBatch]:
-        """Return the completed and cancelled batches."""
         return self._select("WHERE status IN ('completed', 'cancelled') ORDER BY position", ())
 
     def listed(self, *, n_waiting: int, n_others: int) -> list[QueuedBatch]:
-        """Return the batches that matter most, the newest first: what runs, what runs next, and the newest others.
-
-        Args:
-            n_waiting: maximum number of queued batches.
-            n_others: maximum number of other batches.
-        """
+        """Return the batches that matter most, the newest first: what runs, what runs next, and the newest others."""
         first = "SELECT position FROM batches WHERE status = 'queued' ORDER BY position LIMIT ?"
         others = "WHERE status != 'queued' ORDER BY status != 'running', position DESC LIMIT ?"
         condition = f"position IN ({first}) OR position IN (SELECT position FROM batches {others})"
@@ -189,7 +175,6 @@ class BatchQueue:
 
     @property
     def n_queued(self) -> int:
-        """Number of batches with the status ``queued``."""
         with self._locked_connection() as connection:
             return int(connection.execute("SELECT COUNT(*) FROM batches WHERE status = 'queued'").fetchone()[0])
 
@@ -199,8 +184,6 @@ class BatchQueue:
         """Set the status of a batch, and the number of its finished episodes; return whether they were set.
 
         Args:
-            batch_id: id of the batch.
-            status: the new status.
             n_done: number of finished episodes; None: it stays as it is.
             only: the statuses that the batch may have before; empty: any.
         """
@@ -215,11 +198,8 @@ class BatchQueue:
     def queue_again(self, specs: Mapping[str, BatchSpec]) -> None:
         """Queue the interrupted batches among these again; other batches stay as they are.
 
-        Args:
-            specs: the new spec of each batch id, with the same episodes.
-
-        Raises:
-            QueueFull: if too many batches would wait; no batch is changed.
+        Each new spec must have the same episodes. Raises ``QueueFull`` if too many batches would wait; no batch is
+        changed.
         """
         update = "UPDATE batches SET status = 'queued', spec = ? WHERE batch_id = ? AND status = 'interrupted'"
         with self._transaction() as connection:
@@ -242,7 +222,6 @@ class BatchQueue:
         return bool(moved)
 
     def set_done(self, batch_id: str, n_done: int) -> None:
-        """Set the number of finished episodes of a batch."""
         with self._locked_connection() as connection:
             connection.execute("UPDATE batches SET n_done = ? WHERE batch_id = ?", (n_done, batch_id))
 
@@ -253,12 +232,11 @@ class BatchQueue:
         self.is_incomplete = False
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             self._connection.close()
 
     def _hold(self, condition: str, values: tuple[str, ...]) -> tuple[bool, int]:
-        """Hold batches; return whether there are any, and the number of those that were not held yet."""
+        """Return whether there are any, and the number of those that were not held yet."""
         with self._transaction() as connection:
             rows = connection.execute(f"SELECT batch_id FROM batches WHERE {condition}", values).fetchall()
             n_added = connection.executemany("INSERT OR IGNORE INTO held VALUES (?)", rows).rowcount
@@ -335,12 +313,7 @@ class BatchQueue:
 def queued_ids(path: Path, *, unfinished: bool = False) -> set[str]:
     """Return the batch ids in a queue file without changing it; a running node may have the file open.
 
-    Args:
-        path: the queue file.
-        unfinished: only those of batches that run, wait or can be resumed.
-
-    Raises:
-        StoreError: if the file exists and cannot be read.
+    ``unfinished``: only those of batches that run, wait or can be resumed.
     """
     if not path.exists():
         return set()
@@ -359,7 +332,7 @@ def _check_room(connection: sqlite3.Connection) -> None:
 
 
 def _describe_loss(path: Path, *, n_lost: int, n_ended: int, n_damaged: int) -> str:
-    """Return what was lost from the queue file; see ``BatchQueue.notice``."""
+    """See ``BatchQueue.notice``."""
     counts = {
         "batches that were missing and are listed again": n_lost,
         "batches that had ended": n_ended,

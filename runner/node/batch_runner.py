@@ -40,15 +40,7 @@ class BatchRunner:
     """Runs the queued batches one after another on its own thread; a batch that ``stop`` interrupts can be resumed.
 
     Args:
-        workspace: the state directory that stores the episodes.
-        queue: batches to run.
-        callbacks: receive items, episodes, results and the busy state.
         place: returns a queued batch at its placement, or raises if it cannot run; may wait for an environment server.
-        models: the profile's models, required if an agent uses one.
-
-    Attributes:
-        storage: watches whether the disk has room.
-        stored: reads the stored episodes of batches.
     """
 
     def __init__(
@@ -60,7 +52,6 @@ class BatchRunner:
         place: Callable[[BatchSpec], ResolvedBatch],
         models: Models | None = None,
     ) -> None:
-        """Prepare the thread without starting it."""
         self._workspace = workspace
         self._queue = queue
         self._callbacks = callbacks
@@ -95,17 +86,14 @@ class BatchRunner:
 
     @property
     def battery_id(self) -> str | None:
-        """Id of the battery whose batch is running or starting, if any."""
         claimed = self._claimed
         return None if claimed is None else claimed.battery_id
 
     def is_paused(self, batch_id: str) -> bool:
-        """Return whether this batch is running and paused."""
         batch = self._batch
         return batch is not None and batch.batch_id == batch_id and batch.paused
 
     def waiting(self, batch_id: str) -> Waiting | None:
-        """Return for which server this batch waits; None if it is not running or does not wait."""
         batch = self._batch
         if batch is None:
             return self._waiting if self.is_running(batch_id) else None
@@ -125,12 +113,11 @@ class BatchRunner:
         return f"{problem}; {waiting.get(n_waiting, f'{n_waiting} batches wait and continue by themselves')}"
 
     def start(self) -> None:
-        """Start the thread that runs the queued batches, and the checks of the disk."""
+        """Also starts the checks of the disk."""
         self.storage.start()
         self._thread.start()
 
     def wake(self) -> None:
-        """Let the thread read the queue again, e.g. after a batch was added."""
         with self._changed:
             self._changed.notify()
 
@@ -162,17 +149,17 @@ class BatchRunner:
             logger.warning("batch %s is cancelled, but after a crash it would be interrupted: %s", batch_id, exc)
 
     def is_running(self, batch_id: str) -> bool:
-        """Return whether this batch is running or starting."""
+        """Also true while the batch starts."""
         claimed = self._claimed
         return claimed is not None and claimed.batch_id == batch_id
 
     def plays(self, episode_id: str) -> bool:
-        """Return whether an episode is running, or waits for its server."""
+        """Also true while the episode waits for its server."""
         batch = self._batch
         return batch is not None and batch.accepts("cancel", episode_id)
 
     def command_episode(self, name: CommandName, episode_id: str) -> bool:
-        """Send a command to an episode; return False if the episode is not running."""
+        """Return False if the episode is not running."""
         batch = self._batch
         if batch is None or not batch.accepts(name, episode_id):
             return False
@@ -195,7 +182,7 @@ class BatchRunner:
                 self._batch.command("interrupt")
 
     def join(self, timeout_s: float | None) -> bool:
-        """Wait until the thread has ended; return False if it is still running after ``timeout_s`` seconds."""
+        """Return False if the thread is still running after ``timeout_s`` seconds."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -221,7 +208,6 @@ class BatchRunner:
                 self._callbacks.on_busy(not self.is_idle)
 
     def _run_next(self) -> bool:
-        """Wait for a queued batch and run it; return False, without a batch, if the thread is to end."""
         with self._changed:
             self._early_commands.clear()
             while (queued := self._claim()) is None:
@@ -342,7 +328,7 @@ class BatchRunner:
                 self._changed.wait(RETRY_S)
 
     def _store_episodes(self) -> str | None:
-        """Store the unstored episodes; return why that failed, or None."""
+        """Return why that failed, or None."""
         while self._unstored:
             record, content, end = self._unstored[0].record, self._unstored[0].content, self._unstored[0].end
             try:

@@ -38,7 +38,6 @@ class RequestRejected(RunnerError):
     published_error_type = "refused"
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
-        """Store the error code, message and hint for the reply."""
         super().__init__(message)
         self.code = code
         self.hint = hint
@@ -51,12 +50,7 @@ class _RequestId(msgspec.Struct):
 
 
 def parse_request_id(payload: bytes) -> str:
-    """Return the id of a request.
-
-    Raises:
-        RequestRejected: if the request is too large.
-        msgspec.MsgspecError: if the request is not a JSON object.
-    """
+    """Raises ``RequestRejected`` if the request is too large, ``msgspec.MsgspecError`` if it is no object."""
     if len(payload) > MAX_REQUEST_BYTES:
         raise RequestRejected(
             "bad_request", f"a request may have at most {MAX_REQUEST_BYTES} bytes; this one has {len(payload)}"
@@ -119,7 +113,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> None:
 
 
 def parse_args(op: Op, args: msgspec.Raw) -> Args:
-    """Return the decoded arguments of an operation; raise ``msgspec.MsgspecError`` if they are invalid for it."""
+    """Raises ``msgspec.MsgspecError`` if the arguments are invalid for the operation."""
     return _ARGS_DECODERS[op].decode(args)
 
 
@@ -135,7 +129,7 @@ def reject(payload: bytes, problem: BaseException | None) -> bytes:
 
 
 def to_control_error(exc: BaseException) -> ControlError:
-    """Return the error that a reply contains for an exception; log the exception if it is unexpected."""
+    """Logs the exception if it is unexpected."""
     match exc:
         case RequestRejected():
             return ControlError(code=exc.code, message=safe_echo(str(exc)), hint=exc.hint)
@@ -154,22 +148,18 @@ def to_control_error(exc: BaseException) -> ControlError:
 
 
 def failure_text(exc: BaseException) -> str:
-    """Return why a batch could not start, in a form for replies."""
     info = create_error_info(exc)
     is_message = isinstance(exc, RunnerError) or info.type == RESOURCES
     return safe_hint(info.message if is_message else f"{info.type}: {info.message}")
 
 
 def safe_hint(hint: str) -> str:
-    """Return a hint in a form for replies: secrets masked, on one line, of limited length."""
     return one_line(mask(hint), MAX_HINT_CHARS)
 
 
 def names_hint(what: str, names: Sequence[str]) -> str:
-    """Return a hint that lists what a request can name, such as the models of the node."""
     return safe_hint(f"its {what}: {', '.join(names)}" if names else f"it has no {what}")
 
 
 def safe_echo(text: str) -> str:
-    """Return untrusted text in a form for replies: secrets masked, on one line, of limited length."""
     return one_line(mask(text), MAX_ECHO_CHARS)

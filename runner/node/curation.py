@@ -33,8 +33,7 @@ class CurationPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What an action would do.
 
     Attributes:
-        episode_ids: the episodes that were chosen.
-        batches: those of them that can be archived or deleted, by batch.
+        batches: the chosen episodes that can be archived or deleted, by batch.
         n_bytes: bytes that this frees; about, for an archive.
         kept: number of episodes that stay as they are, by reason.
     """
@@ -47,7 +46,6 @@ class CurationPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def n_episodes(self) -> int:
-        """Number of episodes that can be archived or deleted."""
         return sum(map(len, self.batches.values()))
 
 
@@ -55,12 +53,9 @@ class CurationReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was done.
 
     Attributes:
-        action: what was done, or undone.
-        n_episodes: number of episodes.
         n_bytes: bytes freed; a deletion frees them when the process ends.
         kept: number of episodes that stayed as they are, by reason.
         problems: why a batch was left as it is.
-        is_undone: whether the episodes were brought back.
     """
 
     action: CurationAction
@@ -81,12 +76,7 @@ class _Done(NamedTuple):
 
 
 class Curator:
-    """Archives and deletes episodes of a state directory, and undoes it; for one thread at a time.
-
-    Args:
-        store: the episode files.
-        index: their index.
-    """
+    """Archives and deletes episodes of a state directory, and undoes it; for one thread at a time."""
 
     def __init__(self, store: EpisodeStore, index: EpisodeIndex) -> None:
         self._store, self._index = store, index
@@ -94,7 +84,7 @@ class Curator:
         self._done: list[_Done] = []
 
     def plan(self, action: CurationAction, episode_ids: Collection[str]) -> CurationPlan:
-        """Return what an action would do to some episodes; raises a ``StoreError`` if the state cannot be read."""
+        """Raises a ``StoreError`` if the state cannot be read."""
         unfinished = unfinished_batches(self._store.data_dir)
         undelivered = Outbox(self._index).undelivered_episodes(0)
         batches: defaultdict[str, list[str]] = defaultdict(list)
@@ -159,10 +149,10 @@ class Curator:
         )
 
     def undo(self) -> CurationReport | None:
-        """Bring the episodes of the last action back; None if there is none left.
+        """Return None if there is no action left to undo.
 
-        Raises:
-            StoreError: another process prunes the directory, or a file cannot be written; the next call goes on.
+        Raises ``StoreError`` if another process prunes the directory, or a file cannot be written; the next call goes
+        on.
         """
         if not self._done:
             return None

@@ -33,7 +33,6 @@ class EpisodeFiles:
     """Reads episode files chunk by chunk; a file is read as a whole only when its hash is not cached."""
 
     def __init__(self, store: EpisodeStore, index: EpisodeIndex, *, max_cached_hashes: int = MAX_CACHED_HASHES) -> None:
-        """Start with an empty hash cache."""
         self._store = store
         self._index = index
         self._max_cached_hashes = max_cached_hashes
@@ -63,7 +62,7 @@ class EpisodeFiles:
             ) from exc
 
     def has(self, episode_id: str) -> bool:
-        """Return whether the episode is stored; raises a ``StoreError`` if the index cannot be read."""
+        """Raises a ``StoreError`` if the index cannot be read."""
         return bool(self._batch_of(episode_id))
 
     def _batch_of(self, episode_id: str) -> list[tuple[str]]:

@@ -60,8 +60,6 @@ class ControlHandler(msgspec.Struct, frozen=True):
     """Handles control requests; thread-safe.
 
     Attributes:
-        health: returns the result of the ``health`` operation.
-        stopping: returns whether the node is stopping.
         indexing: returns how far the starting node has read its episodes, or None.
         shutdown: requests the end of the node; its argument ``drain`` is whether to run the queued batches first.
     """
@@ -217,11 +215,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
         return was_held
 
     def _queue_again(self, batch: QueuedBatch) -> bool:
-        """Queue an interrupted batch again; return False if it is not interrupted.
-
-        Raises:
-            RunnerError: the node cannot play it.
-        """
+        """Return False if the batch is not interrupted; raises ``RunnerError`` if the node cannot play it."""
         if batch.status != "interrupted":
             return False
         if (problem := self._problem(batch.spec)) is not None:
@@ -232,7 +226,6 @@ class ControlHandler(msgspec.Struct, frozen=True):
         return True
 
     def _problem(self, spec: BatchSpec) -> RunnerError | None:
-        """Return why the node cannot play a batch, or None."""
         try:
             fit_batch(resolve_spec(self.profile, spec), NODE_FILES)
         except RunnerError as exc:
@@ -291,7 +284,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
         return {}
 
     def _command_batches(self, name: CommandName, batches: list[QueuedBatch]) -> bool:
-        """Send a command to each of the batches; return whether one has accepted it."""
+        """Return whether one of the batches has accepted the command."""
         # A queued batch may start between the first two calls, so ``command`` is tried again.
         accepted = [
             self.batch_runner.command(name, batch.batch_id)

@@ -55,9 +55,6 @@ class HealthMonitor:
     """Checks the host, the environments and the models periodically, and keeps the latest results.
 
     Args:
-        profile: lists the environments.
-        clock: supplies timestamps.
-        servers: environment servers that this node starts, or None.
         models: the profile's models; None: models are not checked.
         is_active: returns whether a batch runs or a request came recently; models are checked more often then. It is
             called in the event loop.
@@ -82,7 +79,6 @@ class HealthMonitor:
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         probe_timeout_s: float = PROBE_TIMEOUT_S,
     ) -> None:
-        """Start without results; ``run`` performs the checks."""
         self._profile = profile
         self._clock = clock
         self._servers = servers
@@ -163,7 +159,6 @@ class HealthMonitor:
                 self._failures.pop("the model servers", None)
 
     async def _watch_machine(self, sampler: MachineSampler, live: LivePublisher) -> None:
-        """Publish the samples of the machine while the node is active or anything receives them."""
         for beat in itertools.count():
             if beat % RECEIVED_BEATS == 0 and not self._is_active():
                 with catch_foreign(partial(self._log_failure, MACHINE)):

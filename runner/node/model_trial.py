@@ -67,15 +67,10 @@ class ModelTrial(msgspec.Struct, frozen=True, kw_only=True):
     """What the trial of one endpoint found.
 
     Attributes:
-        acts: how the model acted in each turn that was answered.
-        with_tools: what the endpoint takes in requests with tools.
-        without_tools: what it takes in the others.
         context_tokens: size of the context, from a refusal or from the server's list of models; None if it is unknown.
         tokens: sum of the answers; requests that the endpoint refused are not counted.
         cost: cost of the answers in the profile's currency; None if the model has no price.
         warnings: refusals with what they taught, and failures that have passed.
-        failure: why a turn has no answer; None if both have one.
-        hint: what to do about the failure, or None.
     """
 
     endpoint: str
@@ -92,7 +87,6 @@ class ModelTrial(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None = None
 
     def describe(self, currency: str) -> str:
-        """Return what was found, how the model acted, and what the answers took, in one line."""
         known = msgspec.structs.replace(self.with_tools, context_tokens=self.context_tokens)
         found = known.describe(self.without_tools) or "as usual"
         acts = ", then ".join(_ACTS[act] for act in dict.fromkeys(self.acts))
@@ -106,7 +100,7 @@ class ModelTrial(msgspec.Struct, frozen=True, kw_only=True):
 def try_models(
     model: str, models: Models, max_duration_s: float, on_endpoint: Callable[[str], None]
 ) -> list[ModelTrial]:
-    """Return ``try_endpoints``; this blocks the calling thread."""
+    """Blocks the calling thread."""
     return run_in_thread(lambda: try_endpoints(model, models, max_duration_s, on_endpoint))
 
 
@@ -116,7 +110,6 @@ async def try_endpoints(
     """Try each endpoint alone, one after the other.
 
     Args:
-        model: model of the endpoints without their own.
         models: the endpoints; nothing that the trial learns stays with them.
         max_duration_s: the profile's limit of an episode; a trial takes at most as long, and at most ``MAX_TRIAL_S``.
         on_endpoint: receives the name of each endpoint before its trial.

@@ -24,9 +24,7 @@ async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -
     """Check that no other node with this name answers a health request on the egress bus.
 
     Args:
-        name: name of this node.
         boot: boot id of this node; a reply with this id comes from this node itself.
-        address: address of the egress bus, or None if there is none.
 
     Raises:
         StoreError: if another node answers; the message contains its boot id.
@@ -60,7 +58,7 @@ async def _request_health(connection: NatsConnection, subject: str) -> bytes | N
 
 
 def _boot_of(reply: bytes) -> str:
-    """Return the boot id in the reply to a health request; "unknown" if the reply contains none."""
+    """If the reply contains none, the id is "unknown"."""
     try:
         decoded = msgspec.json.decode(reply, type=ControlReply)
         if isinstance(decoded.result, msgspec.Raw):

@@ -76,15 +76,10 @@ class Node:
     """The service that owns one state directory and runs its batches.
 
     Args:
-        profile: the environments, limits and models of this node.
-        data_dir: absolute path of the state directory.
-        name: name of the node on the bus.
         egress: returns the address of a second broker that also receives the events, or None; called before each
             attempt to connect.
         idle_exit_s: stop the node after this many seconds without batches and requests; None: never.
         on_ready: called with ``node.json`` when the node answers requests; it may still read its episodes.
-        profile_file: the file that the profile was read from.
-        retry_s: seconds until a failed service of the node restarts.
     """
 
     def __init__(
@@ -99,7 +94,6 @@ class Node:
         profile_file: ProfileFile | None = None,
         retry_s: float = RETRY_S,
     ) -> None:
-        """Store the settings; ``run`` opens the files and sockets."""
         self._profile = profile
         self._data_dir = data_dir
         self._name = name
@@ -174,7 +168,7 @@ class Node:
             await self._serve(workspace, queue, recorder, broker, lock)
 
     async def _start_broker(self, broker: Broker) -> None:
-        """Start the broker, and report while it does not listen; raises a ``BusError``, also if the node is stopped."""
+        """Report while the broker does not listen; raises a ``BusError``, also if the node is stopped."""
         starting = asyncio.create_task(asyncio.to_thread(broker.start, self._stopping.is_set))
         while not (await asyncio.wait({starting}, timeout=SLOW_START_S))[0]:
             logger.warning(
@@ -260,11 +254,7 @@ class Node:
     def _read_episodes(
         self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, stored: StoredBatches
     ) -> None:
-        """Read the new episode files, which may take minutes, and derive from them what a killed node has not saved.
-
-        Raises:
-            StoreError: the files, the index or the queue cannot be used.
-        """
+        """Read the new episode files, which may take minutes, and derive from them what a killed node has not saved."""
         with storage_required(self._data_dir):
             workspace.index.reconcile(self._is_stopping)
             if self._is_stopping():
@@ -286,7 +276,7 @@ class Node:
         return "indexing" if progress is None else "indexing {:,} of {:,}".format(*progress)
 
     def _bus_requests(self, handler: ControlHandler, *, commands: bool) -> RequestHandler:
-        """Return the handler of one bus's requests; without ``commands``, it only answers ``health``."""
+        """Without ``commands``, the handler only answers ``health``."""
 
         def handle(payload: bytes) -> bytes:
             self._note_activity()
@@ -298,7 +288,6 @@ class Node:
         self._last_activity_at = time.monotonic()
 
     async def _wait_until_stopped(self, batch_runner: BatchRunner) -> None:
-        """Wait until a stop is requested or the node has been idle for ``idle_exit_s`` seconds."""
         while not self._stopping.is_set():
             if not await _is_idle(batch_runner):
                 self._last_activity_at = time.monotonic()

@@ -60,9 +60,6 @@ class PreflightCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: ``ok``; ``warn`` if an optional resource is unavailable; ``fail`` if a required one is unavailable.
-        detail: kind, location and use of the resource.
-        cause: why the resource is unavailable, or None.
-        hint: what to do about the cause, or None.
     """
 
     what: str
@@ -100,7 +97,6 @@ def preflight(plan: PlannedRun, models: Models) -> list[PreflightCheck]:
 
 
 def can_run(checks: Iterable[PreflightCheck]) -> bool:
-    """Return whether a run would work: no check has the state ``fail``."""
     return all(check.state != "fail" for check in checks)
 
 
@@ -155,7 +151,7 @@ def _endpoint_check(state: EndpointHealth) -> PreflightCheck:
 
 
 def trial_checks(trials: Sequence[ModelTrial], currency: str) -> list[PreflightCheck]:
-    """Return the checks of tried endpoints; they fail only if no endpoint has answered both turns."""
+    """The checks fail only if no endpoint has answered both turns."""
     return _with_failures(
         [
             PreflightCheck(
@@ -176,7 +172,7 @@ def _is_checked(name: str, env: str | None) -> bool:
 
 
 def _check_environment(plan: PlannedRun, row: EnvironmentHealth, setups: list[RunnerSetup]) -> PreflightCheck:
-    """Return the check of an environment; if it can be played, add what its workers need to ``setups``."""
+    """If the environment can be played, add what its workers need to ``setups``."""
     availability, state = row.availability, row.server
     cause, hint, playable = availability.cause, None, availability.playable
     if cause is not None:
@@ -249,13 +245,7 @@ def check_state_dir(data_dir: Path) -> PreflightCheck:
 
 
 def check_workers(spec: BatchSpec, profile: Profile, setups: Sequence[RunnerSetup] = ()) -> list[PreflightCheck]:
-    """Check the workers of a run: how many local processes would start, or whether the Ray cluster can be used.
-
-    Args:
-        spec: a batch of the run.
-        profile: has the address of the cluster.
-        setups: the models and servers that the workers must reach.
-    """
+    """Check the workers of a run: how many local processes would start, or whether the Ray cluster can be used."""
     workers, concurrency = spec.chosen_workers, spec.concurrency
     if workers == "ray":
         from runner.node.ray_checks import check_ray

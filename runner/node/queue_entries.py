@@ -17,7 +17,7 @@ COLUMNS = "batch_id, battery_id, spec, status, n_done"
 
 
 def derived_batch_id(battery_id: str, name: str) -> str:
-    """Return the id of the batch with this name in a battery: a ULID derived only from the arguments."""
+    """The id is a ULID derived only from the arguments."""
     digest = hashlib.blake2b(f"{battery_id}/{name}".encode(), digest_size=10).digest()
     return derive_ulid(battery_id, digest)
 
@@ -34,13 +34,13 @@ def queue_entries(requested_id: str, specs: Sequence[BatchSpec]) -> list[QueuedB
 
 
 def battery_entry(battery_id: str, spec: BatchSpec, *, by_env: bool = False) -> QueuedBatch:
-    """Return the entry of a batch in a battery, which ``by_env`` has no other batch of the same environment."""
+    """With ``by_env``, the battery has no other batch of the same environment."""
     name = spec.env if by_env else f"{spec.env}/{spec.model or ''}/{spec.task_index}"
     return QueuedBatch(batch_id=derived_batch_id(battery_id, name), battery_id=battery_id, spec=spec)
 
 
 def delete_damaged_rows(connection: sqlite3.Connection) -> int:
-    """Delete the rows that are no batches, e.g. of another version, and return their number."""
+    """Rows that are no batches may be of another version. Return their number."""
     damaged: list[tuple[int]] = []
     for position, *row in connection.execute(f"SELECT position, {COLUMNS} FROM batches"):
         try:
@@ -52,12 +52,11 @@ def delete_damaged_rows(connection: sqlite3.Connection) -> int:
 
 
 def select_batches(connection: sqlite3.Connection, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
-    """Return the batches that a WHERE or ORDER BY clause selects; raises a ``ValueError`` if a row is damaged."""
+    """Raises a ``ValueError`` if a row is damaged."""
     return [_decode_row(row) for row in connection.execute(f"SELECT {COLUMNS} FROM batches {condition}", values)]
 
 
 def encode_row(batch: QueuedBatch) -> tuple[str, str | None, bytes, Status, int]:
-    """Return the values of ``COLUMNS`` for a batch."""
     return batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done
 
 

@@ -26,12 +26,7 @@ def recover_queue(queue: BatchQueue, workspace: Workspace, ended_ids: Collection
     A process may have died before it saved a status, or the queue file may be an older copy.
 
     Args:
-        queue: the opened queue.
         workspace: the workspace, whose index has been updated from the files.
-        ended_ids: ids of the batches whose end was recorded as an event.
-
-    Raises:
-        StoreError: the queue or the index cannot be used.
     """
     if queue.is_incomplete:
         _restore_from_episodes(queue, workspace)

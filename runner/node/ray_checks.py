@@ -20,12 +20,7 @@ TIMEOUT_S = 20.0
 
 
 def check_ray(settings: RaySettings, setups: Sequence[RunnerSetup]) -> list[PreflightCheck]:
-    """Check whether the workers of a run can be Ray actors; a cluster that the run would start is not started.
-
-    Args:
-        settings: the profile's ``ray`` section.
-        setups: the models and servers that the workers must reach.
-    """
+    """Check whether the workers of a run can be Ray actors; a cluster that the run would start is not started."""
     check = PreflightCheck(what="workers", name="ray", state="ok", detail="")
     try:
         version = load_ray(settings).__version__

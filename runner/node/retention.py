@@ -51,9 +51,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         older_s: age in seconds from which episodes are pruned; None: age does not matter.
         max_bytes: size above which the oldest episodes are pruned; None: size does not matter.
-        keep_tagged: whether tagged episodes are kept.
-        archive: whether pruned episodes are archived, or deleted.
-        undelivered: whether episodes are pruned whose events were not delivered.
     """
 
     older_s: float | None = None
@@ -64,7 +61,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_profile(cls, settings: RetentionSettings) -> Policy:
-        """Return the policy of a profile."""
         return cls(
             older_s=None if settings.older is None else age_seconds(settings.older),
             max_bytes=settings.max_bytes,
@@ -74,7 +70,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prunes(self) -> bool:
-        """Whether any episode can be pruned."""
         return self.older_s is not None or self.max_bytes is not None
 
 
@@ -82,12 +77,8 @@ class PruneReport(msgspec.Struct, kw_only=True):
     """What was pruned, or would be.
 
     Attributes:
-        n_archived: number of episodes moved into archives.
-        n_deleted: number of episodes deleted.
-        n_freed: bytes that this frees.
         n_bytes: bytes of all episode files, archives and traces afterwards.
         kept: number of episodes that are old enough, or too much, and stay, by reason.
-        problems: why a batch could not be pruned.
     """
 
     n_archived: int = 0
@@ -112,17 +103,9 @@ def _never() -> bool:
 
 
 class Pruner:
-    """Prunes one state directory; only one process at a time does.
-
-    Args:
-        store: the episode files.
-        index: their index.
-        outbox: the delivery of their events.
-        clock: clock for the age of episodes.
-    """
+    """Prunes one state directory; only one process at a time does."""
 
     def __init__(self, store: EpisodeStore, index: EpisodeIndex, outbox: Outbox, clock: Clock | None = None) -> None:
-        """Read nothing yet."""
         self._store = store
         self._index = index
         self._outbox = outbox
@@ -133,8 +116,6 @@ class Pruner:
         """Prune the oldest batches first; return what was done, or with ``dry_run`` what would be.
 
         Args:
-            policy: which episodes are pruned, and how.
-            dry_run: change nothing.
             should_stop: checked before each batch.
 
         Raises:
@@ -240,7 +221,7 @@ class Pruner:
 
 @contextlib.contextmanager
 def pruning_lock(data_dir: Path) -> Iterator[None]:
-    """Keep other processes from pruning a state directory; raises a ``StoreError`` if one does."""
+    """Raises a ``StoreError`` if another process prunes the directory."""
     with file_lock(data_dir / "prune.lock", wait=False, create=True) as is_locked:
         if not is_locked:
             raise StoreError(
@@ -250,7 +231,7 @@ def pruning_lock(data_dir: Path) -> Iterator[None]:
 
 
 def unfinished_batches(data_dir: Path) -> set[str]:
-    """Return the batches that run, wait or can be resumed; raises a ``StoreError`` if the queue cannot be read."""
+    """Raises a ``StoreError`` if the queue cannot be read."""
     queue = data_dir / "queue.sqlite"
     if not queue.exists() and (journal := queue.with_name("batches.jsonl")).exists():
         raise StoreError(f"{queue} is missing; start the node, which restores it from {journal.name}, then try again")
@@ -268,11 +249,9 @@ async def prune_when_idle(
     """Prune at intervals while no batch runs or waits, until cancelled.
 
     Args:
-        pruner: prunes the state directory.
         policy: which episodes are pruned, and how; if it prunes none, nothing is done.
         is_idle: whether no batch runs or waits.
         is_busy: whether one was added since; checked between batches, on another thread.
-        interval_s: seconds between two prunings.
     """
     reported: list[str] = []
     while policy.prunes:
@@ -302,12 +281,11 @@ def _unmet(policy: Policy, report: PruneReport) -> list[str]:
 
 
 def exceeds_quota(policy: Policy, report: PruneReport) -> bool:
-    """Return whether more is left on the disk than the policy allows."""
     return policy.max_bytes is not None and report.n_bytes > policy.max_bytes
 
 
 def disk_usage(store: EpisodeStore, problems: list[str]) -> int:
-    """Return the bytes of all files of episodes and all traces; ``problems`` receives folders that cannot be read."""
+    """Unreadable folders are added to ``problems``."""
     folders = [*(store.runs / batch_id for batch_id in store.batch_ids()), store.data_dir / "traces"]
     return sum(_size_of(folder, problems) for folder in folders)
 

@@ -69,7 +69,7 @@ async def publish_remaining(
 async def run_with_restarts(
     name: str, create: Callable[[], Coroutine[Any, Any, None]], *, retry_s: float = RETRY_S
 ) -> None:
-    """Run a service until it returns; log each exception and restart the service ``retry_s`` seconds later."""
+    """Log each exception and restart the service ``retry_s`` seconds later."""
     task = asyncio.current_task()
     done = False
 

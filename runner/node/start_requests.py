@@ -18,7 +18,7 @@ CHANGEABLE = ("concurrency", "workers", "budget")
 
 
 def split_models(args: StartArgs) -> list[StartArgs]:
-    """Return the request for each of its models, in order; raises ``RequestRejected`` if it is invalid."""
+    """Raises ``RequestRejected`` if the request is invalid."""
     if not args.envs:
         raise RequestRejected("bad_request", "envs is empty", "name at least one environment of the profile")
     if args.models and (args.model is not None or len(set(args.models)) < len(args.models)):
@@ -42,12 +42,11 @@ def split_models(args: StartArgs) -> list[StartArgs]:
 
 
 def with_parts(args: StartArgs, spec: BatchSpec) -> BatchSpec:
-    """Return the batch to start first: all of it, or the first part of adaptive repeats."""
+    """Either all of the batch, or the first part of adaptive repeats."""
     return spec if args.until_width is None else first_part(spec, args.until_width)
 
 
 def with_changes(spec: BatchSpec, args: StartArgs) -> BatchSpec:
-    """Return a batch with what the request to resume it changes."""
     changes = {name: value for name in CHANGEABLE if (value := getattr(args, name)) is not None}
     return msgspec.structs.replace(spec, **changes)
 
@@ -56,9 +55,6 @@ def check_same(args: StartArgs, specs: Sequence[BatchSpec], *, resumes: bool = F
     """Reject a start request that differs from the known batch with its id; values it omits do not differ.
 
     If it ``resumes`` an interrupted batch, the arguments in ``CHANGEABLE`` may differ.
-
-    Raises:
-        RequestRejected: it differs.
     """
     first = min(specs, key=lambda spec: spec.task_index)  # the first part of adaptive repeats has the whole budget
     models = {spec.model for spec in specs}

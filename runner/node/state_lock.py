@@ -39,9 +39,7 @@ class NodeFile(msgspec.Struct, kw_only=True):
     """Contents of ``node.json``, which clients read to find a node; ``is_node_alive`` shows whether the node runs.
 
     Attributes:
-        profile: id of the node's profile.
-        profile_path: file that the profile was read from.
-        profile_digest: SHA-256 of that file when the node read it, in hex.
+        profile_digest: SHA-256 of the profile's file when the node read it, in hex.
         variables: ``variable_digests`` of the variables that the profile's model endpoints read.
     """
 
@@ -67,11 +65,7 @@ class StateLock:
     """
 
     def __init__(self, data_dir: Path) -> None:
-        """Create the directory if needed, and lock it.
-
-        Raises:
-            StoreError: if the directory cannot be opened, or another node has locked it; with the pid of that node.
-        """
+        """Raises ``StoreError`` if the directory is unusable or locked by another node, whose pid it names."""
         self._file = data_dir / "node.json"
         self._content: bytes | None = None
         self._writing = threading.Lock()
@@ -133,11 +127,7 @@ class StateLock:
                 replace_file(self._file, self._content)
 
     def restore_node_file(self) -> bool:
-        """Write ``node.json`` again if it is missing, changed or readable by others; return whether it was.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Return whether the file was missing, changed or readable by others; raises ``OSError``."""
         with self._writing:
             if self._content is None or _content_of(self._file) == self._content:
                 return False
@@ -197,7 +187,6 @@ def variable_digests(data_dir: Path, names: Iterable[str], environ: Mapping[str,
 
 
 def is_node_alive(data_dir: Path) -> bool:
-    """Return whether a running node has locked the state directory."""
     return any(_is_locked(path) for path in (data_dir / "node.lock", data_dir))
 
 
@@ -224,7 +213,6 @@ async def keep_files(restore: Mapping[str, Callable[[], bool]], *, interval_s: f
 
     Args:
         restore: by file name, a function that writes the file if it is missing or changed, and returns whether it did.
-        interval_s: seconds between two checks.
     """
     failures: dict[str, str] = {}
     while True:

@@ -34,12 +34,11 @@ class StorageWatch(threading.Thread):
     file: that finds quotas, size limits and read-only disks, and costs an idle node nothing.
 
     Args:
-        folder: the state directory.
         on_change: called on the checking thread after ``problem`` has changed.
     """
 
     def __init__(self, folder: Path, on_change: Callable[[], object]) -> None:
-        """Create the thread; call ``start`` to check the disk every ``POLL_S`` seconds."""
+        """Create the thread; ``start`` checks the disk every ``POLL_S`` seconds."""
         super().__init__(name="storage watch", daemon=True)
         self._folder = folder
         self._on_change = on_change
@@ -49,17 +48,16 @@ class StorageWatch(threading.Thread):
         """Why nothing can be stored; None while there is room."""
 
     def close(self) -> None:
-        """End the thread after its current check, without waiting for it."""
+        """Does not wait for the thread, which ends after its current check."""
         self._closed.set()
 
     def run(self) -> None:
-        """Check the disk until closed."""
         while not self._closed.wait(POLL_S):
             with catch_foreign(log_failure(logger, "checking the disk")):
                 self.check()
 
     def check(self, *, write: bool = False) -> str | None:
-        """Check the disk now and return ``problem``; ``write`` after a failed write."""
+        """Return ``problem``; pass ``write`` after a failed write."""
         with self._checking:
             before = self.problem
             min_free = DISK_FULL_BYTES if before is None else DISK_RECOVERED_BYTES
@@ -75,8 +73,6 @@ class StorageWatch(threading.Thread):
 
 
 class StorageFailure(NamedTuple):
-    """Why nothing can be stored, and what to do about it."""
-
     text: str
     advice: str = ADVICE
 
@@ -85,7 +81,6 @@ def storage_problem(folder: Path, *, min_free: int = DISK_RECOVERED_BYTES, write
     """Return why nothing can be stored in a folder, or in its nearest existing parent; None if files can be stored.
 
     Args:
-        folder: absolute path.
         min_free: bytes that must be free.
         write: whether to write and remove a file of ``PROBE_BYTES``.
     """
@@ -117,11 +112,7 @@ def require_storage(data_dir: Path) -> None:
 
 @contextmanager
 def storage_required(data_dir: Path) -> Iterator[None]:
-    """Check that files can be stored, and check again where a ``StoreError`` leaves the ``with`` block.
-
-    Raises:
-        StoreError: nothing can be stored; with the path and advice.
-    """
+    """Check that files can be stored, and check again where a ``StoreError`` leaves the ``with`` block."""
     require_storage(data_dir)
     try:
         yield

@@ -28,30 +28,18 @@ MAX_WAITING = 200
 
 
 class StoredBatches:
-    """Reads the stored episodes of batches, and publishes the results of batches that ended without one.
-
-    Args:
-        workspace: the state directory that stores the episodes.
-        queue: the node's batches.
-        on_result: receives the result of every batch that has ended and cannot be resumed.
-    """
+    """Reads the stored episodes of batches, and publishes the results of batches that ended without one."""
 
     def __init__(self, workspace: Workspace, queue: BatchQueue, on_result: Callable[[BatchResult], None]) -> None:
-        """Read nothing yet."""
         self._workspace = workspace
         self._queue = queue
         self._on_result = on_result
 
     def n_finished(self, batch_id: str) -> int:
-        """Return the number of stored episodes of a batch that need not be played again."""
         return self._workspace.n_finished(batch_id)
 
     def episodes(self, batch_id: str) -> list[EpisodeRecord]:
-        """Return the stored episodes of a batch.
-
-        Raises:
-            StoreError: the index or a file cannot be read.
-        """
+        """Raises ``StoreError`` if the index or a file cannot be read."""
         rows = self._workspace.index.select("SELECT episode_id FROM episodes WHERE batch_id = ?", (batch_id,))
         return [self._workspace.store.load(self._workspace.store.path(batch_id, row[0])) for row in rows]
 
@@ -74,7 +62,7 @@ class StoredBatches:
         return msgspec.structs.replace(batch.spec, chosen=tuple(errors), adaptive=None) if errors else None
 
     def cancel_unstarted(self, queued: QueuedBatch) -> bool:
-        """Cancel a queued or interrupted batch for good; return False if it has started or ended in the meantime."""
+        """Cancel for good; return False if the batch has started or ended in the meantime."""
         if not self._queue.set_status(queued.batch_id, "cancelled", only=("queued", "interrupted")):
             return False
         self.publish(queued, "cancelled")
@@ -109,12 +97,7 @@ class StoredBatches:
         return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
 
     def progress(self, queued: QueuedBatch, *, interruption: str | None = None) -> BatchProgress:
-        """Return the progress item of a batch without a running episode; its ``seq`` is 0.
-
-        Args:
-            queued: the batch.
-            interruption: why it is interrupted; None: it is not.
-        """
+        """Its ``seq`` is 0. ``interruption`` is why the batch is interrupted, None if it is not."""
         stats, now = BatchStats(), self._workspace.clock.now()
         stored = self.episodes(queued.batch_id)
         stats.add_stored(stored, split_plan(queued.spec, stored)[0])
@@ -125,11 +108,11 @@ class StoredBatches:
         )
 
     def publish(self, queued: QueuedBatch, status: BatchStatus) -> None:
-        """Publish the result of an ended batch from its stored episodes; the same event again has no effect."""
+        """The same event again has no effect."""
         self._on_result(self.result(queued, status))
 
     def result(self, queued: QueuedBatch, status: BatchStatus) -> BatchResult:
-        """Return the result of a batch from its stored episodes, without its duration."""
+        """Has no duration."""
         stats = BatchStats()
         stored = self.episodes(queued.batch_id)
         stats.add_stored(stored, one_per_plan(stored))

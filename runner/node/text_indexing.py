@@ -39,13 +39,7 @@ LOWEST_PRIORITY: Final = 19
 async def index_texts(
     data_dir: Path, is_idle: Callable[[], Awaitable[bool]], *, interval_s: float = INTERVAL_S
 ) -> None:
-    """Add the texts of new episodes to the full-text index at intervals, until cancelled.
-
-    Args:
-        data_dir: the state directory.
-        is_idle: returns whether no episode plays.
-        interval_s: seconds between two checks, which cost nothing while no episode ends.
-    """
+    """Add the texts of new episodes to the full-text index at intervals, until cancelled."""
     seen, n_skipped = None, 0
     while True:
         await asyncio.sleep(interval_s)
@@ -64,7 +58,6 @@ async def index_texts(
 
 
 async def _run(data_dir: Path, rest: float) -> None:
-    """Run the process until it ends, or terminate it."""
     command = (sys.executable, "-P", "-m", __name__, str(data_dir), str(rest))
     process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
     with suppress(OSError):
@@ -79,7 +72,6 @@ async def _run(data_dir: Path, rest: float) -> None:
 
 
 def main(data_dir: Path, rest: float) -> None:
-    """Add what the index lacks."""
     parent = os.getppid()
 
     def go_on(seconds: float) -> bool:

@@ -25,14 +25,11 @@ class ChannelReader:
 
     Each wake-up costs CPU, so frames that are not urgent stay in the channel for up to ``LINGER_S``. The kernel already
     holds them, so they survive the death of the worker. An urgent frame ends the wait: the worker writes to its bell, a
-    pipe whose other end arrives with the first frame. Without a bell, every frame is read at once.
-
-    Args:
-        sock: the driver's end of the channel; the caller closes it.
+    pipe whose other end arrives with the first frame. Without a bell, every frame is read at once. The caller closes
+    ``sock``.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        """Start without a bell."""
         self.buffer = FrameBuffer()
         self._sock = sock
         self._frames = select.poll()
@@ -42,7 +39,7 @@ class ChannelReader:
         self._has_received = self._has_more = self._is_busy = False
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for frames at most ``timeout_s`` seconds; return whether there are any, or the channel has ended."""
+        """Return whether there are any frames, or the channel has ended."""
         if self._bell is not None and self._can_linger and self._rings.poll(LINGER_S * 1000):
             os.read(self._bell, _RECEIVE_BYTES)
         started_s = time.monotonic()
@@ -60,7 +57,6 @@ class ChannelReader:
         return data
 
     def close(self) -> None:
-        """Close the bell."""
         if self._bell is not None:
             os.close(self._bell)
 
@@ -79,17 +75,13 @@ class ChannelReader:
 
 
 class FrameBuffer:
-    """Collects received bytes until a frame is complete."""
-
     def __init__(self) -> None:
-        """Start empty."""
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[WorkerFrame]:
-        """Add bytes and yield the frames that they complete; the iterator must be used up.
+        """Yield the frames that the bytes complete; the iterator must be used up.
 
-        Raises:
-            BrokenFrame: a frame is too large or invalid.
+        Raises ``BrokenFrame`` if a frame is too large or invalid.
         """
         self._data += data
         start = 0
@@ -106,7 +98,6 @@ class FrameBuffer:
 
     @property
     def n_incomplete(self) -> int:
-        """Number of bytes of the frame that is not complete yet."""
         return len(self._data)
 
 

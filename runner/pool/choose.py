@@ -31,15 +31,11 @@ def _log_output(line: str) -> None:
 
 
 class PlannedBatch(Protocol):
-    """The size of a batch."""
+    @property
+    def concurrency(self) -> int: ...
 
     @property
-    def concurrency(self) -> int:
-        """Maximum number of episodes at a time."""
-
-    @property
-    def n_planned(self) -> int:
-        """Number of episodes."""
+    def n_planned(self) -> int: ...
 
 
 def open_pool(
@@ -55,13 +51,8 @@ def open_pool(
     """Return the workers of a batch; ``Batch.run`` starts and closes them.
 
     Args:
-        workers: number of local processes; 0: the episodes run in this process.
-        spec: the batch.
-        setup: the settings that the episodes share.
         models: the profile's models; required if ``setup.models`` is set.
         log: receives each line that a worker writes, with the worker's name; by default the log file.
-        ray: the cluster of the profile.
-        clock: source of the times of episodes in this process; by default the clock of this machine.
 
     Raises:
         ConfigError: the agent uses a model and ``models`` is None, or the Ray cluster cannot be used.
@@ -106,7 +97,6 @@ def default_workers(n_slots: int, agent: str) -> int:
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

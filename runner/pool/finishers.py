@@ -21,7 +21,6 @@ class Finishers:
     """Daemon threads that run jobs; thread-safe. A job must not raise."""
 
     def __init__(self, max_threads: int = MAX_THREADS) -> None:
-        """Start no thread before the first job."""
         self._max_threads = max_threads
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -29,7 +28,7 @@ class Finishers:
         self._n_open = 0
 
     def submit(self, job: Job) -> None:
-        """Run a job on one of the threads; on the caller's if the system starts none."""
+        """Runs on the caller's thread if the system starts none."""
         with self._lock:
             self._n_open += 1
             needs_thread = self._n_open > self._n_threads < self._max_threads
@@ -40,7 +39,7 @@ class Finishers:
             self._run_next(wait=False)
 
     def close(self) -> None:
-        """End the threads after the jobs that were submitted, without waiting for them."""
+        """The threads end after the jobs that were submitted; this does not wait for them."""
         for _ in range(self._n_threads):
             self._jobs.put(None)
 
@@ -58,7 +57,6 @@ class Finishers:
             pass
 
     def _run_next(self, *, wait: bool) -> bool:
-        """Run the next job; return False if there is none, or the thread is to end."""
         try:
             job = self._jobs.get(block=wait)
         except queue.Empty:

@@ -49,27 +49,20 @@ _REPLIES = msgspec.msgpack.Decoder(ServerReply)
 
 
 class WorkerStartError(RunnerError):
-    """The fork server or a worker process could not be started."""
+    pass
 
 
 class WorkerProcess:
-    """A local worker process.
-
-    Attributes:
-        name: id of the worker.
-        sock: its channel; closing it ends the worker.
-        pid: its process id; also the id of its process group.
-    """
+    """A local worker process; ``pid`` is also the id of its process group, and closing ``sock`` ends it."""
 
     def __init__(self, name: str, sock: socket.socket, pid: int, server: ForkServerClient) -> None:
-        """Store the process; ``ForkServerClient.start_worker`` starts it."""
         self.name = name
         self.sock = sock
         self.pid = pid
         self._server = server
 
     def kill(self) -> None:
-        """Kill the process and the processes that it has started; the channel stays open until it is closed."""
+        """Also kills the processes that it has started; the channel stays open until it is closed."""
         self._server.kill(self.pid)
 
     def end_reason(self, timeout_s: float = 1.0) -> str:
@@ -96,7 +89,6 @@ class ForkServerClient:
     """
 
     def __init__(self, mode: StartMode | None = None, key_names: Iterable[str] = ()) -> None:
-        """Create the client without a server."""
         self._mode: StartMode = mode or DEFAULT_MODE
         self._key_names = frozenset(key_names)
         self._lock = threading.Lock()
@@ -106,16 +98,13 @@ class ForkServerClient:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server; None before its first start."""
         return None if self._process is None else self._process.pid
 
     def start_worker(self, name: str, log: Callable[[str], None]) -> WorkerProcess:
-        """Start a worker.
+        """Start a worker with the id ``name``.
 
-        Args:
-            name: id of the worker.
-            log: receives each line that the worker writes to its standard output or error, after its name; called on
-                a thread of the worker.
+        Each line that it writes to its standard output or error goes to ``log``, after its name, on a thread of the
+        worker.
 
         Raises:
             WorkerStartError: the worker could not be started.
@@ -140,7 +129,7 @@ class ForkServerClient:
         return WorkerProcess(name, ours, reply.pid, self)
 
     def kill(self, pid: int) -> None:
-        """Kill a worker and the processes that it has started."""
+        """Also kills the processes that the worker has started."""
         with contextlib.suppress(OSError):  # they have ended
             reply = self._request_running(KillWorker(pid))
             if reply is None or reply.pid is None:  # its server has ended, and left the processes of its group
@@ -172,7 +161,7 @@ class ForkServerClient:
         return public_variables(os.environ, self._key_names)
 
     def _request(self, request: ServerRequest, *descriptors: int) -> ServerReply:
-        """Send a request; start the server, or start it again if it has ended."""
+        """If the server has ended, it is started again."""
         with self._lock:
             for _ in range(2):
                 control = self._ensure_server()
@@ -182,7 +171,6 @@ class ForkServerClient:
         raise WorkerStartError(f"the process that starts workers ended: {reason}; see the log, or set workers to 0")
 
     def _request_running(self, request: ServerRequest) -> ServerReply | None:
-        """Send a request to the server; return None if none runs."""
         with self._lock:
             if self._control is None:
                 return None
@@ -193,7 +181,6 @@ class ForkServerClient:
     def _exchange(
         self, control: socket.socket, request: ServerRequest, descriptors: tuple[int, ...]
     ) -> ServerReply | None:
-        """Send a request and return the reply; None if the server has ended."""
         try:
             send_request(control, request, *descriptors)
             data = read_frame(control)
@@ -202,7 +189,6 @@ class ForkServerClient:
         return None if data is None else _REPLIES.decode(data)
 
     def _ensure_server(self) -> socket.socket:
-        """Return the control channel of the running server; start the server if there is none."""
         if self._control is not None:
             return self._control
         ours, theirs = socket.socketpair()

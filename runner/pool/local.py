@@ -21,8 +21,6 @@ from runner.worker.episode_thread import EpisodeWorker, start_workers
 
 
 class LocalSlot:
-    """A slot whose thread plays the episodes with an ``EpisodeFactory``."""
-
     def __init__(
         self,
         worker: EpisodeWorker,
@@ -32,15 +30,7 @@ class LocalSlot:
         on_played: Callable[[], object],
         wants_tokens: Callable[[], bool],
     ) -> None:
-        """Create the slot of a running thread.
-
-        Args:
-            worker: the thread.
-            factory: plays the episodes.
-            clock: source of their times.
-            on_played: called on the thread after each episode.
-            wants_tokens: whether streamed tokens are reported.
-        """
+        """The thread of ``worker`` is running; ``on_played`` is called on it after each episode."""
         self.name = worker.name
         self.info = WorkerInfo(host=socket.gethostname(), id=worker.name, kind="local")
         self._worker = worker
@@ -53,11 +43,9 @@ class LocalSlot:
 
     @property
     def usable(self) -> bool:
-        """Whether the slot may play another episode."""
         return not self._abandoned
 
     def play(self, header: EpisodeHeader, sink: EpisodeSink, *, paused: bool) -> EpisodeControl:
-        """Start an episode; see ``Slot``."""
         control = EpisodeControl(self._clock)
         if paused:
             control.pause()
@@ -65,7 +53,6 @@ class LocalSlot:
         return control
 
     def stop_task(self) -> None:
-        """Cancel the running episode's task; see ``Slot``."""
         self._worker.interrupt()
 
     def abandon(self) -> None:
@@ -75,7 +62,6 @@ class LocalSlot:
         self._worker.close()
 
     def close(self) -> None:
-        """End the thread."""
         self._worker.close()
 
     async def _play(self, header: EpisodeHeader, sink: EpisodeSink, control: EpisodeControl) -> None:
@@ -100,15 +86,7 @@ class LocalSlot:
 
 
 class LocalPool:
-    """The slots of a batch in this process.
-
-    Args:
-        factory: plays the episodes.
-        clock: source of their times.
-    """
-
     def __init__(self, factory: EpisodeFactory, clock: Clock | None = None) -> None:
-        """Start without slots."""
         self._factory = factory
         self._clock = clock or Clock()
         self._numbers = itertools.count()
@@ -116,7 +94,7 @@ class LocalPool:
         self._watched = True
 
     def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
-        """Do nothing: a thread is usable as soon as it is started."""
+        """A thread is usable as soon as it is started."""
 
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
         """Start threads; see ``WorkerPool``. If the system does not allow all of them, a third is kept."""
@@ -133,16 +111,15 @@ class LocalPool:
         )
 
     def start_alone(self) -> Slot | None:
-        """None: no slot of this process can be lost."""
+        """No slot of this process can be lost."""
         return None
 
     @property
     def failure(self) -> str | None:
-        """None: ``start_slots`` reports a shortage of threads."""
+        """A shortage of threads is reported by ``start_slots``."""
         return None
 
     def watch_tokens(self, watched: bool) -> None:
-        """Set whether the slots report streamed tokens; see ``WorkerPool``."""
         self._watched = watched
 
     def close(self) -> None:

@@ -30,10 +30,7 @@ MAX_FAILED_STARTS = 3
 
 
 class ProcessSlot:
-    """A slot of a worker in another process."""
-
     def __init__(self, name: str, worker: ProcessWorker | RayWorker) -> None:
-        """Create a free slot."""
         self.name = name
         self.info = worker.info
         self._worker = worker
@@ -42,40 +39,31 @@ class ProcessSlot:
 
     @property
     def usable(self) -> bool:
-        """Whether the slot may play another episode."""
         return not self._abandoned and self._worker.usable
 
     def play(self, header: EpisodeHeader, sink: EpisodeSink, *, paused: bool) -> EpisodeControl:
-        """Send an episode to the worker; see ``Slot``."""
         control = self._worker.episodes.play(header, self.name, sink, paused=paused)
         self._playing = header.episode_id, control
         return control
 
     def stop_task(self) -> None:
-        """Cancel the running episode's task; see ``Slot``."""
         if self._playing is not None:
             self._playing[1].stop_task()
 
     def abandon(self) -> None:
-        """Give up the slot, and retire its worker; see ``Slot``."""
         self._abandoned = True
         if self._playing is not None:
             self._worker.retire(self._playing[0])
 
     def close(self) -> None:
-        """Do nothing: the pool ends its workers."""
+        """The pool ends its workers."""
 
 
 class ProcessPool:
     """Worker processes of one batch.
 
     Args:
-        n_workers: number of processes.
-        configure: first frame for each of them.
-        services: answers their requests.
         start_process: starts a process with the name of its worker; called on several threads.
-        timings: time limits.
-        clock: measures them.
     """
 
     def __init__(
@@ -87,7 +75,6 @@ class ProcessPool:
         timings: WorkerTimings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Start without processes."""
         self._n_workers = n_workers
         self._configure = configure
         self._services = services
@@ -113,7 +100,6 @@ class ProcessPool:
         self._on_worker = on_worker
 
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
-        """Return free slots, and start as many processes as they need; see ``WorkerPool``."""
         if not self._slots_per_worker:
             self._slots_per_worker = -(-n_slots // self._n_workers)
         self._free = [slot for slot in self._free if slot.usable]
@@ -140,11 +126,9 @@ class ProcessPool:
 
     @property
     def failure(self) -> str | None:
-        """Why no worker can be started any more; None otherwise."""
         return self._failure
 
     def watch_tokens(self, watched: bool) -> None:
-        """Set whether the workers send streamed tokens; see ``WorkerPool``."""
         if watched == self._watched:
             return
         self._watched = watched
@@ -152,7 +136,6 @@ class ProcessPool:
             worker.send(Watch(tokens=watched))
 
     def close(self) -> None:
-        """End all processes."""
         workers = *self._workers, *self._lone_workers
         for worker in workers:
             worker.close()
@@ -210,6 +193,6 @@ class ProcessPool:
 
 
 def _alternate(first: list[ProcessSlot], second: list[ProcessSlot]) -> list[ProcessSlot]:
-    """Return the slots of both lists in turn, so that episodes spread evenly."""
+    """Episodes spread evenly over slots in this order."""
     pairs = itertools.zip_longest(first, second)
     return [slot for pair in pairs for slot in pair if slot is not None]

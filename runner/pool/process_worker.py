@@ -56,12 +56,10 @@ class Process(Protocol):
     """A process with one end of a stream socket."""
 
     @property
-    def sock(self) -> socket.socket:
-        """The driver's end."""
+    def sock(self) -> socket.socket: ...
 
     @property
-    def pid(self) -> int:
-        """The process id."""
+    def pid(self) -> int: ...
 
     def kill(self) -> None:
         """Kill the process and its children; a second call does nothing."""
@@ -78,19 +76,9 @@ class ProcessWorker:
 
     A process that ends before its first frame is started again, with everything that was sent to it.
 
-    Args:
-        info: name and host of the worker.
-        configure: first frame to send.
-        services: answers the requests of the worker.
-        start_process: starts a process; raises ``OSError`` or ``RunnerError`` if that fails.
-        on_change: receives the states of the worker; must not block.
-        on_end: called once, before the episodes of a lost worker are reported; must not block.
-        timings: time limits.
-        clock: measures them.
-        finish: see ``RemoteWorker``.
-
-    Attributes:
-        n_slots: number of episodes at a time that its pool has assigned to it.
+    ``start_process`` raises ``OSError`` or ``RunnerError`` if it fails. ``on_change`` must not block, nor ``on_end``,
+    which is called once, before the episodes of a lost worker are reported. ``n_slots`` is the number of episodes at a
+    time that the pool has assigned to the worker.
     """
 
     def __init__(
@@ -105,7 +93,6 @@ class ProcessWorker:
         clock: Clock,
         finish: Callable[[Callable[[], None]], object],
     ) -> None:
-        """Start the thread."""
         self.info = info
         self.n_slots = 0
         self.episodes = RemoteWorker(info.id, self.send, services, clock, finish, frees_early=True)
@@ -129,7 +116,6 @@ class ProcessWorker:
 
     @property
     def usable(self) -> bool:
-        """Whether the worker may play more episodes."""
         return self.episodes.lost is None and self._hung_at is None and not self._closing.is_set()
 
     def send(self, frame: DriverFrame) -> None:
@@ -147,7 +133,6 @@ class ProcessWorker:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the worker has sent its first frame."""
         return self.episodes.hello is not None
 
     def retire(self, episode_id: str) -> None:
@@ -194,7 +179,7 @@ class ProcessWorker:
         self.episodes.lose(reason)
 
     def _run_process(self) -> str:
-        """Start a process and read its frames until its end; return the reason of the end."""
+        """Return the reason of the end."""
         try:
             process = self._start_process()
         except (OSError, RuntimeError, MemoryError, RunnerError) as exc:

@@ -29,7 +29,6 @@ class WorkerLost(RunnerError):
     """
 
     def __init__(self, message: str, n_suspects: int = 1) -> None:
-        """Create the error of one of these episodes."""
         super().__init__(message)
         self.n_suspects = n_suspects
 
@@ -89,8 +88,7 @@ class Slot(Protocol):
         A process is ended when its other episodes have ended or after a few seconds, and plays no new ones.
         """
 
-    def close(self) -> None:
-        """End the slot; it plays no episode."""
+    def close(self) -> None: ...
 
 
 class WorkerPool(Protocol):
@@ -116,8 +114,7 @@ class WorkerPool(Protocol):
         """Start a slot whose worker has no other one; None if there are enough of them, or none can be started."""
 
     @property
-    def failure(self) -> str | None:
-        """Why no worker can be started any more, in words; None otherwise."""
+    def failure(self) -> str | None: ...
 
     def watch_tokens(self, watched: bool) -> None:
         """Set whether streamed tokens are of interest, without which no slot reports them.
@@ -125,5 +122,4 @@ class WorkerPool(Protocol):
         The batch calls it at least once a second; an unchanged value costs nothing.
         """
 
-    def close(self) -> None:
-        """End all workers; their episodes have ended or were abandoned."""
+    def close(self) -> None: ...

@@ -22,13 +22,7 @@ def rewrite_setup(
 ) -> tuple[RunnerSetup, dict[str, str]]:
     """Replace the hosts of models and servers in the settings of a batch.
 
-    Args:
-        setup: the settings, as in the profile.
-        addresses: replacement of each host, as in ``ray.addresses``.
-        environ: environment variables of the driver, which may contain OLLAMA_HOST.
-
-    Returns:
-        The settings for the workers, and the environment variables that they need for them.
+    ``addresses`` is ``ray.addresses``. Return also the environment variables that the workers need for the settings.
     """
     server = setup.address
     if server is not None:
@@ -50,7 +44,7 @@ def rewrite_setup(
 
 
 def rewrite_url(url: str, addresses: Mapping[str, str]) -> str:
-    """Return a URL with the host that replaces its own; an invalid URL is returned unchanged."""
+    """An invalid URL is returned unchanged."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -69,12 +63,7 @@ def rewrite_url(url: str, addresses: Mapping[str, str]) -> str:
 def require_reachable(setup: RunnerSetup, variables: Mapping[str, str]) -> None:
     """Check that no address of the settings is one that every machine has for itself.
 
-    Args:
-        setup: the settings for the workers, and
-        variables: their environment variables, as ``rewrite_setup`` returns them.
-
-    Raises:
-        ConfigError: there are such addresses; the message has the name and address of each.
+    The message of the ``ConfigError`` has the name and address of each that is.
     """
     found = [f"{name} at {safe_url(url)}" for name, url in _addresses(setup, variables) if is_loopback(_host(url))]
     if found:

@@ -41,8 +41,6 @@ class RayNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the cluster.
 
     Attributes:
-        name: its host name and address.
-        is_local: whether it runs on this machine.
         problem: why workers on it would not play as this process does; None if they would.
     """
 
@@ -57,7 +55,6 @@ class RayConnection:
     A cluster that the connection started is kept for later ones, until this process ends.
 
     Args:
-        settings: the profile's ``ray`` section.
         key_names: names of environment variables with API keys, which a cluster of this machine does not inherit.
     """
 
@@ -85,8 +82,7 @@ class RayConnection:
     def close(self, *, is_lost: bool = False) -> None:
         """Release the connection; its end ends the actors of this process.
 
-        Args:
-            is_lost: whether the head of the cluster is gone, so that the cluster is not kept for later connections.
+        ``is_lost``: the head of the cluster is gone, so that the cluster is not kept for later connections.
         """
         with RayConnection._lock:
             if not self._is_open:
@@ -101,17 +97,10 @@ class RayConnection:
 class HeadWatch:
     """Checks whether the head of the connected cluster can be reached; without it, calls to Ray can hang.
 
-    Args:
-        clock: measures the seconds.
-        interval_s: time between two checks.
-        limit_s: time out of reach after which the head is lost.
-
-    Attributes:
-        problem: why the head is lost, in words; None otherwise.
+    The head is lost after ``limit_s`` seconds out of reach. ``problem`` is why, in words; None otherwise.
     """
 
     def __init__(self, clock: Clock, interval_s: float, limit_s: float) -> None:
-        """Take the head as reached now."""
         self.problem: str | None = None
         self._clock = clock
         self._interval_s = interval_s
@@ -136,12 +125,7 @@ class HeadWatch:
 
 
 def node_to_fill(settings: RaySettings, placed: Iterable[str | None]) -> str | None:
-    """Return the id of the first node with room for another worker of a batch; None if there is none.
-
-    Args:
-        settings: the profile's ``ray`` section, with what each worker reserves.
-        placed: the ids of the nodes that the workers of the batch were placed on.
-    """
+    """Return the id of the first node with room for another worker of a batch; None if there is none."""
     n_placed = Counter(placed)
     reserved = {"CPU": settings.num_cpus, **settings.resources}
     for node in import_ray().nodes():
@@ -216,11 +200,6 @@ def _kept_handler(number: signal.Signals) -> Iterator[None]:
 
 
 def load_ray(settings: RaySettings) -> Any:  # noqa: ANN401 - a module that may not be installed
-    """Import Ray for a cluster and return the module.
-
-    Raises:
-        ConfigError: Ray is not installed.
-    """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Ray ends this process if the head of the cluster is gone for longer; the pool of a batch gives up before.
     os.environ.setdefault(HEAD_VARIABLE, str(HEAD_TIMEOUT_S))
@@ -232,11 +211,7 @@ def load_ray(settings: RaySettings) -> Any:  # noqa: ANN401 - a module that may 
 
 
 def import_ray() -> Any:  # noqa: ANN401 - a module that may not be installed
-    """Return the module ``ray``.
-
-    Raises:
-        ConfigError: Ray is not installed.
-    """
+    """Raises ``ConfigError`` if Ray is not installed."""
     try:
         import ray
     except ImportError as exc:
@@ -299,11 +274,7 @@ def inspect_nodes(timeout_s: float = NODE_TIMEOUT_S) -> list[RayNode]:
 
 
 def require_equal_nodes(nodes: Iterable[RayNode]) -> None:
-    """Check that each node plays as this process does.
-
-    Raises:
-        ConfigError: a node does not; the message names each.
-    """
+    """The ``ConfigError`` names each node that plays otherwise than this process."""
     if problems := list(_node_problems(nodes)):
         raise ConfigError(
             f"The Ray cluster is not installed like this machine: {'; '.join(problems)}. Install the same versions on "

@@ -29,12 +29,7 @@ END_TIMEOUT_S = 10.0
 
 
 class RayHead:
-    """The process of a cluster of this machine.
-
-    Args:
-        environ: environment variables of the driver.
-        key_names: names of those that contain API keys.
-    """
+    """The process of a cluster of this machine; ``key_names`` are the variables that contain API keys."""
 
     def __init__(self, environ: Mapping[str, str], key_names: Iterable[str] = ()) -> None:
         """Start the process; ``wait`` returns when the cluster is ready."""
@@ -49,15 +44,10 @@ class RayHead:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process has not ended."""
         return self._process.poll() is None
 
     def wait(self) -> str:
-        """Return the address of the cluster.
-
-        Raises:
-            ConfigError: Ray did not start it; with Ray's message.
-        """
+        """Return the address of the cluster; raises ``ConfigError`` with Ray's message."""
         assert self._process.stdout is not None
         answer: dict[str, str] = {}
         limit = threading.Timer(START_TIMEOUT_S, self._process.kill)
@@ -74,7 +64,7 @@ class RayHead:
         raise ConfigError(f"Ray did not start a cluster of this machine: {one_line(mask(reason), 500)}")
 
     def close(self) -> None:
-        """End the cluster and wait for the end of its processes."""
+        """Wait for the end of the processes of the cluster."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -94,7 +84,6 @@ def head_environ(environ: Mapping[str, str], key_names: Iterable[str] = ()) -> d
 
 
 def main() -> None:
-    """Start the cluster, report its address, and end it at the end of the standard input."""
     import ray
 
     def report(exc: BaseException) -> None:

@@ -75,12 +75,9 @@ class RayPool:
 
     Args:
         connection: the connection to the cluster; ``close`` ends it.
-        settings: the profile's ``ray`` section.
         configure: the settings of the batch, with addresses as the workers reach them.
         variables: environment variables of the workers: API keys, and addresses of models.
-        services: answers the requests of the workers.
-        timings: intervals.
-        clock: measures them, and the clocks of the workers' hosts.
+        clock: measures the intervals, and the clocks of the workers' hosts.
     """
 
     def __init__(
@@ -93,7 +90,6 @@ class RayPool:
         timings: RayTimings | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Start without actors."""
         self._connection = connection
         self._settings = settings
         self._configure = configure
@@ -129,23 +125,20 @@ class RayPool:
         self._thread.start()
 
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
-        """Request slots; see ``WorkerPool``."""
         with self._lock:
             self._n_promised += n_slots
         self._due_s = 0.0
         return [], None
 
     def start_alone(self) -> Slot | None:
-        """None: an actor plays one episode at a time."""
+        """An actor plays one episode at a time."""
         return None
 
     @property
     def failure(self) -> str | None:
-        """Why no worker can be started any more; None otherwise."""
         return self._failure
 
     def watch_tokens(self, watched: bool) -> None:
-        """Set whether the workers send streamed tokens; see ``WorkerPool``."""
         if watched == self._watched:
             return
         self._watched = watched
@@ -154,7 +147,6 @@ class RayPool:
                 worker.send(Watch(tokens=watched))
 
     def close(self) -> None:
-        """End all actors and the connection."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -307,7 +299,6 @@ class RayPool:
                 self._failure = f"no Ray worker starts: {reason}"
 
     def _retry(self) -> None:
-        """Call the actors again that Ray restarts."""
         now = self._clock.monotonic()
         due = [worker for at, worker in self._retries if at <= now]
         self._retries = [(at, worker) for at, worker in self._retries if at > now]
@@ -337,12 +328,6 @@ def open_ray_pool(
     settings: RaySettings, setup: RunnerSetup, models: Models | None, timings: RayTimings | None = None
 ) -> RayPool:
     """Connect to a cluster, or start one, and return a pool of its actors for a batch.
-
-    Args:
-        settings: the profile's ``ray`` section.
-        setup: the settings of the batch, with the addresses of the profile.
-        models: the profile's models; None if the agent uses no model.
-        timings: see ``RayPool``.
 
     Raises:
         ConfigError: Ray is not installed, there is no connection, a node is not installed like this machine, or

@@ -38,17 +38,14 @@ Actor: TypeAlias = Any
 
 
 class BrokenActor(RunnerError):
-    """An actor returned something else than its protocol has."""
+    pass
 
 
 class ClockSample(msgspec.Struct, frozen=True, kw_only=True):
     """The clocks of a worker between two readings of the driver's; ``*_s`` in seconds, ``*_ns`` in nanoseconds.
 
     Attributes:
-        sent_ns: the driver's monotonic clock before the call.
-        received_ns: the same after it.
         received_wall_s: the driver's wall clock after the call.
-        hello: the reply, with the worker's clocks.
     """
 
     sent_ns: int
@@ -72,10 +69,7 @@ class RayWorker:
     """An actor from a start or restart on; ``advance`` is called by one thread, the other methods by any.
 
     Args:
-        actor: the handle.
-        configure: the settings of the batch.
         variables: environment variables with secrets, an argument of a call to the started actor.
-        services: answers its requests.
         clock: the driver's clocks.
         finish: see ``RemoteWorker``.
     """
@@ -115,7 +109,6 @@ class RayWorker:
 
     @property
     def usable(self) -> bool:
-        """Whether the worker may play more episodes."""
         return self.is_ready and self.episodes.lost is None and not self.is_hung
 
     def send(self, frame: DriverFrame) -> None:
@@ -138,7 +131,7 @@ class RayWorker:
                 self._handle(frame)
 
     def send_replies(self) -> None:
-        """Send the replies that are ready; called by one thread."""
+        """Called by one thread."""
         while self._replies:
             self._handle(self._replies.popleft())
 
@@ -149,19 +142,17 @@ class RayWorker:
             self.restart()
 
     def restart(self) -> None:
-        """End the process of the actor; Ray starts another one for it."""
+        """Ray starts another process for the actor."""
         self._ray.kill(self.actor, no_restart=False)
 
     def end(self) -> None:
-        """End the actor for good."""
         self._ray.kill(self.actor)
 
     def advance(self) -> None:
         """Take the result that has arrived.
 
-        Raises:
-            ray.exceptions.RayError: the actor, its node or a call to it failed.
-            RunnerError: the actor returned something wrong.
+        Raises ``ray.exceptions.RayError`` if the actor, its node or a call to it failed, and ``RunnerError`` if the
+        actor returned something wrong.
         """
         if self._hello is None:
             self._greet()
@@ -209,7 +200,6 @@ class RayWorker:
             self.episodes.receive(frame)
 
     def _begin(self) -> None:
-        """Send the commands that were held until the first frames of the episode."""
         with self._lock:
             self._has_frames = True
             held, self._held = self._held, []

@@ -52,7 +52,6 @@ class RemoteControl(EpisodeControl):
     """Control of an episode in another process: commands become frames."""
 
     def __init__(self, episode_id: str, send: Send, clock: Clock) -> None:
-        """Create the control of a running episode."""
         super().__init__(clock)
         self._episode_id = episode_id
         self._send = send
@@ -61,36 +60,30 @@ class RemoteControl(EpisodeControl):
         self._ended_pauses_s = 0.0
 
     def cancel(self, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """End the episode; see ``EpisodeControl``."""
         super().cancel(outcome)
         self._send(Command(episode_id=self._episode_id, name="cancel", outcome=outcome))
 
     def pause(self) -> None:
-        """Pause the episode before its next step."""
         super().pause()
         self._send(Command(episode_id=self._episode_id, name="pause"))
 
     def resume(self) -> None:
-        """Continue after a pause."""
         super().resume()
         self._send(Command(episode_id=self._episode_id, name="resume"))
 
     def step(self) -> None:
-        """Let the episode run one step."""
         super().step()
         self._send(Command(episode_id=self._episode_id, name="step"))
 
     def stop_task(self) -> None:
-        """Cancel the asyncio task of the episode at its next ``await``."""
+        """The task is cancelled at its next ``await``."""
         self._send(Command(episode_id=self._episode_id, name="stop"))
 
     def paused_s(self) -> float:
-        """Return the total seconds that the episode has been paused, including a pause that has not ended."""
         began = self._pause_began
         return self._ended_pauses_s + (0.0 if began is None else self._now() - began)
 
     def note_pause(self, frame: Paused) -> None:
-        """Take note of the beginning or the end of a pause."""
         self._pause_began = None if frame.resumed else self._now()
         self._ended_pauses_s = frame.paused_s
 
@@ -116,8 +109,6 @@ class RemoteWorker:
     Args:
         name: name of the worker, and its owner id in ``services``.
         send: sends a frame to the worker, without blocking; ignored after the worker has ended.
-        services: answers its requests.
-        clock: measures pauses.
         finish: runs a function that stores an ended episode, on any thread; by default at once.
         frees_early: whether a slot may play its next episode before the ended one is stored.
     """
@@ -132,7 +123,6 @@ class RemoteWorker:
         *,
         frees_early: bool = False,
     ) -> None:
-        """Create a worker without episodes."""
         self.name = name
         self.hello: Hello | None = None
         self.has_started_episode = False
@@ -149,12 +139,10 @@ class RemoteWorker:
 
     @property
     def n_playing(self) -> int:
-        """Number of its running episodes."""
         return len(self._episodes)
 
     @property
     def lost(self) -> str | None:
-        """Why the worker was lost, or ended; None while it lives."""
         return self._lost
 
     def play(self, header: EpisodeHeader, track: str, sink: EpisodeSink, *, paused: bool) -> RemoteControl:
@@ -191,11 +179,7 @@ class RemoteWorker:
             self._end(episode, self._lost_error(reason, n_suspects))
 
     def receive(self, frame: WorkerFrame) -> None:
-        """Act on a frame of the worker.
-
-        Raises:
-            BrokenFrame: the frame does not fit those before it, or its content cannot be stored.
-        """
+        """Raises ``BrokenFrame`` if the frame does not fit those before it, or its content cannot be stored."""
         match frame:
             case Hello():
                 self._greet(frame)

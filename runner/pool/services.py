@@ -36,7 +36,6 @@ class BatchServices:
     """Answers the requests of the workers of one batch; thread-safe, and never blocks.
 
     Args:
-        registry: places and leases.
         models: the profile's models, whose gate admits requests; None if the agent uses no model.
         release_owner: releases the places and leases of a worker that has ended; must not block. By default that of the
             registry.
@@ -48,7 +47,6 @@ class BatchServices:
         models: Models | None,
         release_owner: Callable[[Hashable], object] | None = None,
     ) -> None:
-        """Start without workers."""
         self._registry = registry
         self._release_owner = release_owner or registry.release_owner
         self._models = models
@@ -56,7 +54,6 @@ class BatchServices:
         self._end_watches: dict[Hashable, Callable[[], object]] = {}
 
     def connect(self, owner: Hashable, send: Send) -> None:
-        """Send the states of the endpoints to a worker, and their changes until ``disconnect``."""
         if self._gate is None:
             return
 
@@ -79,7 +76,7 @@ class BatchServices:
             send_rest(*state)
 
     def disconnect(self, owner: Hashable) -> None:
-        """Release everything that a worker holds, after it has ended."""
+        """The worker must have ended."""
         if (end_watch := self._end_watches.pop(owner, None)) is not None:
             end_watch()
         if self._gate is not None:
@@ -128,7 +125,7 @@ class BatchServices:
 
 
 def batch_services(setup: RunnerSetup, models: Models | None) -> BatchServices:
-    """Return the services of a batch, which share the places and leases of all batches of this process."""
+    """They share the places and leases of all batches of this process."""
     if setup.address is None:
         return BatchServices(LocalRegistry(), models)
     # imported late: only batches on a server need them

@@ -41,13 +41,9 @@ class DeliveryOptions(msgspec.Struct, frozen=True):
     """Time limits and sizes of the delivery to each sink.
 
     Args:
-        ack_timeout_s: seconds to wait for the acknowledgement of an event.
-        unknown_route_timeout_s: seconds to wait for the acknowledgement on the route ``unknown``.
-        lookup_timeout_s: seconds to wait for each answer about streams.
         missing_jetstream_timeout_s: seconds to wait for the JetStream of a broker that had streams before; then events
             are sent without a stream.
         poll_s: seconds between two reads of the outbox, because other processes also add events.
-        batch_size: maximum number of events read, sent and marked together.
         max_in_flight: maximum number of sent events without an acknowledgement.
     """
 
@@ -64,14 +60,10 @@ DEFAULT_DELIVERY: Final = DeliveryOptions()
 
 
 class PermanentFailure(msgspec.Struct, frozen=True):
-    """The event can never be delivered in its current form."""
-
     reason: str
 
 
 class TransientFailure(msgspec.Struct, frozen=True):
-    """The event could not be delivered; a later attempt may succeed."""
-
     cause: str
 
 
@@ -140,13 +132,12 @@ def _delivery_result(event: OutboxEvent, data: bytes) -> DeliveryResult:
 
 
 def encoded_size(headers: Mapping[str, str], payload: bytes) -> int:
-    """Return the size of a message in bytes as the server counts it."""
+    """In bytes, as the server counts them."""
     texts = "".join([*headers, *headers.values()]).encode()
     return _HEADER_LINE + len(texts) + len(": \r\n") * len(headers) + len(payload)
 
 
 def error_text(exc: BaseException) -> str:
-    """Return a client error as one line without secrets."""
     return one_line(mask(str(exc).removeprefix("nats: "))) or type(exc).__name__
 
 
@@ -160,11 +151,8 @@ class StreamRoutes:
     """Routes of one sink's subjects as last looked up; creates missing streams on the own broker.
 
     Args:
-        sink_connection: connection to the sink.
         outbox: outbox whose events become pending again when a stream has lost them.
         subjects: durable subjects, which are looked up even without pending events.
-        sink: key of the sink in the outbox, see ``sink_key``.
-        options: time limits of the lookups.
     """
 
     def __init__(
@@ -175,7 +163,6 @@ class StreamRoutes:
         sink: str,
         options: DeliveryOptions = DEFAULT_DELIVERY,
     ) -> None:
-        """Create the routes; ``learn`` looks them up."""
         self._sink_connection = sink_connection
         self._sink = sink
         self._owned = sink_connection.sink.owned
@@ -186,11 +173,10 @@ class StreamRoutes:
         self._missing_since: float | None = None
 
     def forget(self) -> None:
-        """Discard all routes, because the server or its streams may have changed."""
         self._routes.clear()
 
     def route_of(self, subject: str) -> Route:
-        """Return the route of a subject that was passed to ``learn``."""
+        """The subject must have been passed to ``learn``."""
         return self._routes[subject]
 
     async def learn(self, client: Client, subjects: Iterable[str]) -> None:
@@ -198,7 +184,6 @@ class StreamRoutes:
 
         Raises:
             nats.errors.Error, OSError: the bus does not answer.
-            StoreError: the outbox cannot be used.
         """
         self._subjects.update(subjects)
         if self._routes.keys() >= self._subjects:

@@ -46,7 +46,7 @@ class EventRecorder:
     """
 
     def __init__(self, workspace: Workspace, names: DurableNames, *, role: Literal["node", "run"]) -> None:
-        """Use the index of the workspace; its episodes are published on the subject in ``names``."""
+        """The episodes of the index are published on the subject in ``names``."""
         self.outbox = Outbox(workspace.index, names, workspace.clock)
         self.names = names
         workspace.index.episode_subject = None if names == DurableNames() else names.episode_completed
@@ -57,7 +57,6 @@ class EventRecorder:
         self._lock = threading.Lock()
 
     def record_batch(self, result: BatchResult) -> None:
-        """Record that a batch ended and will not be resumed."""
         now = self._workspace.clock.now()
         self._add(lambda: batch_event(result, self.names, node=self._workspace.node, time=now), self.outbox.add)
 
@@ -90,7 +89,7 @@ class EventRecorder:
         self.outbox.add(durable_event(f"battery:{battery_id}", kind, event, self.names, now))
 
     def record_status(self, status: NodeStatus) -> None:
-        """Record the status of this process, without waiting for the disk; ignores an unchanged status."""
+        """Does not wait for the disk; ignores an unchanged status."""
         with self._lock:
             if status == self._status:
                 return
@@ -113,17 +112,15 @@ class EventRecorder:
         )
 
     def ended_batches(self) -> set[str]:
-        """Return the ids of the batches whose end was recorded, by this process or an earlier one."""
+        """Recorded by this process or an earlier one."""
         return {event_id.partition(":")[2] for event_id in self.outbox.known_ids("batch")}
 
     def record_missed_batches(self, owned: Callable[[], Collection[str]]) -> None:
         """Record the completion of each batch whose episodes are all stored and whose end was never recorded.
 
         A process may have been killed in between. Another process may record the same batch at the same time: both
-        events have the same id and count once. An unusable store is logged.
-
-        Args:
-            owned: returns the ids of the batches that a node is responsible for; these are skipped.
+        events have the same id and count once. An unusable store is logged. Batches in ``owned``, for which a node is
+        responsible, are skipped.
         """
         try:
             known = self.ended_batches() | {*owned()}
@@ -162,6 +159,6 @@ class EventRecorder:
 
 
 def batch_event(result: BatchResult, names: DurableNames, *, node: str, time: datetime) -> OutboxEvent:
-    """Return the completion event of a batch; call it only for a batch that will not be resumed."""
+    """Call it only for a batch that will not be resumed."""
     event = BatchCompleted(node=node, **shared_fields(result, BatchCompleted))
     return durable_event(f"batch:{result.batch_id}", subjects.BATCH_COMPLETED, event, names, time)

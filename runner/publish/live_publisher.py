@@ -171,11 +171,7 @@ class LivePublisher:
     While a sink is away or too slow, its oldest items are dropped; each message has the total number of dropped items.
 
     Args:
-        sink_connections: the connections of a ``Publisher``.
-        node: name of the node, part of the subjects.
-        boot: id of this process.
         capacity: maximum bytes queued per sink.
-        tokens: whether streamed tokens are published, see ``TokenWatch``.
     """
 
     def __init__(
@@ -187,7 +183,7 @@ class LivePublisher:
         capacity: int = MAX_QUEUED_BYTES,
         tokens: LiveTokens = "watched",
     ) -> None:
-        """Create the publisher; items are queued until ``run`` sends them."""
+        """Items are queued until ``run`` sends them."""
         self._tokens = tokens
         self._queues = [_SinkQueue(sink_connection, node, boot, capacity) for sink_connection in sink_connections]
         self._loop: asyncio.AbstractEventLoop | None = None  # of ``run``, while it may sleep
@@ -196,12 +192,10 @@ class LivePublisher:
 
     @property
     def dropped(self) -> list[int]:
-        """Return the number of dropped items per sink."""
         return [sink.queue.dropped for sink in self._queues]
 
     @property
     def observer(self) -> SelectiveObserver:
-        """The publisher as the observer of a batch."""
         return SelectiveObserver(self, self.wants, is_inline=True)
 
     def wants(self, kind: type[Item]) -> bool:
@@ -231,7 +225,6 @@ class LivePublisher:
             self._put(type(item), [msgspec.Raw(_ENCODER.encode(item))])
 
     async def run(self) -> None:
-        """Send until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_tokens())
             try:
@@ -256,7 +249,6 @@ class LivePublisher:
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def flush(self) -> None:
-        """Send the queued items."""
         for sink in self._queues:
             await sink.flush()
 

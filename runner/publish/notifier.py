@@ -39,7 +39,6 @@ class BatchNotification(msgspec.Struct, frozen=True, kw_only=True):
     """An ended batch, as the command and the webhook get it.
 
     Attributes:
-        at: when it ended.
         interruption: why it was interrupted, if the cause is known.
     """
 
@@ -72,11 +71,8 @@ class Notifier:
     """Delivers notifications one after another in the background; failures are logged.
 
     Args:
-        profile: has the command and the webhook; without both, nothing is delivered.
-        node: name of this machine in the notifications.
         environ: environment variables, of which the command gets all but the secrets.
         retry_delays_s: seconds before each further attempt to reach the webhook.
-        clock: gives the times of the notifications.
     """
 
     def __init__(
@@ -88,7 +84,6 @@ class Notifier:
         retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S,
         clock: Clock | None = None,
     ) -> None:
-        """Start without a thread."""
         self._settings = profile.notify
         self._profile, self._currency = profile.id, profile.agent.currency
         self._node = node
@@ -98,7 +93,7 @@ class Notifier:
         self._queue = BackgroundQueue("notifier", self._deliver, MAX_QUEUED)
 
     def notify(self, result: BatchResult) -> None:
-        """Queue the notification about an ended batch; never waits for its delivery."""
+        """Never waits for the delivery."""
         if not self._settings.command and self._settings.url is None:
             return
         shared = shared_fields(result, BatchNotification) | {"currency": result.currency or self._currency}

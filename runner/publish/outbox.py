@@ -75,7 +75,7 @@ class Ack(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """Event that a sink can never accept in its current form."""
+    """A sink can never accept the event in its current form."""
 
     id: str
     sink: str
@@ -93,13 +93,12 @@ class SinkCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def durable_event(event_id: str, kind: str, event: DurableEvent, names: DurableNames, time: datetime) -> OutboxEvent:
-    """Return an event of the canonical type ``kind`` on its subject; the same id again has no effect."""
+    """The same id again has no effect."""
     subject, source = names.subject_of(kind), event.node or ""
     return OutboxEvent(id=event_id, subject=subject, type=kind, source=source, time=time, payload=encode(event))
 
 
 def episode_event(episode: EpisodeRow, names: DurableNames) -> OutboxEvent:
-    """Return the completion event of an episode."""
     tokens = (episode.tokens_prompt, episode.tokens_completion, episode.tokens_reasoning, episode.tokens_cached)
     event = EpisodeCompleted(
         **(shared_fields(episode, EpisodeCompleted) | {"models": split_models(episode.models)}),
@@ -114,28 +113,22 @@ def episode_event(episode: EpisodeRow, names: DurableNames) -> OutboxEvent:
 class Outbox:
     """Durable events of an index and their delivery state per sink; safe for several threads and processes.
 
-    Args:
-        index: the index; its ``on_write`` is called after it has new events.
-        names: subjects of the events.
-        clock: clock of the delivery marks.
-
     Raises:
         StoreError: from all methods, when the index cannot be used.
     """
 
     def __init__(self, index: EpisodeIndex, names: DurableNames | None = None, clock: Clock | None = None) -> None:
-        """Use an open index, which the caller closes."""
+        """The caller closes the index."""
         self.index = index
         self.names = names or DurableNames()
         self._clock = clock or Clock()
 
     @property
     def data_dir(self) -> Path:
-        """The state directory."""
         return self.index.data_dir
 
     def file_state(self) -> FileState:
-        """Return what changes when any process writes to the index; see ``runner.util.sqlite.file_state``."""
+        """See ``runner.util.sqlite.file_state``."""
         return file_state(self.data_dir / FILE_NAME)
 
     def register_sinks(self, *sinks: str) -> None:
@@ -150,11 +143,7 @@ class Outbox:
                     connection.execute("UPDATE sinks SET seen_at = ?2 WHERE name = ?1", row)
 
     def add(self, *events: OutboxEvent) -> int:
-        """Add events for every sink, except those whose id was added before; returns the number of new events.
-
-        Raises:
-            StoreError: they cannot be added now; they are added with the next use of the index.
-        """
+        """Add events for every sink, except those whose id was added before; returns the number of new events."""
         return self.index.write(*map(_addition, events)) if events else 0
 
     def add_later(self, event: OutboxEvent) -> None:
@@ -183,7 +172,7 @@ class Outbox:
         return events
 
     def _event(self, row: tuple[Any, ...]) -> OutboxEvent:
-        """Return the event of a row, which has either its payload or the columns of its episode."""
+        """The row has either its payload or the columns of its episode."""
         event_id, subject, kind, source, time, payload, *episode = row
         if payload is None:
             return msgspec.structs.replace(episode_event(from_columns(tuple(episode)), self.names), subject=subject)
@@ -199,7 +188,6 @@ class Outbox:
         return sum(counts) + self.index.n_unwritten * len(counts)
 
     def ack(self, sink: str, acks: Iterable[Ack]) -> None:
-        """Mark events as acknowledged by a sink."""
         now = self._now()
         rows = [(ack.stream, ack.seq, now, sink, ack.id) for ack in acks]
         self._mark("state = 'acked', stream = ?, seq = ?, reason = NULL, at = ?", rows)
@@ -236,12 +224,6 @@ class Outbox:
 
         A recreated stream has lost all events; any other stream has lost the events after its last sequence.
 
-        Args:
-            sink: key of the sink.
-            stream: name of the stream.
-            created: creation time of the stream.
-            last_seq: last sequence of the stream.
-
         Returns:
             The number of events that are pending again; pruned events (see ``KEEP_ACKED_S``) are not.
         """
@@ -255,7 +237,6 @@ class Outbox:
             return connection.execute(lost, (*key, last_valid_seq)).rowcount
 
     def has_known_stream(self, sink: str) -> bool:
-        """Whether any stream of this sink is known."""
         return bool(self.index.select("SELECT 1 FROM streams WHERE sink = ? LIMIT 1", (sink,)))
 
     def prune(self) -> int:
@@ -301,8 +282,7 @@ class Outbox:
     def undelivered_episodes(self, keep_acked_s: float = KEEP_ACKED_S) -> set[str]:
         """Return the ids of the episodes whose event a sink has not acknowledged, or so lately that it may lose it.
 
-        Args:
-            keep_acked_s: seconds since the acknowledgement after which an event is taken for delivered.
+        After ``keep_acked_s`` seconds an acknowledged event is taken for delivered.
         """
         query = (
             "SELECT DISTINCT substr(id, 9) FROM marks CROSS JOIN events USING (n) "
@@ -316,7 +296,7 @@ class Outbox:
         return {id_ for (id_,) in self.index.select("SELECT id FROM events WHERE id >= ? AND id < ?", bounds)}
 
     def dead_letters(self) -> list[DeadLetter]:
-        """Return the dead letters, oldest first."""
+        """The oldest ones come first."""
         query = (
             "SELECT id, sink, coalesce(subject, ?), reason, at FROM marks JOIN events USING (n) "
             "WHERE state = 'dead' ORDER BY n"
@@ -326,7 +306,6 @@ class Outbox:
         return [msgspec.convert(dict(zip(names, row, strict=True)), DeadLetter, strict=False) for row in rows]
 
     def counts(self) -> dict[str, SinkCounts]:
-        """Return the event counts of every sink."""
         query = (
             "SELECT name, state, count(n) FROM sinks LEFT JOIN (SELECT sink, state, n FROM marks JOIN events USING (n) "
             f"WHERE state != 'pending' OR {_SENDABLE}) ON sink = name GROUP BY name, state"

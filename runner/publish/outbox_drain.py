@@ -49,8 +49,7 @@ MIN_INTERVAL_S = 0.25
 class OutboxDrain:
     """Sends the outbox to one sink. Only one process at a time drains a sink; others wait for the lock.
 
-    Attributes:
-        added: must be set when the outbox may have new events.
+    ``added`` must be set when the outbox may have new events.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class OutboxDrain:
         subjects: Sequence[str],
         options: DeliveryOptions = DEFAULT_DELIVERY,
     ) -> None:
-        """Create the drain; the streams of ``subjects`` are looked up even without pending events."""
+        """The streams of ``subjects`` are looked up even without pending events."""
         self.added = asyncio.Event()
         self._sink_connection = sink_connection
         self._outbox = outbox

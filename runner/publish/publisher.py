@@ -33,12 +33,7 @@ class Publisher:
     then only current subscribers get it.
 
     Args:
-        outbox: the queued events; any thread and any process may add to it.
         sinks: the sinks, with different names.
-        on_state: called in the event loop at each change of a sink's state.
-        subjects: subjects of the durable events.
-        name: client name shown by the servers.
-        options: time limits and sizes of the delivery.
     """
 
     def __init__(
@@ -51,7 +46,6 @@ class Publisher:
         name: str = "agentgym-runner",
         options: DeliveryOptions = DEFAULT_DELIVERY,
     ) -> None:
-        """Create the publisher; ``run`` starts sending."""
         self._outbox = outbox
         self._on_state = on_state
         self.sink_connections = [SinkConnection(sink, client_name=name, on_state=self._on_sink_state) for sink in sinks]
@@ -60,11 +54,9 @@ class Publisher:
 
     @property
     def states(self) -> list[SinkState]:
-        """Return the state of each sink."""
         return [sink_connection.state for sink_connection in self.sink_connections]
 
     async def run(self) -> None:
-        """Publish until cancelled."""
         self._outbox.index.on_write = partial(self._on_add, asyncio.get_running_loop())
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -79,11 +71,7 @@ class Publisher:
         """Wait until no event is pending for a reachable sink; returns whether that happened.
 
         Ignored are sinks without an address, and sinks to which every attempt to connect has failed; their events stay
-        in the outbox.
-
-        Args:
-            timeout_s: maximum seconds to wait.
-            stall_timeout_s: seconds without any delivery after which waiting stops.
+        in the outbox. Waiting also stops after ``stall_timeout_s`` seconds without any delivery.
         """
         clock = asyncio.get_running_loop().time
         fewest, progress_at = math.inf, clock()
@@ -104,11 +92,7 @@ class Publisher:
         return True
 
     async def refused_since(self, start: datetime) -> list[DeadLetter]:
-        """Return the events that a sink has refused for good since then.
-
-        Raises:
-            StoreError: the outbox cannot be used.
-        """
+        """Return the events that a sink has refused for good since then."""
         letters = await asyncio.to_thread(self._outbox.dead_letters)
         return [letter for letter in letters if letter.at >= start and letter.sink in self._sink_keys()]
 

@@ -33,7 +33,6 @@ class Sink(msgspec.Struct, frozen=True):
         name: ``local`` for the node's own broker, ``egress`` for an external one, see ``sink_key``.
         read_address: called before each attempt to connect; returns None while there is no address.
         owned: whether the sink is the node's own broker, on which the runner creates streams.
-        streams: settings of the streams that the runner creates.
     """
 
     name: str
@@ -54,14 +53,9 @@ OnState: TypeAlias = Callable[[SinkState], None]
 
 
 class SinkConnection:
-    """Connection to a sink that reconnects forever.
-
-    Attributes:
-        n_connects: how often the server became reachable and responsive.
-    """
+    """Connection to a sink that reconnects forever; ``n_connects`` counts how often the server became responsive."""
 
     def __init__(self, sink: Sink, *, client_name: str, on_state: OnState) -> None:
-        """Create an unconnected object; call ``run`` to connect."""
         self.sink = sink
         self.n_connects = 0
         self.state = SinkState(sink.name, "connecting")
@@ -77,21 +71,18 @@ class SinkConnection:
 
     @property
     def client(self) -> Client | None:
-        """Return the client while connected, else None."""
         connection = self._connection
         return connection.client if connection is not None and connection.connected else None
 
     def wait_changed(self) -> Coroutine[Any, Any, object]:
-        """Wait until the connection is lost, stalled or restored; see ``NatsConnection.wait_changed``."""
+        """See ``NatsConnection.wait_changed``."""
         return self._changed.wait()
 
     def publish_denial(self, subject: str) -> str | None:
-        """Return the server's denial of publishing to a subject, None when it reported none."""
         error = self._connection.permission_error(subject) if self._connection is not None else None
         return None if error is None else str(error)
 
     async def run(self) -> None:
-        """Connect, and stay connected until cancelled."""
         while (connection := await self._open()) is None:  # noqa: ASYNC110 - the address is in a file
             await asyncio.sleep(ADDRESS_POLL_S)
         async with connection:
@@ -138,7 +129,6 @@ class SinkConnection:
         self._changed = asyncio.Event()
 
     def report(self, status: SinkStatus, cause: str | None = None) -> None:
-        """Report a state unless it is unchanged."""
         state = SinkState(self.sink.name, status, cause)
         if state != self.state:
             self.state = state

@@ -35,12 +35,10 @@ _NO_RESPONDERS = "503"
 class TokenWatch:
     """Finds out whether the tokens of one sink are watched.
 
-    Attributes:
-        is_watched: whether they are; True until the broker has reported otherwise, and False without a connection.
+    ``is_watched`` is True until the broker has reported otherwise, and False without a connection.
     """
 
     def __init__(self, sink_connection: SinkConnection, node: str, boot: str) -> None:
-        """Start before the first check."""
         self.is_watched = True
         self._sink_connection = sink_connection
         self._subject = live_subject("token", node)
@@ -49,7 +47,7 @@ class TokenWatch:
         self._inbox = ""
 
     async def check(self) -> None:
-        """Update ``is_watched``; call it every ``CHECK_INTERVAL_S``."""
+        """Call it every ``CHECK_INTERVAL_S``."""
         client = self._sink_connection.client
         if client is None:
             self.is_watched = self.is_watched and not self._sink_connection.n_connects
@@ -66,10 +64,9 @@ class TokenWatch:
         return await (_has_consumers(client) if self._sink_connection.sink.name == LOCAL else self._is_received(client))
 
     async def publish(self, client: Client, payload: bytes) -> None:
-        """Publish a message with tokens; if nothing receives it, ``is_watched`` becomes False.
+        """If nothing receives the message, ``is_watched`` becomes False.
 
-        Raises:
-            nats.errors.Error, OSError: the message cannot be sent.
+        Raises ``nats.errors.Error`` or ``OSError`` if it cannot be sent.
         """
         if self._sink_connection.sink.name != LOCAL and client is not self._client:
             self._inbox = client.new_inbox()
@@ -78,7 +75,7 @@ class TokenWatch:
         await client.publish(self._subject, payload, reply=self._inbox)
 
     async def _is_received(self, client: Client) -> bool:
-        """Send a message without items; return whether anything received it."""
+        """The request is a message without items."""
         try:
             await client.request(self._subject, self._probe, timeout=ANSWER_TIMEOUT_S)
         except nats.errors.NoRespondersError:

@@ -29,19 +29,14 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class SizeBudget:
-    """Remaining bytes for the messages of a timestep.
-
-    Attributes:
-        left_out: number of messages that did not fit.
-    """
+    """Remaining bytes for the messages of a timestep; ``left_out`` messages did not fit."""
 
     def __init__(self, size: int) -> None:
-        """Create a budget of ``size`` bytes."""
         self._left = size
         self.left_out = 0
 
     def reserve(self, encoded: msgspec.Raw) -> bool:
-        """Reserve the bytes of a value; returns False when they exceed the budget."""
+        """Return False when the bytes exceed the budget."""
         if len(encoded) > self._left:
             return False
         self._left -= len(encoded)
@@ -82,7 +77,6 @@ def short_json(texts: Iterable[object], value: object) -> msgspec.Raw | None:
 
 
 def as_json(value: object) -> msgspec.Raw:
-    """Return a JSON-compatible value as JSON."""
     return msgspec.Raw(_ENCODER.encode(value))
 
 
@@ -130,7 +124,6 @@ def truncate(text: str) -> str:
 
 
 def is_too_long(text: str) -> bool:
-    """Whether ``truncate`` would shorten the text."""
     if text.isascii():
         return len(text) > MAX_TEXT
     return len(text) > MAX_TEXT or len(escape_surrogates(text).encode()) > MAX_TEXT

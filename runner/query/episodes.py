@@ -107,20 +107,14 @@ class Condition(msgspec.Struct, frozen=True):
 def episode_condition(query: str, *, now: datetime, lookups: Mapping[str, Lookup] | None = None) -> Condition:
     """Return the condition of a query on the index; an empty query selects every episode.
 
-    Args:
-        query: the query.
-        now: the time to which ages such as ``2h`` refer.
-        lookups: by name (``tag``, ``note``), what finds the ids of episodes.
-
-    Raises:
-        QueryError: the query is invalid, or needs a lookup that there is not.
+    ``now`` is the time to which ages such as ``2h`` refer; ``lookups`` find the ids of episodes by ``tag`` and
+    ``note``. Raises ``QueryError`` if the query is invalid, or needs a lookup that there is not.
     """
     builder = _Builder(now, lookups or {})
     return Condition(builder.build(parse(query)), builder.parameters)
 
 
 def note_lookups(data_dir: Path) -> dict[str, Lookup]:
-    """Return what finds the episodes of a state directory by their tags and notes."""
     notes = Notes(data_dir)
     return {
         "tag": lambda tag, quoted: notes.find("tag", _glob(tag, quoted)),
@@ -129,7 +123,7 @@ def note_lookups(data_dir: Path) -> dict[str, Lookup]:
 
 
 def episode_lookups(data_dir: Path) -> dict[str, Lookup]:
-    """Return what finds the episodes of a state directory by their tags, notes and texts; texts may take a while."""
+    """A lookup of texts may take a while."""
     return note_lookups(data_dir) | {
         "text": lambda words, quoted: _find_texts(data_dir, text_pattern(words, quoted)),
     }
@@ -153,12 +147,7 @@ def text_patterns(node: Node) -> list[TextPattern]:
 
 
 def text_values(node: Node, *, negated: bool = True) -> list[tuple[str, bool]]:
-    """Return the values of ``text`` in a query, and whether each is in quotation marks.
-
-    Args:
-        node: the query.
-        negated: whether to include terms that are negated.
-    """
+    """Return the values of ``text`` in a query, and whether each is in quotation marks."""
     match node:
         case Term(field="text"):
             return list(zip(node.values, node.quoted, strict=True))
@@ -262,10 +251,9 @@ def _stored_time(at: datetime) -> str:
 
 
 def order_by(field: str) -> str:
-    """Return the SQL order for a field: numbers and times from the largest on, texts alphabetically, ids newest first.
+    """Numbers and times begin with the largest, ids with the newest; texts are alphabetical.
 
-    Raises:
-        ConfigError: episodes cannot be sorted by this field.
+    Raises ``ConfigError`` if episodes cannot be sorted by this field.
     """
     found = FIELDS.get(field)
     if found is None or found.kind == "lookup":

@@ -38,9 +38,6 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     """A field of a kind of row.
 
     Attributes:
-        name: name in a query.
-        kind: how it is compared.
-        description: what it is, for the list of fields.
         values: values to offer for completion, if they are few.
     """
 
@@ -59,7 +56,6 @@ class Range(msgspec.Struct, frozen=True):
     high_open: bool = False
 
     def __contains__(self, value: float) -> bool:
-        """Return whether a number is in the range."""
         if self.low is not None and (value < self.low or (self.low_open and value == self.low)):
             return False
         return self.high is None or not (value > self.high or (self.high_open and value == self.high))
@@ -72,11 +68,7 @@ _NUMBER = re.compile(r"-?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][
 
 
 def check_term(term: Term, fields: Mapping[str, Field], now: datetime) -> Field:
-    """Return the field of a term whose operator and values fit it.
-
-    Raises:
-        QueryError: the field is unknown, or the operator or a value does not fit it.
-    """
+    """Raises ``QueryError`` if the field is unknown, or the operator or a value does not fit it."""
     field = fields.get(term.field)
     if field is None:
         close = closest_name(term.field, fields)
@@ -133,7 +125,6 @@ def point_in_time(term: Term, value: str, now: datetime) -> datetime:
 
 
 def ascii_lower(text: str) -> str:
-    """Return the text with ASCII letters in lower case, and no others."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
@@ -141,5 +132,5 @@ _LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 def has_wildcards(value: str) -> bool:
-    """Return whether a value that was not quoted has wildcards."""
+    """Applies to values that were not quoted."""
     return "*" in value or "?" in value

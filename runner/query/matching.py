@@ -45,15 +45,10 @@ def compile_query(
     """Return the function that matches rows.
 
     Args:
-        node: the query.
-        fields: the fields of the rows by name.
         getter: returns what reads a field of a row.
         word_test: returns what finds a word in a row.
         now: the time to which ages refer.
         lookups: by name of a field of the kind ``lookup``, what finds its rows.
-
-    Raises:
-        QueryError: a field, an operator or a value is invalid.
     """
     return _Compiler(fields, getter, word_test, now, lookups or {}).compile(node)
 
@@ -124,7 +119,7 @@ def _value_test(term: Term, field: Field, now: datetime) -> Callable[[Value], bo
 
 
 def find_ids(term: Term, lookups: Mapping[str, Lookup]) -> frozenset[str]:
-    """Return the ids of the rows that a term of the kind ``lookup`` finds; raises ``QueryError`` if none can."""
+    """Raises ``QueryError`` if no lookup can find the ids of the term."""
     lookup = lookups.get(term.field)
     if lookup is None:
         raise QueryError(f"{term.field} cannot be searched here", term.start, term.end)
@@ -151,6 +146,5 @@ def _lower(value: str | float | datetime) -> str:
 
 @cache
 def glob_pattern(glob: str) -> re.Pattern[str]:
-    """Return the pattern of a text with ``*`` for any characters and ``?`` for one."""
     parts = re.split(r"([*]+|\?)", glob)
     return re.compile("".join({"*": ".*", "?": "."}.get(part[:1], re.escape(part)) for part in parts), re.DOTALL)

@@ -30,7 +30,6 @@ class QueryError(RunnerError):
     """A query that cannot be used; ``start`` and ``end`` are the place of the error in its text."""
 
     def __init__(self, message: str, start: int, end: int) -> None:
-        """Create the error."""
         super().__init__(message)
         self.start = start
         self.end = max(end, start + 1)
@@ -56,20 +55,16 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class Not(msgspec.Struct, frozen=True):
-    """True where ``part`` is false."""
-
     part: Node
 
 
 class All(msgspec.Struct, frozen=True):
-    """True where all parts are true; without parts, everywhere."""
+    """Without parts, true everywhere."""
 
     parts: tuple[Node, ...] = ()
 
 
 class Any(msgspec.Struct, frozen=True):
-    """True where a part is true."""
-
     parts: tuple[Node, ...]
 
 

@@ -30,9 +30,8 @@ _WORDS = re.compile(rf"\s+|\w[\w{_MARKS}]*|[^\w\s][{_MARKS}]*")
 class StepText(msgspec.Struct, frozen=True, kw_only=True):
     """A step as it is compared; texts are as recorded, with surrounding whitespace removed.
 
-    Attributes:
-        thought: what the agent wrote beside its action; it is shown, but a difference in it is no divergence.
-        time_s: seconds of the agent and the environment.
+    The ``thought`` is what the agent wrote beside its action; it is shown, but a difference in it is no divergence.
+    ``time_s`` are the seconds of the agent and the environment.
     """
 
     index: int
@@ -67,7 +66,6 @@ class AlignedEpisodes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shape_note(self) -> str:
-        """See ``shape_note``."""
         return shape_note(dict(zip(SIDES, ([shape] for shape in self.shapes), strict=True)))
 
 
@@ -80,7 +78,6 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 def align(left: EpisodeRecord, right: EpisodeRecord) -> AlignedEpisodes:
-    """Align two episodes step by step."""
     pairs = zip_longest(map(step_text, left.timesteps), map(step_text, right.timesteps))
     steps = [_aligned(number, *pair) for number, pair in enumerate(pairs)]
     divergence = next((number for number, step in enumerate(steps) if step.differences), None)
@@ -90,7 +87,6 @@ def align(left: EpisodeRecord, right: EpisodeRecord) -> AlignedEpisodes:
 
 
 def step_text(step: TimeStep) -> StepText:
-    """Return what is compared of a step."""
     action = step.action.text or ""
     calls = [f"{call.name}({call.arguments})" for call in step.action.tool_calls]
     reply = as_dict(step.chats[0][-1]) if step.chats and step.chats[0] else {}

@@ -47,8 +47,6 @@ def find_bottleneck(
     """Return what recent steps waited for most; time of a model that is not split counts for what its server shows.
 
     Args:
-        steps: the steps of the last minute or so.
-        servers: the present load of the servers that have metrics.
         failing: the endpoints that fail now, in the order in which they are tried, and why each does.
         is_down: whether no endpoint answers, so that steps that need one cannot end.
     """
@@ -96,7 +94,6 @@ def _split_by(shares: TimeShares, server: ServerState) -> None:
 
 
 def _without_steps(servers: Sequence[ServerState]) -> Bottleneck:
-    """Name a queue before the first step has ended."""
     server = _busiest(servers)
     if server is None or (server.waiting or 0.0) < 1.0:
         return Bottleneck("none")

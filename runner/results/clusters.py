@@ -22,11 +22,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         cause: what kind of failure it is; ``CAUSES`` has its meaning.
         action: template of the action that failed; empty without one.
         observation: template of the answer to it, or of the error.
-        n: number of episodes.
         representative: id of the shortest of them, of the oldest if several are equally short.
-        step: index of the representative's step that failed; None without one.
-        agents: number of episodes by agent and models that answered.
-        flags: number of episodes by flag.
         episodes: ids of the first ``SHOWN_IDS`` of them.
     """
 
@@ -44,7 +40,6 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Meaning of the cause and templates in one line."""
         meaning = CAUSES.get(self.cause, self.cause)  # type: ignore[call-overload]
         what = " -> ".join(filter(None, (self.action, "" if self.cause == "limit" else self.observation)))
         return f"{meaning}: {what}" if what else meaning
@@ -77,7 +72,7 @@ class _Group:
 
 
 def find_clusters(rows: Iterable[EpisodeRow]) -> list[Cluster]:
-    """Return the clusters of the failed ones among episodes, the largest first."""
+    """The largest cluster comes first."""
     groups: dict[tuple[str, str], _Group] = {}
     for row in rows:
         if row.failure is not None:

@@ -28,8 +28,6 @@ class TaskKey(msgspec.Struct, frozen=True):
 
 
 class PairedTask(msgspec.Struct, frozen=True):
-    """A task with its success rate in both selections."""
-
     task: TaskKey
     rate: float
     baseline_rate: float
@@ -40,12 +38,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         won: the tasks with a higher success rate than in the baseline.
-        lost: the tasks with a lower one.
-        tied: the tasks with the same one.
-        n_tied: number of tasks with the same one.
         n_unpaired: number of tasks that only one of the two has.
         shapes: the shapes of requests of the selection in the compared tasks, "" for the usual one.
-        baseline_shapes: those of the baseline.
         mixed: number of episodes on both sides that a fallback answered, by the models that answered.
         p_value: of the exact two-sided sign test over the won and lost tasks.
     """
@@ -64,12 +58,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def n_paired(self) -> int:
-        """Number of compared tasks."""
         return len(self.won) + len(self.lost) + self.n_tied
 
     @property
     def shape_note(self) -> str:
-        """See ``shape_note``."""
         return shape_note({"selection": self.shapes, "baseline": self.baseline_shapes})
 
     @property
@@ -86,9 +78,6 @@ def mixed_episodes(source: ResultSource, *selections: Selection) -> dict[str, in
 
     They are those with the answers of several models, and those that a fallback played alone with a model that has
     never been the first to answer for the one that was requested.
-
-    Raises:
-        StoreError: the index cannot be read.
     """
     groups: Counter[tuple[str, str, bool]] = Counter()
     for selection in selections:
@@ -111,10 +100,8 @@ _ANSWERED = """
 def compare(selected: Sequence[TaskMatrix], baseline: Sequence[TaskMatrix]) -> Comparison:
     """Compare the tasks of two selections, each of one agent and model per environment.
 
-    Shapes of requests may differ, as agents and models may: what the server took is a part of what is compared.
-
-    Raises:
-        ConfigError: a selection mixes agents or models.
+    Shapes of requests may differ, as agents and models may: what the server took is a part of what is compared. Raises
+    ``ConfigError`` if a selection mixes agents or models.
     """
     groups, baseline_groups = _groups(selected), _groups(baseline)
     pairs = [

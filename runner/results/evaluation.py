@@ -20,8 +20,6 @@ AGENT: Final = "agentgym"
 
 
 class EvalSetting(NamedTuple):
-    """Number of AgentEval's tasks of an environment, and rounds of AgentGym's scripts."""
-
     n_tasks: int
     rounds: int
 
@@ -77,23 +75,12 @@ def evaluate(
     selection: Selection = EVERYTHING,
     versions: Callable[[str], dict[str, str]] = lambda _episode_id: {},
 ) -> list[EvalRow]:
-    """Return one row per environment, data, rules, limits and player.
-
-    Args:
-        source: the index, or rows in memory.
-        selection: which episodes to evaluate.
-        versions: reads the versions of packages with which an episode was played.
-
-    Raises:
-        StoreError: the index or an episode cannot be read.
-    """
+    """Return one row per environment, data, rules, limits and player."""
     rows = summarize_results(source, selection, score="agentgym")
     return [_eval_row(row, _played(source, selection, row), versions) for row in rows]
 
 
 class _Played(NamedTuple):
-    """The number of different tasks of a row, how its environment was played, and its newest episode."""
-
     n_tasks: int
     transports: tuple[str, ...]
     newest: str
@@ -180,7 +167,7 @@ _LATEX: Final = str.maketrans(
 
 
 def cells(row: EvalRow) -> list[str]:
-    """Return the cells of ``COLUMNS``; names come from outside."""
+    """Names come from outside."""
     return [
         one_line(row.env, 40),
         one_line(" ".join(filter(None, (row.agent, row.model))), 80),
@@ -195,21 +182,20 @@ def cells(row: EvalRow) -> list[str]:
 
 
 def setting(row: EvalRow) -> list[str]:
-    """Return how the episodes were played: place, rules, data, and limits."""
     data = row.data_label or "data as published"
     versions = [f"{name} {version}" for name, version in row.versions.items()]
     return [*row.transports, row.mode, data, f"at most {pluralize(row.max_rounds, 'round')}", *versions]
 
 
 def markdown(rows: Sequence[EvalRow]) -> list[str]:
-    """Return the report as lines of Markdown; names are escaped."""
+    """Names are escaped."""
     table = [COLUMNS, ["---"] * len(COLUMNS), *([cell.translate(_ESCAPED) for cell in cells(row)] for row in rows)]
     lines = [f"| {' | '.join(line)} |" for line in table]
     return [*lines, "", *(f"- {line.translate(_ESCAPED)}" for line in _notes(rows))]
 
 
 def latex(rows: Sequence[EvalRow]) -> list[str]:
-    """Return the report as lines of LaTeX, a ``tabular`` and the notes below it; names are escaped."""
+    """Names are escaped; the notes are below a ``tabular``."""
     table = [COLUMNS, *map(cells, rows)]
     lines = [" & ".join(cell.translate(_LATEX) for cell in line) + r" \\" for line in table]
     head, *body = lines
@@ -218,7 +204,6 @@ def latex(rows: Sequence[EvalRow]) -> list[str]:
 
 
 def _notes(rows: Iterable[EvalRow]) -> Iterator[str]:
-    """Yield what the numbers are, and for each row whether it may stand beside numbers of AgentEval."""
     yield (
         "Score and success as AgentGym's Evaluator computes them: the reward of the last reply; success only at "
         "exactly 1 (SciWorld: 100). Success has a 95% Wilson interval."

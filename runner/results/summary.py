@@ -31,25 +31,19 @@ N_BINS = 20
 class ResultSource(Protocol):
     """A table ``episodes`` with the columns of the index: the index itself, or rows in memory."""
 
-    def select(self, query: str, parameters: tuple[object, ...] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query; raises ``StoreError``."""
-        ...
+    def select(
+        self, query: str, parameters: tuple[object, ...] | Mapping[str, object] = ()
+    ) -> list[tuple[Any, ...]]: ...
 
-    def unusable(self, exc: Exception) -> StoreError:
-        """Return the error for values that no episode has."""
-        ...
+    def unusable(self, exc: Exception) -> StoreError: ...
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Which episodes to aggregate; a field that is None restricts nothing.
 
     Attributes:
-        env: name of the environment, ignoring case.
         model: a model that was requested, or that has answered.
         models: all models that answered, as ``join_models`` returns them.
-        requested: the model that was requested.
-        batch: id of a batch or a battery.
-        excluded_batch: id of a batch or a battery whose episodes are left out.
         shape: the shape of requests; "" for the usual one.
         limits: as ``Limits.label`` returns them; "" for the usual ones.
         has_model: whether the agent used a model; False for baselines, which ``model`` cannot select.
@@ -69,7 +63,6 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     has_model: bool | None = None
 
     def condition(self) -> tuple[str, dict[str, object]]:
-        """Return the SQL condition of the selection and its parameters."""
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         return " AND ".join(_CONDITIONS[name] for name in given) or "TRUE", given
 
@@ -123,19 +116,15 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         limits: the limits of the episodes that differ from the usual ones, see ``Limits.label``.
         baseline: whether no model was used; a baseline is not comparable with the rows of models. An import that names
             no model is none.
-        n: number of episodes.
         n_rated: number of episodes with an outcome outside ``UNRATED`` that are not unscored.
         n_unscored: number of episodes that their evaluation leaves unscored, because idle play can succeed.
         outcomes: number of episodes by outcome, or ``UNKNOWN_OUTCOME``.
         n_errors: number of episodes that ended with an error; they are not rated.
-        success_interval: 95% Wilson score interval of ``success_rate``.
         batch_id: the batch, where each batch has rows of its own; else None.
         last_rates: success rates of the newest batches with rated episodes, the oldest first.
-        score: mean of the known rewards.
-        agentgym: the same by AgentGym's Evaluator; None if no rated episode has a known reward.
+        agentgym: mean score by AgentGym's Evaluator; None if no rated episode has a known reward.
         completion_time_sec: mean duration in seconds, pauses included.
         token_count: mean number of prompt and completion tokens.
-        tokens: token sums over all episodes.
         cost: sum of the costs of all episodes; None if no episode has a cost.
         latency_s: mean duration of a model answer in seconds; None if no model answered.
         energy_j: mean energy of the GPUs per measured episode, in joules; None if none was measured.
@@ -181,7 +170,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def time_text(self) -> str:
-        """The shares of the time in words; empty if they are unknown."""
+        """In words; empty if they are unknown."""
         return TimeShares(seconds=self.time_shares or {}, about=self.times_about).text()
 
 
@@ -191,8 +180,6 @@ def summarize_results(
     """Return one row per environment, data, mode, agent, models, shape and limits; baselines come last in each.
 
     Args:
-        source: the index, or rows in memory.
-        selection: which episodes to aggregate.
         by_batch: whether each batch has rows of its own, the newest batch first within its environment and player.
         score: whose score and success the rows have; ``agentgym`` of a row is always there.
 
@@ -341,7 +328,7 @@ def _agentgym_means(averaged: Sequence[_Group], n_rated: int) -> AgentGymMeans |
 
 
 def _last_rates(rated: Sequence[_Group]) -> list[float]:
-    """Return the success rates of the newest ``MAX_LAST_RATES`` batches, the oldest first."""
+    """Return those of the newest ``MAX_LAST_RATES`` batches, the oldest first."""
     counts: dict[str, tuple[int, float]] = {}
     for group in rated:
         n, n_success = counts.get(group.batch_id, (0, 0.0))
@@ -377,11 +364,7 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 def reward_histogram(source: ResultSource, selection: Selection) -> Histogram | None:
-    """Return the histogram of a selection; None if no rated episode of it has a reward.
-
-    Raises:
-        StoreError: the index cannot be read, or has values that no episode has.
-    """
+    """Return the histogram of a selection; None if no rated episode of it has a reward."""
     condition, parameters = selection.condition()
     rated = f"FROM episodes WHERE {condition} AND {IS_RATED} AND reward IS NOT NULL"
     ((least, most),) = source.select(f"SELECT min(reward), max(reward) {rated}", parameters)

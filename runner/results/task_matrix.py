@@ -36,17 +36,15 @@ class TaskGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rated(self) -> list[Attempt]:
-        """The attempts that count."""
         return [attempt for attempt in self.attempts if attempt.rated]
 
     @property
     def n_success(self) -> int:
-        """Number of rated attempts that succeeded."""
         return sum(attempt.success for attempt in self.rated)
 
     @property
     def success_rate(self) -> float | None:
-        """Share of the rated attempts that succeeded; None without rated attempts."""
+        """None without rated attempts."""
         return self.n_success / n if (n := len(self.rated)) else None
 
     @property
@@ -56,12 +54,10 @@ class TaskGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rewards(self) -> list[float]:
-        """The known rewards of the attempts that count."""
         return [attempt.reward for attempt in self.rated if attempt.reward is not None]
 
     @property
     def mean_reward(self) -> float | None:
-        """Mean of ``rewards``; None without any."""
         return sum(rewards) / len(rewards) if (rewards := self.rewards) else None
 
     @property
@@ -110,8 +106,6 @@ def task_matrices(
     """Return one matrix per environment, data, mode, agent, models, shape and limits, with its tasks in their order.
 
     Args:
-        source: the index, or rows in memory.
-        selection: which episodes to list.
         by: the column by which models differ: those that answered, or the one that was requested.
         score: whose success and reward the attempts have.
 

@@ -71,11 +71,7 @@ class Site(NamedTuple):
 
 
 def check_exposure(host: str, token: str | None) -> None:
-    """Check that a server without a token is not reachable from other machines.
-
-    Raises:
-        ConfigError: there is no token, and ``host`` is not a loopback address; the message contains a remedy.
-    """
+    """The message of the ``ConfigError`` contains a remedy."""
     if token is None and not is_loopback(host):
         raise ConfigError(f"Other machines can reach the host '{one_line(host)}'; give --token, or listen on 127.0.0.1")
 
@@ -83,10 +79,8 @@ def check_exposure(host: str, token: str | None) -> None:
 def read_token(source: str | None, environ: Mapping[str, str]) -> str | None:
     """Read the token: ``source`` is the name of an environment variable, or ``@`` and the path of a private file.
 
-    The command line option does not contain the token, because all users of a machine can see command lines.
-
-    Raises:
-        ConfigError: the token is missing or weak, or other users can read the file; the message contains no token.
+    The command line option does not contain the token, because all users of a machine can see command lines. The
+    ``ConfigError`` for a missing or weak token, or one that other users can read, contains no token.
     """
     if source is None:
         return None
@@ -102,11 +96,7 @@ def read_token(source: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def run_apps(sites: Sequence[Site], *, on_ready: ReadyCallback) -> None:
-    """Serve all sites until SIGTERM or SIGINT; see `serve_apps`.
-
-    Raises:
-        ConfigError: an address cannot be used, or the limit of open files allows too few connections.
-    """
+    """Serve all sites until SIGTERM or SIGINT; see `serve_apps`."""
     limits = _fitting_limits(len(sites))
 
     async def run() -> None:
@@ -124,13 +114,8 @@ async def serve_apps(
     """Serve all sites until ``stop`` is set; if one address cannot be used, serve no site.
 
     Args:
-        sites: the applications, each with its request guard.
         on_ready: called with ``<url> <description>`` of each site when the site accepts requests.
         stop: ends serving; running requests then have ``limits.shutdown_timeout_s`` seconds to finish.
-        limits: limits that apply to each site separately.
-
-    Raises:
-        ConfigError: an address cannot be used; the message names it.
     """
     _silence_uvicorn()
     with ExitStack() as stack:
@@ -151,8 +136,7 @@ class _Config(uvicorn.Config):
     """Uvicorn's configuration, with the server limits for ``_Protocol``.
 
     Attributes:
-        limits: the limits of the server.
-        incomplete: its connections that are new or have sent a part of their next request, the oldest first.
+        incomplete: the server's connections that are new or have sent a part of their next request, the oldest first.
     """
 
     limits: ServerLimits

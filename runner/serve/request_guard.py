@@ -50,7 +50,6 @@ def guard_app(
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host (name or address, without a port) is a loopback name or address."""
     if _normalize_host(host) == "localhost":
         return True
     try:

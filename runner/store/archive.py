@@ -53,11 +53,6 @@ class Member(NamedTuple):
 
     Attributes:
         name: path of the file below the state directory; outside text where the archive comes from elsewhere.
-        size: bytes of the file.
-        crc: CRC-32 of the file.
-        offset: place of its header in the archive.
-        n_packed: its bytes in the archive.
-        method: how it is compressed, as a number of the format.
     """
 
     name: str
@@ -69,24 +64,19 @@ class Member(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A file to archive, and the name of its member."""
-
     name: str
     path: Path
 
 
 def episode_member(batch_id: str, episode_id: str) -> str:
-    """Return the name of the member of an episode."""
     return f"runs/{batch_id}/{episode_id}.json"
 
 
 def tokens_member(batch_id: str, episode_id: str) -> str:
-    """Return the name of the member of an episode's token file."""
     return f"runs/{batch_id}/{episode_id}.tokens"
 
 
 def trace_member(batch_id: str) -> str:
-    """Return the name of the member of a batch's trace."""
     return f"traces/{batch_id}.pftrace"
 
 
@@ -100,7 +90,7 @@ def read_directory(archive: Path) -> Mapping[str, Member]:
 
 
 def read_episodes(archive: Path) -> Mapping[str, Member]:
-    """Return the JSON files of any archive by their names without folders; raises like ``read_directory``."""
+    """The names are without folders; raises like ``read_directory``."""
     return _read_episodes(archive, *_stamp(archive))
 
 
@@ -168,12 +158,7 @@ def _member(info: zipfile.ZipInfo) -> Member:
 
 
 def read_member(archive: Path, member: Member, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Return the content of a member.
-
-    Raises:
-        StoreError: the archive or the member is damaged, encrypted, or compressed by an unusual method; or the member
-            is larger than ``max_bytes``.
-    """
+    """Return the content of a member."""
     where = f"{archive}: {PurePosixPath(member.name).name!r}"
     if member.size > max_bytes or member.n_packed > max_bytes:
         raise StoreError(f"{where} is larger than {max_bytes} bytes; unpack it")
@@ -218,11 +203,9 @@ def _unpack(packed: bytes, member: Member) -> bytes:
 
 
 def _unpack_zstd(packed: bytes, max_bytes: int) -> bytes:
-    """Return at most ``max_bytes`` of zstd data.
+    """Return at most ``max_bytes``.
 
-    Raises:
-        StoreError: the package zstandard is not installed.
-        ValueError: the data cannot be unpacked.
+    Raises ``StoreError`` if the package zstandard is not installed, ``ValueError`` if the data cannot be unpacked.
     """
     try:
         import zstandard
@@ -258,7 +241,7 @@ def write_archive(archive: Path, sources: Iterable[Source]) -> None:
 
 
 def _add(opened: zipfile.ZipFile, source: Source) -> tuple[int, int]:
-    """Copy a file into an archive; return its size and CRC-32."""
+    """Return the size and CRC-32 of the file."""
     from zipfile import ZipInfo
 
     info = ZipInfo(source.name)  # with a fixed time: the episode has its own
@@ -278,12 +261,12 @@ def _check_written(archive: Path, descriptor: int, checksums: Mapping[str, tuple
 
 
 def file_checksum(path: Path) -> tuple[int, int]:
-    """Return the size and the CRC-32 of a regular file; raises an ``OSError`` if it cannot be read."""
+    """The file must be regular; raises an ``OSError`` if it cannot be read."""
     return _read_parts(path, len)
 
 
 def _read_parts(path: Path, take: Callable[[bytes], object]) -> tuple[int, int]:
-    """Pass the content of a regular file to ``take`` in parts; return its size and CRC-32."""
+    """Return the size and CRC-32 of the file, which must be regular."""
     size = crc = 0
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as file:

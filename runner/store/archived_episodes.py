@@ -36,8 +36,6 @@ def keep_archived(
     """Remove the keys that the archives contain from ``without_file``, and yield the archives that were not read yet.
 
     Args:
-        store: the episode files.
-        archives: the archives found together with the episode files.
         without_file: the stamp of each row without an episode file.
     """
     keys: defaultdict[str, list[Key]] = defaultdict(list)
@@ -58,7 +56,6 @@ def keep_archived(
 def _remove_known(
     keys: Iterable[Key], archives: Iterable[ArchiveFile], without_file: MutableMapping[Key, Stamp]
 ) -> set[Stamp]:
-    """Remove the keys with the stamp of an archive; return the stamps that keys have."""
     stamps = {(archive.size, archive.mtime_ns) for archive in archives}
     known = set()
     for key in keys:
@@ -74,8 +71,6 @@ def read_archive(
     """Return the rows of the episodes in an archive that have no file, and those of its damaged members.
 
     Args:
-        store: the episode files.
-        archive: the archive.
         damaged: receives the archive or the members that cannot be read.
     """
     rows: list[list[object]] = []

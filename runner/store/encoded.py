@@ -26,7 +26,6 @@ class EncodedReset(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an episode's reset.
 
     Attributes:
-        observation: JSON array of messages.
         world: JSON array of the rows of the environment's picture; empty if there is none.
     """
 
@@ -42,8 +41,7 @@ class EncodedStep(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         at: time at which the step ended.
         seq: number of the step's event within its episode; the events of its spans follow.
-        data: JSON of the stored ``TimeStep``.
-        summary: the same step without chats, action and observation.
+        summary: the step without chats, action and observation.
         tool_schemas: JSON array of the lists of tool schemas that no earlier step refers to; empty if there are none.
         tokens: record of the step's token ids, see ``runner.types.sequences``; empty if it has none.
     """
@@ -67,7 +65,6 @@ class EncodedEnd(msgspec.Struct, frozen=True, kw_only=True):
         is_are: whether they are those of an ``AREEnvironment``.
         packets: all spans and flows of the episode as slices of the trace file, see ``runner.tracing.TraceEncoder``;
             empty if the process that played the episode did not encode them.
-        n_lanes: number of lanes that the track of the episode needs in the trace file.
         tokens: record of the token ids of calls whose step did not end; empty if there are none.
     """
 

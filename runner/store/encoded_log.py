@@ -21,29 +21,25 @@ class EncodedLog:
     One thread adds the parts. Other threads may read ``reset`` and ``steps``, which only grow.
 
     Attributes:
-        reset: the result of the reset; None before it.
-        steps: the finished steps.
         end: the end of the episode; None before it, and after an abandonment.
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         self.reset: EncodedReset | None = None
         self.steps: list[EncodedStep] = []
         self.end: EncodedEnd | None = None
 
     @property
     def traces(self) -> list[EncodedTraces]:
-        """The spans and flows of all parts."""
         return [part.traces for part in (self.reset, *self.steps, self.end) if part is not None]
 
     def add_reset(self, reset: EncodedReset) -> bytes:
-        """Add the result of the reset; return its line in the journal."""
+        """Return the line of the result in the journal."""
         self.reset = reset
         return _reset_line(reset)
 
     def add_step(self, step: EncodedStep) -> bytes:
-        """Add a finished step; return its line in the journal."""
+        """Return the line of the step in the journal."""
         self.steps.append(step)
         return _step_line(step)
 
@@ -93,7 +89,6 @@ class EncodedLog:
 
 
 def join_arrays(arrays: Iterable[bytes]) -> msgspec.Raw:
-    """Return the items of several encoded arrays as one array."""
     return msgspec.Raw(b"[%b]" % b",".join([array[1:-1] for array in arrays if array != _EMPTY]))
 
 
@@ -114,5 +109,4 @@ def _traces_field(traces: EncodedTraces) -> bytes:
 
 
 def _merge(*objects: bytes) -> bytes:
-    """Return one JSON object with the fields of several encoded ones."""
     return b"{%b}" % b",".join([fields[1:-1] for fields in objects if fields != b"{}"])

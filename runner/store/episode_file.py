@@ -46,7 +46,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         format: title of the format, e.g. ``ATIF v1.8``.
-        id: what identifies the episode in its file.
         missing: what the file lacks, e.g. ``reward``, which is then None; other fields have neutral values.
         rest: the difference between the original and its export, where the format restores the original from it.
     """
@@ -97,34 +96,32 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
     origin: Origin | None = None
 
     def __post_init__(self) -> None:
-        """See ``known_reward``."""
         self.reward = known_reward(self.reward, self.origin)
 
     @property
     def unscored(self) -> bool:
-        """Whether the evaluation leaves the episode unscored, because idle play can succeed."""
         return is_unscored(self.evaluation)
 
     @property
     def gpu(self) -> GpuUse | None:
-        """What the GPUs did for the episode; None if it was not measured."""
+        """Return None if it was not measured."""
         use = GpuUse(energy_j=self.energy_j, energy_shared=self.energy_shared, gpu_s=self.gpu_s)
         return None if use == GpuUse() else use
 
     @property
     def model_s(self) -> float | None:
-        """Total seconds of all model answers; None if no model answered."""
+        """Return None if no model answered."""
         answered = [step.model_s for step in self.timesteps if step.endpoint is not None]
         return finite(sum(answered)) if answered else None
 
     @property
     def fallback(self) -> str | None:
-        """Endpoints that answered in place of a failed one, joined by commas; None if there are none."""
+        """Joined by commas; None if no endpoint answered in place of a failed one."""
         return fallback_endpoints((step.endpoint, step.warnings) for step in self.timesteps)
 
     @property
     def shape(self) -> str:
-        """The shape of requests that its steps were played under, see ``join_shapes``."""
+        """See ``join_shapes``."""
         return join_shapes(step.shape for step in self.timesteps)
 
 
@@ -136,13 +133,12 @@ _DECODER = msgspec.json.Decoder(EpisodeRecord)
 
 
 def shared_fields(source: msgspec.Struct, target: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the values of a struct for those fields that another kind of struct also has."""
     names = source.__struct_fields__
     return {name: getattr(source, name) for name in target.__struct_fields__ if name in names}
 
 
 def stored_step(step: TimeStep, tool_schemas_ref: int) -> TimeStep:
-    """Return a step as its file has it: with finite numbers, and a reference in place of its tool schemas."""
+    """It has finite numbers, and a reference in place of its tool schemas."""
     optional = {name: getattr(step, name) for name in ("ttft_s", "tokens_per_s", "cost")}
     return msgspec.structs.replace(
         step,
@@ -167,7 +163,6 @@ def episode_record(
     steps: Sequence[TimeStep],
     **rest: Any,  # noqa: ANN401 - the other fields of EpisodeRecord
 ) -> EpisodeRecord:
-    """Return the record of an episode, with the sums over its steps."""
     costs = [step.cost for step in steps if step.cost is not None]
     reward = finite(sum(step.reward for step in steps))
     return EpisodeRecord(
@@ -205,7 +200,7 @@ def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
 
 
 def decode(data: bytes, decoder: msgspec.json.Decoder[_HeaderT], path: Path) -> _HeaderT:
-    """Decode a header or an episode from JSON; raises like ``decode_episode``."""
+    """Raises like ``decode_episode``."""
     try:
         str(data, "utf-8")
         return decoder.decode(data)
@@ -216,12 +211,7 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[_HeaderT], path: Path) -> 
 
 
 def check_header(header: EpisodeHeader, path: Path) -> None:
-    """Check the schema, ids and times of a header.
-
-    Raises:
-        StoreError: the header has another schema, does not match the name of the file ``path``, or has a time without
-            a time zone.
-    """
+    """Check the schema, ids and times of a header."""
     if header.schema != SCHEMA:
         raise _unsupported_schema(path, header.schema)
     ids_of_path = (path.parent.name, path.name.partition(".")[0])

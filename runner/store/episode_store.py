@@ -71,11 +71,7 @@ class EpisodeStore:
     """
 
     def __init__(self, data_dir: Path) -> None:
-        """Create the folders with mode 0700.
-
-        Raises:
-            StoreError: the folders cannot be created.
-        """
+        """Creates the folders with mode 0700; raises ``StoreError`` if that fails."""
         self.data_dir = data_dir.absolute()
         self.runs = self.data_dir / "runs"
         self.damaged: list[DamagedFile] = []
@@ -86,23 +82,17 @@ class EpisodeStore:
 
     @property
     def is_writable(self) -> bool:
-        """Whether this process may write here: False in a folder without permission and on a read-only disk."""
+        """False in a folder without permission and on a read-only disk."""
         return os.access(self.runs, os.W_OK)
 
     def path(self, batch_id: str, episode_id: str) -> Path:
-        """Return the path of an episode file, which need not exist.
-
-        Raises:
-            StoreError: an id is not a ULID.
-        """
+        """The file need not exist; raises ``StoreError`` if an id is not a ULID."""
         return _paths(self.runs, batch_id, episode_id)[0]
 
     def journal_path(self, batch_id: str, episode_id: str) -> Path:
-        """Return the path of the journal of a running episode; raises like ``path``."""
         return _paths(self.runs, batch_id, episode_id)[1]
 
     def tokens_path(self, batch_id: str, episode_id: str) -> Path:
-        """Return the path of the token file of an episode; raises like ``path``."""
         return self.path(batch_id, episode_id).with_suffix(TOKENS_SUFFIX)
 
     def create_batch_folder(self, batch_id: str) -> None:
@@ -125,8 +115,7 @@ class EpisodeStore:
     def save(self, record: EpisodeRecord) -> Path:
         """Write an episode file durably, after its token ids if it has them, then remove its journal.
 
-        Raises:
-            StoreError: the file cannot be written; the journal is kept.
+        Raises ``StoreError`` if the file cannot be written; the journal is kept.
         """
         path = self._write(record)
         self._remove(self.journal_path(record.batch_id, record.episode_id))
@@ -154,16 +143,12 @@ class EpisodeStore:
             logger.warning("%s could not be removed: %s", journal, exc)
 
     def load(self, source: Path | str) -> EpisodeRecord:
-        """Load an episode by its path or its id.
-
-        Raises:
-            StoreError: the episode does not exist, or its file is invalid.
-        """
+        """The source is a path or an id. Raises ``StoreError`` if it does not exist or its file is invalid."""
         path = source if isinstance(source, Path) else self._find(source)
         return decode_episode(self.read(path), path)
 
     def load_with_tokens(self, path: Path) -> EpisodeRecord:
-        """Load an episode by its path, as ``TokenizedEpisode`` if it has token ids; raises like ``load``."""
+        """Return a ``TokenizedEpisode`` if the episode has token ids; raises like ``load``."""
         record = self.load(path)
         has_ref = any(step.tokens_ref is not msgspec.UNSET for step in record.timesteps)
         return self._with_tokens(record) if has_ref or self._has_token_file(path) else record
@@ -183,14 +168,13 @@ class EpisodeStore:
             return with_sequences(record, exc)
 
     def read_bytes(self, episode_id: str) -> bytes:
-        """Return the raw content of an episode file; raises a ``StoreError`` if it does not exist."""
+        """Raises a ``StoreError`` if the file does not exist."""
         return self.read(self._find(episode_id))
 
     def read(self, path: Path) -> bytes:
-        """Return the content of the episode file ``path``, from an archive of its batch if there is no such file.
+        """Read it from an archive of its batch if there is no such file.
 
-        Raises:
-            StoreError: there is neither, or it cannot be read.
+        Raises ``StoreError`` if there is neither, or it cannot be read.
         """
         return self._read(path, _member_of(path))
 
@@ -217,7 +201,7 @@ class EpisodeStore:
         return None
 
     def list_archives(self, batch_id: str) -> Iterator[ArchiveFile]:
-        """Yield the archives of a batch in arbitrary order; raises a ``StoreError`` if its folder cannot be read."""
+        """In arbitrary order; raises a ``StoreError`` if the folder cannot be read."""
         if not is_ulid(batch_id):
             return
         for entry in _entries(self.runs / batch_id):
@@ -230,7 +214,7 @@ class EpisodeStore:
         return is_ulid(batch_id) and any(each.name.endswith(JOURNAL_SUFFIX) for each in _entries(self.runs / batch_id))
 
     def batch_ids(self) -> Iterator[str]:
-        """Yield the ids of all batches with a folder; raises a ``StoreError`` if they cannot be read."""
+        """Raises a ``StoreError`` if the folders cannot be read."""
         return (batch.name for batch in self._batch_folders())
 
     def _find(self, episode_id: str) -> Path:
@@ -261,7 +245,7 @@ class EpisodeStore:
                 yield from files
 
     def stat_file(self, record: EpisodeRecord) -> EpisodeFile:
-        """Return the directory entry of a saved episode; raises a ``StoreError`` if the file does not exist."""
+        """Raises a ``StoreError`` if the file does not exist."""
         path = self.path(record.batch_id, record.episode_id)
         try:
             return _episode_file(record.batch_id, record.episode_id, path.stat(follow_symlinks=False))
@@ -281,9 +265,6 @@ class EpisodeStore:
         """Turn journals of dead processes into ``interrupted`` episodes, and remove abandoned temporary files.
 
         Journals of running processes, including this one, are left unchanged.
-
-        Returns:
-            The recovered episodes.
         """
         self.damaged = []
         recovered: list[EpisodeRecord] = []
@@ -349,7 +330,6 @@ class EpisodeStore:
 
 @lru_cache(maxsize=512)  # an episode needs its paths a dozen times
 def _paths(runs: Path, batch_id: str, episode_id: str) -> tuple[Path, Path]:
-    """Return the paths of an episode file and of its journal."""
     if not (is_ulid(batch_id) and is_ulid(episode_id)):
         raise StoreError(f"episode {episode_id!r} of batch {batch_id!r}: ids must be ULIDs of 26 characters")
     folder = runs / batch_id

@@ -63,10 +63,7 @@ class Failure(msgspec.Struct, frozen=True):
     """The failure of an episode.
 
     Attributes:
-        cause: what kind of failure it is.
         action: template of the action that failed; empty without one.
-        observation: template of the answer to it, or of the error's message; empty without one.
-        step: index of the step that failed; None without one.
     """
 
     cause: Cause
@@ -82,7 +79,6 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def parse_line(line: str) -> tuple[str, str, str]:
-    """Return cause, template of the action and template of the observation of a ``Failure.line``."""
     cause, _, text = line.partition(": ")
     if cause in ("error", "limit"):
         return cause, "", text
@@ -91,12 +87,7 @@ def parse_line(line: str) -> tuple[str, str, str]:
 
 
 def row_findings(episode: EndedEpisode, steps: Iterable[TimeStep | msgspec.Raw | StepOutline]) -> dict[str, Any]:
-    """Return the columns ``flags``, ``failure`` and ``failed_step``; None if the steps are damaged.
-
-    Args:
-        episode: how the episode ended.
-        steps: its steps with their texts.
-    """
+    """Return the columns ``flags``, ``failure`` and ``failed_step``; None if the steps are damaged."""
     try:
         played = played_steps(steps)
         keys = step_keys(played)
@@ -114,7 +105,7 @@ def shared_text(text: str) -> str:
 
 
 def flag_names(flags: str | None) -> tuple[str, ...]:
-    """Return the names in the column ``flags``; none if they are not known."""
+    """Return nothing if the flags are not known."""
     return tuple(flags.split(",")) if flags else ()
 
 
@@ -192,7 +183,6 @@ def _template_parts(sentence: str, masked: frozenset[str]) -> Iterator[str]:
 
 
 def _literals(action: Action) -> set[str]:
-    """Return the words that an action applies to, in lower case."""
     texts = [call.arguments for call in action.tool_calls]
     texts += [] if texts else [" ".join((action.text or "").split()[1:])]
     return {word.lower() for text in texts for word in _word().findall(text[:MAX_TEXT])}

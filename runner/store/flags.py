@@ -34,7 +34,7 @@ DIVERGED: Final = "oracle_diverged"
 
 
 class StepOutline(msgspec.Struct):
-    """A stored step without its chats, which is decoded several times as fast as the whole step."""
+    """Decoded several times as fast as the whole step, because it has no chats."""
 
     index: int
     action: Action
@@ -57,8 +57,7 @@ class EndedEpisode(Protocol):
     error: ErrorInfo | None
 
     @property
-    def unscored(self) -> bool:
-        """Whether the evaluation leaves the episode unscored."""
+    def unscored(self) -> bool: ...
 
 
 class Flag(msgspec.Struct, frozen=True):
@@ -71,13 +70,7 @@ class Flag(msgspec.Struct, frozen=True):
 def find_flags(
     episode: EndedEpisode, steps: Sequence[PlayedStep], keys: Sequence[int] | None = None
 ) -> tuple[Flag, ...]:
-    """Return the flags of an episode, each at most once, in the order of ``FLAGS``.
-
-    Args:
-        episode: how it ended.
-        steps: its steps.
-        keys: their keys, if they are known already.
-    """
+    """Return the flags of an episode, each at most once, in the order of ``FLAGS``."""
     return tuple(_flags(episode, steps, step_keys(steps) if keys is None else keys))
 
 
@@ -124,7 +117,6 @@ def refused_start(steps: Iterable[PlayedStep], *, at_end: bool = False) -> int |
 
 
 def _loop_of(keys: Sequence[int], period: int, *, at_end: bool) -> int | None:
-    """Return where equal periods begin: where enough steps in a row equal the one a period later."""
     return _first_run(map(eq, keys, keys[period:]), period * (LOOP_REPEATS - 1), at_end=at_end)
 
 

@@ -73,7 +73,7 @@ class EpisodeIndex:
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         file_id: FileId | None = None,
     ) -> None:
-        """Create the index on an open database, in memory without ``file_id``; use ``open_index`` instead."""
+        """Use ``open_index`` instead. The database is open, and in memory without ``file_id``."""
         self._store = store
         self._connection = connection
         self._file_id = file_id
@@ -90,7 +90,6 @@ class EpisodeIndex:
 
     @property
     def data_dir(self) -> Path:
-        """The state directory."""
         return self._store.data_dir
 
     @property
@@ -99,7 +98,6 @@ class EpisodeIndex:
 
     @property
     def n_unwritten(self) -> int:
-        """Number of statements that were not executed yet."""
         return len(self._unwritten)
 
     def insert(self, record: EpisodeRecord, content: EpisodeRecord | None = None) -> None:
@@ -122,11 +120,7 @@ class EpisodeIndex:
             self.write(*statements)
 
     def insert_settled(self, record: EpisodeRecord) -> None:
-        """Insert the row of a saved episode that was not played here, so that no event of it is ever sent.
-
-        Raises:
-            StoreError: the file is missing, or the database cannot be written.
-        """
+        """Insert the row of a saved episode that was not played here, so that no event of it is ever sent."""
         values = to_columns(episode_row(record), self._store.stat_file(record))
         with self.transaction() as connection:
             add_settled_events(connection, [record.episode_id])
@@ -136,7 +130,6 @@ class EpisodeIndex:
         """Execute statements in one transaction, after those that failed before; return the number of changed rows.
 
         Args:
-            statements: the statements; may be none.
             timeout_s: seconds to wait for another process that has locked the database.
 
         Raises:
@@ -164,7 +157,7 @@ class EpisodeIndex:
         self._note_write()
 
     def write_waiting(self) -> None:
-        """Execute the statements that wait, if there are any; if that fails, they wait for the next call."""
+        """If executing them fails, the statements wait for the next call."""
         if self._unwritten:
             with suppress(StoreError):
                 self.write()
@@ -179,18 +172,14 @@ class EpisodeIndex:
             on_write()
 
     def rows(self, clause: str, parameters: tuple[object, ...] | Mapping[str, object] = ()) -> Iterator[EpisodeRow]:
-        """Yield the episodes that an SQL clause after ``FROM episodes`` selects.
-
-        Raises:
-            StoreError: the database cannot be read, or a row has impossible values.
-        """
+        """Yield the episodes that an SQL clause after ``FROM episodes`` selects."""
         try:
             yield from map(from_columns, self.select(f"SELECT {COLUMNS} FROM episodes {clause}", parameters))
         except msgspec.ValidationError as exc:
             raise self.unusable(exc) from exc
 
     def select(self, query: str, parameters: tuple[object, ...] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query, after what was not written yet; raises ``StoreError``."""
+        """Write first what was not written yet; raises ``StoreError``."""
         self.write_waiting()
         with self._session() as connection:
             self._set_timeout(connection, self._busy_timeout_s)
@@ -236,7 +225,7 @@ class EpisodeIndex:
             self._connection.close()
 
     def _stamps(self) -> dict[Key, Stamp]:
-        """Return the stamps of all rows, in half the memory that ``select`` would take for 100,000 of them."""
+        """Takes half the memory that ``select`` would take for 100,000 rows."""
         self.write_waiting()
         batches: dict[str, str] = {}
         with self._session() as connection:
@@ -247,7 +236,6 @@ class EpisodeIndex:
     def _keep_archived(
         self, known: dict[Key, Stamp], rejected: dict[Key, tuple[Stamp, str]], archives: list[ArchiveFile]
     ) -> list[ArchiveFile]:
-        """Remove the keys of archived episodes from ``known`` and ``rejected``; return the archives to read."""
         stamps = {key: stamp for key, (stamp, _) in rejected.items()} | known
         # the newest last: of an episode in several archives, its row counts
         unread = sorted(keep_archived(self._store, archives, stamps), key=lambda each: each.path.name)
@@ -274,10 +262,7 @@ class EpisodeIndex:
     ) -> Iterator[EpisodeFile]:
         """Yield new and changed files; remove the keys of all existing files from ``known`` and ``rejected``.
 
-        Args:
-            known: stamps of the rows.
-            rejected: stamps of the damaged files, and their problems.
-            archives: receives the archives.
+        ``known`` has the stamps of the rows, ``rejected`` those of the damaged files and their problems.
         """
         for file in self._store.list_files(self.damaged, archives):
             key, stamp = (file.batch_id, file.episode_id), (file.size, file.mtime_ns)
@@ -288,7 +273,6 @@ class EpisodeIndex:
                 yield file
 
     def _add_files(self, files: list[EpisodeFile]) -> None:
-        """Load files and replace their rows."""
         rows: list[list[object]] = []
         imported: list[str] = []
         damaged: list[tuple[object, ...]] = []
@@ -315,7 +299,7 @@ class EpisodeIndex:
 
     @contextmanager
     def transaction(self, timeout_s: float | None = None) -> Iterator[sqlite3.Connection]:
-        """Run the block in a transaction; ``timeout_s``: seconds to wait for a lock, by default as ``open_index``."""
+        """By default, ``timeout_s`` (the seconds to wait for a lock) is as in ``open_index``."""
         timeout_s = self._busy_timeout_s if timeout_s is None else timeout_s
         with self._session() as connection:
             self._set_timeout(connection, timeout_s)
@@ -354,12 +338,11 @@ class EpisodeIndex:
         self.reconcile()
 
     def unusable(self, exc: Exception) -> StoreError:
-        """Return the error for an index that cannot be read or has impossible values."""
         return StoreError(f"{self._path} cannot be used: {exc}; {file_advice(exc, _ADVICE)}")
 
 
 def file_id(path: Path) -> FileId | None:
-    """Return the identity of a database file; None if there is none."""
+    """Return None if there is no file."""
     try:
         status = path.stat()
     except OSError:

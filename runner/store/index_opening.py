@@ -24,11 +24,8 @@ def open_index(
     A missing or corrupt index is rebuilt; one of another version since 5 keeps its events and marks.
 
     Args:
-        store: the episode files.
         is_owner: whether no node of another process uses the state directory; only then, the outbox of an earlier
             version is taken over, because a node of that version may be using it.
-        reconcile: whether to synchronize it now; otherwise the caller does.
-        busy_timeout_s: seconds to wait for another process that has locked the database.
 
     Raises:
         StoreError: the files or the database cannot be read or written.
@@ -47,11 +44,7 @@ def open_index(
 
 
 def open_index_to_read(store: EpisodeStore) -> EpisodeIndex:
-    """Open the index of a store that is only read; where its file cannot be written, build the index in memory.
-
-    Raises:
-        StoreError: the episode files cannot be read.
-    """
+    """Open the index of a store that is only read; where its file cannot be written, build the index in memory."""
     try:
         return open_index(store)
     except StoreError as exc:

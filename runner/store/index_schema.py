@@ -31,10 +31,6 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         model_s: total seconds of all model answers; None if no model answered.
         error_type: ``error.type`` of the error that ended the episode.
         agentgym_score: see ``AgentGymScore``, whose success follows from it.
-        models: the models that answered, see ``join_models``.
-        fallback: model endpoints that answered in place of a failed one, joined by commas.
-        shape: the shape of requests that its steps were played under, see ``join_shapes``.
-        limits: the limits that differ from the usual ones, see ``Limits.label``.
         unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
         energy_j: energy of the GPUs in joules; None if it was not measured.
         energy_shared: whether energy and GPU seconds are shares by time, which are estimates.
@@ -47,7 +43,6 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         flags: names of the flags, joined by commas; None if its steps are damaged.
         failure: ``Failure.line`` of a failed episode; None for others.
         failed_step: index of the step that failed; None without one.
-        currency: currency of ``cost``; None if no price was known.
     """
 
     episode_id: str
@@ -102,7 +97,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def agentgym(self) -> AgentGymScore | None:
-        """AgentGym's score and success; None if the reward is unknown."""
+        """Return None if the reward is unknown."""
         score = self.agentgym_score
         return None if score is None else AgentGymScore(score, score == best_agentgym_score(self.env))
 
@@ -196,7 +191,7 @@ SCHEMA = SqliteSchema(
 
 
 def episode_row(record: EpisodeRecord, content: EpisodeRecord | None = None) -> EpisodeRow:
-    """Return the index row of an episode; ``content``: see ``EpisodeIndex.insert``."""
+    """See ``EpisodeIndex.insert`` for ``content``."""
     return EpisodeRow(
         **(shared_fields(record, EpisodeRow) | {"models": join_models(record.model, record.models)}),
         agentgym_score=None if record.agentgym is None else record.agentgym.score,
@@ -215,14 +210,12 @@ def episode_row(record: EpisodeRecord, content: EpisodeRecord | None = None) -> 
 
 
 def time_values(steps: Iterable[TimedStep]) -> dict[str, Any]:
-    """Return the values of ``TIME_COLUMNS`` and ``times_about`` for the steps of an episode."""
     shares = time_shares(steps)
     seconds = {column: finite(shares.seconds[cause]) for cause, column in TIME_COLUMNS.items()} if shares.n else {}
     return {**seconds, "times_about": shares.about}
 
 
 def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:
-    """Return the column values of the table ``episodes``, converted to types of SQLite."""
     return [*map(_to_sqlite, msgspec.structs.astuple(row)), file.size, file.mtime_ns]
 
 
@@ -234,7 +227,7 @@ _SHARED_COLUMNS = (
 
 
 def from_columns(values: tuple[object, ...]) -> EpisodeRow:
-    """Return the row for values selected with ``COLUMNS``; raises ``msgspec.ValidationError`` for invalid values."""
+    """Raises ``msgspec.ValidationError`` for invalid values."""
     named = dict(zip(EpisodeRow.__struct_fields__, values, strict=True))
     for name in _SHARED_COLUMNS:
         if isinstance(text := named[name], str):

@@ -67,11 +67,7 @@ class JournalWriter:
     """
 
     def __init__(self, path: Path, header: EpisodeHeader) -> None:
-        """Create the journal and write its header.
-
-        Raises:
-            OSError: the journal cannot be written.
-        """
+        """Raises ``OSError`` if the journal cannot be written."""
         self.path = path
         make_folder(path.parent)
         # The journal gets its name after it is locked and has its header, so no process sees it incomplete.
@@ -89,16 +85,14 @@ class JournalWriter:
         self._descriptor: int | None = descriptor
 
     def append(self, line: bytes) -> None:
-        """Append a line; do nothing after ``close``.
+        """Do nothing after ``close``.
 
-        Raises:
-            OSError: the line cannot be written. Append nothing more: lines after a partial line are unreadable.
+        After an ``OSError``, append nothing more: lines after a partial line are unreadable.
         """
         if self._descriptor is not None:
             write_all(self._descriptor, line + b"\n")
 
     def close(self) -> None:
-        """Close the file and release its lock; the journal is kept."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -112,12 +106,8 @@ _EXTRAS = msgspec.json.Decoder(JournalExtras)
 def read_journal(path: Path, *, was_moved: bool = False) -> Journal:
     """Read a journal up to its first damaged line; a last line without a newline is incomplete and ignored.
 
-    Args:
-        path: the journal.
-        was_moved: whether its path need not contain the ids of the episode.
-
-    Raises:
-        StoreError: the file or its header is unreadable.
+    If ``was_moved``, its path need not contain the ids of the episode. Raises ``StoreError`` if the file or its header
+    is unreadable.
     """
     first, *lines = read_file(path).split(b"\n")
     if not lines:
@@ -144,14 +134,8 @@ def unfinished_record(
 ) -> EpisodeRecord:
     """Return the record of an episode that stopped without a normal end.
 
-    Args:
-        journal: the readable part of its journal.
-        outcome: outcome of the episode.
-        ended_at: end of the episode.
-        error: the error that ended the episode.
-        traces: all spans and flows of the episode; by default those of the journal.
-        duration_s: duration in seconds. By default it is computed from the spans and steps, because the wall clock may
-            jump.
+    ``traces`` has all spans and flows; by default those of the journal. ``duration_s`` is by default computed from the
+    spans and steps, because the wall clock may jump.
     """
     traces = traces or journal.traces
     ended_at = max(ended_at, journal.header.started_at)

@@ -63,11 +63,7 @@ class InvalidNote(StoreError):
 
 
 def checked_tag(text: str) -> str:
-    """Return a tag in its stored form: composed characters, without spaces around it.
-
-    Raises:
-        InvalidNote: it is empty, longer than ``MAX_TAG_CHARS``, or has a space, a comma or an invisible character.
-    """
+    """Return a tag in its stored form: composed characters, without spaces around it; raises ``InvalidNote``."""
     tag = unicodedata.normalize("NFC", text[: 4 * MAX_TAG_CHARS].strip())
     if not 0 < len(tag) <= MAX_TAG_CHARS:
         raise InvalidNote(f"a tag has 1 to {MAX_TAG_CHARS} characters")
@@ -90,7 +86,6 @@ class Notes:
     """
 
     def __init__(self, data_dir: Path, clock: Clock | None = None) -> None:
-        """Open nothing yet."""
         self.path = data_dir / FILE_NAME
         self._clock = clock or Clock()
         self._lock = threading.Lock()
@@ -98,9 +93,8 @@ class Notes:
     def change(self, episode_id: str, change: NoteChange) -> list[Note]:
         """Apply a change durably; return all tags and notes of the episode, the oldest first.
 
-        Raises:
-            InvalidNote: the change is invalid, or the episode would have more than ``MAX_PER_EPISODE``.
-            StoreError: the file cannot be used.
+        Raises ``InvalidNote`` also if the episode would have more than ``MAX_PER_EPISODE``, and ``StoreError`` if the
+        file cannot be used.
         """
         rows = self._rows(episode_id, change)
         removed = [(episode_id, change.step, checked_tag(tag)) for tag in change.remove]
@@ -118,7 +112,6 @@ class Notes:
         return found
 
     def _rows(self, episode_id: str, change: NoteChange) -> list[tuple[object, ...]]:
-        """Return the rows to add."""
         if not is_ulid(episode_id) or not is_ulid(change.note_id or episode_id):
             raise InvalidNote("the ids of episodes and notes are ULIDs of 26 characters")
         if change.step is not None and not 0 <= change.step < MAX_STEP:
@@ -152,9 +145,7 @@ class Notes:
     def find(self, kind: Kind, pattern: str) -> set[str]:
         """Return the ids of the episodes with a matching tag or note; raises ``StoreError``.
 
-        Args:
-            kind: which of them to search.
-            pattern: a tag with the wildcards of SQLite's ``GLOB``, or the words of a note; ASCII case is ignored.
+        ``pattern`` is a tag with the wildcards of SQLite's ``GLOB``, or a part of a note; ASCII case is ignored.
         """
         if not self.path.exists():
             return set()

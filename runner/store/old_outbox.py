@@ -53,9 +53,7 @@ def take_over(path: Path, connection: sqlite3.Connection) -> None:
     """Move the events and marks of an old outbox into an open index, then remove the old files.
 
     The caller holds a lock. What the index already knows stays as it is, so that an interrupted move can be repeated.
-
-    Raises:
-        StoreError: the old outbox cannot be read now, or the index cannot be written.
+    Raises ``StoreError`` if the old outbox cannot be read now, or the index cannot be written.
     """
     if not os.path.lexists(path):
         return
@@ -68,11 +66,7 @@ def take_over(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def add_deleted_index(deleted: sqlite3.Connection, connection: sqlite3.Connection) -> None:
-    """Add the rows of an index whose file was deleted while it was open to an index that has replaced it.
-
-    Raises:
-        sqlite3.Error: one of them cannot be read or written.
-    """
+    """Add the rows of an index whose file was deleted while it was open to an index that has replaced it."""
     connection.execute("ATTACH '' AS old")  # a temporary database, which may be larger than the memory
     try:
         for table in ("events", "marks", "sinks", "streams", "episodes", "damaged"):
@@ -86,7 +80,7 @@ def add_deleted_index(deleted: sqlite3.Connection, connection: sqlite3.Connectio
 
 
 def _is_moved(path: Path, connection: sqlite3.Connection) -> bool:
-    """Move the rows; return whether the old file is not needed any more."""
+    """Return whether the old file is not needed any more."""
     try:
         return _move(path, connection)
     except DATABASE_ERRORS as exc:
@@ -97,7 +91,7 @@ def _is_moved(path: Path, connection: sqlite3.Connection) -> bool:
 
 
 def _move(path: Path, connection: sqlite3.Connection) -> bool:
-    """Move the rows; return whether they are on the disk, so that a power loss cannot undo it."""
+    """Return whether the rows are on the disk, so that a power loss cannot undo the move."""
     connection.execute("ATTACH ? AS old", (str(path),))
     try:
         connection.executescript(_MOVE)

@@ -17,12 +17,9 @@ PASSAGE_KINDS: Final[tuple[PassageKind, ...]] = get_args(PassageKind)
 
 
 class Passage(msgspec.Struct, frozen=True):
-    """All texts of one kind in one step.
+    """All texts of one kind in one step, separated by line feeds; untrusted.
 
-    Attributes:
-        step: index of the step; None: the observation of the reset.
-        kind: what it is.
-        text: the texts, separated by line feeds; untrusted.
+    ``step`` is None for the observation of the reset.
     """
 
     step: int | None
@@ -33,9 +30,7 @@ class Passage(msgspec.Struct, frozen=True):
 class TextPattern(msgspec.Struct, frozen=True):
     """Words that follow one another in a passage; case, punctuation and white space between them are ignored.
 
-    Attributes:
-        text: the words.
-        is_prefix: whether the last word may go on.
+    With ``is_prefix``, the last word may go on.
     """
 
     text: str
@@ -48,7 +43,7 @@ class TextPattern(msgspec.Struct, frozen=True):
         return f'"{words}"{" *" if self.is_prefix else ""}'
 
     def compiled(self) -> re.Pattern[str] | None:
-        """Return a regular expression for the words; None if there are none."""
+        """Return None if there are no words."""
         words = [re.escape(word) for word in _WORD.findall(self.text)]
         if not words:
             return None
@@ -86,11 +81,7 @@ _DECODER = msgspec.json.Decoder(_Spoken)
 
 
 def read_passages(data: bytes) -> list[Passage]:
-    """Return the passages of an episode file in their order.
-
-    Raises:
-        StoreError: the content is not an episode.
-    """
+    """Return the passages of an episode file in their order; raises ``StoreError`` if it is no episode."""
     try:
         spoken = _DECODER.decode(data)
     except (ValueError, RecursionError) as exc:
@@ -139,7 +130,6 @@ def _contents(messages: list[Any], seen: set[str]) -> list[str]:
 
 
 def _text(content: object) -> str:
-    """Return the text of a message's content, which may consist of parts."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

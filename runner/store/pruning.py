@@ -40,10 +40,7 @@ _DELETE = "DELETE FROM episodes WHERE batch_id = ? AND episode_id = ?"
 class Pruned(NamedTuple):
     """What the pruning of a batch has done.
 
-    Attributes:
-        n_episodes: number of archived or deleted episodes.
-        n_freed: bytes of their files and the trace, less those of new archives.
-        archives: the new archives.
+    ``n_freed`` are the bytes of the files and the trace, less those of the new ``archives``.
     """
 
     n_episodes: int = 0
@@ -58,9 +55,7 @@ class BatchInUse(StoreError):
 def archive_episodes(store: EpisodeStore, index: EpisodeIndex, batch_id: str, episode_ids: Collection[str]) -> Pruned:
     """Move episode files into archives, and with the last ones the trace of the batch.
 
-    Raises:
-        BatchInUse: a process plays the batch.
-        StoreError: a file cannot be read, written or deleted; no episode is lost.
+    Raises ``BatchInUse``, or ``StoreError`` if a file cannot be read, written or deleted; no episode is lost.
     """
     with _locked(store, batch_id):
         sources = [Source(episode_member(batch_id, each), store.path(batch_id, each)) for each in sorted(episode_ids)]
@@ -86,11 +81,8 @@ def archive_episodes(store: EpisodeStore, index: EpisodeIndex, batch_id: str, ep
 def unpack_archive(store: EpisodeStore, batch_id: str, archive: Path) -> int:
     """Write the files of an archive of a batch back and remove the archive; return the number of episodes.
 
-    The index has the files after its next ``reconcile``.
-
-    Raises:
-        BatchInUse: a process plays the batch.
-        StoreError: the archive cannot be read or removed, or a file cannot be written; no episode is lost.
+    The index has the files after its next ``reconcile``. Raises ``BatchInUse``, or ``StoreError`` if the archive cannot
+    be read or removed, or a file cannot be written; no episode is lost.
     """
     n_episodes = 0
     with _locked(store, batch_id):
@@ -118,16 +110,8 @@ def delete_episodes(
 ) -> Pruned:
     """Delete episode files, and with the last ones the trace of the batch; delete archives without other episodes.
 
-    Args:
-        store: the episode files.
-        index: their index.
-        batch_id: the batch.
-        episode_ids: its episodes to delete.
-        remove: removes files and returns their size in bytes; None: they are deleted for good.
-
-    Raises:
-        BatchInUse: a process plays the batch.
-        StoreError: a file cannot be read or deleted.
+    ``remove`` removes files and returns their size in bytes; None: they are deleted for good. Raises ``BatchInUse``, or
+    ``StoreError`` if a file cannot be read or deleted.
     """
     with _locked(store, batch_id):
         archives, archived = _deletable_archives(store, batch_id, episode_ids)
@@ -153,7 +137,6 @@ def _locked(store: EpisodeStore, batch_id: str) -> Iterator[None]:
 
 
 def _token_sources(store: EpisodeStore, batch_id: str, episode_ids: Collection[str]) -> list[Source]:
-    """Return the token files of episodes that have one."""
     paths = {each: store.tokens_path(batch_id, each) for each in sorted(episode_ids)}
     return [Source(tokens_member(batch_id, each), path) for each, path in paths.items() if _n_bytes(path)]
 
@@ -198,7 +181,6 @@ def _deletable_archives(
 
 
 def _parts(sources: Sequence[Source]) -> Iterator[list[Source]]:
-    """Divide the files among archives of a bounded size and number of members."""
     part: list[Source] = []
     n_bytes = 0
     for source in sources:
@@ -228,7 +210,6 @@ def _unlink(paths: Sequence[Path]) -> int:
 
 
 def _n_bytes(path: Path) -> int:
-    """Return the size of a regular file; 0 if there is none."""
     try:
         status = path.stat(follow_symlinks=False)
     except OSError:

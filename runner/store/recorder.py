@@ -31,12 +31,10 @@ LOCK_TIMEOUT_S = 2.0
 class Meter(Protocol):
     """Measures what the GPUs do for each episode."""
 
-    def start(self, episode_id: str) -> None:
-        """Begin to measure an episode."""
-        ...
+    def start(self, episode_id: str) -> None: ...
 
     def stop(self, episode_id: str) -> GpuUse:
-        """End the measurement of an episode, and return its result; empty for an unknown one."""
+        """The result is empty for an unknown episode."""
         ...
 
 
@@ -48,16 +46,13 @@ class EpisodeRecorder:
     held while files are written.
 
     Args:
-        store: store of the episode file.
         index: index of the episode; errors are only logged, because the next start adds the missing row.
-        clock: clock for the end and the duration of an abandoned episode.
         lock_timeout_s: seconds that ``abandon`` waits for a file write in progress.
         meter: measures the GPU energy of the episode; None: it is unknown.
 
     Attributes:
         record: the ended episode, without texts, schemas and traces unless it was abandoned; None before its end.
         content: the ended episode as its file has it; parts of it may be encoded. Only for ``EpisodeStore.save``.
-        log: the parts recorded so far.
         traces: returns all spans so far, on any thread; None if only the parts have them.
     """
 
@@ -70,7 +65,6 @@ class EpisodeRecorder:
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         meter: Meter | None = None,
     ) -> None:
-        """Create the recorder; the start of the episode creates the journal."""
         self.record: EpisodeRecord | None = None
         self.content: EpisodeRecord | None = None
         self.traces: Callable[[], TraceDelta] | None = None
@@ -90,19 +84,17 @@ class EpisodeRecorder:
 
     @property
     def is_started(self) -> bool:
-        """Whether the episode has started, so that it can be stored."""
         return self._header is not None
 
     @property
     def is_stored(self) -> bool:
-        """Whether the episode has ended and its file exists."""
         record = self.record
         if not self._is_stored and record is not None:
             self._is_stored = self._store.path(record.batch_id, record.episode_id).exists()
         return self._is_stored
 
     def on_event(self, event: EpisodeEvent) -> None:
-        """Record the start; the other events are in the parts."""
+        """Record the start, which creates the journal; the other events are in the parts."""
         if isinstance(event, EpisodeStarted) and not self._finished:
             self._start(event.header)
 
@@ -117,8 +109,7 @@ class EpisodeRecorder:
     def on_end(self, end: EncodedEnd) -> None:
         """Store the ended episode; ignored after it was abandoned.
 
-        Raises:
-            StoreError: the episode file cannot be written; its journal is kept, and ``record`` is set.
+        Raises ``StoreError`` if the episode file cannot be written; its journal is kept, and ``record`` is set.
         """
         with self._lock:
             if self._finished:
@@ -141,15 +132,8 @@ class EpisodeRecorder:
     def abandon(self, outcome: Outcome, error: ErrorInfo | None = None) -> EpisodeRecord:
         """End an episode whose thread hangs: store the parts that have been recorded as the episode.
 
-        If the episode has already ended, its record is returned unchanged.
-
-        Args:
-            outcome: outcome of the abandoned episode.
-            error: the error to store with it.
-
-        Raises:
-            StoreError: the episode never started, or cannot be written; its journal is kept, and ``record`` is set if
-                it started.
+        If the episode has already ended, its record is returned unchanged. Raises ``StoreError`` if it never started,
+        or cannot be written; its journal is kept, and ``record`` is set if it started.
         """
         if self._header is None:
             self._finished = True
@@ -176,11 +160,7 @@ class EpisodeRecorder:
             self._lock.release()
 
     def store_again(self) -> None:
-        """Write the file of an ended episode once more, after ``on_end`` or ``abandon`` could not write it.
-
-        Raises:
-            StoreError: the file cannot be written; its journal is kept.
-        """
+        """Try again after ``on_end`` or ``abandon`` could not write the file; raises like them."""
         if self.record is not None and self.content is not None:
             self._save(self.content)
             self._add_to_index(self.record)

@@ -90,17 +90,12 @@ STAMPS: Final = "SELECT episode_id, batch_id, size, mtime_ns FROM episodes ORDER
 
 
 class TextIndex:
-    """A full-text index, for several threads and processes.
+    """A full-text index, for several threads and processes; its first use opens the file.
 
     A row of ``passages`` is a passage: its number consists of those of episode, step and kind. Rows of episodes that
     are gone stay until they are more than the others, as FTS5 cannot delete rows without their text.
 
-    Attributes:
-        path: the file.
-
-    Args:
-        path: the file, which is opened by the first use.
-        read: returns the content of an episode file for the ids of batch and episode; may raise ``StoreError``.
+    ``read`` returns the content of an episode file for the ids of batch and episode; may raise ``StoreError``.
     """
 
     def __init__(self, path: Path, read: Callable[[str, str], bytes]) -> None:
@@ -111,11 +106,10 @@ class TextIndex:
 
     @classmethod
     def of(cls, store: EpisodeStore) -> TextIndex:
-        """Return the index that lies beside the episodes of a store."""
         return cls(store.data_dir / FILE_NAME, lambda batch_id, id: store.read(store.path(batch_id, id)))
 
     def close(self) -> None:
-        """Close the file; the next use opens it again."""
+        """The next use opens the file again."""
         with self._lock:
             self._close()
 
@@ -130,7 +124,6 @@ class TextIndex:
         """Add the files that this index lacks, and mark what is gone; return the number of files it still lacks.
 
         Args:
-            wanted: the files.
             at_most: add nothing if more than this number of files are lacking.
             is_all: whether all other files are gone.
             go_on: called after each transaction with the seconds it took; may wait; returns whether to continue.
@@ -187,12 +180,7 @@ class TextIndex:
             return [episode_id for (episode_id,) in connection.execute(_FIND, (_expression(patterns),))]
 
     def count(self, patterns: Iterable[TextPattern], within: Container[str]) -> int:
-        """Return the number of passages with one of the patterns in some episodes; raises ``StoreError``.
-
-        Args:
-            patterns: the patterns.
-            within: ids of the episodes.
-        """
+        """Return the number of passages with one of the patterns in the episodes ``within``; raises ``StoreError``."""
         with self._session() as connection:
             counts = connection.execute(_COUNT, (_expression(patterns),))
             return sum(n for episode_id, n in counts if episode_id in within)
@@ -307,10 +295,8 @@ def _read(path: Path, query: str) -> list[Any]:
 def find_texts(data_dir: Path, pattern: TextPattern) -> list[str]:
     """Return the ids of the episodes of a state directory with a pattern, after what is missing was added.
 
-    Where the index cannot be written, as in a read-only folder, every episode file is read instead.
-
-    Raises:
-        StoreError: the episodes cannot be read.
+    Where the index cannot be written, as in a read-only folder, every episode file is read instead. Raises
+    ``StoreError`` if the episodes cannot be read.
     """
     from runner.store import EpisodeStore, open_index_to_read
 

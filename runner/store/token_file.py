@@ -39,13 +39,11 @@ class TokenFileWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        """Create nothing before the first record."""
         self._path = path
         self._descriptor: int | None = None
         self._failed = False
 
     def append(self, record: bytes) -> None:
-        """Append a record."""
         if self._failed:
             return
         try:
@@ -73,14 +71,12 @@ class TokenFileWriter:
         self.close()
 
     def discard(self) -> None:
-        """Remove the file of an episode that starts again."""
         if self._descriptor is not None or self._failed:
             with contextlib.suppress(OSError):
                 self._path.unlink()
         self.close()
 
     def close(self) -> None:
-        """Close the file; it is kept."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -89,10 +85,8 @@ class TokenFileWriter:
 class TokenizedEpisode(EpisodeRecord, kw_only=True):
     """An episode with the token ids of its calls, for exports.
 
-    Attributes:
-        sequences: the sequences of each step; none for a step without token ids.
-        unfinished: sequences of calls whose step did not end.
-        lost: why token ids that the episode refers to cannot be read; empty if all can.
+    ``sequences`` has a list for each step, empty without token ids, and ``unfinished`` those of calls whose step did
+    not end. ``lost`` is why token ids that the episode refers to cannot be read; empty if all can.
     """
 
     sequences: list[list[TokenSequence]]
@@ -121,22 +115,19 @@ def split_tokens(episode: TokenizedEpisode) -> tuple[EpisodeRecord, bytes]:
 
 
 def without_tokens(episode: EpisodeRecord) -> EpisodeRecord:
-    """Return an episode as its file has it, without token ids."""
     if not isinstance(episode, TokenizedEpisode):
         return episode
     return EpisodeRecord(**shared_fields(episode, EpisodeRecord))
 
 
 def encode_token_file(records: Iterable[bytes]) -> bytes:
-    """Return the content of a token file."""
     return HEADER + b"".join(map(_framed, records))
 
 
 def decode_token_file(data: bytes) -> list[list[TokenSequence]]:
     """Return the records of a token file; an incomplete last one is dropped, as after a crash.
 
-    Raises:
-        ValueError: the data is no token file, or a record is damaged.
+    Raises ``ValueError`` if the data is no token file, or a record is damaged.
     """
     if not data.startswith(HEADER):
         raise ValueError("it is no token file of this version")
@@ -152,12 +143,7 @@ def decode_token_file(data: bytes) -> list[list[TokenSequence]]:
 
 
 def with_sequences(record: EpisodeRecord, data: bytes | StoreError) -> TokenizedEpisode:
-    """Return an episode with its token ids.
-
-    Args:
-        record: the episode.
-        data: content of its token file, or why it cannot be read.
-    """
+    """``data`` is the content of the token file of the episode, or why it cannot be read."""
     records: Sequence[list[TokenSequence]] = ()
     lost = ""
     try:

@@ -24,11 +24,7 @@ MAX_TRIES: Final = 5
 
 
 class Trash:
-    """The deleted files of this process.
-
-    Args:
-        data_dir: the state directory; nothing is created before the first deletion.
-    """
+    """The deleted files of this process; nothing is created before the first deletion."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -60,8 +56,7 @@ class Trash:
     def move(self, deletion: Path, paths: Sequence[Path]) -> int:
         """Move files of the state directory into the folder of a deletion; return their size in bytes.
 
-        Raises:
-            StoreError: a file cannot be moved; those before it were.
+        After a ``StoreError``, the files before the one that failed stay moved.
         """
         n_bytes = 0
         folders: set[Path] = set()
@@ -83,8 +78,7 @@ class Trash:
     def restore(self, deletion: Path) -> list[Path]:
         """Move the files of a deletion back; return those that stay, because there is another file in their place.
 
-        Raises:
-            StoreError: a file cannot be moved; another call moves the others.
+        After a ``StoreError``, another call moves the others.
         """
         left: list[Path] = []
         folders: set[Path] = set()

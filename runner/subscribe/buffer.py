@@ -42,7 +42,7 @@ class RawMessage(msgspec.Struct, gc=False):
 
     @property
     def size(self) -> int:
-        """Return the approximate memory size in bytes."""
+        """Approximate memory size in bytes."""
         headers = sum(len(name) + len(value) for name, value in self.headers.items()) if self.headers else 0
         return len(self.payload) + headers + 200
 
@@ -77,7 +77,7 @@ class DedupBuffer:
         max_bytes: int = 64 << 20,
         max_ids: int = MAX_IDS_REMEMBERED,
     ) -> None:
-        """Create an empty buffer for ``capacity`` messages of ``max_bytes`` in total; remember ``max_ids`` ids."""
+        """The buffer holds ``capacity`` messages of ``max_bytes`` in total and remembers ``max_ids`` ids."""
         self._names = names
         self._capacity = capacity
         self._max_bytes = max_bytes
@@ -95,11 +95,9 @@ class DedupBuffer:
 
     @property
     def n_waiting(self) -> int:
-        """Return the number of unread messages."""
         return sum(isinstance(item, RawMessage) for item in self._items)
 
     def notify(self, notice: Notice, stream: str | None = None) -> None:
-        """Add a notice about the subscription, or about a stream."""
         self._report_skipped()
         self._append(notice)
 
@@ -108,10 +106,10 @@ class DedupBuffer:
         self._stream_ends[stream] = last
 
     def update_pending(self, stream: str, pending: int) -> None:
-        """Set the number of messages that a stream has left; only ``TimeOrderedBuffer`` uses it."""
+        """Only ``TimeOrderedBuffer`` uses the number of messages that a stream has left."""
 
     def remove_stream(self, stream: str) -> None:
-        """Unregister a stream that is no longer read; has an effect only in ``TimeOrderedBuffer``."""
+        """Has an effect only in ``TimeOrderedBuffer``."""
 
     def put(self, message: RawMessage) -> None:
         """Add a message of a stream, even beyond the limits, unless a core subscription delivered it before."""
@@ -141,26 +139,26 @@ class DedupBuffer:
             await self._emptied.wait()
 
     def end(self) -> None:
-        """Mark the end: no more messages will be added."""
+        """No more messages will be added."""
         self._ended = True
         self._filled.set()
 
     async def next_item(self) -> SubscriptionItem | None:
-        """Wait for the next new message or notice; None at the end."""
+        """Return None at the end."""
         while await self.wait_filled():
             if (item := self.next_ready()) is not None:
                 return item
         return None
 
     def next_ready(self) -> SubscriptionItem | None:
-        """Return the next new message or notice without waiting, None when there is none."""
+        """Return None when there is no new message or notice."""
         while (item := self.pop()) is not None:
             if (decoded := self.decode(item) if isinstance(item, RawMessage) else item) is not None:
                 return decoded
         return None
 
     async def wait_filled(self) -> bool:
-        """Wait until ``pop`` has an item; False at the end."""
+        """Return False at the end."""
         while True:
             if not self._items:
                 self._report_skipped()
@@ -181,7 +179,7 @@ class DedupBuffer:
         return item
 
     def decode(self, message: RawMessage) -> BusMessage | None:
-        """Decode a message; None when its event id was decoded before."""
+        """Return None when the event id of the message was decoded before."""
         source, event_id = message.headers.get("ce-source", ""), message_id(message.headers)
         if source and event_id and self._is_known(source, event_id):  # a known duplicate needs no decoding
             return None

@@ -22,10 +22,7 @@ _INTERNAL: Final = ("$", "_INBOX.")
 
 
 class CoreListener:
-    """Core subscriptions that put messages into a buffer."""
-
     def __init__(self, connection: NatsConnection, buffer: DedupBuffer) -> None:
-        """Create the listener without subscriptions."""
         self.patterns: list[str] = []
         self._connection = connection
         self._buffer = buffer
@@ -54,7 +51,6 @@ class CoreListener:
             await client.flush(FLUSH_TIMEOUT_S)
 
     async def close(self) -> None:
-        """Unsubscribe from all patterns."""
         with contextlib.suppress(*BUS_ERRORS):
             if not self._connection.connected:
                 return

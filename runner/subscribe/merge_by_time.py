@@ -42,7 +42,7 @@ class _Lane(msgspec.Struct, eq=False):
 
     @property
     def head(self) -> tuple[datetime, int, _Lane]:
-        """Return the sort key of the first item; a notice sorts first, directly after the message before it."""
+        """A notice sorts first, directly after the message before it."""
         first = self.items[0]
         return (_FIRST if isinstance(first, Notice) else first.time or _LAST, self.number, self)
 
@@ -71,7 +71,6 @@ class TimeOrderedBuffer(DedupBuffer):
 
     @property
     def n_waiting(self) -> int:
-        """Return the number of unread messages."""
         lanes = sum(isinstance(item, RawMessage) for lane in self._lanes.values() for item in lane.items)
         return super().n_waiting + lanes
 
@@ -84,7 +83,6 @@ class TimeOrderedBuffer(DedupBuffer):
         self.update_pending(stream, 1)
 
     def update_pending(self, stream: str, pending: int) -> None:
-        """Set the number of messages that a stream has left."""
         if (lane := self._lanes.get(stream)) is None:
             return
         lane.has_more = pending > 0
@@ -96,7 +94,6 @@ class TimeOrderedBuffer(DedupBuffer):
             self._awaited.setdefault(stream, time.monotonic() + self._hold_s)
 
     def remove_stream(self, stream: str) -> None:
-        """Unregister a stream that is no longer read."""
         self.update_pending(stream, 0)
         if (lane := self._lanes.get(stream)) is not None:
             lane.is_removed = True
@@ -110,7 +107,6 @@ class TimeOrderedBuffer(DedupBuffer):
             super().notify(notice)
 
     def put(self, message: RawMessage) -> None:
-        """Add a message of a stream."""
         lane = None if message.stream is None else self._lanes.get(message.stream)
         if lane is None:
             super().put(message)
@@ -206,7 +202,6 @@ class TimeOrderedBuffer(DedupBuffer):
         return first is not None and first <= after
 
     def _expire_waits(self) -> None:
-        """Stop waiting for the streams whose deadline has passed."""
         while self._awaited:
             stream, until = next(iter(self._awaited.items()))
             if until > time.monotonic():

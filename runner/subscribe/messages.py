@@ -24,12 +24,9 @@ class BusMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Decoded message; all its texts are untrusted.
 
     Attributes:
-        subject: subject of the message.
         stream: stream that keeps the message; without a stream, it is None, like ``sequence`` and ``time``.
         sequence: position in the stream, which defines the order of events.
         time: when the stream stored the message, by the server's clock.
-        headers: all headers, including those of CloudEvents.
-        decoded: decoded payload.
     """
 
     subject: str

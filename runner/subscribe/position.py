@@ -29,7 +29,7 @@ class Position(msgspec.Struct):
 
     @classmethod
     def initial(cls, since: Since, info: StreamInfo, subscribed_at: datetime) -> Position:
-        """Return the position at which a subscription that started at ``subscribed_at`` reads a new stream."""
+        """The subscription started at ``subscribed_at``."""
         match since:
             case "now":
                 return cls(info.created, info.state.last_seq)
@@ -51,11 +51,7 @@ class Position(msgspec.Struct):
 
 
 async def n_left(js: JetStreamContext, positions: Mapping[str, Position]) -> int:
-    """Return the total number of messages after ``positions`` (keys: stream names); a deleted stream counts as 0.
-
-    Raises:
-        nats.errors.Error, OSError: there is no valid answer.
-    """
+    """Return the total number of messages after ``positions`` (keys: stream names); a deleted stream counts as 0."""
     infos = {name: info for name in list(positions) if (info := await _existing_stream(js, name)) is not None}
     return sum(positions[name].n_left(info) for name, info in infos.items())
 

@@ -71,7 +71,6 @@ class PullConsumer:
         self._last_message_at = 0.0
 
     async def __aenter__(self) -> Self:
-        """Subscribe to the inbox of the consumer."""
         self._subscription = await self._client.subscribe(f"{self._inbox}.*", cb=self._on_message)
         return self
 
@@ -170,7 +169,6 @@ class PullConsumer:
         self._buffer.notify(removed_unread_notice(self._stream, gap.after - gap.before - 1), self._stream)
 
     def _handle_status(self, headers: dict[str, str]) -> None:
-        """Handle a status message of the server about the fetch request."""
         status, description = headers.get("Status", ""), headers.get("Description", "").lower()
         if status == "100":
             if headers.get("Nats-Last-Consumer", str(self._delivered)) != str(self._delivered):
@@ -187,6 +185,5 @@ class PullConsumer:
 
 
 def removed_unread_notice(stream: str, count: int, *, at_most: bool = False) -> Notice:
-    """Return the notice that a stream removed messages before they were read."""
     number = f"up to {count}" if at_most else f"{count}"
     return Notice(kind="gap", text=f"{number} messages left stream {stream} before they were read", count=count)

@@ -24,7 +24,6 @@ class StreamsUnavailable(RunnerError):
     published_error_type = "no_streams"
 
     def __init__(self, message: str, *, forbidden: bool = False) -> None:
-        """Create the error."""
         super().__init__(message)
         self.forbidden = forbidden
 
@@ -57,7 +56,6 @@ def is_readable(info: StreamInfo) -> bool:
 
 
 def work_queue_notice(stream: str) -> Notice:
-    """Return the notice about a stream that is not ``is_readable``."""
     text = f"stream {stream} is a work queue, and reading would empty it; showing only new messages"
     return Notice(kind="no_history", text=text)
 

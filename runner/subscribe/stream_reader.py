@@ -33,8 +33,6 @@ CONSUMER_IDLE_TIMEOUT_S: Final = 30.0
 
 
 class StreamReader:
-    """Reads the messages of some subjects from a stream into a buffer."""
-
     def __init__(
         self, connection: NatsConnection, info: StreamInfo, patterns: list[str], position: Position, buffer: DedupBuffer
     ) -> None:
@@ -75,7 +73,7 @@ class StreamReader:
         self._is_silent = is_silent
 
     async def _read(self) -> bool:
-        """Read with one consumer until it fails; returns whether it delivered messages."""
+        """Return whether the consumer delivered messages."""
         client, position = self._connection.client, self._position
         js = client.jetstream(timeout=API_TIMEOUT_S)
         info = await stream_info(js, self._stream)
@@ -117,7 +115,6 @@ class StreamReader:
         return config
 
     def _compare(self, info: StreamInfo) -> None:
-        """Report a recreated stream and lost or removed messages, and adjust the position."""
         position, state = self._position, info.state
         cursor, first = position.cursor, max(state.first_seq, 1)
         if position.created != info.created:

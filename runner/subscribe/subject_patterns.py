@@ -18,12 +18,10 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def covered_by_any(wide: Iterable[str], narrow: str) -> bool:
-    """Whether one of the patterns covers ``narrow``."""
     return any(covers(pattern, narrow) for pattern in wide)
 
 
 def intersection(left: str, right: str) -> str | None:
-    """Return the pattern of the subjects that both patterns match, None when there are none."""
     tokens, other_tokens = left.split("."), right.split(".")
     shared: list[str] = []
     while tokens and other_tokens:
@@ -47,5 +45,4 @@ def intersections(patterns: Iterable[str], subjects: Iterable[str]) -> list[str]
 
 
 def are_disjoint(patterns: list[str]) -> bool:
-    """Whether no subject matches two of the patterns."""
     return all(intersection(a, b) is None for number, a in enumerate(patterns) for b in patterns[:number])

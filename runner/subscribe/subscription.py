@@ -49,11 +49,7 @@ class Subscription:
 
     Args:
         connection: connection to the bus; it may be lost at times, and is not closed.
-        patterns: subjects with wildcards.
         since: start of the history in each stream.
-        names: subjects of the durable events.
-        capacity: maximum number of buffered messages.
-        max_bytes: maximum size of the buffered messages in bytes.
         in_time_order: merge several streams by time instead of by arrival.
         lookup_interval_s: seconds between two lookups of streams while a subject has none.
         soon_lookup_interval_s: seconds until the next lookup directly after a subject was found to have no stream.
@@ -72,7 +68,6 @@ class Subscription:
         lookup_interval_s: float = LOOKUP_INTERVAL_S,
         soon_lookup_interval_s: float = SOON_LOOKUP_INTERVAL_S,
     ) -> None:
-        """Create the subscription; ``__aenter__`` starts it."""
         self._connection = connection
         self._patterns = [p for p in dict.fromkeys(patterns) if not covered_by_any(set(patterns) - {p}, p)]
         self._since = since
@@ -94,7 +89,6 @@ class Subscription:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        """Start the subscription."""
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch_connection())]
         for task in self._tasks:
             task.add_done_callback(lambda _: self._buffer.end())
@@ -103,26 +97,19 @@ class Subscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the subscription."""
         await _cancel_all([*self._tasks, *(task for _, task in self._readers.values())])
         await self._listener.close()
 
     def __aiter__(self) -> Self:
-        """Return the subscription."""
         return self
 
     async def __anext__(self) -> SubscriptionItem:
-        """Wait for the next message or notice."""
         if (item := await self._buffer.next_item()) is not None:
             return item
         raise self._end_reason()
 
     async def next_batch(self, limit: int = 500) -> list[SubscriptionItem]:
-        """Wait for at least one item and return all available items, at most ``limit``.
-
-        Raises:
-            StopAsyncIteration: the subscription has ended.
-        """
+        """Wait for at least one item. Raises ``StopAsyncIteration`` when the subscription has ended."""
         items = [await anext(self)]
         while len(items) < limit and (item := self._buffer.next_ready()) is not None:
             items.append(item)
@@ -131,12 +118,7 @@ class Subscription:
     async def next_raw(self, limit: int = 500, *, max_bytes: float = math.inf) -> list[RawMessage | Notice]:
         """Return items like ``next_batch``, but undecoded and with duplicates.
 
-        Args:
-            limit: maximum number of items.
-            max_bytes: size in bytes after which no further item is added.
-
-        Raises:
-            StopAsyncIteration: the subscription has ended.
+        No further item is added after ``max_bytes``.
         """
         if not await self._buffer.wait_filled():
             raise self._end_reason()
@@ -147,7 +129,7 @@ class Subscription:
         return items
 
     def decode(self, message: RawMessage) -> BusMessage | None:
-        """Decode a message of ``next_raw``; None when its event id was decoded before."""
+        """Return None when the event id of a message of ``next_raw`` was decoded before."""
         return self._buffer.decode(message)
 
     async def count_waiting(self) -> int:
@@ -200,7 +182,7 @@ class Subscription:
                 self._notify_once(Notice(kind="permission", text=str(error)))
 
     async def _start_readers(self) -> str | None:
-        """Start readers for new streams; returns why streams are unavailable, None when they are available."""
+        """Return why streams are unavailable, None when they are available."""
         try:
             streams = await find_streams(self._connection, self._patterns)
         except StreamsUnavailable as exc:
@@ -229,7 +211,6 @@ class Subscription:
         return None
 
     async def _until_changed(self, generation: int) -> None:
-        """Wait until a reader ends, the connection changes, or the next lookup of streams is due."""
         interval_s = self._soon_lookup_interval_s if self._has_new_uncovered else self._lookup_interval_s
         changed = asyncio.create_task(self._connection.wait_changed())
         try:
@@ -271,7 +252,6 @@ class Subscription:
             self._buffer.notify(notice)
 
     async def _watch_connection(self) -> None:
-        """Report changes of the connection."""
         reported, n_connects = "connected", self._connection.n_connects
         while True:
             state = self._connection.state

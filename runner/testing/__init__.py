@@ -17,7 +17,6 @@ class CheckFailed(RunnerError):
     """Raised for a plug-in that breaks its contract; ``problems`` has one sentence per violation."""
 
     def __init__(self, kind: str, problems: Sequence[str]) -> None:
-        """Store the problems and list them in the message."""
         self.problems = tuple(problems)
         super().__init__("\n- ".join([f"The {kind} breaks its contract:", *self.problems]))
 
@@ -29,8 +28,6 @@ def check_env(factory: Callable[[], Environment], *, tasks: Sequence[int] = (0, 
 
     Args:
         factory: creates a new instance at each call.
-        tasks: the task indices to check.
-        max_steps: maximum number of steps per episode.
 
     Raises:
         CheckFailed: if there are violations; ``problems`` lists all of them.
@@ -58,8 +55,6 @@ def check_agent(
         environment: creates the environment of an episode; None: Maze.
         reply: returns the text of an answer, given the chat and the text of a good action, such as ``move left``. Pass
             it if the agent requests answers in another form than ``Thought: …`` and ``Action: …``.
-        tasks: the task indices to play.
-        max_steps: maximum number of steps per episode.
 
     Raises:
         CheckFailed: if there are violations; ``problems`` lists all of them.

@@ -56,7 +56,6 @@ def _is_ours(path: str) -> bool:
 
 
 def thought_and_action(chat: Chat, action: str) -> str:
-    """Return an answer in the form of ReAct."""
     return f"Thought: This brings me closer.\nAction: {action}"
 
 
@@ -85,16 +84,15 @@ class CheckedEpisode:
         self._loop = EpisodeLoop(self, {"task_index": task, "seed": 0}, context)
 
     async def play(self) -> Trajectory:
-        """Play the episode; afterwards ``problem`` describes the error that ended it, if any."""
+        """Afterwards ``problem`` describes the error that ended the episode, if any."""
         return await self._loop.run()
 
     def build_environment(self) -> Environment:
-        """Return a new environment."""
         self._environment = self._check.environment()
         return self._environment
 
     def build_agent(self) -> Agent:
-        """Return a new agent, with the arguments that a run passes."""
+        """The arguments are those that a run passes."""
         arguments = dict(zip(plugins.MODEL_ARGUMENTS, (self.model, AgentSettings(model=NAME)), strict=True))
         agent = self._check.factory(**(arguments if self._check.uses_model else {}))
         enter = optional_method(agent, SupportsEpisodeInfo.enter)
@@ -102,7 +100,6 @@ class CheckedEpisode:
         return agent
 
     async def _answer(self, chat: Chat, tools: list[ToolSchema]) -> Message:
-        """Return a good action of the environment: a tool call if there are tools, else a text."""
         await asyncio.sleep(0)
         environment = self._environment
         assert environment is not None
@@ -147,7 +144,7 @@ class AgentCheck(ContractCheck):
         self._last_action = Action()
 
     async def run(self, tasks: Sequence[int]) -> list[str]:
-        """Run all checks for the task indices ``tasks`` and return the distinct problems."""
+        """Return the distinct problems."""
         name = getattr(self.factory, "__name__", "agent")
         try:
             arguments = plugins.MODEL_ARGUMENTS if self.uses_model else ()
@@ -174,7 +171,6 @@ class AgentCheck(ContractCheck):
             logger.removeHandler(handler)
 
     def check_step(self, step: TimeStep, model: StandInModel) -> None:
-        """Check a step and what it has of the answers that it needed."""
         for chat in step.chats:
             problem = message_problem(chat)
             self._expect(not problem, f"a chat that act returns {problem}")
@@ -215,7 +211,6 @@ class AgentCheck(ContractCheck):
         return episode.model.requests, [step.action for step in trajectory.timesteps]
 
     async def _bad_answers(self, task: int) -> None:
-        """Answer with texts and calls that no environment understands."""
         latest: Message = {"role": "assistant", "content": None}
         texts = itertools.cycle(HOSTILE_TEXTS)
         calls = itertools.cycle(itertools.product((False, True), HOSTILE_ARGUMENTS))

@@ -53,18 +53,13 @@ HOSTILE_ARGUMENTS = ("", "{", "null", "[]", "{}", '{"\ud800": 1}', '{"x": NaN}',
 
 
 async def reset(environment: Environment, **reset_kwargs: Any) -> str:  # noqa: ANN401 - an environment's own arguments
-    """Reset an environment and return the text of the first observation."""
     return observation_text(
         check_chat(await maybe_await(environment.reset(**reset_kwargs)), "the observation of a reset")
     )
 
 
 async def timestep(environment: Environment, index: int, action: Action) -> TimeStep:
-    """Take a step and validate its result.
-
-    Raises:
-        EnvironmentFault: if the result breaks the contract.
-    """
+    """Raises ``EnvironmentFault`` if the result of the step breaks the contract."""
     result: StepResult = await maybe_await(environment.step(action))
     observation, reward, done = check_step(result)
     if not isinstance(result[2], bool):
@@ -83,10 +78,8 @@ async def timestep(environment: Environment, index: int, action: Action) -> Time
 def observation_text(chat: Chat) -> str:
     """Return the texts of an observation's messages as JSON.
 
-    The roles are left out, because they differ between answers to texts and answers to tool calls.
-
-    Raises:
-        EnvironmentFault: if a message has no text.
+    The roles are left out, because they differ between answers to texts and answers to tool calls. Raises
+    ``EnvironmentFault`` if a message has no text.
     """
     contents: list[object] = [message.get("content") for message in chat]
     if not all(isinstance(content, str) for content in contents):
@@ -100,27 +93,25 @@ def outcome(step: TimeStep) -> tuple[str, float, bool]:
 
 
 async def tool_names(environment: Environment) -> set[str]:
-    """Return the names of the environment's tools."""
     return {schema["function"]["name"] for schema in await maybe_await(environment.get_tool_schemas())}
 
 
 async def listed_actions(environment: Environment) -> object:
-    """Return the actions that the environment lists; None if it lists none."""
+    """Return None if the environment lists no actions."""
     return await maybe_await(environment.admissible_actions()) if isinstance(environment, SupportsActionList) else None
 
 
 async def parse(environment: Environment, text: str) -> Action | InvalidAction:
-    """Return the environment's reading of a text; without a parser, the text as it is."""
+    """Without a parser, the text is returned as it is."""
     return await maybe_await(environment.parse(text)) if isinstance(environment, SupportsParse) else Action(text)
 
 
 def called_tools(parsed: Action | InvalidAction) -> set[str]:
-    """Return the names of the tools that a parsed text calls; empty if the text is invalid."""
+    """Return nothing if the text is invalid."""
     return {call.name for call in parsed.tool_calls} if isinstance(parsed, Action) else set()
 
 
 def is_tool(schema: object) -> bool:
-    """Return whether ``schema`` is an OpenAI function tool whose parameters are an object."""
     match schema:
         case {"type": "function", "function": {"name": str(), "description": str(), "parameters": {"type": "object"}}}:
             return True
@@ -171,7 +162,7 @@ class EnvironmentCheck(ContractCheck):
         self._environments: list[Environment] = []
 
     async def run(self, tasks: Sequence[int]) -> list[str]:
-        """Run all checks for the task indices ``tasks`` and return the distinct problems."""
+        """Return the distinct problems."""
         per_task = (self._resets, self._replay, self._actions, self._oracle)
         for task in tasks:
             for check in per_task:

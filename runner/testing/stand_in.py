@@ -27,15 +27,8 @@ Expect: TypeAlias = Callable[[bool, str], None]
 class StandInModel:
     """The source of answers for one episode.
 
-    Args:
-        episode_id: id of the episode.
-        answer: answers the chats.
-        expect: receives what is wrong with the requests.
-
-    Attributes:
-        requests: the chats of the requests as JSON.
-        tokens: those of the answers since they were last set to zero.
-        n_requests: number of requests since it was last set to zero.
+    ``expect`` receives what is wrong with the requests. ``requests`` has their chats as JSON; ``tokens`` and
+    ``n_requests`` count since they were last set to zero.
     """
 
     def __init__(self, episode_id: str, answer: Answer, expect: Expect) -> None:
@@ -47,17 +40,12 @@ class StandInModel:
         self._episode_id = episode_id
 
     def session(self, header: EpisodeHeader, model: str | None = None) -> StandInSession:
-        """Return a session; see ``ModelSource``."""
         is_own = header.episode_id == self._episode_id
         self.expect(is_own, "session should get the header of the episode that enter received")
         return StandInSession(self)
 
     def record(self, messages: Chat) -> None:
-        """Count a request and check its chat.
-
-        Raises:
-            InferenceFault: there were too many requests in this step.
-        """
+        """Raises ``InferenceFault`` if there were too many requests in this step."""
         self.n_requests += 1
         if self.n_requests > MAX_REQUESTS:
             self.expect(False, f"act sent more than {MAX_REQUESTS} requests; return InvalidAction for a bad answer")
@@ -68,14 +56,13 @@ class StandInModel:
 
 
 class StandInSession:
-    """A session of a ``StandInModel``; see ``ModelSession``."""
+    """See ``ModelSession``."""
 
     def __init__(self, model: StandInModel) -> None:
         self._model = model
         self._is_busy = False
 
     def capabilities(self, *, with_tools: bool) -> Capabilities:
-        """Return the usual shape of requests."""
         return Capabilities()
 
     async def infer(
@@ -91,7 +78,6 @@ class StandInSession:
         can_shorten: bool = False,
         tools_as_text: bool = False,
     ) -> Inference:
-        """Return the answer to a chat."""
         model = self._model
         is_number = isinstance(cast(object, time_left_s), float | int)
         model.expect(is_number, f"time_left_s should be a number, episode.time_left_s(); got {time_left_s!r}")

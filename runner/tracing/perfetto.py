@@ -38,11 +38,9 @@ class TraceEncoder:
 
     Args:
         boot: unique id of the process that writes the file, see ``PerfettoFile``.
-        track: name of the track.
     """
 
     def __init__(self, boot: str, track: str) -> None:
-        """Start without slices."""
         self._boot = boot
         self._track = track
         self._free_from: list[int] = []
@@ -50,11 +48,9 @@ class TraceEncoder:
 
     @property
     def n_lanes(self) -> int:
-        """Number of lanes that the slices so far need."""
         return len(self._encoders)
 
     def encode(self, spans: Sequence[Span], flows: Sequence[Flow]) -> bytes:
-        """Return the packets of the spans and flows of one tracer; empty without spans."""
         if not spans:
             return b""
         lanes = assign_lanes(spans, self._free_from)
@@ -80,7 +76,7 @@ class PerfettoFile:
     """
 
     def __init__(self, path: Path, *, boot: str | None = None) -> None:
-        """Create the object; the first ``append`` creates the file."""
+        """The first ``append`` creates the file."""
         self.path = path
         self.boot = boot or uuid.uuid4().hex
         self._lock = threading.Lock()
@@ -89,11 +85,6 @@ class PerfettoFile:
 
     def append(self, track: str, packets: bytes, n_lanes: int) -> None:
         """Append encoded slices in a single write; do nothing without packets.
-
-        Args:
-            track: name of their track.
-            packets: what ``TraceEncoder.encode`` returned.
-            n_lanes: number of lanes of the track.
 
         Raises:
             StoreError: the file cannot be written; these slices are lost, but later calls may succeed.
@@ -133,7 +124,6 @@ class ProtobufCollector:
     """
 
     def __init__(self) -> None:
-        """Start without spans."""
         self._boot = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._tracks: dict[str, _Track] = {}
@@ -141,7 +131,6 @@ class ProtobufCollector:
         self._of_thread = threading.local()
 
     def on_span(self, span: Span) -> None:
-        """Receive a closed span."""
         with self._lock:
             if (track := self._tracks.get(span.track)) is None:
                 track = self._tracks[span.track] = _Track(TraceEncoder(self._boot, span.track))
@@ -149,7 +138,7 @@ class ProtobufCollector:
         self._of_thread.track = track
 
     def on_flow(self, flow: Flow) -> None:
-        """Receive a flow of the span that this thread closed last."""
+        """The flow belongs to the span that this thread closed last."""
         self._of_thread.track.flows.append(flow)
 
     def save(self, path: Path) -> None:
@@ -168,8 +157,6 @@ class ProtobufCollector:
 
 
 class _Track:
-    """What one tracer has recorded since the last ``save``."""
-
     def __init__(self, encoder: TraceEncoder) -> None:
         self.encoder = encoder
         self.spans: deque[Span] = deque(maxlen=MAX_COLLECTED)
@@ -216,7 +203,6 @@ class _SliceEncoder:
         self._end = functools.lru_cache(maxsize=16)(self._encode_end)
 
     def slices(self, events: Iterable[SliceEdge], arrows: Mapping[int, Sequence[Flow]]) -> list[bytes]:
-        """Return the encoded packets of the events as chunks, which the caller joins."""
         chunks: list[bytes] = []
         plain_begin, end = self._plain_begin, self._end
         for time_ns, span in events:

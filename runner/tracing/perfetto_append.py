@@ -24,12 +24,12 @@ _MAX_UINT64 = 2**64 - 1
 
 @functools.lru_cache(maxsize=1024)
 def field_header(length: int, tag: int = _PACKET_TAG) -> bytes:
-    """Return the encoded tag and length that precede the content of a protobuf field, by default of a packet."""
+    """By default the tag of a packet."""
     return varint(tag) + varint(length)
 
 
 def varint(value: int) -> bytes:
-    """Encode a whole number as protobuf does; a negative one as 64 bits in two's complement."""
+    """A negative number is encoded as 64 bits in two's complement."""
     value &= _MAX_UINT64
     encoded = bytearray()
     while value >= 0x80:
@@ -45,7 +45,6 @@ def number_field(field: int, value: int) -> bytes:
 
 
 def content_field(field: int, content: bytes | str) -> bytes:
-    """Encode a text or a nested message."""
     data = content.encode() if isinstance(content, str) else content
     return field_header(len(data), field << 3 | 2) + data
 
@@ -57,8 +56,6 @@ def append_packets(path: Path, packets: bytes, *, valid_bytes: int = 0) -> int:
     unreadable.
 
     Args:
-        path: the trace file.
-        packets: one or more packets, each with its tag and length.
         valid_bytes: number of bytes at the beginning that are known to be complete packets; the rest is scanned.
 
     Returns:
@@ -98,7 +95,6 @@ def _write_all_or_nothing(descriptor: int, packets: bytes, size: int) -> int:
 
 
 def _truncate_incomplete(path: Path, descriptor: int, valid_bytes: int) -> int:
-    """Truncate the file after its last complete packet and return its size."""
     size = os.fstat(descriptor).st_size
     if size in (0, valid_bytes):
         return size

@@ -26,7 +26,6 @@ class Lane:
     """
 
     def __init__(self, free_from: int) -> None:
-        """Create a lane without open spans."""
         self.events: list[SliceEdge] = []
         self.free_from = free_from
         self._open: list[Span] = []
@@ -59,7 +58,6 @@ class Lane:
         self.events.append((self.free_from, None))
 
     def close_all(self) -> None:
-        """Close all open spans."""
         while self._open:
             self._close()
 
@@ -70,7 +68,6 @@ def assign_lanes(spans: Iterable[Span], free_from: Iterable[int]) -> list[Lane]:
     A span goes to its parent's lane if it fits there, else to the first lane where it fits, else to a new lane.
 
     Args:
-        spans: spans of one tracer in any order; their ids increase in the order of opening.
         free_from: end of the last slice of each existing lane, in nanoseconds.
     """
     ordered = sorted(sorted(spans, key=_id), key=_start_ns)

@@ -27,17 +27,16 @@ class Collector(Protocol):
     """
 
     def on_span(self, span: Span) -> None:
-        """Receive a closed span; the span does not change any more."""
+        """The span does not change any more."""
 
     def on_flow(self, flow: Flow) -> None:
-        """Receive a flow that starts or ends at the span closed last."""
+        """The flow starts or ends at the span closed last."""
 
 
 class SpanList:
-    """Collects all spans and flows in closing order, for the episode file."""
+    """In closing order, for the episode file."""
 
     def __init__(self) -> None:
-        """Create an empty list."""
         self.spans: list[Span] = []
         self.flows: list[Flow] = []
         self.on_span = self.spans.append
@@ -56,14 +55,12 @@ class SpanHandle(msgspec.Struct, eq=False):
 
     id: int
 
-    def set_attribute(self, key: str, value: object) -> None:
-        """Add or replace an attribute."""
+    def set_attribute(self, key: str, value: object) -> None: ...
 
     def start_flow(self, flow_id: int) -> None:
-        """Start a flow (an arrow) at this span; it must end at a later span. See ``create_flow_id``."""
+        """Start an arrow at this span, which must end at a later span. See ``create_flow_id``."""
 
-    def end_flow(self, flow_id: int) -> None:
-        """End a flow at this span."""
+    def end_flow(self, flow_id: int) -> None: ...
 
     def __enter__(self) -> Self:
         return self
@@ -137,9 +134,7 @@ class Tracer:
     Args:
         level: ``full`` records every span, ``episode`` those of the category ``episode``, ``off`` none. The parent of
             a recorded span is its nearest recorded ancestor.
-        collectors: receivers of closed spans.
         track: row of the trace viewer; each episode worker has its own.
-        clock_ns: monotonic clock in nanoseconds.
         worker_id: id of the worker whose spans these are; the row is then named after its type and id.
         worker_type: type of the worker, such as ``runner``.
         collector: a further receiver of closed spans, such as ``get_protobuf_collector()``.
@@ -156,7 +151,6 @@ class Tracer:
         worker_type: str = "",
         collector: Collector | None = None,
     ) -> None:
-        """Create a tracer without open spans."""
         self.level = level
         self.worker_id, self.worker_type = worker_id, worker_type
         self.track = plain_text(f"{worker_type} {worker_id}".strip() or track)
@@ -174,8 +168,6 @@ class Tracer:
         An exception that leaves the block propagates, and its class name becomes the attribute ``error``.
 
         Args:
-            name: name of the span.
-            category: category of the span, e.g. ``agent`` or ``episode``.
             **attributes: attributes; values other than str, int, float, bool and None become text.
         """
         if not self._full and (self.level == "off" or category != "episode"):
@@ -198,9 +190,7 @@ class Tracer:
         """Record spans that follow each other and end now, inside the current span.
 
         Args:
-            category: category of the spans.
             parts: name and seconds of each span; what does not fit into the current span is cut off.
-            **attributes: attributes of each span.
         """
         outer = _current.get()
         if not self._full or outer is None or outer._tracer is not self:
@@ -247,10 +237,6 @@ def traced_method(name: Any = None, category: str = "agent") -> Any:
     """Decorate a sync or async method to run in a span of its object's ``tracer``, as a decorator with or without call.
 
     Without the attribute ``tracer``, or if it is None, the method runs without a span.
-
-    Args:
-        name: name of the span, by default the name of the method.
-        category: category of the span.
     """
     if callable(name):
         return traced_method()(name)

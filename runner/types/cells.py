@@ -46,7 +46,6 @@ class Cells(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The picture without colors, one line per row."""
         return "\n".join("".join(run.text for run in row).rstrip() for row in self.rows)
 
 
@@ -54,7 +53,6 @@ _new_run = CellRun._make
 
 
 def merge_runs(runs: Iterable[CellRun]) -> CellRow:
-    """Return the runs of a row with neighbors of the same style merged into one."""
     merged: list[CellRun] = []
     texts: list[str] = []
     color, fill = "", ""

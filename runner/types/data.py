@@ -62,7 +62,6 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def function(self) -> dict[str, str]:
-        """Name and arguments under the keys of the OpenAI shape."""
         return {"name": self.name, "arguments": self.arguments}
 
 
@@ -164,8 +163,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Source, speed, token counts and cost of one model answer.
 
     Attributes:
-        endpoint: name of the endpoint that answered.
-        model: model name used by that endpoint; the models of a sum are joined by ``MIX``.
+        model: model name used by the endpoint that answered; the models of a sum are joined by ``MIX``.
         ttft_s: seconds from the request to the first token; None if the answer was not streamed.
         tokens_per_s: completion tokens per second, measured from the first token if ``ttft_s`` is known; None if the
             number of tokens is unknown.
@@ -207,7 +205,6 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _mean_speed(*answers: Usage) -> float | None:
-    """Return the completion tokens per second of several answers; None if it is unknown for one."""
     n_tokens, seconds = 0, 0.0
     for answer in answers:
         if not answer.tokens_per_s or answer.tokens is None:
@@ -230,8 +227,7 @@ def join_shapes(shapes: Iterable[str | msgspec.UnsetType]) -> str:
 def shape_note(shapes: Mapping[str, Iterable[str]]) -> str:
     """Return that the requests of compared sides differed, which may explain how their results differ; else "".
 
-    Args:
-        shapes: the shapes of each side, by its name.
+    The keys of ``shapes`` are the names of the sides.
     """
     if len(set(chain.from_iterable(shapes.values()))) < 2:
         return ""
@@ -242,11 +238,8 @@ def shape_note(shapes: Mapping[str, Iterable[str]]) -> str:
 def skipped_endpoints(endpoint: str | None, warnings: Iterable[str]) -> list[str]:
     """Return the endpoints that failed before ``endpoint`` answered, in order of their first failure.
 
-    Endpoints that failed after the first failure of ``endpoint`` itself are not included.
-
-    Args:
-        endpoint: name of the endpoint that answered; None for an answer without an endpoint.
-        warnings: warnings of this answer, as in ``Usage.warnings``.
+    Endpoints that failed after the first failure of ``endpoint`` itself are not included. ``endpoint`` is None for an
+    answer without an endpoint.
     """
     failures = (warning.partition(": ") for warning in warnings if endpoint)
     before = takewhile(lambda failure: failure[0] != endpoint, failures)
@@ -274,15 +267,12 @@ def count_models(answers: Iterable[tuple[str | None, str | None]]) -> dict[str, 
 def join_models(model: str | None, answered: Iterable[str]) -> str | None:
     """Return the models that answered as one text, the same for the same models; ``model`` if none did.
 
-    Args:
-        model: the model that was requested, which comes first; None for an agent that uses none.
-        answered: the models that answered.
+    ``model`` was requested and comes first; None for an agent that uses none.
     """
     return MIX.join(sorted(set(answered), key=lambda name: (name != model, name))) or model
 
 
 def split_models(models: str | None) -> list[str]:
-    """Return the names in a text of ``join_models``; empty for None."""
     return models.split(MIX) if models else []
 
 
@@ -290,14 +280,11 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     """One update of a streamed answer: new text, the endpoint that is queried next, or the failure of an endpoint.
 
     Attributes:
-        text: text received since the previous delta.
         part: part of the answer that ``text`` extends.
         call: index of the tool call in the answer, from 0.
         tool: name of the tool that is called.
         n: number of chunks from the model in this update; a chunk is about one token.
-        ttft_s: seconds from the request to the first token.
         endpoint: name of the endpoint that is queried next.
-        model: model name used by that endpoint.
         failure: name of an endpoint that failed or was skipped, and the reason.
         restart: whether to discard the text already received for this step.
     """
@@ -387,7 +374,6 @@ class Limits(msgspec.Struct, frozen=True):
     """Hard limits of one episode; the timesteps of an episode are kept in memory until its end.
 
     Attributes:
-        max_rounds: maximum number of steps.
         max_duration_s: maximum duration in seconds, pauses excluded.
         max_unparsed: maximum number of consecutive replies that are not an action, or a tool call that does not match
             its schema.
@@ -453,12 +439,10 @@ class TimeStep(msgspec.Struct, kw_only=True):
 
     @property
     def valid(self) -> bool:
-        """Whether ``action`` is a valid action of the environment."""
         return self.action.valid
 
     @property
     def refused(self) -> bool:
-        """Whether ``action`` is valid and the environment refused it."""
         return self.action.refused is True
 
 
@@ -479,12 +463,9 @@ _ADDED_REWARDS: Final = frozenset({"sciworld", "academia", "movie", "sheet", "to
 
 
 def agentgym_score(env: str, step_rewards: Sequence[float], reward: float | None) -> AgentGymScore | None:
-    """Return AgentGym's score of an episode in ``env``; None if its ``reward`` is unknown.
+    """Return AgentGym's score of an episode in ``env`` (case is ignored); None if its ``reward`` is unknown.
 
-    Args:
-        env: name of the environment, ignoring case.
-        step_rewards: the rewards of the steps; an import may have a reward, but no steps.
-        reward: the reward of the episode; None if it is unknown.
+    ``step_rewards`` may be empty in an import that has a reward.
     """
     if reward is None:
         return None
@@ -493,7 +474,6 @@ def agentgym_score(env: str, step_rewards: Sequence[float], reward: float | None
 
 
 def best_agentgym_score(env: str) -> float:
-    """Return the only score that AgentGym counts as a success."""
     return 100.0 if env.lower() == "sciworld" else 1.0
 
 
@@ -518,7 +498,6 @@ class Trajectory(msgspec.Struct, kw_only=True):
 
     @property
     def reward(self) -> float:
-        """The sum of the step rewards."""
         return sum(step.reward or 0.0 for step in self.timesteps)
 
     def __repr__(self) -> str:
@@ -540,7 +519,6 @@ class AREEvaluatedTrajectory(EvaluatedTrajectory, kw_only=True):
     are_evaluation: dict[str, Any] = None  # type: ignore[assignment]  # set by __post_init__
 
     def __post_init__(self) -> None:
-        """Make both names the same object, whichever was given."""
         given: object = self.are_evaluation
         self.evaluation = self.are_evaluation = self.evaluation if given is None else self.are_evaluation
 
@@ -562,7 +540,6 @@ class WorkerCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The numbers as text, e.g. ``4 workers, 1 starting, 2 lost``."""
         if self.starting and not self.n:
             first = f"{self.starting} worker{'' if self.starting == 1 else 's'} starting"
         else:

@@ -20,9 +20,7 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
         message: chat message with ``content`` and, if present, ``reasoning_content``, ``tool_calls``, and fields that
             only its endpoint understands.
         noted: the same message with the notes by which a later chat sends it back to its endpoint alone.
-        sent: the chat as it was sent.
         cause_of_silence: why the answer has neither a text nor a tool call; "" if it has, or for no known cause.
-        usage: token counts, cost and timing, and the names of the endpoint and model that answered.
         finish_reason: why the model ended its answer, as sent by the endpoint, such as ``stop`` or ``length``.
         used_tools: whether the request included the tools; False if the model accepts none.
         flow_id: id of the trace flow that starts at the response.
@@ -39,7 +37,6 @@ class Inference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The text of the answer; "" if it has none."""
         return self.message["content"] or ""
 
     @property
@@ -141,5 +138,4 @@ class ModelAgent(Agent, SupportsEpisodeInfo, Protocol):
 
     uses_model: ClassVar[bool]
 
-    def __init__(self, *, inference_mngr: ModelSource, settings: ModelSettings) -> None:
-        """Create an agent for one episode, without sending a request."""
+    def __init__(self, *, inference_mngr: ModelSource, settings: ModelSettings) -> None: ...

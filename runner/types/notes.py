@@ -33,12 +33,10 @@ class NoteChange(msgspec.Struct, frozen=True, kw_only=True):
     """What to add to an episode or a step, and what to remove, all at once.
 
     Attributes:
-        step: index of the timestep; None: the episode.
         add: tags to add; those it has stay as they are.
         remove: tags to remove; those it does not have are ignored.
         note: text of a note to add, or None.
         note_id: the id of that note, so that a repeated change adds no second one; without ``note``, the one to remove.
-        author: name of the author.
     """
 
     step: int | None = None
@@ -50,5 +48,4 @@ class NoteChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing changes."""
         return not (self.add or self.remove or self.note is not None or self.note_id is not None)

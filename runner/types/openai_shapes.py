@@ -15,9 +15,8 @@ _MESSAGE_FIELDS = ("role", "content", "reasoning_content", "refusal", "tool_call
 def read_call(value: object, number: int) -> tuple[str, str, str] | None:
     """Return id, name and arguments (JSON text) of a tool call.
 
-    Args:
-        value: ``{"id", "function": {"name", "arguments"}}`` or ``{"id", "name", "arguments"}``, or such an object.
-        number: place of the call among those of its action; a call without an id is named after it.
+    ``value`` is ``{"id", "function": {"name", "arguments"}}`` or ``{"id", "name", "arguments"}``, or such an object. A
+    call without an id is named after its place ``number`` among those of its action.
     """
     function = _field(value, "function") or value
     id, name, arguments = _field(value, "id"), _field(function, "name"), _field(function, "arguments")

@@ -14,7 +14,6 @@ class AnswerTimes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Seconds of one model answer, from the request to the complete answer, and their parts; None: unknown.
 
     Attributes:
-        total_s: all seconds of the answer.
         queue_s: waiting for the server to begin, the network included.
         prefill_s: reading the prompt.
         decode_s: writing the answer.
@@ -64,7 +63,6 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def unsplit(self) -> float:
-        """Seconds of the answer that belong to none of its known parts."""
         return max(self.model - (self.queue or 0.0) - (self.prefill or 0.0) - (self.decode or 0.0), 0.0)
 
 
@@ -84,11 +82,8 @@ def answer_times(
 ) -> AnswerTimes:
     """Return the seconds of an answer and their parts, as far as they are known.
 
-    Args:
-        total_s: seconds from the request to the complete answer.
-        ttft_s: seconds from the request to the first token; None if the answer was not streamed.
-        reported: prefill and decode as the answer itself reports them.
-        server: the server's means over all requests.
+    ``ttft_s`` is None if the answer was not streamed; ``reported`` has prefill and decode as the answer itself reports
+    them.
     """
     prefill_s, decode_s = reported
     if prefill_s is not None and decode_s is not None and prefill_s + decode_s <= total_s * _ROUNDING:

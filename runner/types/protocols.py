@@ -69,7 +69,6 @@ class EpisodeInfo(msgspec.Struct, frozen=True):
     """Information about the running episode that an agent may use.
 
     Attributes:
-        header: ids, environment, task and model of the episode.
         time_left_s: function that returns the seconds until the episode's time limit.
         stream: function that publishes the model's answer while it arrives. A string is new text; an empty string
             discards the text of this step. A ``StreamDelta`` can also hold reasoning, tool calls and endpoint changes.
@@ -137,8 +136,7 @@ class SupportsParse(Protocol):
 class SupportsSuccess(Protocol):
     """An environment with its own rule of success; in any other, one positive reward is a success."""
 
-    def success(self, trajectory: Trajectory) -> MaybeAwaitable[bool]:
-        """Return whether the episode reached the goal of its task."""
+    def success(self, trajectory: Trajectory) -> MaybeAwaitable[bool]: ...
 
 
 @runtime_checkable
@@ -219,11 +217,9 @@ class SupportsOracle(Protocol):
 class ObservationPlanner(Protocol):
     """Plans the actions of an episode from the texts of its observations alone."""
 
-    def start(self, observation: str) -> None:
-        """Read the task from the first observation."""
+    def start(self, observation: str) -> None: ...
 
-    def next_action(self) -> str:
-        """Return the text of the next action."""
+    def next_action(self) -> str: ...
 
     def observe(self, observation: str) -> str:
         """Take the observation after the latest action into account, and return the expected observation."""

@@ -42,10 +42,6 @@ class TokenSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     Attributes:
         label: what became of the answer.
-        endpoint: name of the endpoint.
-        model: model name in the request.
-        prompt_ids: ids of the prompt.
-        completion_ids: ids that the model sampled.
         logprobs: natural logarithms of their probabilities, one per completion id.
         n_completion: completion tokens as the endpoint counted them; None if it did not.
         problems: what is missing or wrong.
@@ -89,12 +85,7 @@ _DECODER: msgspec.msgpack.Decoder[list[TokenSequence]] = msgspec.msgpack.Decoder
 
 
 def pack_sequences(sequences: Sequence[TokenSequence], max_bytes: int = MAX_EPISODE_BYTES) -> bytes:
-    """Return the record of a step; sequences that would exceed a bound are stored without their ids.
-
-    Args:
-        sequences: the sequences of the step.
-        max_bytes: maximum size of the record in bytes.
-    """
+    """Return the record of a step; sequences that would exceed a bound are stored without their ids."""
     data = _ENCODER.encode(sequences)
     if len(data) <= MAX_RECORD_BYTES and len(packed := zlib.compress(data)) <= max_bytes:
         return packed
@@ -102,11 +93,7 @@ def pack_sequences(sequences: Sequence[TokenSequence], max_bytes: int = MAX_EPIS
 
 
 def unpack_sequences(record: bytes) -> list[TokenSequence]:
-    """Return the sequences of a record.
-
-    Raises:
-        ValueError: the record is damaged, or larger than ``MAX_RECORD_BYTES``.
-    """
+    """Raises ``ValueError`` if the record is damaged, or larger than ``MAX_RECORD_BYTES``."""
     unpacker = zlib.decompressobj()
     try:
         data = unpacker.decompress(record, MAX_RECORD_BYTES + 1)

@@ -29,12 +29,10 @@ class TimedStep(Protocol):
     """A step as files and the console have it."""
 
     @property
-    def phases(self) -> Phases | None:
-        """The split of the step's wall time."""
+    def phases(self) -> Phases | None: ...
 
     @property
-    def endpoint(self) -> str | None:
-        """The endpoint that answered."""
+    def endpoint(self) -> str | None: ...
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -42,12 +40,7 @@ class TimedStep(Protocol):
 
 
 class TimeShares(msgspec.Struct, kw_only=True):
-    """Seconds of steps by cause.
-
-    Attributes:
-        n: number of steps with a split.
-        about: whether any split is an estimate.
-    """
+    """Seconds of steps by cause; ``n`` steps have a split, and ``about`` is whether any of them is an estimate."""
 
     seconds: dict[Cause, float] = {}
     n: int = 0
@@ -55,15 +48,13 @@ class TimeShares(msgspec.Struct, kw_only=True):
 
     @property
     def total_s(self) -> float:
-        """All seconds."""
         return sum(self.seconds.values())
 
     def share(self, cause: Cause) -> float:
-        """Return the share of a cause, from 0 to 1."""
         return self.seconds.get(cause, 0.0) / self.total_s if self.total_s > 0.0 else 0.0
 
     def largest_first(self) -> list[tuple[Cause, float]]:
-        """Return the causes and their shares, the largest first, those below half a percent left out."""
+        """Those below half a percent are left out."""
         shares = [(cause, self.share(cause)) for cause in CAUSES]
         return sorted([each for each in shares if each[1] >= 0.005], key=lambda each: -each[1])
 

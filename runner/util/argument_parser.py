@@ -29,7 +29,7 @@ class SafeArgumentParser(argparse.ArgumentParser):
 
 
 def describe_completion(parser: argparse.ArgumentParser) -> None:
-    """Add the description and the argument of a subcommand that prints the completion script of a shell."""
+    """For a subcommand that prints the completion script of a shell."""
     parser.description = "Print the completion script of a shell; put it where the shell looks for such scripts."
     parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell of the script")
 

@@ -18,13 +18,10 @@ class BackgroundQueue(Generic[_T]):
     """Delivers items one after another on its own daemon thread, which the first item starts; thread-safe.
 
     Args:
-        name: name of the thread.
         deliver: delivers one item, on an event loop that all items share; must not raise.
-        capacity: maximum number of items that wait.
     """
 
     def __init__(self, name: str, deliver: Callable[[_T], Coroutine[Any, Any, None]], capacity: int) -> None:
-        """Start empty and without a thread."""
         self._name = name
         self._deliver = deliver
         self._capacity = capacity

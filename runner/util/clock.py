@@ -18,7 +18,7 @@ _ULID = re.compile(f"[0-7][{_DIGITS}]{{{_N_DIGITS - 1}}}")
 
 
 def is_ulid(text: str) -> bool:
-    """Return whether ``text`` is a ULID in upper case; only such ids are used in paths."""
+    """Only ULIDs in upper case are used in paths."""
     return _ULID.fullmatch(text) is not None
 
 
@@ -86,30 +86,22 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 class Stopwatch:
-    """Measures the seconds since its creation, except those during which it is paused.
-
-    Args:
-        now: returns the time of a monotonic clock in seconds.
-    """
+    """Measures the seconds since its creation, except those during which it is paused."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """Start it."""
         self._now = now
         self._started_at = now()
         self._paused_at: float | None = None
 
     @property
     def is_paused(self) -> bool:
-        """Whether the time stands still."""
         return self._paused_at is not None
 
     @property
     def seconds(self) -> float:
-        """The measured seconds."""
         return (self._now() if self._paused_at is None else self._paused_at) - self._started_at
 
     def set_paused(self, paused: bool) -> None:
-        """Stop the time, or let it go on."""
         if paused and self._paused_at is None:
             self._paused_at = self._now()
         elif not paused and self._paused_at is not None:

@@ -20,7 +20,6 @@ class DataDir(NamedTuple):
     """A state directory.
 
     Attributes:
-        path: absolute path.
         notice: what the user should know about the choice, "" if nothing.
     """
 
@@ -29,7 +28,6 @@ class DataDir(NamedTuple):
 
 
 def resolve_path(path: str, environ: Mapping[str, str], cwd: Path) -> Path:
-    """Return the absolute path of a named folder: from ``cwd``, with a leading ``~`` as the home folder."""
     home = environ.get("HOME")
     if home and (path == "~" or path.startswith("~/")):
         path = home + path[1:]
@@ -37,7 +35,6 @@ def resolve_path(path: str, environ: Mapping[str, str], cwd: Path) -> Path:
 
 
 def deleted_folder_problem(environ: Mapping[str, str]) -> str | None:
-    """Return that the current folder does not exist any more, and what to do; None if it exists."""
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -51,10 +48,7 @@ def deleted_folder_problem(environ: Mapping[str, str]) -> str | None:
 def xdg_folder(environ: Mapping[str, str], variable: str, default: str) -> Path:
     """Return the folder of this program inside an XDG base directory.
 
-    Args:
-        environ: environment variables.
-        variable: name of the variable with the base directory; its value is ignored unless it is an absolute path.
-        default: base directory relative to the home directory, used without a valid variable.
+    The value of ``variable`` is ignored unless it is an absolute path; ``default`` is relative to the home directory.
     """
     base, home = Path(environ.get(variable, "")), Path(environ.get("HOME", ""))
     return (base if base.is_absolute() else (home if home.is_absolute() else Path("/")) / default) / FOLDER_NAME
@@ -102,7 +96,6 @@ def unwritable_reason(data_dir: Path) -> str:
 
 
 def _find_checkout(cwd: Path) -> Path | None:
-    """Return the root of the checkout of this repository that contains ``cwd``; None outside of one."""
     marks = ("pyproject.toml", "runner/util/data_dir.py", "agentgym_tui/cli.py")
     return next((each for each in (cwd, *cwd.parents) if all(_exists(each / mark) for mark in marks)), None)
 

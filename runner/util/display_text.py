@@ -70,7 +70,6 @@ def sanitize(text: str, *, limit: int = 4096) -> str:
     terminals disagree on the width of the emoji before them.
 
     Args:
-        text: external text.
         limit: maximum length of the result in characters; a truncated result ends in ``… (+N)``, where N is the number
             of omitted characters.
     """
@@ -81,12 +80,11 @@ def sanitize(text: str, *, limit: int = 4096) -> str:
 
 
 def is_unsafe(text: str) -> bool:
-    """Return whether the text has characters that ``sanitize`` replaces."""
     return _may_be_unsafe(text) and _compiled(_REPLACED).search(text) is not None
 
 
 def unsafe_offsets(text: str) -> Iterator[int]:
-    """Yield the offset of each place that ``sanitize`` replaces, in ascending order."""
+    """In ascending order."""
     if _may_be_unsafe(text):
         yield from (match.start() for match in _compiled(_REPLACED).finditer(text))
 
@@ -117,7 +115,7 @@ def _excerpt(line: str | None, start: int) -> str:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """Return a number with a noun, which gets an ``s`` unless the number is 1."""
+    """The noun gets an ``s`` unless the number is 1."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -127,10 +125,6 @@ def mask(text: str, environ: Mapping[str, str] | None = None) -> str:
     A variable is secret if its name contains key, token, secret or passw in any case, and its stripped value has at
     least ``MIN_SECRET_LENGTH`` characters and is neither a word such as ``false`` nor a number of fewer than
     ``MIN_SECRET_DIGITS`` digits. A value is also masked where it is escaped as in Python or JSON.
-
-    Args:
-        text: a text to display or store.
-        environ: environment variables, by default those of this process.
     """
     return masker(environ)(text)
 
@@ -139,27 +133,23 @@ def masker(environ: Mapping[str, str] | None = None, secrets: Iterable[str] = ()
     """Return a function that masks like ``mask``, but collects the secrets only once; use it for many texts.
 
     Args:
-        environ: environment variables, by default those of this process.
         secrets: further values to mask, by the same rules as values of secret variables.
     """
     return SecretMasker(_secret_forms(os.environ if environ is None else environ, secrets))
 
 
 class SecretMasker:
-    """Function that masks secrets in a text; ``masker`` creates it."""
-
     def __init__(self, forms: Sequence[str]) -> None:
-        """Create a masker of these texts, of which a longer one precedes the ones it contains."""
+        """A longer text precedes the ones it contains."""
         self._forms = forms
 
     def __call__(self, text: str) -> str:
-        """Return the text with ``***`` in place of secrets."""
         for form in self._forms:
             text = text.replace(form, MASK)
         return _USERINFO.sub(f"://{MASK}@", text)
 
     def may_change(self, document: str) -> bool:
-        """Return whether a string of a JSON document may have a secret; ``json.dumps`` wrote the document in ASCII."""
+        """Return whether a string of a JSON document, written in ASCII by ``json.dumps``, may have a secret."""
         if "://" in document and "@" in document:
             return True
         return any(form in document for form in self._json_forms)
@@ -177,17 +167,11 @@ def secret_lines(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether the name of a variable or key indicates a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
 def public_variables(environ: Mapping[str, str], key_names: Iterable[str] = ()) -> dict[str, str]:
-    """Return the environment variables without those that look like secrets or contain a URL with a password.
-
-    Args:
-        environ: environment variables.
-        key_names: names of further variables to leave out.
-    """
+    """Return the environment variables without those that look like secrets or contain a URL with a password."""
     left_out = frozenset(key_names)
     return {
         name: value

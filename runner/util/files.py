@@ -30,8 +30,6 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 class DamagedFile(msgspec.Struct, frozen=True):
-    """A file that cannot be used, and the reason."""
-
     path: Path
     reason: str
 
@@ -151,11 +149,7 @@ def read_regular(path: Path, max_bytes: int, *, links: bool = True) -> tuple[byt
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file.
-
-    Raises:
-        StoreError: the file is missing, unreadable, not a regular file, or larger than ``MAX_FILE_BYTES``.
-    """
+    """Raises ``StoreError`` if the file is missing, unreadable, not regular, or larger than ``MAX_FILE_BYTES``."""
     try:
         return read_regular(path, MAX_FILE_BYTES, links=False)[0]
     except OSError as exc:
@@ -190,8 +184,7 @@ def _lock(descriptor: int, wait: bool) -> bool:
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file or folder until its descriptor is closed; return False if another process has locked it.
 
-    Raises:
-        OSError: its file system does not lock.
+    Raises ``OSError`` if its file system does not lock.
     """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

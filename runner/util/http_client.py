@@ -23,7 +23,7 @@ _C = TypeVar("_C", bound="HttpClient")
 
 
 class Route(NamedTuple):
-    """How a request reaches its URL; ``headers`` are added to those of the request."""
+    """``headers`` are added to those of the request."""
 
     url: URL
     headers: dict[str, str] | None = None
@@ -41,7 +41,6 @@ class HttpClient:
     """
 
     def __init__(self, keepalive_s: float, connect_timeout_s: float | None) -> None:
-        """Create the client of the running event loop."""
         import aiohttp
 
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s)
@@ -87,24 +86,15 @@ class HttpClient:
         return response
 
     def find_route(self, url: str) -> Route:
-        """Return the route to a URL, here without a proxy.
-
-        Raises:
-            aiohttp.InvalidURL: the URL cannot be used.
-        """
+        """Without a proxy here. Raises ``aiohttp.InvalidURL`` if the URL cannot be used."""
         return Route(parse_url(url))
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._session.close()
 
 
 def parse_url(url: str) -> URL:
-    """Parse a URL.
-
-    Raises:
-        aiohttp.InvalidURL: the URL cannot be used; the message does not quote it.
-    """
+    """The ``aiohttp.InvalidURL`` of a bad URL does not quote it."""
     import aiohttp
     from yarl import URL
 
@@ -134,7 +124,6 @@ async def loop_client(create: Callable[[*_Args], _C], *args: *_Args) -> _C:
 
 
 async def _client_lifetime(loop: asyncio.AbstractEventLoop, client: HttpClient) -> AsyncGenerator[HttpClient]:
-    """Close the client when the event loop shuts down its async generators."""
     try:
         yield client
     finally:

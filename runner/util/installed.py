@@ -27,12 +27,11 @@ class EntryPoint(NamedTuple):
 
     @property
     def module(self) -> str:
-        """Name of the module."""
         return self.value.partition("[")[0].partition(":")[0].strip()
 
     @property
     def attribute(self) -> str:
-        """Name of the object in the module, which may contain dots; "" for the module itself."""
+        """May contain dots; "" for the module itself."""
         return self.value.partition("[")[0].partition(":")[2].strip()
 
 
@@ -55,7 +54,7 @@ def entry_points(groups: Collection[str]) -> dict[str, list[EntryPoint]]:
 
 
 def installed_version(package: str) -> str | None:
-    """Return the version of an installed package; None if it is not installed."""
+    """Return None if the package is not installed."""
     if not _has_only_folders():
         from importlib import metadata
 
@@ -75,7 +74,7 @@ def _has_only_folders() -> bool:
 
 
 def _path() -> Iterator[str]:
-    """Yield the entries of ``sys.path`` that imports use; they ignore any other type than text."""
+    """Imports ignore entries of any other type than text."""
     return (entry for entry in sys.path if isinstance(entry, str))
 
 

@@ -34,24 +34,22 @@ def encode_json(value: object) -> bytes:
 
 
 def as_dict(value: object) -> dict[str, Any]:
-    """Return the value if it is a dict, else an empty dict."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: object) -> list[Any]:
-    """Return the value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
 def as_text(value: object) -> str:
-    """Return the value as text that can be encoded in UTF-8 if it is a string, else an empty string."""
+    """Return text that can be encoded in UTF-8; empty if the value is no string."""
     if not isinstance(value, str):
         return ""
     return value if value.isascii() else escape_surrogates(value)
 
 
 def as_count(value: object) -> int:
-    """Return the value if it is a valid number of tokens, else 0."""
+    """Return 0 unless the value is a valid number of tokens."""
     return value if type(value) is int and 0 <= value < _MAX_COUNT else 0
 
 
@@ -64,7 +62,6 @@ def as_seconds(value: object, unit_s: float) -> float | None:
 
 
 def content_text(value: object) -> str:
-    """Return the content of a message as text; the content is a string or a list of parts, whose texts are joined."""
     if isinstance(value, list):
         return "".join(as_text(as_dict(part).get("text")) for part in value)
     return as_text(value)

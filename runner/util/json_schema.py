@@ -73,7 +73,7 @@ def _own_mismatch(value: object, schema: Mapping[str, Any]) -> str | None:
 
 
 def _type_names(schema: Mapping[str, Any]) -> Sequence[str]:
-    """Return the types that a schema allows; none if it allows all, or a type that is not known."""
+    """Empty if the schema allows all types, or one that is not known."""
     allowed = schema.get("type")
     names: Sequence[Any] = allowed if isinstance(allowed, list) else (allowed,)
     for name in names:

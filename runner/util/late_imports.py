@@ -16,7 +16,6 @@ class ImportedOnUse:
     """Stands for a module, or for a class in it, and imports the module when it is used.
 
     Args:
-        module: name of the module.
         name: name of the class; "" for the module itself.
     """
 
@@ -28,7 +27,6 @@ class ImportedOnUse:
         return value
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Return a new object of the class."""
         return self._load()(*args, **kwargs)
 
     def _load(self) -> Any:  # noqa: ANN401
@@ -52,8 +50,6 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder:
-    """Finds the importers and no other module."""
-
     def __init__(self, importers: Collection[str], stand_ins: Mapping[str, object]) -> None:
         self.importers, self._stand_ins = importers, stand_ins
 
@@ -74,7 +70,6 @@ def import_late(importers: Collection[str], stand_ins: Mapping[str, object]) -> 
     """Give some modules other objects than those that they import; without effect at a second call for them.
 
     Args:
-        importers: names of the modules, none of which has been imported yet.
         stand_ins: by the name of an imported module, the object that the importers get in its place.
     """
     if not any(isinstance(finder, _Finder) and finder.importers == importers for finder in sys.meta_path):

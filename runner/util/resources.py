@@ -45,10 +45,7 @@ _MAX_CHAIN: Final = 100
 
 
 class ResourceShortage(RunnerError):
-    """A resource ran out in another process of ours."""
-
     def __init__(self, resource: Resource, message: str) -> None:
-        """Create the error."""
         super().__init__(message)
         self.resource: Resource = resource
 
@@ -77,12 +74,8 @@ def raise_open_file_limit() -> int:
 def require_open_files(needed: int, what: str) -> int:
     """Raise the limit of open files (``raise_open_file_limit``) and return it.
 
-    Args:
-        needed: number of files that are open at the same time at least.
-        what: who opens them, as the subject of the error message.
-
-    Raises:
-        ConfigError: the limit is below ``needed``.
+    ``what`` opens them and is the subject of the error message. Raises ``ConfigError`` if the limit is below
+    ``needed``.
     """
     limit = raise_open_file_limit()
     if limit < needed:
@@ -139,12 +132,11 @@ _ADVICE: Final[dict[Resource, str]] = {
 
 
 def is_resource(text: str | None) -> TypeGuard[Resource]:
-    """Return whether a text from another process is the name of a resource."""
+    """The text is from another process."""
     return text in _RESOURCES
 
 
 def describe_shortage(shortage: Resource) -> str:
-    """Return a text about a resource that ran out, with the next step."""
     limit = f" (the limit is {open_file_limit()})" if shortage == "open files" else ""
     return f"no more {shortage}{limit}; {_ADVICE[shortage]}, or lower the concurrency"
 
@@ -177,7 +169,7 @@ class SpareResources:
                 self._descriptors.append(os.open(os.devnull, os.O_RDONLY))
 
     def release(self) -> None:
-        """Close the descriptors and free the memory; a second call does nothing."""
+        """A second call does nothing."""
         with self._lock:
             self._memory = None
             while self._descriptors:

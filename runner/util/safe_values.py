@@ -58,12 +58,9 @@ def escape_surrogates(text: str) -> str:
 
 
 def truncate_text(text: str, limit: int, *, keep_end: bool = False) -> str:
-    """Truncate a text without surrogates to ``limit`` bytes of UTF-8, with an ellipsis at the cut.
+    """Truncate a text without surrogates to ``limit`` bytes of UTF-8, with an ellipsis (included) at the cut.
 
-    Args:
-        text: the text to truncate.
-        limit: maximum size in bytes, ellipsis included.
-        keep_end: keep the end of the text instead of its beginning.
+    ``keep_end``: keep the end of the text instead of its beginning.
     """
     data = text.encode("utf-8")
     if len(data) <= limit:

@@ -40,7 +40,6 @@ class SqliteSchema(msgspec.Struct, frozen=True):
 
     Attributes:
         version: version of the tables; a file of another version is upgraded if possible, and replaced otherwise.
-        tables: script that creates the tables and sets ``user_version``.
         probes: queries that fail unless the file has this schema.
         upgrade: script that replaces only the tables that are derived, in one transaction, and sets ``user_version``;
             None: a file is always replaced as a whole.
@@ -86,9 +85,6 @@ def open_database(
     If several processes may open the file, the caller must hold a lock: a process could delete the new file of another.
 
     Args:
-        path: the file.
-        schema: its tables.
-        busy_timeout_s: seconds to wait for another process that has locked the file.
         on_damage: called with the problem of a file before it is replaced.
 
     Raises:
@@ -159,7 +155,6 @@ def _stat(path: Path) -> tuple[int, int, int] | None:
 
 
 def _remove(path: Path, suffix: str, *, keep: bool) -> None:
-    """Delete a file of a database; rename it instead if it is to be kept, or is a folder."""
     file = path.with_name(path.name + suffix)
     if not (keep or file.is_dir()):
         file.unlink(missing_ok=True)

@@ -9,14 +9,6 @@ from runner.worker.fork_server import run_worker_process, serve
 
 
 def main(role: str, descriptor: str, argument: str, *path: str) -> None:
-    """Run the fork server or a worker.
-
-    Args:
-        role: ``server`` or ``worker``.
-        descriptor: number of the inherited socket.
-        argument: the server's mode, or the worker's name.
-        path: ``sys.path`` of the worker.
-    """
     if role == "worker":
         run_worker_process(int(descriptor), argument, list(path))
     serve(socket.socket(fileno=int(descriptor)), "fork" if argument == "fork" else "spawn")

@@ -32,25 +32,13 @@ _CAN_WAIT = (Started, Reset, Stepped, Streamed, Decided, Ended)
 
 
 class FrameTooLarge(RunnerError):
-    """A frame is larger than ``MAX_FRAME_BYTES``."""
-
     def __init__(self, size: int) -> None:
-        """Create the error for a frame of ``size`` bytes."""
         limit = MAX_FRAME_BYTES >> 20
         super().__init__(f"a frame between driver and worker has {size:,} bytes, and at most {limit} MiB are allowed")
 
 
 def send_frame(sock: socket.socket, data: bytes) -> None:
-    """Send a frame.
-
-    Args:
-        sock: a connected stream socket.
-        data: the encoded frame, without its length.
-
-    Raises:
-        FrameTooLarge: the frame is larger than ``MAX_FRAME_BYTES``; nothing was sent.
-        OSError: the connection is broken.
-    """
+    """Send ``data`` after its length; raises ``FrameTooLarge`` before anything is sent, or ``OSError``."""
     if len(data) > MAX_FRAME_BYTES:
         raise FrameTooLarge(len(data))
     length = len(data).to_bytes(LENGTH_BYTES, "big")
@@ -64,10 +52,8 @@ def send_frame(sock: socket.socket, data: bytes) -> None:
 def read_frame(sock: socket.socket) -> bytes | None:
     """Wait for the next frame and return it without its length; None at the end of the connection.
 
-    A frame that the other process has not sent completely when it ends is dropped.
-
-    Raises:
-        FrameTooLarge: the length is above ``MAX_FRAME_BYTES``; the connection can only be closed.
+    A frame that the other process has not sent completely when it ends is dropped. After ``FrameTooLarge``, the
+    connection can only be closed.
     """
     if (length := read_exactly(sock, LENGTH_BYTES)) is None:
         return None
@@ -92,13 +78,10 @@ def read_exactly(sock: socket.socket, size: int) -> bytes | None:
 class SocketLink(DriverLink):
     """The link of a worker process to its driver; thread-safe.
 
-    Args:
-        sock: the connected stream socket.
-        on_broken: called when the driver is gone; must not return.
+    ``on_broken`` is called when the driver is gone; it must not return.
     """
 
     def __init__(self, sock: socket.socket, on_broken: Callable[[], object]) -> None:
-        """Create the link; another thread reads the driver's frames and passes replies to ``resolve``."""
         super().__init__()
         self._sock = sock
         self._on_broken = on_broken
@@ -124,9 +107,7 @@ class SocketLink(DriverLink):
     def send(self, frame: WorkerFrame) -> None:
         """Send a frame; blocks while the driver reads too slowly, except that streamed tokens are then dropped.
 
-        Raises:
-            FrameTooLarge: the frame is larger than ``MAX_FRAME_BYTES``.
-            ValueError, TypeError: the frame contains a value that MessagePack cannot hold.
+        Raises ``FrameTooLarge``, or ``ValueError`` or ``TypeError`` if MessagePack cannot hold a value of the frame.
         """
         data = encode_frame(frame)
         can_drop = isinstance(frame, Streamed)
@@ -150,7 +131,7 @@ class SocketLink(DriverLink):
             self._lock.release()
 
     def _is_first_step(self, frame: WorkerFrame) -> bool:
-        """Return whether this is the first step of the worker: until then, a new batch shows nothing."""
+        """Until the first step of the worker, a new batch shows nothing."""
         is_first = isinstance(frame, Stepped) and not self._has_stepped
         self._has_stepped = self._has_stepped or is_first
         return is_first

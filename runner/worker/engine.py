@@ -58,8 +58,6 @@ def _nothing() -> None:
 
 
 class _Prepared(msgspec.Struct, frozen=True):
-    """What all episodes share, and how they are played."""
-
     factory: EpisodeFactory
     agent_is_async: bool
     environment_blocks: bool
@@ -78,12 +76,7 @@ class Engine:
     Episodes of an async agent share an event loop. If their environment is sync, its methods run on a thread of the
     episode. An episode of a sync agent runs on its own thread, with its own event loop.
 
-    Args:
-        link: the link to the driver.
-        configure: the first frame of the driver.
-        clock: the clock of this process.
-        clock_ns: the monotonic clock of this process in nanoseconds, for spans.
-        on_warm: called once, when an episode has ended, so that everything that episodes need is imported.
+    ``on_warm`` is called once, when an episode has ended, so that everything that episodes need is imported.
     """
 
     def __init__(
@@ -94,7 +87,6 @@ class Engine:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         on_warm: Callable[[], object] = _nothing,
     ) -> None:
-        """Store the settings; the first episode builds the factory."""
         self._link = link
         self._setup = configure.setup
         self._secrets = configure.secrets
@@ -117,7 +109,7 @@ class Engine:
         use_registry(RemoteRegistry(link))
 
     def handle(self, frame: DriverFrame) -> None:
-        """Handle a frame of the driver; episodes are played on a shared event loop, which the first one starts."""
+        """Episodes are played on a shared event loop, which the first one starts."""
         match frame:
             case Play():
                 self._start(frame)
@@ -143,10 +135,9 @@ class Engine:
                 logger.warning("a second Configure frame is ignored; start another worker for another batch")
 
     def prepare(self) -> None:
-        """Build the factory, unless that was done; import the agent and the environment.
+        """Build the factory once, which imports the agent and environment.
 
-        Raises:
-            ConfigError: the agent or the environment cannot be loaded in this process.
+        Raises ``ConfigError`` if they cannot be loaded in this process.
         """
         with self._prepare_lock:
             if self._prepared is None:

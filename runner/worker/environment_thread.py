@@ -37,8 +37,6 @@ def blocks_loop(environment_class: object) -> bool:
 
 
 class _Call(msgspec.Struct):
-    """A call that runs on the thread, and its result or its exception."""
-
     run: Callable[[], Any]
     on_done: Callable[[], object]
     results: list[Any]
@@ -52,11 +50,7 @@ class EnvironmentThread:
     """
 
     def __init__(self, name: str) -> None:
-        """Start the thread.
-
-        Raises:
-            RuntimeError: the system starts no more threads.
-        """
+        """Raises ``RuntimeError`` if the system starts no more threads."""
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         threading.Thread(target=self._run_calls, name=name, daemon=True).start()
 

@@ -42,8 +42,7 @@ class EpisodeParts(Protocol):
     def on_event(self, event: EpisodeEvent) -> None:
         """Receive the start, a pause or a streamed update."""
 
-    def on_reset(self, reset: EncodedReset) -> None:
-        """Receive the result of the reset."""
+    def on_reset(self, reset: EncodedReset) -> None: ...
 
     def on_step(self, step: EncodedStep) -> None:
         """Receive a finished step, with the spans that have closed since the previous part."""
@@ -56,15 +55,10 @@ class EpisodeReporter:
     """Turns the callbacks of an ``EpisodeContext`` into parts, on the thread of the episode.
 
     The events are numbered here, because their spans are numbered with them, and streamed texts beyond
-    ``max_tokens_per_s`` are not reported.
+    ``max_tokens_per_s`` are not reported (None: no limit).
 
-    Args:
-        tracer: the tracer of the episode.
-        spans: the collector of ``tracer``.
-        parts: receives the parts.
-        trace: encodes the spans for the trace file; None: the receiver of the parts does.
-        clock: measures the rate of streamed texts.
-        max_tokens_per_s: maximum number of streamed updates per second; None: no limit.
+    ``spans`` is the collector of ``tracer``. ``trace`` encodes the spans for the trace file; without it, the receiver
+    of the parts does.
     """
 
     def __init__(
@@ -77,7 +71,6 @@ class EpisodeReporter:
         trace: TraceEncoder | None = None,
         max_tokens_per_s: int | None = None,
     ) -> None:
-        """Start at the first event."""
         self._tracer = tracer
         self._spans = spans
         self._parts = parts
@@ -91,7 +84,6 @@ class EpisodeReporter:
         self._token_times: deque[float] | None = None if max_tokens_per_s is None else deque(maxlen=max_tokens_per_s)
 
     def emit(self, event: EpisodeEvent) -> None:
-        """Report an event; a step takes along the spans that have closed since the previous part."""
         match event:
             case TimestepPlayed():
                 self._report_step(event)
@@ -120,7 +112,6 @@ class EpisodeReporter:
         self._sequences.append(sequence)
 
     def _pack_sequences(self, sequences: list[TokenSequence]) -> bytes:
-        """Return the next record of token ids, within the bound of an episode; empty without token ids."""
         self._sequences = []
         if not sequences:
             return b""
@@ -130,7 +121,6 @@ class EpisodeReporter:
         return record
 
     def _pop_closed_spans(self) -> list[Span]:
-        """Return the spans that no part contains yet."""
         closed = self._spans.spans[self._n_spans :]
         self._n_spans += len(closed)
         return closed
@@ -181,7 +171,7 @@ class EpisodeReporter:
         self._parts.on_end(end)
 
     def _encode_packets(self) -> tuple[bytes, int]:
-        """Return the packets for the trace file and their lanes; without packets, the receiver encodes the spans."""
+        """Without packets, the receiver encodes the spans."""
         if self._trace is not None:
             with catch_foreign(log_failure(logger, "encoding the trace")):
                 packets = self._trace.encode(self._spans.spans, self._spans.flows)
@@ -201,13 +191,12 @@ class EpisodeReporter:
         return False
 
     def _number(self, n_events: int = 1) -> int:
-        """Number the next ``n_events`` events; return the number of the first one."""
         first = self._seq
         self._seq += n_events
         return first
 
     def _number_spans(self, spans: list[Span]) -> None:
-        """Number the spans of a part; those of the reset are published together with those of the next part."""
+        """The spans of the reset are published together with those of the next part."""
         self._number(self._n_unnumbered + len(spans))
         self._n_unnumbered = 0
 

@@ -25,16 +25,14 @@ DoneCallback: TypeAlias = Callable[[BaseException | None], None]
 class EpisodeWorker:
     """A daemon thread that runs submitted coroutines one after another in its own event loop.
 
-    Args:
-        name: name of the thread, and of the track that shows its episodes in traces.
+    ``name`` is also the track that shows its episodes in traces.
     """
 
     def __init__(self, name: str) -> None:
         """Start the thread; it runs until ``close`` or the end of the process.
 
-        Raises:
-            OSError: there are not enough open files for an event loop.
-            RuntimeError: the system starts no more threads.
+        Raises ``OSError`` without enough open files for an event loop, and ``RuntimeError`` if the system starts no
+        more threads.
         """
         self.name = name
         self._jobs: queue.SimpleQueue[tuple[Job, DoneCallback] | None] = queue.SimpleQueue()
@@ -63,7 +61,6 @@ class EpisodeWorker:
         self._jobs.put(None)
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the thread has ended, at most ``timeout_s`` seconds."""
         self._thread.join(timeout_s)
 
     def _run_jobs(self) -> None:
@@ -78,8 +75,6 @@ class EpisodeWorker:
                 on_done(problems[0] if problems else None)
 
     def _run_to_completion(self, loop: asyncio.AbstractEventLoop, job: Job, problems: list[BaseException]) -> None:
-        """Run a job to its end; append the exceptions that it raises to ``problems``."""
-
         async def guarded() -> None:
             with catch_foreign(problems.append):
                 await job()
@@ -104,16 +99,9 @@ def start_loop() -> asyncio.AbstractEventLoop:
 
 
 def start_workers(n_workers: int, next_name: Callable[[], str]) -> tuple[list[EpisodeWorker], Resource | None]:
-    """Start workers; if the system does not allow all of them, keep a third.
+    """Start workers; if the system does not allow all of them, keep a third and return also what ran out.
 
     The episodes need resources, too: an episode on a server starts a second thread that resolves its host name.
-
-    Args:
-        n_workers: maximum number of workers.
-        next_name: returns the name of each worker.
-
-    Returns:
-        The workers, and what ran out; None if all were started.
     """
     workers: list[EpisodeWorker] = []
     while len(workers) < n_workers:

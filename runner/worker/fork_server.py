@@ -70,12 +70,7 @@ def shared_modules() -> Iterator[str]:
 
 
 class ForkServer:
-    """Starts, kills and reaps the workers of one driver.
-
-    Args:
-        control: the channel to the driver.
-        mode: how workers are started.
-    """
+    """Starts, kills and reaps the workers of one driver."""
 
     def __init__(self, control: socket.socket, mode: StartMode) -> None:
         """Install the signal handlers."""
@@ -94,7 +89,6 @@ class ForkServer:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def run(self) -> None:
-        """Serve requests until the driver closes the control channel or ends; then end all workers."""
         poll = select.poll()
         for sock in (self._control, self._wakeup):
             poll.register(sock, select.POLLIN)
@@ -107,7 +101,7 @@ class ForkServer:
         self._end_workers()
 
     def _handle_request(self) -> bool:
-        """Handle one request; return False at the end of the control channel."""
+        """Return False at the end of the control channel."""
         try:
             data, descriptors = receive(self._control)
             if data is None:
@@ -248,10 +242,7 @@ def _become_worker(request: StartWorker, channel: int, log: int) -> NoReturn:
 def run_worker_process(channel: int, name: str, path: list[str]) -> NoReturn:
     """Run a worker in this process, whose standard streams and working directory are already set.
 
-    Args:
-        channel: descriptor of its channel to the driver.
-        name: id of the worker.
-        path: the driver's ``sys.path``.
+    ``channel`` is a descriptor, and ``path`` the driver's ``sys.path``.
     """
     from runner.worker.process import run_worker
 

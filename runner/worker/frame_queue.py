@@ -19,28 +19,18 @@ Packed: TypeAlias = bytes
 
 
 def pack(frames: list[bytes]) -> Packed:
-    """Join encoded frames."""
     return msgspec.msgpack.encode(frames)
 
 
 def unpack(packed: Packed) -> list[bytes]:
-    """Return the encoded frames that ``pack`` joined.
-
-    Raises:
-        msgspec.MsgspecError: the bytes are not joined frames.
-    """
+    """Raises ``msgspec.MsgspecError`` if the bytes are not joined frames."""
     return msgspec.msgpack.decode(packed, type=list[bytes])
 
 
 class FrameQueue(DriverLink):
-    """Keeps the frames of a worker until ``take`` fetches them; thread-safe.
-
-    Args:
-        max_bytes: size above which a sender waits.
-    """
+    """Keeps the frames of a worker until ``take`` fetches them; thread-safe."""
 
     def __init__(self, max_bytes: int = MAX_QUEUED_BYTES) -> None:
-        """Start empty."""
         super().__init__()
         self._max_bytes = max_bytes
         self._changed = threading.Condition()
@@ -52,8 +42,7 @@ class FrameQueue(DriverLink):
     def send(self, frame: WorkerFrame) -> None:
         """Queue a frame; while the queue is full, streamed tokens are dropped and other frames wait.
 
-        Raises:
-            ValueError, TypeError: the frame contains a value that MessagePack cannot hold.
+        Raises ``ValueError`` or ``TypeError`` if MessagePack cannot hold a value of the frame.
         """
         data = encode_frame(frame)
         with self._changed:
@@ -70,8 +59,7 @@ class FrameQueue(DriverLink):
     async def take(self, linger_s: float = 0.0) -> tuple[list[bytes], bool]:
         """Wait for frames and return them, encoded, and whether an episode's ``Free`` is among them.
 
-        Args:
-            linger_s: seconds that the first frame waits for others.
+        The first frame waits ``linger_s`` seconds for others.
         """
         while (event := self._expect()) is not None:
             await event.wait()

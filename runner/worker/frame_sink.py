@@ -21,23 +21,15 @@ Send = Callable[[WorkerFrame], None]
 
 
 class ReportedControl(EpisodeControl):
-    """Control of an episode in a worker; reports the outcome as soon as it is final.
-
-    Args:
-        episode_id: id of the episode.
-        send: sends a frame to the driver.
-        clock: measures how long pauses last.
-    """
+    """Control of an episode in a worker; reports the outcome as soon as it is final."""
 
     def __init__(self, episode_id: str, send: Send, clock: Clock | None = None) -> None:
-        """Start in the running state."""
         self._final_outcome: Outcome | None = None
         self._episode_id, self._send = episode_id, send
         super().__init__(clock)
 
     @property
     def final_outcome(self) -> Outcome | None:
-        """Outcome of the episode; None until it is final."""
         return self._final_outcome
 
     @final_outcome.setter
@@ -48,22 +40,14 @@ class ReportedControl(EpisodeControl):
 
 
 class FrameSink:
-    """Sends the parts of an episode to the driver, see ``EpisodeParts``; used on the episode's thread only.
-
-    Args:
-        episode_id: id of the episode.
-        control: the control of the episode.
-        send: sends a frame to the driver.
-    """
+    """Sends the parts of an episode to the driver, see ``EpisodeParts``; used on the episode's thread only."""
 
     def __init__(self, episode_id: str, control: EpisodeControl, send: Send) -> None:
-        """Store the arguments."""
         self._id = episode_id
         self._control = control
         self._send = send
 
     def on_event(self, event: EpisodeEvent) -> None:
-        """Send the start, a pause or a streamed update."""
         match event:
             case EpisodeStarted():
                 self._send(Started(episode_id=self._id, at=event.at, seq=event.seq))
@@ -79,18 +63,15 @@ class FrameSink:
                 self._send(frame_of_pause)
 
     def on_reset(self, reset: EncodedReset) -> None:
-        """Send the result of the reset."""
         self._send(Reset(episode_id=self._id, reset=reset))
 
     def on_step(self, step: EncodedStep) -> None:
-        """Send a finished step."""
         try:
             self._send(Stepped(episode_id=self._id, step=step))
         except (TypeError, ValueError, OverflowError):  # a name or a warning of the agent
             self._send(Stepped(episode_id=self._id, step=_repaired(step)))
 
     def on_end(self, end: EncodedEnd) -> None:
-        """Send the end of the episode."""
         self._send(Ended(episode_id=self._id, end=end))
 
     def on_error(self, exc: BaseException) -> None:

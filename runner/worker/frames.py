@@ -116,12 +116,7 @@ DriverFrame: TypeAlias = (
 
 
 class Hello(_Frame, frozen=True):
-    """First frame of a worker.
-
-    Attributes:
-        monotonic_ns: the worker's monotonic clock.
-        wall: the worker's wall clock.
-    """
+    """First frame of a worker, with the time of its clocks."""
 
     worker_id: str
     host: str
@@ -139,15 +134,11 @@ class Started(_Frame, frozen=True):
 
 
 class Reset(_Frame, frozen=True):
-    """An episode's environment was reset."""
-
     episode_id: str
     reset: EncodedReset
 
 
 class Stepped(_Frame, frozen=True):
-    """A step of an episode has ended."""
-
     episode_id: str
     step: EncodedStep
 
@@ -177,7 +168,6 @@ class Failed(_Frame, frozen=True):
 
     Attributes:
         gone: message of ``ServerGone``; None if the environment's server is not gone.
-        timed_out: ``ServerGone.timed_out``.
         shortage: what ran out in the worker, see ``runner.util.resources``; None if nothing did.
     """
 
@@ -233,12 +223,10 @@ class Release(_Frame, frozen=True):
 
 
 class EndpointOutcome(_Frame, frozen=True):
-    """The outcome of a request to a model endpoint.
+    """The outcome of a request to a model endpoint; ``failure`` is None for a success.
 
-    Attributes:
-        failure: reason of the ``EndpointFailure``; None for a success.
-        cause: text of the failure, without secrets.
-        retry_after_s: seconds that the endpoint requested.
+    ``cause`` is the text of the failure, without secrets; ``retry_after_s`` are the seconds that the endpoint
+    requested.
     """
 
     endpoint: str
@@ -284,18 +272,10 @@ def encode_frame(frame: DriverFrame | WorkerFrame) -> bytes:
 
 
 def decode_driver_frame(data: bytes) -> DriverFrame:
-    """Decode a frame of the driver.
-
-    Raises:
-        ValueError, RecursionError: the frame is not valid.
-    """
+    """Raises ``ValueError`` or ``RecursionError`` if the frame is not valid."""
     return _FROM_DRIVER.decode(data)
 
 
 def decode_worker_frame(data: bytes) -> WorkerFrame:
-    """Decode a frame of a worker.
-
-    Raises:
-        ValueError, RecursionError: the frame is not valid.
-    """
+    """Raises ``ValueError`` or ``RecursionError`` if the frame is not valid."""
     return _FROM_WORKER.decode(data)

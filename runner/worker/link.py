@@ -21,7 +21,6 @@ class DriverLink(ABC):
     """
 
     def __init__(self) -> None:
-        """Start without requests."""
         self._ids = itertools.count(1).__next__  # atomic
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
 
@@ -30,7 +29,7 @@ class DriverLink(ABC):
         """Send a frame; blocks while the driver reads too slowly."""
 
     async def request(self, name: RequestName, target: str, instance: int | str | None = None) -> Reply:
-        """Send a ``Request`` and return the driver's reply; callable on any event loop."""
+        """Callable on any event loop."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         request = Request(id=self._ids(), name=name, target=target, instance=instance)
         self._waiting[request.id] = future

@@ -23,10 +23,6 @@ def run_worker(sock: socket.socket, name: str) -> NoReturn:
     """Play the episodes that the driver sends, until it closes the channel; then end the process.
 
     The main thread only reads frames, so the process ends at the end of the channel, whatever its episodes do.
-
-    Args:
-        sock: the channel to the driver.
-        name: id of the worker.
     """
     _prepare_output()
     # A process that an environment forks would send frames of its own, and would keep the channel open.

@@ -33,7 +33,7 @@ def remote_manager(
 
 
 def apply_outcome(gate: LocalGate, frame: EndpointOutcome) -> None:
-    """Report a worker's outcome to the gate of the driver."""
+    """Runs in the driver, for an outcome that a worker has sent."""
     failure = None
     if frame.failure is not None:
         failure = EndpointFailure(frame.failure, frame.cause, retry_after_s=frame.retry_after_s)
@@ -43,14 +43,10 @@ def apply_outcome(gate: LocalGate, frame: EndpointOutcome) -> None:
 class RemoteGate:
     """An ``EndpointGate`` that knows the states of the endpoints from the driver's ``EndpointRest`` frames.
 
-    Args:
-        link: the link to the driver.
-        specs: the endpoints of the worker.
-        now: a monotonic clock in seconds.
+    ``now`` is a monotonic clock in seconds.
     """
 
     def __init__(self, link: DriverLink, specs: Iterable[EndpointSpec], now: Callable[[], float]) -> None:
-        """Start with requests allowed."""
         self._link = link
         self._now = now
         self._lock = threading.Lock()
@@ -67,15 +63,13 @@ class RemoteGate:
         self._server_times: dict[str, ServerTimes | None] = {}
 
     def set_server_times(self, endpoint: str, times: ServerTimes | None) -> None:
-        """See ``EndpointGate.set_server_times``; the driver reads the servers."""
+        """The driver reads the times from the servers."""
         self._server_times[endpoint] = times
 
     def server_times(self, endpoint: str) -> ServerTimes | None:
-        """See ``EndpointGate.server_times``."""
         return self._server_times.get(endpoint)
 
     def on_rest(self, frame: EndpointRest) -> None:
-        """Apply a state of an endpoint from the driver."""
         with self._lock:
             self._rests.pop(frame.endpoint, None)
             self._failing.discard(frame.endpoint)
@@ -87,7 +81,7 @@ class RemoteGate:
                 self._rests[frame.endpoint] = self._now() + frame.wait_s, frame.cause
 
     async def enter(self, endpoint: str, time_left_s: float) -> bool:
-        """See ``EndpointGate.enter``; the driver decides for an endpoint with limits and after a rest."""
+        """The driver decides for an endpoint with limits and after a rest."""
         if self.wait_s(endpoint) > 0:
             return False
         if not self._needs_driver(endpoint):
@@ -108,17 +102,15 @@ class RemoteGate:
         return reply.granted
 
     def wait_s(self, endpoint: str) -> float:
-        """See ``EndpointGate.wait_s``."""
         rests_until, _ = self._rests.get(endpoint, (0.0, ""))
         return max(rests_until - self._now(), self._breakers[endpoint].wait_s(), 0.0)
 
     def cause(self, endpoint: str) -> str:
-        """See ``EndpointGate.cause``."""
         _, cause = self._rests.get(endpoint, (0.0, ""))
         return cause or self._breakers[endpoint].cause or self._limits[endpoint]
 
     def report(self, endpoint: str, failure: EndpointFailure | None, text: str) -> None:
-        """See ``EndpointGate.report``; the driver gets a success only after a failure."""
+        """The driver gets a success only after a failure."""
         if failure is not None:
             with self._lock:
                 self._failing.add(endpoint)
@@ -133,14 +125,12 @@ class RemoteGate:
             self._link.send(EndpointOutcome(endpoint=endpoint))
 
     def on_lesson(self, frame: EndpointLesson) -> None:
-        """Keep what the driver or another worker has learned."""
         self.lessons.keep(frame.key, frame.capabilities, is_news=False)
 
     def _send_lesson(self, key: LessonKey, learned: Capabilities) -> None:
         self._link.send(EndpointLesson(key=key, capabilities=learned))
 
     def leave(self, endpoint: str) -> None:
-        """See ``EndpointGate.leave``."""
         with self._lock:
             keys = self._admitted.get(endpoint)
             key = keys.pop() if keys else None

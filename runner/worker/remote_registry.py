@@ -21,17 +21,12 @@ class RemoteRegistry:
     """
 
     def __init__(self, link: DriverLink) -> None:
-        """Create a registry that holds nothing."""
         self._link = link
         self._numbers = itertools.count()
         self._collected: deque[tuple[str, int, InstanceId]] = deque()
 
     async def enter(self, server: str, places: int | None) -> int:
-        """Wait for a place; see ``InstanceRegistry``.
-
-        Raises:
-            EnvironmentFault: the driver refused the request.
-        """
+        """Raises ``EnvironmentFault`` if the driver refuses the request."""
         self._leave_collected()
         place, entered = next(self._numbers), False
         try:
@@ -44,11 +39,7 @@ class RemoteRegistry:
         return place
 
     async def lease(self, server: str, instance: InstanceId) -> bool:
-        """Lease an instance; see ``InstanceRegistry``.
-
-        Raises:
-            EnvironmentFault: the driver cannot answer.
-        """
+        """Raises ``EnvironmentFault`` if the driver cannot answer."""
         # The driver may grant a request after the episode was cancelled; then the lease must end.
         request = asyncio.ensure_future(self._link.request("lease", server, instance))
         try:
@@ -59,12 +50,11 @@ class RemoteRegistry:
         return reply.granted if reply.error is None else _check(reply)
 
     def leave(self, server: str, place: int, instance: InstanceId | None = None) -> None:
-        """Give back a place and its instance; see ``InstanceRegistry``."""
         self._leave_collected()
         self._send_releases(server, place, instance)
 
     def collect(self, server: str, place: int, instance: InstanceId) -> None:
-        """Give back a place and its instance in a finalizer: they are sent with the next request or release."""
+        """For finalizers: the place and its instance are sent with the next request or release."""
         self._collected.append((server, place, instance))
 
     def _leave_collected(self) -> None:

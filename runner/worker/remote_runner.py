@@ -32,7 +32,6 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _method(**options: object) -> Callable[[_Method], _Method]:
-    """Return Ray's decorator for a method of an actor."""
     decorator: Callable[[_Method], _Method] = ray.method(**options)
     return decorator
 
@@ -46,7 +45,6 @@ class RunnerActor:
 
     Args:
         env_cfg: Hydra config of the environment, with ``_target_`` (see ``hydra.utils.instantiate``).
-        agent_cfg: Hydra config of the agent.
         inference_mngr: source of model answers, passed to the agent's constructor under this name; None: not passed.
         tracing_level: which spans are recorded: ``off``, ``episode`` or ``full``.
         limits: maximum rounds and seconds of an episode.
@@ -63,7 +61,6 @@ class RunnerActor:
         limits: Limits | None = None,
         records_world: bool = True,
     ) -> None:
-        """Store the settings; each episode builds its environment and agent."""
         self._factory: EpisodeFactory | None = None
         if env_cfg is not None and agent_cfg is not None:
             self._factory = EpisodeFactory(
@@ -86,11 +83,8 @@ class RunnerActor:
         An error in the environment or the agent ends the episode; the trajectory then holds it (``error_info``).
         ``ray.cancel`` ends the episode at its next ``await``.
 
-        Args:
-            reset_kwargs: arguments of the environment's ``reset``, such as ``task_index`` and ``seed``.
-
-        Raises:
-            ConfigError: the actor was created without ``env_cfg`` or ``agent_cfg``.
+        ``reset_kwargs`` are arguments of the environment's ``reset``, such as ``task_index`` and ``seed``. Raises
+        ``ConfigError`` if the actor was created without ``env_cfg`` or ``agent_cfg``.
         """
         if self._factory is None:
             raise ConfigError("create the RemoteRunner with env_cfg and agent_cfg to play an episode")
@@ -103,11 +97,7 @@ class RunnerActor:
         The engine plays on threads of its own. If the call is cancelled, the episode is cancelled at its next
         ``await``; its further frames precede those of the next episode.
 
-        Args:
-            play: an encoded ``Play`` frame.
-
-        Raises:
-            ConfigError: ``configure`` was not called.
+        ``play`` is an encoded ``Play`` frame. Raises ``ConfigError`` if ``configure`` was not called.
         """
         engine, frame = self._configured(), decode_driver_frame(play)
         if not isinstance(frame, Play):
@@ -142,15 +132,11 @@ class RunnerActor:
 
     @_method(concurrency_group=CONTROL)
     async def configure(self, configure: bytes, variables: dict[str, str]) -> None:
-        """Prepare for the episodes of a batch.
+        """Prepare for the episodes of a batch with an encoded ``Configure`` frame.
 
-        Args:
-            configure: an encoded ``Configure`` frame.
-            variables: its ``secrets``. They are an argument of their own, because Ray keeps large arguments in files
-                and small ones in the memory of the two processes.
-
-        Raises:
-            ConfigError: the agent or the environment cannot be loaded on this host.
+        ``variables`` are its ``secrets``. They are an argument of their own, because Ray keeps large arguments in files
+        and small ones in the memory of the two processes. Raises ``ConfigError`` if the agent or the environment cannot
+        be loaded on this host.
         """
         frame = decode_driver_frame(configure)
         if not isinstance(frame, Configure):

@@ -24,8 +24,6 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a batch that its episodes share; can be sent to another process.
 
     Attributes:
-        env: the environment.
-        agent: the agent.
         address: the environment's server; None for an embedded environment.
         models: the profile's ``agent`` section; None if neither the agent nor a judge uses a model.
         script, instruction: see ``BatchSpec``.
@@ -46,14 +44,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     world: bool = False
 
     def build_factory(self, manager: InferenceManager | None) -> EpisodeFactory:
-        """Return the factory that plays the episodes.
-
-        Args:
-            manager: the models of this process; required if ``models`` is set.
-
-        Raises:
-            ConfigError: a model is used and there is no ``manager``.
-        """
+        """Raises ``ConfigError`` if ``models`` is set and there is no ``manager``."""
         if self.models is not None and manager is None:
             raise ConfigError(f"The agent {self.agent.name} needs a model, and none is configured")
         own_args = self._environment_args()
@@ -82,7 +73,6 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _environment_args(self) -> dict[str, Any]:
-        """Return the arguments of an embedded environment: its mode, and ARE's settings for ARE."""
         arguments: dict[str, Any] = {} if self.mode == "strict" else {"mode": self.mode}
         if self.env.family == "are":
             arguments["settings"] = msgspec.to_builtins(self.are)
@@ -95,10 +85,9 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def uses_model(agent: Plugin) -> bool:
-    """Return whether an agent uses a model; raise ``ConfigError`` if the agent cannot be loaded."""
+    """Raises ``ConfigError`` if the agent cannot be loaded."""
     return bool(getattr(agent.load(), "uses_model", False))
 
 
 def uses_judge(env: Plugin, are: ARESettings) -> bool:
-    """Return whether the profile names a model for the judges of an environment."""
     return are.judge_model is not None and env.family == "are"

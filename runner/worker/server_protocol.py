@@ -24,10 +24,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True, tag_field="t"):
 class StartWorker(_Message, frozen=True):
     """Start a worker; the descriptors of its channel and of its log come with the message.
 
-    Attributes:
-        environ: environment variables of the worker.
-        folder: its working directory.
-        path: its ``sys.path``.
+    ``folder`` is its working directory, and ``path`` its ``sys.path``.
     """
 
     name: str
@@ -43,8 +40,6 @@ class KillWorker(_Message, frozen=True):
 
 
 class FindExitCode(_Message, frozen=True):
-    """Request the exit code of a worker."""
-
     pid: int
 
 
@@ -66,11 +61,7 @@ class ServerReply(msgspec.Struct, frozen=True):
 
 
 def send_request(control: socket.socket, request: ServerRequest, *descriptors: int) -> None:
-    """Send a request to a fork server, and descriptors with it.
-
-    Raises:
-        OSError: the receiver has ended.
-    """
+    """Send a request, and descriptors with it; raises ``OSError`` if the fork server has ended."""
     data = msgspec.msgpack.encode(request)
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
     control.sendmsg([len(data).to_bytes(LENGTH_BYTES, "big")], rights)

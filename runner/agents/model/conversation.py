@@ -34,12 +34,10 @@ class Conversation:
     """
 
     def __init__(self) -> None:
-        """Create an empty conversation."""
         self.opening: Chat = []
         self.turns: list[Chat] = []
 
     def add_observation(self, observation: Chat) -> None:
-        """Append an observation: the first one, or the environment's answer to the latest reply."""
         messages = [_normalize(message) for message in observation]
         if not self.turns:
             self.opening += flatten_tool_calls(messages)
@@ -127,7 +125,6 @@ _MIN_CUT_CHARS = 400
 
 
 def tools_size(schemas: Sequence[ToolSchema]) -> int:
-    """Return the size of tools in characters."""
     return len(json.dumps(schemas, default=str)) if schemas else 0
 
 
@@ -144,12 +141,8 @@ def fit_chat(
 ) -> Chat:
     """Return the chat to send, trimmed by the rule of this module.
 
-    Args:
-        instructions: the system prompt.
-        opening: the first observation.
-        turns: the later turns, each a reply followed by the environment's answer.
-        budget: maximum size in characters, see ``chat_budget``.
-        reasoning: turns whose reasoning is sent back, which counts.
+    Each turn is a reply followed by the environment's answer. ``budget`` is in characters, see ``chat_budget``. The
+    reasoning that ``reasoning`` sends back counts.
     """
     system: Message = {"role": "system", "content": instructions}
     sizes = [_chat_size(turn, reasoning) for turn in turns]
@@ -166,7 +159,6 @@ def _chat_size(chat: Chat, reasoning: ReasoningTurns = "calls") -> int:
 
 
 def _hidden_size(message: Message, reasoning: ReasoningTurns) -> int:
-    """Return the characters of a message beside its content: calls, reasoning that is sent, and unknown fields."""
     if message["role"] != "assistant":
         return 0
     calls = message.get("tool_calls", ())
@@ -177,7 +169,6 @@ def _hidden_size(message: Message, reasoning: ReasoningTurns) -> int:
 
 
 def _value_size(value: object) -> int:
-    """Return the characters of a value's texts, without the names of its fields."""
     if isinstance(value, dict):
         return sum(map(_value_size, value.values()))
     return sum(map(_value_size, value)) if isinstance(value, list) else len(str(value))
@@ -192,7 +183,6 @@ def _with_note(opening: Chat, n_omitted: int) -> Chat:
 
 
 def _cut_messages(chat: Chat, budget: int, reasoning: ReasoningTurns) -> Chat:
-    """Cut messages, the longest first, until the chat fits or all messages have their minimum length."""
     chat = chat.copy()
     excess = _chat_size(chat, reasoning) - budget
     by_length = sorted(range(1, len(chat)), key=lambda index: len(chat[index]["content"] or ""), reverse=True)

@@ -55,11 +55,8 @@ class CallDialect(NamedTuple):
     """One form of a written call.
 
     Attributes:
-        name: how the form is called here.
-        families: the models that write it.
         hint: what any text in this form contains; ``NAME`` stands for a tool. It saves the search in most texts.
         mark: pattern of its beginning, with the group ``name`` unless the name is part of what is read.
-        read: reads the call at a mark.
         sample: a call of the tool ``move`` with the argument ``direction``.
     """
 
@@ -72,7 +69,7 @@ class CallDialect(NamedTuple):
 
 
 def tool_parameters(schemas: Sequence[ToolSchema]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the parameters of each tool; what is malformed counts as missing."""
+    """What is malformed counts as missing."""
     tools: dict[str, dict[str, dict[str, Any]]] = {}
     for function in (as_dict(schema.get("function")) for schema in schemas):
         properties = as_dict(as_dict(function.get("parameters")).get("properties"))
@@ -144,7 +141,6 @@ def read_dialect(dialect: CallDialect, text: str, tools: Tools, after: int = -1)
 
 
 def _encode_arguments(arguments: object) -> str | None:
-    """Return the arguments as JSON text; None unless they are an object, or the text of one."""
     if isinstance(arguments, str):
         arguments = _encoded_once(arguments)
         return arguments if _is_object(arguments) else None
@@ -186,7 +182,6 @@ def _read_json(place: _Place) -> Reading:
 
 
 def _call_parts(value: dict[str, Any]) -> tuple[str, object]:
-    """Return name and arguments of a JSON object; an empty name if it is no call."""
     name = next(filter(None, (as_text(value.get(key)) for key in NAME_KEYS)), "")
     arguments = next((value[key] for key in ARGUMENT_KEYS if isinstance(value.get(key), dict | str)), None)
     return ("", None) if arguments is None else (name, arguments)
@@ -498,7 +493,6 @@ class Label(NamedTuple):
 
 
 def action_labels(text: str) -> list[Label]:
-    """Return the places where a text announces an action."""
     labels: dict[str | None, list[Label]] = {}
     for found in _LABEL.finditer(text):
         start, end = found.span()
@@ -516,7 +510,6 @@ def action_labels(text: str) -> list[Label]:
 
 
 def without_end_tokens(text: str) -> str:
-    """Return a text without the template tokens and the whitespace at its end."""
     end = len(text)
     for _ in range(MAX_MARKS):
         while end and text[end - 1].isspace():
@@ -528,7 +521,6 @@ def without_end_tokens(text: str) -> str:
 
 
 def without_tokens(text: str) -> str:
-    """Return a text without the template tokens around it."""
     role = _ROLE.match(text)
     return without_end_tokens(text[role.end() :] if role else text)
 

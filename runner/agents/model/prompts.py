@@ -124,10 +124,8 @@ def system_prompt(
 
     Args:
         env: the environment's name, case-insensitive; an unknown environment is described by its tools alone.
-        schemas: the environment's tools.
         as_calls: whether to request tool calls; the prompt then also explains the text form as a fallback.
         max_rounds: maximum number of steps of the episode; None: only the environment limits them.
-        mode: rules of the environment.
     """
     guide = _GUIDES.get(env.lower()) or EnvironmentGuide(
         f"You act in the environment {one_line(env)}.", _actions_of(schemas)
@@ -142,7 +140,6 @@ def system_prompt(
 
 
 def _limit_of(guide: EnvironmentGuide, max_rounds: int | None) -> str:
-    """Name the limit that is reached first: that of the run or that of the environment."""
     limits = [limit for limit in (guide.own_limit, max_rounds) if limit is not None]
     return f" You have at most {pluralize(min(limits), guide.unit)}." if limits else ""
 

@@ -36,12 +36,8 @@ class ReactAgent:
     """Agent that requests one answer per step from a model; an answer is a thought and an action.
 
     ``agent.format`` of the profile selects the form of the answer: ``tools`` for tool calls, ``react`` for text,
-    ``auto`` for tool calls if the next endpoint supports them. An answer in the other form is also accepted. The agent
-    can be pickled until ``enter`` is called.
-
-    Args:
-        inference_mngr: the source of model answers.
-        settings: the profile's agent settings; only the format and the context limits are used.
+    ``auto`` for tool calls if the next endpoint supports them. An answer in the other form is also accepted. Of the
+    other agent settings only the context limits are used. The agent can be pickled until ``enter`` is called.
 
     Attributes:
         last_usage: token usage of the latest answer; None if it is unknown.
@@ -63,11 +59,9 @@ class ReactAgent:
         self._prompt_cache: tuple[list[ToolSchema], bool, str, int] | None = None
 
     def enter(self, episode: EpisodeInfo) -> None:
-        """Open an inference session for the episode that is about to start."""
         self._episode = episode, self._manager.session(episode.header)
 
     def init_after_reset(self) -> None:
-        """Start a new conversation, without what the previous episode left."""
         self.last_usage = self.last_response_flow_id = self._fitting_tokens = None
         self._conversation = Conversation()
 
@@ -75,7 +69,6 @@ class ReactAgent:
         """Return the chat (prompt and reply) and the model's next action, which may be invalid.
 
         Raises:
-            AgentFault: before ``enter``.
             InferenceFault: if no endpoint answers.
         """
         if self._episode is None:
@@ -95,7 +88,6 @@ class ReactAgent:
     async def _infer(
         self, episode: EpisodeInfo, session: ModelSession, schemas: list[ToolSchema], as_calls: bool
     ) -> Inference:
-        """Return the answer to the conversation, which is shortened until it fits into the endpoint's context."""
         known = session.capabilities(with_tools=as_calls)
         limits = (known.context_tokens, self._settings.context_tokens, self._fitting_tokens)
         context_tokens = min(filter(None, limits))
@@ -158,7 +150,6 @@ class ReactAgent:
 
 
 def _explain(action: Action | InvalidAction, inference: Inference) -> Action | InvalidAction:
-    """Add to an answer without an action why the endpoint ended it."""
     cause = inference.cause_of_silence
     if not cause and inference.finish_reason in LENGTH_REASONS:
         cause = describe_cut(inference.usage.tokens)

@@ -62,7 +62,6 @@ def action_style(env: str) -> ActionStyle:
 
 
 def parse_action(text: str, style: ActionStyle) -> str | None:
-    """Return the action in a model's text; None if the text contains no action."""
     text = text.strip().removesuffix("</s>").rstrip()
     match style:
         case "once":
@@ -107,9 +106,6 @@ def parse_reply(
 
     Args:
         message: the reply without the model's reasoning.
-        style: the environment's rule for finding an action in a text.
-        schemas: the available tools.
-        as_calls: whether the model was instructed to call tools.
         mode: strict mode also understands the dialects of models, see ``dialects``; compat mode has AgentGym's rules.
     """
     text = message["content"] or ""

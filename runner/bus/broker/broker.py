@@ -47,13 +47,7 @@ DISK_RECOVERED_BYTES = 4 << 20
 
 
 class BrokerTimeouts(msgspec.Struct, frozen=True):
-    """Time limits of a broker.
-
-    Args:
-        lock_s: seconds to wait until another process releases the store.
-        port_s: seconds to wait for the previous port to become free.
-        stop_s: seconds after which a server that does not stop is killed.
-    """
+    """Seconds until another process releases the store, the previous port is free, and a server is killed."""
 
     lock_s: float = 3.0
     port_s: float = 2.0
@@ -67,19 +61,16 @@ class DiskWatch(threading.Thread):
     """Thread that calls ``on_recovered`` each time the disk of ``folder`` has free space again after being full."""
 
     def __init__(self, folder: Path, on_recovered: Callable[[], None]) -> None:
-        """Create the thread; call ``start`` to watch the disk."""
         super().__init__(name="disk watch", daemon=True)
         self._folder = folder
         self._on_recovered = on_recovered
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Stop the thread."""
         self._closed.set()
         self.join()
 
     def run(self) -> None:
-        """Check the disk every ``DISK_POLL_S`` seconds until closed."""
         was_full = False
         while not self._closed.wait(DISK_POLL_S):
             with catch_foreign(log_failure(logger, "checking the disk")):
@@ -98,12 +89,10 @@ class Broker:
 
     Args:
         state_dir: absolute path; the server's files are in its ``nats/``, the log is in its ``logs/``.
-        node: name of the server.
         max_payload: maximum message size in bytes.
         live_bytes: maximum size of the stream of live items, from which the memory limit of the server follows.
         monitor_port: port of the monitoring pages, such as ``/healthz``; None for no pages.
         on_restart: called in the broker's thread when a restarted server listens again.
-        timeouts: time limits.
     """
 
     def __init__(
@@ -117,7 +106,6 @@ class Broker:
         on_restart: Callable[[], None] | None = None,
         timeouts: BrokerTimeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        """Create a stopped broker."""
         self.folder = state_dir / "nats"
         self.log = state_dir / "logs" / "nats-server.log"
         self.credential_file = self.folder / "credential.json"
@@ -141,17 +129,14 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """Return the URL of the server, without the credential."""
         return f"nats://{server_process.HOST}:{self._port}"
 
     @property
     def address(self) -> BusAddress:
-        """Return URL and credential of the server."""
         return BusAddress(self.url, user=self._credential.user, password=self._credential.password)
 
     @property
     def pid(self) -> int | None:
-        """Return the process id of the server, None when it is not running."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
@@ -299,7 +284,6 @@ class Broker:
         return -1
 
     def _free_monitor_port(self) -> int | None:
-        """Return the port of the monitoring pages; None when there is none, or another program has taken it."""
         port = self._monitor_port
         if port is None or server_process.wait_for_free(port, self._timeouts.port_s):
             return port

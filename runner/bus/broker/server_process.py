@@ -124,7 +124,6 @@ class StoreLock:
     """
 
     def __init__(self, path: Path, *, timeout_s: float) -> None:
-        """Acquire the lock."""
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         deadline = time.monotonic() + timeout_s
         while not try_lock(self.descriptor):
@@ -136,7 +135,6 @@ class StoreLock:
         self.record(None)
 
     def record(self, server: int | None) -> None:
-        """Write the pids of this process and of the server into the lock file."""
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, f"{os.getpid()} {server or ''}\n".encode(), 0)
 
@@ -161,8 +159,6 @@ def spawn(server: str, config: Path, ports: Path, inherited_fd: int, memory: int
     """Start a server that dies with the calling thread, which must live as long as the server.
 
     Args:
-        server: path of the executable.
-        config: configuration file of ``write_config``.
         ports: folder where the server writes its ports file.
         inherited_fd: file descriptor that the server inherits, so that a lock on it is held until both have ended.
         memory: memory limit in bytes, see ``memory_limit``. The variables ``GOMEMLIMIT`` and ``GOGC`` of this process
@@ -217,7 +213,6 @@ def terminate(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 
 def last_log_error(log: Path) -> str:
-    """Return the last error line of a server log, else its last line."""
     try:
         with log.open("rb") as file:
             file.seek(max(log.stat().st_size - 4096, 0))
@@ -229,7 +224,6 @@ def last_log_error(log: Path) -> str:
 
 
 def exit_reason(process: subprocess.Popen[bytes]) -> str:
-    """Return the exit code or the signal of an exited server."""
     code = process.returncode
     return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
 

@@ -72,7 +72,6 @@ class Goal(msgspec.Struct, frozen=True, array_like=True):
     """Goal of a task.
 
     Attributes:
-        thing: kind of object.
         target: kind of receptacle or lamp.
         phrase: index of the phrase in ``PHRASES``.
     """
@@ -83,7 +82,6 @@ class Goal(msgspec.Struct, frozen=True, array_like=True):
     phrase: Literal[0, 1]
 
     def __str__(self) -> str:
-        """Return the goal as text, such as ``put a clean mug in shelf``."""
         return PHRASES[self.kind][self.phrase].format(thing=self.thing, target=self.target)
 
 
@@ -93,7 +91,6 @@ class Scene(msgspec.Struct, frozen=True):
     Attributes:
         things: kind of object -> traits of all objects of the kind.
         receptacles: kind of receptacle -> properties of all receptacles of the kind.
-        placed: initial positions of all objects.
     """
 
     things: Mapping[str, frozenset[Trait]]
@@ -101,20 +98,16 @@ class Scene(msgspec.Struct, frozen=True):
     placed: ObjectLayout
 
     def has(self, name: str, trait: Trait) -> bool:
-        """Return whether an object has a trait."""
         return trait in self.things[kind_of(name)]
 
     def openable(self, place: str) -> bool:
-        """Return whether a receptacle can be opened and closed."""
         return self.receptacles[kind_of(place)].openable
 
     def accepts(self, place: str, name: str) -> bool:
-        """Return whether a receptacle can hold an object."""
         return kind_of(name) in self.receptacles[kind_of(place)].holds
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of an object or receptacle, e.g. ``drawer`` for ``drawer 2``."""
     return name.rpartition(" ")[0]
 
 
@@ -135,12 +128,7 @@ Move: TypeAlias = Callable[[], str]
 
 
 class LocalGame:
-    """A running task in a shipped room, with the commands and texts of ALFWorld 0.4.2.
-
-    Args:
-        scene: the room.
-        goal: the task.
-    """
+    """A running task in a shipped room, with the commands and texts of ALFWorld 0.4.2."""
 
     def __init__(self, scene: Scene, goal: Goal) -> None:
         self.scene = scene
@@ -163,12 +151,10 @@ class LocalGame:
 
     @property
     def admissible(self) -> list[str]:
-        """Commands that would have an effect in the current state, sorted."""
         return sorted(self._moves)
 
     @property
     def won(self) -> bool:
-        """Whether the current state fulfills the goal."""
         goal = self.goal
         if goal.kind == "look_at_obj_in_light":
             return self.held is not None and kind_of(self.held) == goal.thing and self._is_lit()
@@ -186,13 +172,12 @@ class LocalGame:
         return observation
 
     def is_ready(self, name: str) -> bool:
-        """Return whether an object is of the kind and in the state that the goal requires."""
         treatment = TREATMENTS.get(self.goal.kind)
         treated = treatment is None or APPLIANCES[treatment].state in self.states[name]
         return treated and kind_of(name) == self.goal.thing
 
     def is_accessible(self, place: str) -> bool:
-        """Return whether a receptacle is open or cannot be closed."""
+        """Whether it is open or cannot be closed."""
         return place in self.opened or not self.scene.openable(place)
 
     def _is_lit(self) -> bool:

@@ -39,12 +39,7 @@ def _command(template: str, description: str, parameters: dict[str, dict[str, An
 
 
 def _commands(put: str, accepted: str) -> list[CommandPattern]:
-    """Return all commands except ``help``.
-
-    Args:
-        put: text template of the command that puts an object down.
-        accepted: its accepted forms, as a pattern with two gaps.
-    """
+    """Return all commands except ``help``."""
     return [
         _command("go to {receptacle}", "Go to a receptacle and see what is there.", _PLACE),
         _command("open {receptacle}", "Open the receptacle you are at and see what is in it.", _PLACE),
@@ -119,7 +114,6 @@ class _AgentGymPlanner:
         self._planner = planner
 
     def next_action(self) -> str:
-        """Return the next command."""
         return as_agentgym_commands([self._planner.next_action()])[0]
 
 
@@ -157,15 +151,13 @@ class ALFWorld(EmbeddedEnvironment):
 
     @property
     def task_type(self) -> str:
-        """Name of the task, made of its kind and its room or game; AgentGym's server returns it as ``task_type``."""
+        """Made of its kind and its room or game; AgentGym's server returns it as ``task_type``."""
         return self._catalogue.name(self.task_index)
 
     def admissible_actions(self) -> list[str]:
-        """Return the actions that would have an effect in the current state."""
         return self._game.admissible if self.mode == "strict" else as_agentgym_commands(self._game.admissible)
 
     def oracle(self, seed: int | None) -> OraclePlanner:
-        """Return a planner for the running task; ``seed`` has no effect."""
         planner = make_planner(self._game)
         return planner if self.mode == "strict" else _AgentGymPlanner(planner)
 

@@ -9,7 +9,6 @@ from runner.types import OraclePlanner
 
 
 def make_planner(game: Game) -> OraclePlanner:
-    """Return the planner for a running game."""
     return LocalOracle(game) if isinstance(game, LocalGame) else RealOracle(game)
 
 
@@ -20,12 +19,10 @@ class LocalOracle:
     """
 
     def __init__(self, game: LocalGame) -> None:
-        """Create a planner for ``game``; the caller executes the commands."""
         self._game = game
         self._goal = game.goal
 
     def next_action(self) -> str:
-        """Return the next command."""
         held = self._game.held
         if held is None:
             return self._fetch()
@@ -36,7 +33,6 @@ class LocalOracle:
         return self._put(held, self._target()) if self._game.is_ready(held) else self._treat(held)
 
     def _fetch(self) -> str:
-        """Return the next command for taking an object of the goal's kind, preferably one that needs no treatment."""
         candidates = [
             (not self._game.is_ready(name), place != self._game.place, listing_order(name), name, place)
             for place, names in self._game.contents.items()
@@ -95,7 +91,6 @@ class RealOracle:
     """
 
     def __init__(self, game: RealGame) -> None:
-        """Create a planner for ``game``; the caller executes the commands."""
         self._game = game
         self._plan: list[str] = []
 

@@ -46,10 +46,6 @@ class RealGame:
     A command takes 20 to 200 ms. Starting a game takes about a second; text that this process prints during that time
     is lost.
 
-    Args:
-        game: the game file.
-        name: name of the game in error messages.
-
     Raises:
         EnvironmentFault: if the engine is not installed or cannot play the file.
     """
@@ -79,16 +75,13 @@ class RealGame:
 
     @property
     def admissible(self) -> list[str]:
-        """Commands that would have an effect in the current state, sorted."""
         return list(self._state.admissible_commands)
 
     @property
     def won(self) -> bool:
-        """Whether the current state fulfills the goal."""
         return bool(self._state.won)
 
     def act(self, command: str) -> str:
-        """Execute a command and return the observation; an inadmissible command changes nothing."""
         self._state, _, _ = self._env.step(command)
         return str(self._state.feedback)
 

@@ -16,24 +16,19 @@ _LEGEND = (CellRun("► you are here  ■ closed  □ open  ? not seen yet", "di
 
 
 class RoomPainter:
-    """Draws a room as the player knows it.
-
-    Args:
-        game: the running task.
-    """
+    """Draws a room as the player knows it."""
 
     def __init__(self, game: LocalGame) -> None:
         self._game = game
         self._visited: set[str] = set()
 
     def look(self) -> None:
-        """Take into account what the player sees now; call it after each step."""
+        """Call it after each step."""
         game = self._game
         if game.place is not None and (game.place in game.opened or not game.scene.openable(game.place)):
             self._visited.add(game.place)
 
     def draw(self) -> Cells:
-        """Return the picture: a map of the receptacles, and below it what was seen in them."""
         places = list(self._game.contents)
         width = max(map(len, places), default=0)
         n_columns = max(_WIDTH // (width + _MARKS), 1)
@@ -56,7 +51,6 @@ class RoomPainter:
         ]
 
     def _place(self, place: str, width: int) -> CellRow:
-        """Return a receptacle of the map: a mark for the player, its door, its name, and whether it was seen."""
         game = self._game
         door = " " if not game.scene.openable(place) else "□" if place in game.opened else "■"
         unseen = " " if place in self._visited else "?"

@@ -33,21 +33,16 @@ class TaskFile(msgspec.Struct, frozen=True):
 
 
 class LocalTasks:
-    """The tasks in the shipped rooms."""
-
     def __init__(self, source: TaskFile) -> None:
-        """Use the tasks of ``source``, in the order of the file."""
         self._source = source
         self.n_tasks = len(source.tasks)
 
     def task(self, task_index: int) -> tuple[Scene, Goal]:
-        """Return the room and goal of a task."""
         room, goal = self._source.tasks[task_index]
         placed: ObjectLayout = self._source.rooms[room]
         return Scene(self._source.things, self._source.receptacles, placed), goal
 
     def start(self, task_index: int) -> Game:
-        """Start a task."""
         return LocalGame(*self.task(task_index))
 
     def name(self, task_index: int) -> str:
@@ -57,18 +52,11 @@ class LocalTasks:
 
 
 class RealTasks:
-    """ALFWorld's games.
-
-    Args:
-        files: game files in task order.
-    """
-
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
         self.n_tasks = len(files)
 
     def start(self, task_index: int) -> Game:
-        """Start a task."""
         file = self._files[task_index]
         return RealGame(_read(file, GameFile), str(file))
 
@@ -93,11 +81,10 @@ class _MappedGame(msgspec.Struct, frozen=True):
 
 @cache
 def catalogue(data: str | None, mappings: Path | None = None) -> Catalogue:
-    """Return the games in the folder ``data``, or the shipped tasks if ``data`` is None.
+    """Return the games in ALFWorld's data folder, or the shipped tasks if ``data`` is None.
 
-    Args:
-        data: ALFWorld's data folder.
-        mappings: folder with AgentGym's lists of games, whose order then numbers them; None: the order of the paths.
+    ``mappings`` is the folder with AgentGym's lists of games, whose order then numbers them; None: the order of the
+    paths.
 
     Raises:
         ConfigError: if the folder has no games, a game cannot be read, or the engine is not installed.
@@ -121,7 +108,6 @@ _DECODER = msgspec.json.Decoder(TaskFile)
 
 @cache
 def local_tasks() -> LocalTasks:
-    """Return the tasks of ``data/alfworld/tasks.json``, read once per process."""
     text = package_resource("data", "alfworld", "tasks.json").read_bytes()
     return LocalTasks(_DECODER.decode(text))
 
@@ -166,5 +152,4 @@ class RequiredPackages:
     """Class attribute with the names of the distributions that the configured data needs."""
 
     def __get__(self, instance: object, owner: type[Any]) -> tuple[str, ...]:
-        """Return the names of the distributions; empty for the shipped rooms."""
         return () if data_folder("alfworld") is None else _PACKAGES

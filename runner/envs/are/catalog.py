@@ -39,7 +39,6 @@ _CHECK_TIMEOUT_S = 60.0
 
 
 def interpreter(settings: ARESettings) -> str:
-    """Return the path of the Python interpreter that runs ARE: that of the profile, else this process's."""
     if settings.python is None:
         return sys.executable
     return os.path.abspath(os.path.expanduser(settings.python))  # noqa: PTH100, PTH111 - resolving would leave the venv
@@ -63,9 +62,7 @@ def find_problem(settings: ARESettings) -> str | None:
 def worker_environment(python: str, scratch: Path) -> dict[str, str]:
     """Return the variables of ARE's process: none of this process's, which may be secret, except the path.
 
-    Args:
-        python: the interpreter; programs next to it are found, too.
-        scratch: folder for temporary files and caches.
+    Programs next to the interpreter are found, too. ``scratch`` holds temporary files and caches.
     """
     path = os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", os.defpath)])
     return {
@@ -120,11 +117,9 @@ class ScenarioCatalog(msgspec.Struct, frozen=True, kw_only=True):
     """The scenarios of an installation of ARE.
 
     Attributes:
-        installed: whether ARE can be started.
         version: version of ARE; None if it is not installed or its version is unknown.
         scenarios: names ``are:<scenario>`` in alphabetical order, those of other packages last.
         is_complete: whether no other package adds scenarios, whose ids may be unknown.
-        problem: why ARE cannot be started, with the command that installs it; None if it can.
     """
 
     installed: bool = True
@@ -135,7 +130,6 @@ class ScenarioCatalog(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """One line: the number of scenarios and their names, or the command that installs ARE."""
         if not self.installed:
             return NOT_INSTALLED
         names = ", ".join(name.removeprefix(f"{FAMILY}:") for name in self.scenarios)
@@ -143,7 +137,6 @@ class ScenarioCatalog(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """``ARE`` with its version."""
         return f"ARE {self.version or 'of unknown version'}"
 
 
@@ -193,12 +186,10 @@ def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan | None:
 
 
 def is_are(env: str) -> bool:
-    """Return whether an environment's name is ``are:<scenario>``."""
     return plugins.family_of(plugins.ENVS, env) == FAMILY
 
 
 def scenario_problem(env: str, catalog: ScenarioCatalog) -> str | None:
-    """Return why the environment ``are:<scenario>`` cannot be played, and what to do; None if it can."""
     if catalog.problem is not None:
         return catalog.problem
     name = plugins.canonical_name(plugins.ENVS, env)

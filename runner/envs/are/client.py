@@ -68,13 +68,7 @@ class EpisodeProcess:
     """The process that plays one episode, and the socket to it; used by one task at a time.
 
     Args:
-        connection: the socket.
-        pid: the process.
-        server: the worker that forked it.
         time_limit_s: seconds after which a request fails and the process is ended, without those of ``answer_judge``.
-
-    Attributes:
-        answer_judge: answers the chats of the scenario's judge.
     """
 
     def __init__(self, connection: socket.socket, pid: int, server: WarmWorker, time_limit_s: float) -> None:
@@ -149,7 +143,6 @@ class EpisodeProcess:
         return bytes(received)
 
     def kill(self) -> None:
-        """End the process without waiting for it."""
         self._server.kill(self._pid)
         self._disconnect()
 
@@ -174,9 +167,6 @@ class _WorkerEnded(EnvironmentFault):
 
 class WarmWorker:
     """A process that has loaded ARE, and forks a process for each episode; usable from any thread.
-
-    Args:
-        settings: the profile's section ``are``.
 
     Raises:
         EnvironmentFault: if ARE is not installed, cannot be loaded, or does not start in time.
@@ -223,15 +213,9 @@ class WarmWorker:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
         return self._process.poll() is None
 
     def start_episode(self) -> EpisodeProcess:
-        """Fork a process for one episode.
-
-        Raises:
-            EnvironmentFault: if the worker has ended or does not answer; it is then ended.
-        """
         ours, theirs = socket.socketpair()
         try:
             with self._lock, theirs:
@@ -246,7 +230,7 @@ class WarmWorker:
         return EpisodeProcess(ours, pid, self, self._settings.step_timeout_sec)
 
     def kill(self, pid: int) -> None:
-        """End the process of an episode; it may have ended already."""
+        """It may have ended already."""
         if not self._lock.acquire(timeout=_KILL_TIMEOUT_S):
             return  # the worker hangs, and ends with all its episodes
         try:
@@ -256,7 +240,6 @@ class WarmWorker:
             self._lock.release()
 
     def close(self) -> None:
-        """End the worker and its episodes."""
         if self.is_alive:  # else its group id may belong to others; its episodes end with their sockets
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -305,10 +288,7 @@ _workers_lock = threading.Lock()
 def warm_worker(settings: ARESettings) -> WarmWorker:
     """Return the warm worker of this process for some settings; start one if there is none or it has ended.
 
-    Blocks for seconds at the first call.
-
-    Raises:
-        EnvironmentFault: if it cannot be started.
+    Blocks for seconds at the first call. Raises ``EnvironmentFault`` if it cannot be started.
     """
     settings = msgspec.structs.replace(settings, judge_model=None, judge_timeout_sec=1.0)  # not the worker's
     key = os.getpid(), settings
@@ -322,11 +302,7 @@ def warm_worker(settings: ARESettings) -> WarmWorker:
 
 
 def start_episode(settings: ARESettings) -> EpisodeProcess:
-    """Return a new process for one episode; a worker that has ended since the last episode is replaced.
-
-    Raises:
-        EnvironmentFault: if none can be started.
-    """
+    """A worker that has ended since the last episode is replaced."""
     try:
         return warm_worker(settings).start_episode()
     except _WorkerEnded:
@@ -334,7 +310,6 @@ def start_episode(settings: ARESettings) -> EpisodeProcess:
 
 
 def close_workers() -> None:
-    """End all warm workers of this process."""
     with _workers_lock:
         for (pid, _), worker in list(_workers.items()):
             if pid == os.getpid():

@@ -116,12 +116,10 @@ class AREEnvironment:
 
     @property
     def name(self) -> str:
-        """The environment's name, ``are:<scenario>``."""
         return f"{FAMILY}:{self._id}"
 
     @property
     def n_tasks(self) -> int:
-        """1, or the number of offline scenarios for ``are:offline``."""
         return len(self._scenarios)
 
     async def reset(
@@ -132,16 +130,10 @@ class AREEnvironment:
         task: object = None,
         **extra: Any,  # noqa: ANN401
     ) -> Chat:
-        """Start a scenario, and return its first messages.
+        """Start a scenario; ``seed`` has no effect, since a scenario starts in the same state each time.
 
-        Args:
-            task_index: index of the scenario, modulo ``n_tasks``.
-            seed: has no effect; a scenario starts in the same state each time.
-            task: object or mapping with ``task_id``, the id of the scenario to start instead.
-            extra: ignored.
-
-        Raises:
-            EnvironmentFault: if ARE is not installed, has no such scenario, or does not start.
+        ``task`` is an object or mapping with ``task_id``, the id of the scenario to start instead of that of
+        ``task_index``.
         """
         self.cleanup()
         self._scenario = _scenario_id(task) or self._scenarios[task_index % self.n_tasks]
@@ -158,7 +150,7 @@ class AREEnvironment:
         return [{"role": "user", "content": text} for text in _tagged(stepped)]
 
     async def step(self, action: Action) -> StepResult:
-        """Call a tool, and return its result and the messages that arrived; an invalid action changes nothing.
+        """An invalid action changes nothing.
 
         Raises:
             EnvironmentFault: if no episode is running, or the worker fails.
@@ -182,19 +174,17 @@ class AREEnvironment:
         return observation, stepped.reward, stepped.done
 
     def get_tool_schemas(self) -> list[ToolSchema]:
-        """Return the scenario's tools and ``wait``; they are known after a reset."""
+        """They are known after a reset."""
         return self._tools
 
     def render_cells(self) -> Cells | None:
-        """Return a picture of the apps and the inbox; None before a reset."""
         return None if self._painter is None else self._painter.draw()
 
     def get_episode_id(self) -> str:
-        """Return ``are:<scenario>`` with the scenario that is played."""
         return f"{FAMILY}:{self._scenario}"
 
     def admissible_actions(self) -> list[str]:
-        """Return one action per tool, with sample values for the required arguments."""
+        """One action per tool, with sample values for the required arguments."""
         return [action_text(*_sample_call(schema["function"])) for schema in self._tools]
 
     def parse(self, text: str) -> Action | InvalidAction:
@@ -222,7 +212,6 @@ class AREEnvironment:
         return ToolRequest(call.name, arguments)
 
     def oracle(self, seed: int | None) -> AREOracle:
-        """Return the oracle of the scenario that is played; ``seed`` has no effect."""
         return AREOracle(lambda: self._next)
 
     async def success(self, trajectory: Trajectory) -> bool:
@@ -231,7 +220,6 @@ class AREEnvironment:
         return details is not None and details.get("success") is True
 
     async def get_evaluation_details(self) -> dict[str, Any] | None:
-        """Return the evaluation details; None before a reset."""
         return await self._evaluate()
 
     async def _evaluate(self) -> dict[str, Any] | None:
@@ -241,7 +229,6 @@ class AREEnvironment:
         return self._details
 
     def cleanup(self) -> None:
-        """End the episode's process; a later ``reset`` starts another."""
         self._running = False
         if self._process is not None:
             self._process.close()
@@ -262,11 +249,6 @@ class AREOracle:
         self._next_request = next_request
 
     def next_action(self) -> str:
-        """Return the text of the next action.
-
-        Raises:
-            AgentFault: if there is none.
-        """
         request = self._next_request()
         if request is None:
             raise AgentFault("The scenario's next oracle event calls a function that is no tool of its agent")
@@ -274,7 +256,6 @@ class AREOracle:
 
 
 def action_text(name: str, arguments: object) -> str:
-    """Return a tool call as the text of an action: a JSON object with the name and the arguments."""
     return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
 
 

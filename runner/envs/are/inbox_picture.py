@@ -26,8 +26,7 @@ _MARKS: dict[str, tuple[str, CellColor]] = {"user": ("@", "yellow"), "notificati
 class InboxPainter:
     """Draws one scenario.
 
-    Args:
-        tools: names of its tools, such as ``Calendar__add_event``; the part before ``__`` is the app.
+    The part of a tool's name before ``__`` is the app, as in ``Calendar__add_event``.
     """
 
     def __init__(self, tools: Iterable[str]) -> None:
@@ -39,12 +38,11 @@ class InboxPainter:
         self._time = ""
 
     def add_call(self, tool: str) -> None:
-        """Count a call of the agent."""
         self._n_calls[_app_of(tool)] += 1
         self._newest_call = tool
 
     def add_messages(self, parts: Sequence[tuple[str, str]]) -> None:
-        """Take the kinds and texts of an observation's messages into account; the last one has the simulated time."""
+        """The last message has the simulated time."""
         for kind, text in parts:
             if kind in _MARKS:
                 self._messages.append((kind, text[:_MAX_CHARS]))
@@ -53,7 +51,6 @@ class InboxPainter:
             self._time = parts[-1][1][:_WIDTH]
 
     def draw(self) -> Cells:
-        """Return the picture."""
         apps = sorted(self._n_tools)[:_MAX_APPS]
         width = max(map(len, apps), default=0)
         heading = (CellRun("Time: ", "dim"), CellRun(self._time or "not known"))

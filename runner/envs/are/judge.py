@@ -25,9 +25,7 @@ class JudgeModels(Protocol):
 class EpisodeJudge:
     """Answers the chats of the judge of one episode, and counts the calls.
 
-    Args:
-        models: source of answers; None if the profile names no model for judges.
-        settings: the profile's section ``are``.
+    ``models`` is None if the profile names no model for judges.
     """
 
     def __init__(self, models: JudgeModels | None, settings: ARESettings) -> None:
@@ -40,7 +38,6 @@ class EpisodeJudge:
         self._cost: float | None = 0.0
 
     async def answer(self, ask: Ask) -> Answer:
-        """Return the model's answer, or the reason why there is none."""
         if self._session is None:
             return Answer(problem=NO_MODEL)
         chat: Chat = [{"role": each["role"], "content": each["content"]} for each in ask.messages]
@@ -63,7 +60,6 @@ class EpisodeJudge:
         self._cost = None if self._cost is None or usage.cost is None else self._cost + usage.cost
 
     def describe(self, details: dict[str, Any]) -> dict[str, Any]:
-        """Return evaluation details whose ``judge`` names the model that answered, with ``judge_calls``."""
         judge = str(details.get("judge", ""))
         if not self._n_calls:
             return {**details, "judge": f"{judge}, hard checks only"} if judge == _GRAPH else details

@@ -26,8 +26,6 @@ Kind: TypeAlias = Literal["result", "error", "user", "notification", "environmen
 
 
 class ToolRequest(msgspec.Struct, frozen=True):
-    """A call of a tool."""
-
     name: str
     arguments: dict[str, Any] = {}
 
@@ -46,7 +44,7 @@ class Call(msgspec.Struct, frozen=True, tag_field="type", tag="call"):
 
 
 class Evaluate(msgspec.Struct, frozen=True, tag_field="type", tag="evaluate"):
-    """Validate the scenario."""
+    pass
 
 
 class Ask(msgspec.Struct, frozen=True, tag_field="type", tag="ask"):
@@ -71,8 +69,6 @@ class Ready(msgspec.Struct, frozen=True, tag_field="type", tag="ready"):
 
 
 class Forked(msgspec.Struct, frozen=True, tag_field="type", tag="forked"):
-    """A new process plays the episode."""
-
     pid: int
 
 
@@ -93,8 +89,6 @@ class Stepped(msgspec.Struct, frozen=True, tag_field="type", tag="stepped"):
 
 
 class Evaluated(msgspec.Struct, frozen=True, tag_field="type", tag="evaluated"):
-    """The evaluation details."""
-
     details: dict[str, Any]
 
 
@@ -113,11 +107,6 @@ _decoder: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 
 
 def encode_request(request: Request) -> bytes:
-    """Return a request as a frame.
-
-    Raises:
-        EnvironmentFault: if it is too large.
-    """
     data = msgspec.json.encode(request)
     if len(data) > MAX_FRAME_BYTES:
         raise EnvironmentFault(f"the action has {len(data)} bytes; ARE's worker takes at most {MAX_FRAME_BYTES}")
@@ -125,11 +114,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def frame_length(header: bytes) -> int:
-    """Return the length of the frame whose first 4 bytes are given.
-
-    Raises:
-        EnvironmentFault: if it is more than ``MAX_FRAME_BYTES``.
-    """
+    """Raises ``EnvironmentFault`` if it is more than ``MAX_FRAME_BYTES``."""
     length: int = struct.unpack(">I", header)[0]
     if length > MAX_FRAME_BYTES:
         raise EnvironmentFault(f"ARE's worker sent a frame of {length} bytes; at most {MAX_FRAME_BYTES} are accepted")
@@ -137,11 +122,6 @@ def frame_length(header: bytes) -> int:
 
 
 def decode_frame(data: bytes) -> Reply:
-    """Return the content of a frame.
-
-    Raises:
-        EnvironmentFault: if it cannot be read.
-    """
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:

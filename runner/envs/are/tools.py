@@ -89,10 +89,7 @@ def function_schema(name: str, description: str | None, arguments: Iterable[Tool
 
 
 def argument_schema(argument: ToolArgument) -> dict[str, Any]:
-    """Return the schema of an argument: its type, description and default.
-
-    An optional argument with the default None is described by its other types, since it can be left out.
-    """
+    """An optional argument with the default None is described by its other types, since it can be left out."""
     kind = argument.type_obj
     if argument.has_default and argument.default is None:
         kind = _without_none(kind)

@@ -51,7 +51,6 @@ class BabyAI(EmbeddedEnvironment):
     """Commands available in the current view."""
 
     def admissible_actions(self) -> list[str] | None:
-        """Return the actions that the latest observation lists; None outside an episode."""
         return list(self.menu.texts) if self._running else None
 
     def oracle(self, seed: int | None) -> Planner:
@@ -61,7 +60,7 @@ class BabyAI(EmbeddedEnvironment):
         return Planner(self, seed)
 
     def render_cells(self) -> Cells:
-        """Return the whole grid, of which the agent sees only the shaded cells."""
+        """The agent sees only the shaded cells."""
         return self._painter.draw(self._view)
 
     def _reset(self, task_index: int) -> str:

@@ -34,11 +34,7 @@ class _Command(NamedTuple):
 
 
 class ActionMenu:
-    """The commands that one view of the agent allows.
-
-    Attributes:
-        texts: the commands, in the order in which the observation lists them.
-    """
+    """The commands that one view of the agent allows, ``texts`` in the order in which the observation lists them."""
 
     def __init__(self, view: View) -> None:
         self._view = view

@@ -32,13 +32,11 @@ class LevelPainter:
     """Draws one level again and again: all but the cells before the agent stays the same between two pictures."""
 
     def __init__(self, world: World) -> None:
-        """Draw nothing yet."""
         self._world = world
         self._texts: dict[object, str] = {None: _EMPTY}
         self._doors: list[Any] = []
 
     def draw(self, view: View) -> Cells:
-        """Return the picture; ``view`` is what the agent sees."""
         world, texts = self._world, self._texts
         grid: Any = world.grid  # minigrid has no type annotations
         for door in self._doors:
@@ -78,7 +76,6 @@ def _door_text(door: Any) -> str:  # noqa: ANN401
 
 
 def _seen_columns(x: int, y: int, heading: int, view: View) -> dict[int, list[int]]:
-    """Return row -> columns of the cells that the agent sees."""
     dx, dy = _FORWARD[heading]
     seen: dict[int, list[int]] = {}
     for (forward, right), kind in view.kinds.items():

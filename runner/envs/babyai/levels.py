@@ -54,11 +54,9 @@ class World(Protocol):
     step_count: int
     max_steps: int
 
-    def reset(self, *, seed: int) -> tuple[Mapping[str, NDArray[np.uint8]], Mapping[str, object]]:
-        """Generate the level for a seed."""
+    def reset(self, *, seed: int) -> tuple[Mapping[str, NDArray[np.uint8]], Mapping[str, object]]: ...
 
-    def step(self, action: int) -> tuple[Mapping[str, NDArray[np.uint8]], float, bool, bool, Mapping[str, object]]:
-        """Take one low-level step; return ``(observation, reward, terminated, truncated, info)``."""
+    def step(self, action: int) -> tuple[Mapping[str, NDArray[np.uint8]], float, bool, bool, Mapping[str, object]]: ...
 
 
 LEVELS = tuple(
@@ -110,8 +108,6 @@ def _as_in_2_3_1(kind: type[Any]) -> type[Any]:
 
 
 class _KeptRoom:
-    """Attribute of a level with its locked room, which None does not replace."""
-
     def __get__(self, level: Any, owner: type[Any]) -> Any:  # noqa: ANN401 - minigrid has no types
         return vars(level).get("locked_room")
 

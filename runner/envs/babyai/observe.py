@@ -34,7 +34,6 @@ class View:
 
     Attributes:
         kinds: cell -> kind of the object in the cell.
-        things: objects in view, nearest first.
         carrying: color and kind of the carried object, e.g. ``("red", "key")``; None if there is none.
         heading: the agent's heading in the world; 0 is to the right, 1 to 3 follow clockwise.
     """
@@ -57,7 +56,6 @@ class View:
         self.things = _numbered(visible)
 
     def text(self) -> str:
-        """Return the view as text."""
         facing = self._facing()
         held = f"a {' '.join(self.carrying)}" if self.carrying else ""
         return (

@@ -39,7 +39,7 @@ _NOWHERE: frozenset[GridCell] = frozenset()
 
 
 class _Stuck(RunnerError):
-    """Raised when a plan cannot continue; internal to the planner."""
+    pass
 
 
 class Planner:
@@ -50,7 +50,6 @@ class Planner:
     """
 
     def __init__(self, env: BabyAI, seed: int | None) -> None:
-        """Create a planner for ``env``; the first call of ``next_action`` reads the world."""
         self._env = env
         self._random = random.Random(f"babyai-{seed}")
         self._plan: Texts = iter(())
@@ -68,7 +67,6 @@ class Planner:
         return self._random.choice([text for text in self._env.menu.texts if text != CHECK])
 
     def _fulfil(self, instruction: Instr) -> Texts:
-        """Yield the texts that carry out the unfinished parts of an instruction."""
         from minigrid.envs.babyai.core import verifier
 
         if isinstance(instruction, verifier.SeqInstr):
@@ -129,7 +127,6 @@ class Planner:
         *,
         free_only: bool = False,
     ) -> Texts:
-        """Yield the texts that remove obstacles, lead to a pose facing a goal cell, and take the ``finish`` steps."""
         arrived = False
         while not arrived:
             cells = goals()
@@ -148,7 +145,6 @@ class Planner:
             arrived = covered == len(steps)
 
     def _make_way(self, steps: Sequence[PathStep], blocked: Collection[GridCell], goals: Collection[GridCell]) -> Texts:
-        """Yield texts that lead to the first obstacle on a route or remove it; for a locked door, fetch the key."""
         index, obstacle = next((index, step) for index, step in enumerate(steps) if step.obstacle)
         cell, item = obstacle.pose[:2], obstacle.obstacle
         if item and item.type == "door":
@@ -175,7 +171,6 @@ class Planner:
             yield from self._fetch([held], blocked)
 
     def _clear(self, thing: Item, blocked: Collection[GridCell], keep_free: Collection[GridCell]) -> Texts:
-        """Yield the texts that move an object out of the way and leave the agent with the object it carried."""
         held = self._env.world.carrying
         yield from self._put_down(blocked, keep_free)
         yield from self._fetch([thing], blocked)

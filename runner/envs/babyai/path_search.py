@@ -40,7 +40,7 @@ _IN_REVERSE: Final = tuple(neighbors[::-1] for neighbors in _IN_ORDER)
 
 
 def number_of(cell: Cell) -> int:
-    """Return the number of a cell, which is also its bit in a mask of cells."""
+    """Also its bit in a mask of cells."""
     return (cell[0] + _BEHIND) * _WIDTH + cell[1] + _TO_THE_LEFT
 
 
@@ -84,12 +84,10 @@ class PathSearch:
         self._visit([_START])
 
     def can_face(self, cell: Cell) -> bool:
-        """Return whether a path leads to a cell beside ``cell``."""
         number = number_of(cell)
         return any(self._reachable >> number - offset & 1 for offset in _OFFSETS)
 
     def can_enter(self, cell: Cell) -> bool:
-        """Return whether a path leads onto ``cell``."""
         return bool(self._reachable >> number_of(cell) & 1)
 
     def path_to_face(self, cell: Cell) -> list[int]:

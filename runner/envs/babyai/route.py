@@ -39,35 +39,30 @@ class _Edge(NamedTuple):
 
 
 def cell_ahead(pose: WorldPose) -> GridCell:
-    """Return the cell in front of a pose."""
     column, row = _HEADINGS[pose[2]]
     return pose[0] + column, pose[1] + row
 
 
 def turn_pose(pose: WorldPose, move: int) -> WorldPose:
-    """Return the pose after a turn to the left or right."""
     return pose[0], pose[1], (pose[2] + (1 if move == RIGHT else -1)) % 4
 
 
 def agent_pose(world: World) -> WorldPose:
-    """Return the agent's position and heading."""
     return int(world.agent_pos[0]), int(world.agent_pos[1]), int(world.agent_dir)
 
 
 def item_at(world: World, cell: GridCell) -> Item | None:
-    """Return the object in a cell, None if the cell is empty; the outermost cells are walls."""
+    """The outermost cells are walls."""
     return world.grid.grid[cell[1] * world.grid.width + cell[0]]
 
 
 def grid_items(world: World) -> Iterator[tuple[GridCell, Item | None]]:
-    """Yield each cell with its object, None for an empty cell."""
     for index, item in enumerate(world.grid.grid):
         row, column = divmod(index, world.grid.width)
         yield (column, row), item
 
 
 def is_key(item: Item | None, door: Item) -> bool:
-    """Return whether ``item`` is the key of ``door``."""
     return item is not None and item.type == "key" and item.color == door.color
 
 

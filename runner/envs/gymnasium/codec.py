@@ -31,11 +31,7 @@ class EnvironmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Meaning of an environment's numbers, which Gymnasium explains only in its documentation.
 
     Attributes:
-        task: description of the task for the agent.
-        actions: names of the actions, in order.
-        fields: names of the observation's numbers, in order.
         bases: number of values of each digit, if the observation is one mixed-radix number; else empty.
-        goal: what counts as success.
     """
 
     task: str
@@ -86,13 +82,6 @@ ENVIRONMENT_INFO: dict[str, EnvironmentInfo] = {
 
 
 class TextCodec(msgspec.Struct, frozen=True, kw_only=True):
-    """Text codec of one Gymnasium id that can be played as text.
-
-    Attributes:
-        first_action: number of the first action in the action space.
-        has_text_rendering: whether the environment supports the render mode ``ansi``.
-    """
-
     id: str
     info: EnvironmentInfo
     first_action: int
@@ -100,11 +89,9 @@ class TextCodec(msgspec.Struct, frozen=True, kw_only=True):
     grammar: Grammar
 
     def make(self) -> Any:  # noqa: ANN401 - Gymnasium's type
-        """Return a new Gymnasium instance."""
         return _make(self.id, render_text=self.has_text_rendering)
 
     def describe(self, observation: Any) -> str:  # noqa: ANN401 - a value of the observation space
-        """Return an observation as text."""
         if self.info.bases:
             observation = split_digits(int(observation), self.info.bases)
         values = format_numbers(observation)
@@ -245,7 +232,6 @@ _MAX_CHARS = 4000
 
 
 def draw_text(drawing: str) -> Cells:
-    """Return the picture of a text with the color codes of a terminal."""
     style: tuple[CellColor, CellFill] = ("plain", "")
     rows: list[CellRow] = []
     for line in drawing[:_MAX_CHARS].strip("\n").split("\n"):
@@ -259,7 +245,6 @@ def draw_text(drawing: str) -> Cells:
 
 
 def _parts(line: str) -> Iterator[tuple[str, str | None]]:
-    """Yield each text of a line with the code that follows it; None if none does."""
     start = 0
     for match in _CODE.finditer(line):
         yield line[start : match.start()], match[1]

@@ -24,7 +24,6 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
     lists; an invalid text changes nothing. Gymnasium's step limits truncate the episode.
 
     Args:
-        id: the id for ``gymnasium.make``, e.g. ``FrozenLake-v1``.
         mode: has no effect, since AgentGym has no server for these environments.
     """
 
@@ -42,38 +41,30 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
 
     @staticmethod
     def check(id: str) -> None:
-        """Check that an id can be played.
-
-        Raises:
-            ConfigError: if the id cannot be played.
-        """
         load_codec(id)
 
     @property
     def name(self) -> str:  # type: ignore[override]  # one class plays every id
-        """Gymnasium's id of the environment."""
         return self._codec.id
 
     def admissible_actions(self) -> list[str]:
-        """Return all actions of the action space."""
         return list(self._actions)
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Return whether the episode succeeded, by the ``SuccessRule`` of the text codec."""
+        """The rule is the ``SuccessRule`` of the text codec."""
         if self._codec.info.goal == "reward":
             return super().success(trajectory)
         ended = bool(trajectory.timesteps) and trajectory.timesteps[-1].done
         return ended and self.truncated == (self._codec.info.goal == "limit")
 
     def cleanup(self) -> None:
-        """Close the Gymnasium instance; a reset creates a new one."""
+        """A reset creates a new Gymnasium instance."""
         super().cleanup()
         if self._environment is not None:
             self._environment.close()
             self._environment = None
 
     def render_cells(self) -> Cells | None:
-        """Return the environment's text rendering in its colors; None if it has none."""
         return draw_text(self._drawing) if self._drawing else None
 
     def _reset(self, task_index: int) -> str:

@@ -39,29 +39,26 @@ class ServerAddress(msgspec.Struct, frozen=True):
     places: int | None = None
 
     def __repr__(self) -> str:
-        """Return the address with a masked user and password, since it may appear in tracebacks and logs."""
+        """Masks user and password, since it may appear in tracebacks and logs."""
         return f"ServerAddress({self.mask(self.url)!r}, timeout_s={self.timeout_s:g})"
 
     def mask(self, text: str) -> str:
-        """Mask ``secrets`` and the secrets of this process in a text of, or about, the server."""
         return masker(secrets=self.secrets)(text)
 
     @property
     def base(self) -> str:
-        """URL that request paths are appended to, without user, password and trailing slash.
+        """Request paths are appended to this URL; it has no user, password and trailing slash.
 
-        Raises:
-            ConfigError: if the URL is invalid.
+        Raises ``ConfigError`` if the URL is invalid.
         """
         parts = self._parts()
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
     @property
     def authorization(self) -> str | None:
-        """``Authorization`` header: Basic for a user and password, Bearer for a password alone, None for neither.
+        """Basic for a user and password, Bearer for a password alone, None for neither.
 
-        Raises:
-            ConfigError: if the URL is invalid or the token is not visible ASCII.
+        Raises ``ConfigError`` if the URL is invalid or the token is not visible ASCII.
         """
         parts = self._parts()
         user, password = unquote(parts.username or ""), unquote(parts.password or "")

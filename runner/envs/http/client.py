@@ -31,7 +31,6 @@ class HttpTimings(msgspec.Struct, frozen=True):
     Attributes:
         connect_retry_delays_s: delay before each further attempt to connect. Only connecting is retried, since
             ``/step`` is not idempotent.
-        close_timeout_s: seconds that closing an instance may take.
         keepalive_s: seconds that an idle connection stays open. Servers close idle connections after 2 to 5 s
             (uvicorn: 5 s), often while a model generates. A step sent on a connection that closes could not be
             retried, because the server may have executed it.
@@ -49,11 +48,7 @@ class HttpConnection:
     """Sends requests of one environment to its server; belongs to one event loop at a time."""
 
     def __init__(self, env: str, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
-        """Prepare the request headers; nothing is sent yet.
-
-        Raises:
-            ConfigError: if the address is invalid.
-        """
+        """Raises ``ConfigError`` if the address is invalid; nothing is sent yet."""
         self._env = env
         self._base = address.base
         self._timeout_s = address.timeout_s
@@ -65,15 +60,10 @@ class HttpConnection:
         """The error for the latest request, if it was cancelled while its reply was overdue."""
 
     def request(self, path: str, body: bytes | None) -> ServerRequest:
-        """Return a request for ``path``: a POST of the JSON ``body``, or a GET if it is None."""
         return ServerRequest(self._env, self._base + path, body)
 
     async def fetch_json(self, path: str, body: bytes | None) -> Payload:
-        """Send a request and decode the response.
-
-        Raises:
-            EnvironmentFault: if the response is an error, is not JSON, or exceeds the limit on size or time.
-        """
+        """Raises ``EnvironmentFault`` if the response is an error, no JSON, or exceeds the limit on size or time."""
         request = self.request(path, body)
         return Payload(request, decode_response(request, await self.send(request)))
 

@@ -92,18 +92,14 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         embedded: entry point of the embedded class with the same commands, success rule and number of tasks, if any.
         greeting: name in the greeting of AgentGym's server, in any case; None if the server returns only ``ok``.
-        expected: description of a valid action, for environments without an embedded class.
         n_tasks: number of tasks of AgentGym's server; None if unknown or equal to that of the embedded class.
         places: number of instances after which AgentGym's server reissues the id of another instance; None if it never
             does.
-        id_field: name of the instance id in requests.
-        created_at: path of the instance id in the reply to ``create``.
         fresh: whether every reset needs a new instance.
         opening: paths of the parts of the first observation; only the last part is required.
         done_at: path of the flag that ends an episode. A ``truncated`` flag also ends it.
         shows: expected text of ``GET /observation`` from the first observation and the latest reply, as recorded on
             AgentGym's server; None without a recording. An instance that shows another text is another episode's.
-        shown_at: path of that text.
         actions_at: path of the list of possible actions; the list is appended to each observation in BabyAI's form.
         actions: source of the admissible actions: the task rules, the last line of each observation, or a function of
             the first observation. This project's own servers list them at ``/admissible`` instead.
@@ -307,12 +303,11 @@ _CREATE_ENV = ClientDialect(
 
 
 def dialect_for(env: str) -> ClientDialect | None:
-    """Return the dialect of AgentGym's server of an environment; None if there is none. ``env`` is case-insensitive."""
+    """Return None if AgentGym has no server for the environment; ``env`` is case-insensitive."""
     return _BY_NAME.get(env.lower())
 
 
 def http_names() -> list[str]:
-    """Return the names of all environments for which AgentGym has a server."""
     return [row.name for row in _ROWS]
 
 
@@ -326,6 +321,5 @@ def create_env_dialect(env: str) -> ClientDialect:
 
 
 def fill_placeholders(body: Mapping[str, Any], *, task: int, env: str) -> dict[str, Any]:
-    """Return a request body with its placeholders replaced."""
     values = {Placeholder.TASK: task, Placeholder.ENV: env}
     return {key: values[value] if isinstance(value, Placeholder) else value for key, value in body.items()}

@@ -53,7 +53,6 @@ class FreeTextRules:
     """Rules of an environment without an embedded class: one tool, ``act``, that takes any text."""
 
     def __init__(self, dialect: ClientDialect) -> None:
-        """Create the command grammar, with ``act`` as its only command."""
         self.n_tasks = UNKNOWN_N_TASKS
         self._dialect = dialect
         act = CommandPattern(
@@ -66,7 +65,6 @@ class FreeTextRules:
         self.grammar = Grammar([act], expected=dialect.expected)
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Return the text as a call of ``act``."""
         return self.grammar.parse(text)
 
     def success(self, trajectory: Trajectory) -> bool:
@@ -75,8 +73,7 @@ class FreeTextRules:
         reached = sum(rewards) if self._dialect.reward == "total" else max(rewards, default=0.0)
         return reached >= self._dialect.best - _ROUNDING_TOLERANCE
 
-    def admissible_actions(self) -> None:
-        """Return None: only the server knows the admissible actions."""
+    def admissible_actions(self) -> None: ...
 
 
 TaskRules: TypeAlias = EmbeddedEnvironment | FreeTextRules
@@ -84,7 +81,6 @@ TaskRules: TypeAlias = EmbeddedEnvironment | FreeTextRules
 
 
 def rules_for(dialect: ClientDialect, mode: Mode) -> TaskRules:
-    """Return the rules for a dialect: an instance of its embedded class if it names one, else ``FreeTextRules``."""
     if dialect.embedded is None:
         return FreeTextRules(dialect)
     rules: TaskRules = pkgutil.resolve_name(dialect.embedded)(mode=mode)
@@ -116,14 +112,12 @@ class RewardReader:
     """
 
     def __init__(self, dialect: ClientDialect) -> None:
-        """Create a reader for a new episode."""
         self._dialect = dialect
         self._total = 0.0
         self.truncated = False
 
     @property
     def reached_best(self) -> bool:
-        """Whether the server reports sums, and the latest sum reached the dialect's ``best``."""
         return self._dialect.reward == "total" and self._total >= self._dialect.best - _ROUNDING_TOLERANCE
 
     def read(self, payload: Payload, observation: str) -> tuple[float, bool]:
@@ -158,20 +152,13 @@ class HttpEnvironment:
     executed the step.
 
     Args:
-        env: the environment's name, case-insensitive.
-        address: the server's address and timeout.
         mode: rules of the server; AgentGym's servers have ``compat`` rules.
-        timings: connection retries, close timeout and keep-alive.
     """
 
     def __init__(
         self, *, env: str, address: ServerAddress, mode: Mode = "strict", timings: HttpTimings = DEFAULT_TIMINGS
     ) -> None:
-        """Create an environment; ``reset`` sends the first request.
-
-        Raises:
-            ConfigError: if the environment has no dialect or the address is invalid.
-        """
+        """Raises ``ConfigError`` if the environment has no dialect or the address is invalid; sends nothing yet."""
         self._dialect = select_dialect(env, address)
         self._rules = rules_for(self._dialect, mode)
         self._instance = RemoteInstance(self._dialect, address, timings)
@@ -239,19 +226,14 @@ class HttpEnvironment:
             return as_reply_messages(action, self._observation), reward, done
 
     def get_tool_schemas(self) -> list[ToolSchema]:
-        """Return the environment's commands as tools."""
         return self._rules.grammar.schemas
 
     def get_episode_id(self) -> str:
-        """Return ``<environment>-<task index>@<instance id>``, e.g. ``Maze-3@17``."""
+        """Such as ``Maze-3@17``, with the instance id behind the ``@``."""
         return self._episode_id
 
     def admissible_actions(self) -> MaybeAwaitable[list[str] | None]:
-        """Return valid action texts, or None if they are unknown; may send a request to the server.
-
-        Raises:
-            EnvironmentFault: for the same reasons as in ``reset``.
-        """
+        """May send a request to the server, with the errors of ``reset``; None if the actions are unknown."""
         match self._dialect.actions:
             case "shown":
                 return _parse_listed_actions(self._observation)
@@ -262,11 +244,9 @@ class HttpEnvironment:
         return self._fetch_actions()
 
     async def render_cells(self) -> Cells | None:
-        """Return a picture of the current state, which only this project's own servers draw; None from others.
+        """Only this project's own servers draw; None from others.
 
-        Raises:
-            EnvironmentFault: for the same reasons as in ``reset``.
-            TimeoutError: if the server has not drawn it within ``PICTURE_TIMEOUT_S``.
+        Raises ``EnvironmentFault`` as ``reset``, and ``TimeoutError`` if nothing is drawn within ``PICTURE_TIMEOUT_S``.
         """
         if not self._lists_actions:
             return None
@@ -274,11 +254,9 @@ class HttpEnvironment:
             return (await self._instance.get("/world")).cells(())
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Parse an action text into a tool call."""
         return self._rules.parse(text)
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Return whether the episode reached its goal, by the environment's success rule."""
         return self._rules.success(trajectory) or self._reward_reader.reached_best
 
     @property
@@ -292,7 +270,7 @@ class HttpEnvironment:
         return self._instance.unanswered
 
     async def cleanup(self) -> None:
-        """Close the instance on the server within bounded time; ``reset`` can follow."""
+        """Takes bounded time; ``reset`` can follow."""
         self._running = False
         await self._instance.close()
 
@@ -346,7 +324,6 @@ class HttpEnvironment:
             )
 
     def _command(self, action: Action) -> str | InvalidAction:
-        """Return the text to send for an action, or an invalid action if nothing should be sent."""
         if action.tool_calls:
             command = self._rules.grammar.render(action.tool_calls[0])
         else:
@@ -371,11 +348,6 @@ class HttpEnvironment:
 
 
 def select_dialect(env: str, address: ServerAddress) -> ClientDialect:
-    """Return the dialect of an environment's server.
-
-    Raises:
-        ConfigError: if no dialect is known for the environment.
-    """
     if address.dialect == "createEnv":
         return create_env_dialect(env)
     if (dialect := dialect_for(env)) is None:

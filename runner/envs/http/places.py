@@ -32,16 +32,13 @@ class InstanceRegistry(Protocol):
     async def enter(self, server: str, places: int | None) -> int:
         """Wait for a place on a server and return its id; a cancelled wait takes no place.
 
-        Args:
-            server: the server's URL.
-            places: maximum number of episodes on the server; None if it is unknown.
+        ``places`` is the maximum number of episodes on the server, None if unknown.
         """
 
     async def lease(self, server: str, instance: InstanceId) -> bool:
         """Lease an instance; return False if another episode leases it."""
 
-    def leave(self, server: str, place: int, instance: InstanceId | None = None) -> None:
-        """Give back a place, and the lease of its instance if there is one."""
+    def leave(self, server: str, place: int, instance: InstanceId | None = None) -> None: ...
 
     def collect(self, server: str, place: int, instance: InstanceId) -> None:
         """Do the same as ``leave`` in a finalizer, at which time the thread may hold any lock."""
@@ -95,7 +92,6 @@ class LocalRegistry:
     """
 
     def __init__(self) -> None:
-        """Create a registry without servers."""
         self._servers: dict[str, _Server] = {}
         self._declared: dict[str, int] = {}
         self._numbers = itertools.count()
@@ -104,7 +100,6 @@ class LocalRegistry:
         self._lock = threading.Lock()  # never held while foreign code runs
 
     async def enter(self, server: str, places: int | None) -> int:
-        """Wait for a place; see ``InstanceRegistry``."""
         loop, place, entered = asyncio.get_running_loop(), next(self._numbers), False
         granted: asyncio.Future[None] = loop.create_future()
         self.declare(server, places)
@@ -118,21 +113,17 @@ class LocalRegistry:
         return place
 
     async def lease(self, server: str, instance: InstanceId) -> bool:
-        """Lease an instance; see ``InstanceRegistry``."""
         return self.request_lease(None, server, instance)
 
     def leave(self, server: str, place: int, instance: InstanceId | None = None) -> None:
-        """Give back a place and its instance; see ``InstanceRegistry``."""
         if instance is not None:
             self.release_lease(None, server, instance)
         self.release_place(None, server, place)
 
     def collect(self, server: str, place: int, instance: InstanceId) -> None:
-        """Give back a place and its instance in a finalizer."""
         self.leave(server, place, instance)
 
     def declare(self, server: str, places: int | None) -> None:
-        """Set the number of places of a server; None: it is unknown."""
         with self._locked():
             if places is None:
                 self._declared.pop(server, None)
@@ -150,13 +141,10 @@ class LocalRegistry:
             self._grant(server)
 
     def request_lease(self, owner: Hashable, server: str, instance: InstanceId) -> bool:
-        """Lease an instance; return False if it is leased."""
         with self._locked():
             return self._servers.setdefault(server, _Server()).lease(owner, instance)
 
     def release_place(self, owner: Hashable, server: str, place: Place) -> None:
-        """Give back a place, or end the wait for it."""
-
         def release() -> None:
             if (state := self._servers.get(server)) is not None:
                 state.waiting.pop((owner, place), None)
@@ -166,8 +154,6 @@ class LocalRegistry:
         self._release(release)
 
     def release_lease(self, owner: Hashable, server: str, instance: InstanceId) -> None:
-        """End a lease of this owner."""
-
         def release() -> None:
             if (state := self._servers.get(server)) is not None:
                 state.release_lease(owner, instance)
@@ -175,20 +161,17 @@ class LocalRegistry:
         self._release(release)
 
     def instances_of(self, owner: Hashable) -> dict[str, list[InstanceId]]:
-        """Return the instances that an owner leases, by server."""
         with self._locked():
             held = {server: state.instances_of(owner) for server, state in self._servers.items()}
         return {server: instances for server, instances in held.items() if instances}
 
     def release_owner(self, owner: Hashable) -> None:
-        """Release everything of an owner, such as a lost worker."""
         with self._locked():
             for server, state in list(self._servers.items()):
                 state.release_owner(owner)
                 self._grant(server)
 
     def _grant(self, server: str) -> None:
-        """Grant free places in the order of the requests; drop the state of an idle server."""
         if (state := self._servers.get(server)) is None:
             return
         limit = min(self._declared.get(server, math.inf), math.inf if state.learned is None else state.learned)

@@ -41,9 +41,6 @@ class ServerIdentity(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``console`` for this project's server of the expected environment, ``agentgym`` for AgentGym's server of
             it, ``wrong`` for a server of something else, ``unknown`` for a server that may be the right one.
-        env: environment name in the greeting; empty if there is none.
-        mode: rules of the server; None if the greeting does not name them.
-        label: data label of the server; empty if the greeting does not name it.
     """
 
     kind: ServerKind
@@ -53,11 +50,9 @@ class ServerIdentity(msgspec.Struct, frozen=True):
 
 
 def identify_server(env: str, payload: object) -> ServerIdentity:
-    """Identify the server of ``env`` by its reply to ``GET /``.
+    """Identify the server of ``env``, case-insensitive, by its reply to ``GET /``.
 
-    Args:
-        env: the environment's name, case-insensitive.
-        payload: the decoded JSON of a reply with status 200; None if the body is not JSON.
+    ``payload`` is the decoded JSON of a reply with status 200; None if the body is not JSON.
     """
     if not isinstance(payload, str) or len(payload) > _MAX_GREETING_CHARS:
         return ServerIdentity("wrong")
@@ -99,11 +94,6 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         status: ``busy`` means that the connection was accepted, but no reply came in time.
         address: the probed address, with the number of tasks, places and dialect that the server reports.
-        identity: the server's identity; None if there was no response.
-        latency_s: seconds until the greeting arrived.
-        open: number of instances in use, if the server reports it.
-        http_status: status of the greeting; None if there was no response.
-        cause: why the server is not usable; None if it is.
         gone: whether nothing replies at all: the connection was refused or dropped, or no reply came in time.
     """
 
@@ -118,7 +108,6 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def usable(self) -> bool:
-        """Whether the program at the address is, or may be, the environment's server."""
         return self.status in ("up", "slow")
 
 
@@ -131,15 +120,9 @@ class _Health(msgspec.Struct):
 
 
 def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROBE_TIMEOUT_S) -> dict[str, ServerState]:
-    """Probe the servers of several environments in parallel.
+    """Probe the servers of several environments in parallel, ``within_s`` seconds for all together.
 
-    Args:
-        addresses: environment -> address of its server.
-        within_s: time limit for all servers together, in seconds.
-
-    Returns:
-        Environment -> state; a server that did not respond in time is ``busy`` if it accepted the connection, else
-        ``down``.
+    A server that did not respond in time is ``busy`` if it accepted the connection, else ``down``.
     """
     deadline = time.monotonic() + within_s
     late = f"no answer within {within_s:g} s"
@@ -297,15 +280,12 @@ class _LimitedReader(io.RawIOBase):
         self._bytes_left = MAX_RESPONSE_BYTES
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Return a buffered reader, as ``socket.makefile`` does."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # the type that BufferedReader passes
-        """Read into ``buffer`` and return the number of bytes; 0 at the end of the response or at the size limit."""
         if not self._bytes_left:
             return 0
         self._connection.settimeout(_seconds_left(self._deadline))

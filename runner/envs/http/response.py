@@ -1,8 +1,6 @@
 """Requests to environment servers and validation of their responses.
 
-A ``ServerRequest`` and its ``ServerResponse`` form one exchange. ``decode_response`` and ``check_status`` reject
-errors, and ``Payload`` returns values of the expected types. No response is trusted, and no error message quotes text
-that may hold a task's answer.
+No response is trusted, and no error message quotes text that may hold a task's answer.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ class ServerRequest(msgspec.Struct, frozen=True):
 
     @property
     def method(self) -> str:
-        """HTTP method of the request."""
         return "GET" if self.body is None else "POST"
 
     def fault(self, problem: str, advice: str) -> EnvironmentFault:
@@ -34,7 +31,6 @@ class ServerRequest(msgspec.Struct, frozen=True):
         return EnvironmentFault(self._message(problem, advice))
 
     def gone(self, problem: str, advice: str, *, timed_out: bool = False) -> ServerGone:
-        """Return the error for a request without a complete reply; its message is that of ``fault``."""
         return ServerGone(self._message(problem, advice), timed_out=timed_out)
 
     def _message(self, problem: str, advice: str) -> str:
@@ -44,8 +40,6 @@ class ServerRequest(msgspec.Struct, frozen=True):
 
 
 class ServerResponse(msgspec.Struct, frozen=True):
-    """An undecoded HTTP response."""
-
     status: int
     content_type: str
     body: bytes
@@ -70,11 +64,7 @@ _ANSWER_FIELD = "ground_truth"
 
 
 def decode_response(request: ServerRequest, response: ServerResponse) -> object:
-    """Return the decoded JSON body of a successful response.
-
-    Raises:
-        EnvironmentFault: if the status is not 2xx, the body is not JSON, or it is AgentGym's ``{"error": …}``.
-    """
+    """Raises ``EnvironmentFault`` if the status is not 2xx, no JSON, or it is AgentGym's ``{"error": …}``."""
     check_status(request, response)
     try:
         payload: object = msgspec.json.decode(response.body)
@@ -104,78 +94,52 @@ def check_status(request: ServerRequest, response: ServerResponse) -> None:
 
 
 class Payload:
-    """Decoded JSON of a response, with typed access to its values."""
+    """Decoded JSON of a response; accessors raise ``EnvironmentFault`` for values of other types."""
 
     def __init__(self, request: ServerRequest, value: object) -> None:
-        """Wrap ``value``, the response to ``request``."""
         self._request = request
         self._value = value
 
     def fault(self, problem: str, advice: str) -> EnvironmentFault:
-        """Return the error for an unusable response; see :meth:`ServerRequest.fault`."""
         return self._request.fault(problem, advice)
 
     def has(self, path: JsonPath) -> bool:
-        """Return whether the value at ``path`` exists and is not null."""
         return self._find(path) is not None
 
     def text(self, path: JsonPath) -> str:
-        """Return the string at ``path``.
-
-        Raises:
-            EnvironmentFault: if the value has another type.
-        """
         value = self._find(path)
         if isinstance(value, str):
             return value
         raise self._wrong_type(path, "a text", value)
 
     def texts(self, path: JsonPath) -> list[str]:
-        """Return the list of strings at ``path``.
-
-        Raises:
-            EnvironmentFault: if the value has another type.
-        """
         value = self._find(path)
         if isinstance(value, list) and all(isinstance(text, str) for text in value):
             return value
         raise self._wrong_type(path, "a list of texts", value)
 
     def number(self, path: JsonPath) -> float:
-        """Return the number at ``path``; its size is limited so that sums stay finite.
-
-        Raises:
-            EnvironmentFault: if the value has another type or is too large.
-        """
+        """Its size is limited so that sums stay finite."""
         value = self._find(path)
         if type(value) in (int, float) and abs(value) <= _MAX_NUMBER:
             return float(value)
         raise self._wrong_type(path, f"a number up to {_MAX_NUMBER:g}", value)
 
     def flag(self, path: JsonPath) -> bool:
-        """Return the boolean at ``path``.
-
-        Raises:
-            EnvironmentFault: if the value has another type.
-        """
         value = self._find(path)
         if isinstance(value, bool):
             return value
         raise self._wrong_type(path, "true or false", value)
 
     def id(self, path: JsonPath) -> int | str:
-        """Return the instance id at ``path``: a 64-bit integer or a string of 1-200 characters.
-
-        Raises:
-            EnvironmentFault: if the value is something else.
-        """
+        """A 64-bit integer or a string of 1-200 characters."""
         value = self._find(path)
         if (type(value) is int and abs(value) < 2**63) or (isinstance(value, str) and 0 < len(value) <= 200):
             return value
         raise self._wrong_type(path, "an id", value)
 
     def cells(self, path: JsonPath) -> Cells | None:
-        """Return the picture at ``path``, with untrusted texts; None if the value describes none."""
+        """Its texts are untrusted. Return None if the value describes no picture."""
         return unpack_cells(self._find(path))
 
     def _find(self, path: JsonPath) -> Any:  # noqa: ANN401 - any JSON value

@@ -29,17 +29,12 @@ _registry: InstanceRegistry = LOCAL_REGISTRY
 
 
 def use_registry(registry: InstanceRegistry) -> None:
-    """Let all instances that are opened from now on take their places and leases from ``registry``."""
     global _registry
     _registry = registry
 
 
 def places_on(dialect: ClientDialect, address: ServerAddress) -> tuple[str, int | None]:
-    """Return the key of a server in an ``InstanceRegistry`` and its number of places, None if that is unknown.
-
-    Raises:
-        ConfigError: if the address is invalid.
-    """
+    """Return the key of a server in an ``InstanceRegistry`` and its number of places, None if that is unknown."""
     return address.base + dialect.prefix, dialect.places if address.places is None else address.places
 
 
@@ -47,9 +42,6 @@ def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerA
     """Close the instances of a lost worker on their server, then release its places and leases, on the returned thread.
 
     A server with a limit would reject other episodes if the instances stayed open. Failures are only logged.
-
-    Raises:
-        ConfigError: if the address is invalid.
     """
     instances = LOCAL_REGISTRY.instances_of(owner).get(places_on(dialect, address)[0], [])
 
@@ -73,18 +65,13 @@ def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerA
 
 
 class RemoteInstance:
-    """One environment instance on a server.
+    """One environment instance on a server; ``id`` is the server's id of it, None before ``open`` and after ``close``.
 
-    Attributes:
-        id: the server's id of the instance; None before ``open`` and after ``close``.
+    The requests raise ``EnvironmentFault`` if the server cannot be reached or sends an invalid reply.
     """
 
     def __init__(self, dialect: ClientDialect, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
-        """Prepare the connection; ``open`` sends the first request.
-
-        Raises:
-            ConfigError: if the address is invalid.
-        """
+        """Raises ``ConfigError`` if the address is invalid; sends nothing yet."""
         self.id: int | str | None = None
         self._dialect = dialect
         self._server, self._places = places_on(dialect, address)
@@ -94,11 +81,7 @@ class RemoteInstance:
         """Gives back the place and the lease once; without this call, the garbage collection of this object does."""
 
     async def open(self, task: int) -> None:
-        """Wait for a place on the server and create the instance there.
-
-        Raises:
-            EnvironmentFault: if the server cannot be reached or sends an invalid reply.
-        """
+        """Wait for a place on the server and create the instance there."""
         while self.id is None:
             registry = _registry
             place = await registry.enter(self._server, self._places)
@@ -121,20 +104,16 @@ class RemoteInstance:
             self._release = lambda: finalizer.detach() and leave()
 
     async def reset(self, task: int) -> Payload:
-        """Start a task in the instance and return the reply; raises the same errors as ``open``."""
         body = fill_placeholders(self._dialect.reset_body, task=task, env=self._dialect.name)
         return await self._post(self._dialect.reset, self._with_id(body))
 
     def request_size(self, text: str) -> int:
-        """Return the size of the request body for a step with the action ``text``, in bytes."""
         return len(_encode_json(self._with_id({"action": text})))
 
     async def step(self, text: str) -> Payload:
-        """Send one action and return the reply; raises the same errors as ``open``."""
         return await self._post("/step", self._with_id({"action": text}))
 
     async def get(self, path: str) -> Payload:
-        """Send a GET request for this instance and return the reply; raises the same errors as ``open``."""
         query = urlencode({self._dialect.id_field: self.id})
         return await self._connection.fetch_json(f"{self._dialect.prefix}{path}?{query}", None)
 

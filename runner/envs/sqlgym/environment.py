@@ -148,11 +148,9 @@ class SQLGym(EmbeddedEnvironment):
         return [f'SELECT count(*) FROM "{name}"' for name in names]
 
     def oracle(self, seed: int | None) -> SQLGymOracle:
-        """Return an oracle with the gold query; ``seed`` has no effect."""
         return SQLGymOracle(self._task.gold)
 
     def render_cells(self) -> Cells:
-        """Return the tables, the question, and the query with its result."""
         return draw_database(self._schema, self._task.question, self._result)
 
     def _reset(self, task_index: int) -> str:
@@ -179,15 +177,8 @@ def _query_in(text: str) -> str:
 
 
 class SQLGymOracle:
-    """Oracle that returns the gold query of the task.
-
-    Args:
-        gold: the gold query.
-    """
-
     def __init__(self, gold: str) -> None:
         self._gold = gold
 
     def next_action(self) -> str:
-        """Return the gold query; an episode has only one step."""
         return self._gold

@@ -1,8 +1,4 @@
-"""Tasks of SQLGym with databases and schemas: those shipped with the runner, or those in a folder of BIRD's data.
-
-``catalogue`` returns all tasks; a ``Split`` holds the tasks of one folder. ``DatabaseSchema`` describes a
-database in words, and ``draw_database`` returns the picture of a task.
-"""
+"""Tasks of SQLGym with databases and schemas: those shipped with the runner, or those in a folder of BIRD's data."""
 
 from __future__ import annotations
 
@@ -98,13 +94,8 @@ class Database(msgspec.Struct, frozen=True):
 class Split:
     """Tasks of one folder with their schemas and databases.
 
-    Args:
-        tasks: JSON file with a list of tasks.
-        tables: JSON file with a list of one schema per database.
-        databases: folder with ``<name>.sql`` or ``<name>/<name>.sqlite`` per database.
-
-    Raises:
-        ConfigError: if a file cannot be read.
+    ``databases`` is a folder with ``<name>.sql`` or ``<name>/<name>.sqlite`` per database; the other files are JSON
+    lists.
     """
 
     def __init__(self, tasks: Path, tables: Path, databases: Path) -> None:
@@ -115,21 +106,13 @@ class Split:
         self._databases = databases
 
     def schema(self, task: Task) -> DatabaseSchema:
-        """Return the schema of a task's database.
-
-        Raises:
-            ConfigError: if the data has no schema of the database.
-        """
+        """Raises ``ConfigError`` if the data has no schema of the database."""
         if task.db_id not in self._schemas:
             raise ConfigError(f"SQLGym's data is incomplete: no schema for the database {task.db_id!r}")
         return self._schemas[task.db_id]
 
     def database(self, task: Task) -> Database:
-        """Return the database of a task.
-
-        Raises:
-            ConfigError: if the database's name is invalid or its file does not exist.
-        """
+        """Raises ``ConfigError`` if the database's name is invalid or its file does not exist."""
         name = task.db_id
         if not _DATABASE_NAME.fullmatch(name):
             raise ConfigError(f"{name!r} is not a valid database name")
@@ -191,7 +174,7 @@ class QueryResult(NamedTuple):
 
 
 def draw_database(schema: DatabaseSchema, question: str, result: QueryResult | None) -> Cells:
-    """Return the picture; ``result`` is None before the query."""
+    """``result`` is None before the query."""
     keys = {column for key in schema.primary_keys for column in (key if isinstance(key, list) else [key])}
     rows: list[CellRow] = [(CellRun("Database: ", "dim"), CellRun(schema.db_id, "cyan"))]
     for number, table in enumerate(schema.table_names_original[:_MAX_TABLES]):

@@ -84,7 +84,6 @@ class QueryRunner:
             return None, self._reason(exc)
 
     def gold(self, sql: str) -> set[Row]:
-        """Run the gold query and return its rows."""
         self._deadline = time.monotonic() + GOLD_LIMIT_S
         return set(self._connection.execute(sql))
 
@@ -107,7 +106,6 @@ class QueryRunner:
 
 
 def open_database(script: str | None, uri: str | None) -> sqlite3.Connection:
-    """Open the in-memory database of a script, or the database of a read-only URI."""
     connection = sqlite3.connect(uri or ":memory:", uri=True, isolation_level=None, cached_statements=0)
     connection.executescript(script or "")
     connection.execute("SELECT count(*) FROM sqlite_schema")  # fails here if the file is not a database
@@ -143,12 +141,10 @@ def same_rows(rows: Rows, gold: set[Row]) -> bool:
 
 
 def truncate(text: str) -> str:
-    """Cut a text to ``N_SHOWN`` characters."""
     return text if len(text) <= N_SHOWN else f"{text[:N_SHOWN]}..."
 
 
 def main() -> None:
-    """Process the request on standard input."""
     request = json.loads(sys.stdin.buffer.read())
     reader = QueryRunner(open_database(request["script"], request["uri"]))
     confine()

@@ -94,7 +94,6 @@ class _Selection:
         self._made_from: dict[str, set[str]] = {}
 
     def add_file(self, path: Path) -> None:
-        """Add the recipe of a file unless it is not a crafting recipe, unpacks a block, or closes a known cycle."""
         try:
             data = read_file(path)
             kind = msgspec.json.decode(data, type=_Kind).type
@@ -104,7 +103,7 @@ class _Selection:
             raise ValueError(f"{path.name}: {exc}") from exc
 
     def table(self) -> RecipeTable:
-        """Return the table; a tag without a craftable member becomes an item."""
+        """A tag without a craftable member becomes an item."""
         selected = {name for same in self._recipes.values() for recipe in same for name, _ in recipe.ingredients}
         used = selected & self._ingredient_tags
         craftable = {self._tag_of[item] for item in self._recipes if item in self._tag_of}
@@ -148,7 +147,6 @@ class _Selection:
         yield from Counter(map(self._name, file.ingredients)).items()
 
     def _name(self, choice: _Choice) -> str:
-        """Return the name of an ingredient, of the first one if there are alternatives."""
         if isinstance(choice, list) and not choice:
             raise ValueError("an ingredient is an empty list")
         ingredient = choice[0] if isinstance(choice, list) else choice

@@ -100,7 +100,7 @@ class TextCraft(EmbeddedEnvironment):
         self._task: Task
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Parse a command; ``craft stick using …`` without a count means one stick."""
+        """A text ``craft stick using …`` without a count means one stick."""
         parsed = super().parse(_UNCOUNTED.sub("craft 1 ", text))
         return msgspec.structs.replace(parsed, text=text)
 
@@ -116,11 +116,9 @@ class TextCraft(EmbeddedEnvironment):
         return ["inventory", *gets, *(craft_command(recipe, used) for recipe, used in filled if used)]
 
     def oracle(self, seed: int | None) -> TextCraftOracle:
-        """Return a planner for the running task; ``seed`` has no effect."""
         return TextCraftOracle(self._table, self._task.goal, self.inventory)
 
     def render_cells(self) -> Cells:
-        """Return the tree of the goal's recipes, with what is held."""
         return draw_tree(self._table, self._task, self.inventory)
 
     def _reset(self, task_index: int) -> str:

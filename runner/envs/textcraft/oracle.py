@@ -40,12 +40,8 @@ class TextCraftOracle:
     """Planner that first gets all base items, then crafts the intermediate items and the goal.
 
     The recipe of each ingredient is chosen at the start by hill climbing: one recipe is changed at a time as long as
-    the plan gets shorter. The oracle makes a new plan when the inventory differs from the expected one.
-
-    Args:
-        table: the recipe table.
-        goal: the item to craft.
-        inventory: the episode's inventory, which the environment updates.
+    the plan gets shorter. The oracle makes a new plan when the inventory, which the environment updates, differs from
+    the expected one.
 
     Raises:
         ValueError: if the goal needs more than ``MAX_CRAFTINGS`` craftings.
@@ -60,11 +56,9 @@ class TextCraftOracle:
         self._steps: list[CraftStep] = []
 
     def next_action(self) -> str:
-        """Return the next ``get`` or ``craft`` command."""
         return self.next_step().text
 
     def next_step(self) -> CraftStep:
-        """Return the next ``get`` or ``craft`` command with its effect."""
         if self._inventory != self._expected or not self._steps:
             self._expected = dict(self._inventory)
             self._steps = self._plan(self._recipes)
@@ -73,7 +67,6 @@ class TextCraftOracle:
         return step
 
     def plan(self) -> list[str]:
-        """Return all actions from the current inventory to the goal."""
         return [step.text for step in self._plan(self._recipes)]
 
     def _choose_recipes(self) -> dict[str, Recipe]:
@@ -101,8 +94,6 @@ class TextCraftOracle:
 
 
 class _Plan:
-    """One plan: from an inventory to the goal, with a fixed recipe for each crafted ingredient."""
-
     def __init__(self, table: RecipeTable, recipes: Mapping[str, Recipe], inventory: Items) -> None:
         self._table = table
         self._recipes = recipes
@@ -116,7 +107,6 @@ class _Plan:
         return gets + self._crafts
 
     def _make(self, name: str) -> None:
-        """Plan one crafting of an item or of a member of a tag, and add the result to the stock."""
         if len(self._crafts) >= MAX_CRAFTINGS:
             raise ValueError(f"the goal needs more than {MAX_CRAFTINGS} craftings")
         recipe = self._recipes[name]
@@ -125,7 +115,6 @@ class _Plan:
         self._stock[recipe.output] = self._stock.get(recipe.output, 0) + recipe.count
 
     def _reserve(self, name: str, count: int) -> str:
-        """Remove an ingredient from the stock, after planning to get or craft what is missing; return the item."""
         held = (item for item, n in self._stock.items() if n >= count and self._table.accepts(name, item))
         item = next(held, None)
         if item is None and name in self._recipes:
@@ -156,7 +145,6 @@ class ListingPlanner:
     """
 
     def __init__(self) -> None:
-        """Create a planner without a task; ``start`` reads one."""
         self._goal = ""
         self._recipes: dict[str, list[Recipe]] = {}
         self._tags: set[str] = set()
@@ -186,16 +174,11 @@ class ListingPlanner:
         self._plan()
 
     def next_action(self) -> str:
-        """Return the next ``get`` or ``craft`` command."""
         self._last = self._planner.next_step()
         return self._last.text
 
     def observe(self, observation: str) -> str:
-        """Take the reply to the latest action into account, and return the expected reply.
-
-        Raises:
-            AgentFault: if no plan is possible after the reply.
-        """
+        """Return the expected reply; raises ``AgentFault`` if no plan is possible after the reply."""
         step, name = self._last, display_name(self._last.item)
         is_get = step.text.startswith("get ")
         is_refused = is_get and observation == f"Could not find {name}" and step.item not in self._tags

@@ -32,7 +32,7 @@ class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
 
     @cached_property
     def command(self) -> str:
-        """Command by which observations list the recipe, e.g. ``craft 4 stick using 2 planks``."""
+        """Such as ``craft 4 stick using 2 planks``."""
         return craft_command(self, self.ingredients)
 
     @property
@@ -60,10 +60,7 @@ class RecipeTable:
     members can be crafted; otherwise it is an item of that name, which ``get`` provides.
 
     Args:
-        recipes: item -> recipes that make it.
         members: tag -> items that the tag accepts.
-        makers: tag -> recipes that make a member.
-        items: all items that exist.
         groups: further names that are not items, such as groups of recipes that no recipe accepts.
 
     Raises:
@@ -95,7 +92,6 @@ class RecipeTable:
 
     @cached_property
     def uses(self) -> Mapping[str, Sequence[Recipe]]:
-        """Ingredient -> recipes that use the ingredient."""
         uses: dict[str, list[Recipe]] = defaultdict(list)
         for recipe in itertools.chain.from_iterable(self.recipes.values()):
             for name, _ in recipe.ingredients:
@@ -103,15 +99,14 @@ class RecipeTable:
         return dict(uses)
 
     def accepts(self, ingredient: str, item: str) -> bool:
-        """Return whether an item can be used for an ingredient of a recipe."""
         return item == ingredient or item in self.members.get(ingredient, ())
 
     def ways(self, name: str) -> Sequence[Recipe]:
-        """Return the recipes that make an ingredient or a member of a tag; empty for base items."""
+        """Empty for base items."""
         return self.recipes.get(name) or self._makers.get(name) or ()
 
     def depth_of_recipe(self, recipe: Recipe) -> int:
-        """Return the minimum number of crafting levels of a recipe, including the recipe itself."""
+        """The minimum number of crafting levels, including the recipe itself."""
         return 1 + max((self._depth(name) for name, _ in recipe.ingredients), default=0)
 
     def tree(self, goal: str) -> list[Recipe]:
@@ -128,7 +123,6 @@ class RecipeTable:
         return self._depths.get(name, 0)
 
     def _find_depth(self, name: str) -> None:
-        """Store the depth of an ingredient and of everything that it is made from."""
         pending, ancestors = [name], set[str]()
         while pending:
             below = {part for recipe in self.ways(pending[-1]) for part, _ in recipe.ingredients}
@@ -143,19 +137,16 @@ class RecipeTable:
 
 
 def craft_command(recipe: Recipe, ingredients: Amounts) -> str:
-    """Return the command that crafts ``recipe`` once from the given ingredients."""
     using = ", ".join(f"{count} {display_name(name)}" for name, count in ingredients)
     return f"craft {recipe.count} {display_name(recipe.output)} using {using}"
 
 
 def display_name(name: str) -> str:
-    """Return an item's name in observations and commands."""
     return name.replace("_", " ")
 
 
 @cache
 def shipped_table() -> RecipeTable:
-    """Return the table of ``data/textcraft/recipes.json``, read once per process."""
     text = package_resource("data", "textcraft", "recipes.json").read_bytes()
     return select_recipes(msgspec.json.decode(text, type=RecipeFile))
 
@@ -179,7 +170,6 @@ def select_recipes(source: RecipeFile) -> RecipeTable:
 def _closes_a_cycle(
     recipe: Recipe, chosen: Mapping[str, Sequence[Recipe]], members: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Return whether an ingredient of the recipe, or a member of one, is itself made from the recipe's output."""
     pending = [name for name, _ in recipe.ingredients]
     visited = set(pending)
     for name in pending:
@@ -213,13 +203,12 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def observation(self) -> str:
-        """First observation."""
         commands = "\n".join(recipe.command for recipe in self.listed)
         return f"Crafting commands:\n{commands}\n\nGoal: craft {display_name(self.goal)}."
 
 
 def make_task(table: RecipeTable, task_index: int) -> Task:
-    """Return a task by its index; tasks are in the order of ``RecipeTable.goals``."""
+    """Tasks are in the order of ``RecipeTable.goals``."""
     goal = table.goals[task_index]
     tree = table.tree(goal)
     in_tree = frozenset(tree)
@@ -249,15 +238,14 @@ class IngredientFormatError(ValueError):
 
 
 def item_id(text: str) -> str:
-    """Return the item id for a name in a command; the item need not exist."""
+    """The item need not exist."""
     return text.replace(" ", "_")
 
 
 def parse_ingredients(text: str) -> Amounts:
     """Parse an ingredient list such as ``2 oak planks, 1 stick``.
 
-    Raises:
-        IngredientFormatError: with the first invalid part as its message.
+    Raises ``IngredientFormatError`` with the first invalid part as its message.
     """
     amounts: list[tuple[str, int]] = []
     for part in text.split(","):
@@ -312,7 +300,6 @@ def _matches(table: RecipeTable, recipe: Recipe, amounts: Amounts) -> bool:
 
 
 def apply_crafting(inventory: dict[str, int], used: Amounts, item: str, count: int) -> None:
-    """Remove ``used`` from the inventory and add ``count`` of ``item``."""
     for name, taken in used:
         inventory[name] -= taken
     for name, _ in used:

@@ -15,7 +15,7 @@ _WIDTH = 76
 
 
 def draw_tree(table: RecipeTable, task: Task, inventory: Mapping[str, int]) -> Cells:
-    """Return the picture; the amounts are those of one crafting."""
+    """The amounts are those of one crafting."""
     shown = _Tree(table, inventory)
     goal = shown.node(task.goal, 1, "", "")
     rows = [goal, *shown.below(task.goal, "", 0)]
@@ -48,7 +48,6 @@ class _Tree:
             yield from self.below(part, f"{indent}{'  ' if number == last else '│ '} ", depth + 1)
 
     def node(self, name: str, needed: int, indent: str, note: str) -> CellRow:
-        """Return the row of an ingredient: whether it is held, held and needed amount, and its name."""
         accepts = self._table.accepts
         held = sum(count for item, count in self._inventory.items() if accepts(name, item))
         mark, color = _mark(held, needed)

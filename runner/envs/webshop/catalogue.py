@@ -1,7 +1,4 @@
-"""Products and goals of the shop, and its full-text search.
-
-``Catalogue`` holds products and goals; ``SearchIndex`` is SQLite's FTS5 in memory, ranked by BM25 on word stems.
-"""
+"""Products and goals of the shop, and its full-text search: SQLite's FTS5 in memory, ranked by BM25 on word stems."""
 
 from __future__ import annotations
 
@@ -23,13 +20,8 @@ class Product(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         asin: product number of ten letters and digits.
-        title: product title.
-        kind: generic name of the product, such as ``shampoo``.
         nouns: nouns of the title; WebShop extracts them with a language model.
-        attributes: attributes that goals may require.
-        extras: entries of the features page that are not attributes.
         options: option name, such as ``color`` -> its values; each value occurs once per product.
-        cents: price in cents.
     """
 
     asin: str
@@ -43,17 +35,14 @@ class Product(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def price(self) -> str:
-        """Displayed price, e.g. ``$19.89``."""
         return f"${self.cents // 100}.{self.cents % 100:02}"
 
     @property
     def description(self) -> str:
-        """Text of the description page."""
         return f"{self.title}. This {self.kind} is {', '.join(self.attributes)}."
 
     @property
     def features(self) -> list[str]:
-        """Entries of the features page."""
         return [feature.capitalize() for feature in (*self.attributes, *self.extras)]
 
 
@@ -77,10 +66,7 @@ class CatalogueFile(msgspec.Struct, frozen=True):
 
 
 class Catalogue:
-    """Immutable products, and goals in task order."""
-
     def __init__(self, source: CatalogueFile) -> None:
-        """Index the products of ``source``."""
         self.products: Sequence[Product] = source.products
         self.goals: Sequence[Goal] = source.goals
         self.by_asin: Mapping[str, Product] = {product.asin: product for product in source.products}
@@ -96,7 +82,6 @@ _DECODER = msgspec.json.Decoder(CatalogueFile)
 
 @cache
 def shipped_catalogue() -> Catalogue:
-    """Return the catalogue of ``data/webshop/catalogue.json``, read once per process."""
     text = package_resource("data", "webshop", "catalogue.json").read_bytes()
     return Catalogue(_DECODER.decode(text))
 
@@ -115,7 +100,6 @@ class SearchIndex:
     """Thread-safe search for products by their words."""
 
     def __init__(self, products: Sequence[Product]) -> None:
-        """Index all texts of ``products``, including the options."""
         self._products = products
         self._lock = threading.Lock()
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
@@ -138,7 +122,6 @@ class SearchIndex:
 
 @cache
 def shipped_index() -> SearchIndex:
-    """Return the index of the shipped catalogue, built once per process."""
     return SearchIndex(shipped_catalogue().products)
 
 

@@ -67,7 +67,6 @@ class WebShop(EmbeddedEnvironment):
 
     @property
     def instruction(self) -> str:
-        """Instruction that describes the product to buy."""
         return self._visit.goal.instruction
 
     @property
@@ -77,10 +76,7 @@ class WebShop(EmbeddedEnvironment):
 
     @property
     def clickables(self) -> list[str]:
-        """Clickable elements of the page, in lower case.
-
-        In compat mode options come last, and the search bar's button, which does nothing, is listed.
-        """
+        """In lower case; in compat mode options come last, and the useless button of the search bar is listed."""
         links = [*self._visit.page.links]
         if self.mode == "strict":
             return links
@@ -89,7 +85,7 @@ class WebShop(EmbeddedEnvironment):
         return [*(["search"] if self.has_search_bar else []), *sorted(links, key=lambda link: link in options)]
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Parse a search or click; a clicked element need not be on the page."""
+        """A clicked element need not be on the page."""
         if self.mode == "strict":
             return super().parse(text)
         command = _command_prefix(text)
@@ -102,15 +98,12 @@ class WebShop(EmbeddedEnvironment):
         return searches + [f"click[{element}]" for element in self._visit.page.links]
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Return whether the purchase met all requirements."""
         return any(step.reward >= 1 for step in trajectory.timesteps)
 
     def oracle(self, seed: int | None) -> WebShopOracle:
-        """Return a planner for the running task; ``seed`` has no effect."""
         return WebShopOracle(self._visit, self._catalogue.by_asin[self._visit.goal.asin].kind)
 
     def render_cells(self) -> Cells:
-        """Return the current page."""
         return draw_page(self._visit)
 
     def _reset(self, task_index: int) -> str:
@@ -149,12 +142,11 @@ class WebShopOracle:
     """
 
     def __init__(self, visit: Visit, kind: str) -> None:
-        """Create a planner for ``visit``; the caller executes the actions. ``kind`` is the kind of product to buy."""
+        """``kind`` is the kind of product to buy; the caller executes the actions."""
         self._visit = visit
         self._keywords = " ".join([*visit.goal.attributes, kind])
 
     def next_action(self) -> str:
-        """Return the next search or click."""
         goal, product = self._visit.goal, self._visit.product
         return self._to_product() if product is None or product.asin != goal.asin else self._to_purchase()
 

@@ -14,7 +14,6 @@ _WIDTH = 76
 
 
 def draw_page(visit: Visit) -> Cells:
-    """Return the picture of the current page."""
     page, rows = visit.page, [(CellRun("WebShop", "cyan"), CellRun(f"   search: {visit.keywords or '-'}", "dim"))]
     rows += [(CellRun("Wanted: ", "dim"), CellRun(line)) for line in _lines(visit.goal.instruction)[:1]]
     rows += [(CellRun(" " * 8), CellRun(line)) for line in _lines(visit.goal.instruction)[1:4]]
@@ -41,7 +40,6 @@ def _product_rows(visit: Visit, product: Product) -> Iterator[CellRow]:
 
 
 def _piece_rows(visit: Visit) -> Iterator[CellRow]:
-    """Yield the pieces of a page of results, of details, or after the purchase."""
     links = visit.page.links
     buttons = [piece for piece in ("< Prev", "Next >", "Back to Search") if piece.lower() in links]
     skipped = {"Instruction:", visit.goal.instruction, *buttons}

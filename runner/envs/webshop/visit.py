@@ -27,13 +27,6 @@ def purchase_reward(
 
     The requirements are the goal's attributes, options and price limit. Similar values of an option, such as a color,
     count as equal; a size must match exactly, but not with ``compat``: AgentGym's server compares all options alike.
-
-    Args:
-        catalogue: the shop's catalogue.
-        goal: the requirements.
-        product: the purchased product.
-        chosen: option name -> chosen value.
-        compat: whether options are compared as on AgentGym's server.
     """
     has_option = _has_similar_option if compat else _has_option
     texts = (product.title.lower(), product.description.lower(), " ".join(product.features).lower())
@@ -146,7 +139,6 @@ class Page(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Observation text of the page."""
         return SEPARATOR.join(self.pieces)
 
 
@@ -154,15 +146,13 @@ class Visit:
     """State of one task in the shop: current page, latest search and chosen options.
 
     Attributes:
-        goal: the task.
-        page: current page.
         keywords: keywords of the last search, empty after a return to the start page.
         product: product whose item or detail page is shown; None on other pages.
         chosen: option name -> value clicked for ``product``; cleared when search results are shown.
     """
 
     def __init__(self, catalogue: Catalogue, index: SearchIndex, goal: Goal, *, compat: bool = False) -> None:
-        """Open the start page of the task ``goal``; ``compat``: with the pages of AgentGym's server."""
+        """``compat``: with the pages of AgentGym's server."""
         self.goal = goal
         self._compat = compat
         self.page: Page
@@ -176,7 +166,6 @@ class Visit:
         self._start()
 
     def search(self, keywords: str) -> None:
-        """Show the first page of search results."""
         self.keywords = keywords
         if self._compat and keywords == _RANDOM:
             self._hits = random.Random(self.goal.asin).sample(self._catalogue.products, MAX_HITS)
@@ -191,7 +180,6 @@ class Visit:
 
     @property
     def has_next_page(self) -> bool:
-        """Whether more results follow the latest page of results."""
         return self._number * PER_PAGE < len(self._hits)
 
     def _start(self) -> None:

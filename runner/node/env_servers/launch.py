@@ -21,8 +21,6 @@ class Launch:
     """Everything that starts one server.
 
     Attributes:
-        command: the program and its arguments.
-        folder: working directory of the server; None for that of this process.
         guard_environ: environment variables of the process guard, which passes them to the server. Those that the
             profile sets have ``SERVER_VARIABLE_PREFIX`` before their names: variables of the loader or of the
             interpreter, such as ``LD_PRELOAD``, must not affect the guard.
@@ -36,16 +34,7 @@ class Launch:
 
 
 def prepare_launch(entry: EnvironmentEntry, environ: Mapping[str, str]) -> Launch:
-    """Check that the server of an environment can be started, and return how.
-
-    Args:
-        entry: the environment's entry in the profile.
-        environ: environment variables of this process.
-
-    Raises:
-        ConfigError: if the profile has no valid command, the working directory is missing, or the command is not
-            installed.
-    """
+    """Check that the server of an environment can be started, and return how."""
     command = _command(entry)
     folder = None if entry.cwd is None else _folder(entry.name, resolve_path(entry.cwd, environ, Path.cwd()))
     variables = _variables(entry.env)

@@ -28,10 +28,10 @@ def log_name(env: str) -> str:
 
 
 class ServerLog:
-    """Log of one server; only one thread may write to it."""
+    """Only one thread may write to it."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES, mask: Callable[[str], str] | None = None) -> None:
-        """Prepare the log; the first line creates the file. ``mask`` hides secrets, by default this process's."""
+        """The first line creates the file. ``mask`` hides secrets, by default this process's."""
         self.path = path
         self._max_bytes = max_bytes
         self._recent: deque[str] = deque(maxlen=N_RECENT_LINES)

@@ -30,7 +30,7 @@ class EnvServerManager:
     """Starts and stops environment servers; thread-safe."""
 
     def __init__(self, profile: Profile, logs: Path, timings: StartTimings = DEFAULT_TIMINGS) -> None:
-        """Store the settings without starting a server; ``logs`` is the folder for the log files of the servers."""
+        """No server is started yet; ``logs`` is the folder for the log files of the servers."""
         self._profile = profile
         self._logs = logs
         self._timings = timings
@@ -51,10 +51,9 @@ class EnvServerManager:
                     self.start(entry.name)
 
     def start(self, env: str) -> ServerInfo:
-        """Start the server of an environment without waiting until it is ready; do nothing if it already runs.
+        """Does not wait until the server is ready; does nothing if it already runs.
 
-        Raises:
-            ConfigError: if the server cannot be started.
+        Raises ``ConfigError`` if the server cannot be started.
         """
         entry = self._entry(env)
         with self._guard:
@@ -69,10 +68,9 @@ class EnvServerManager:
         return server.info
 
     def stop(self, env: str) -> ServerInfo:
-        """Stop a server that this node started; wait at most ``STOP_WAIT_S`` seconds for its end.
+        """Wait at most ``STOP_WAIT_S`` seconds for the end of the server.
 
-        Raises:
-            ConfigError: if this node did not start a server of that environment.
+        Raises ``ConfigError`` if this node did not start a server of that environment.
         """
         entry = self._entry(env)
         with self._guard:
@@ -94,7 +92,6 @@ class EnvServerManager:
             server.stop()
 
     def cause(self, env: str) -> str | None:
-        """Return why the server of an environment could not be started or has ended; else None."""
         server = self._servers.get(env.casefold())
         cause = self._start_errors.get(env.casefold()) if server is None else server.cause
         return None if cause is None else f"its server: {cause}"

@@ -72,12 +72,7 @@ class EnvServer:
         on_change: Callable[[], None],
         timings: StartTimings = DEFAULT_TIMINGS,
     ) -> None:
-        """Check that the server can be started.
-
-        Raises:
-            ConfigError: if the profile has no command or no port for the server, the command is not installed, or its
-                working directory is missing.
-        """
+        """Raises ``ConfigError`` if the profile has no usable command or port, or the working directory is missing."""
         self.env = entry.name
         self._launch = prepare_launch(entry, os.environ)
         self._address = _server_address(entry)
@@ -94,16 +89,15 @@ class EnvServer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the server is starting or running."""
+        """Also true while the server is starting."""
         return self.status in ("starting", "running")
 
     @property
     def info(self) -> ServerInfo:
-        """Status of the server, for control replies."""
         return ServerInfo(env=self.env, status=self.status, cause=self.cause)
 
     def start(self) -> None:
-        """Start the server and return immediately; ``status`` changes when the server is ready or has failed."""
+        """Returns immediately; ``status`` changes when the server is ready or has failed."""
         self._thread.start()
 
     def wait_ready(self, timeout_s: float) -> bool:
@@ -111,14 +105,14 @@ class EnvServer:
         return self._ready_or_failed.wait(timeout_s)
 
     def request_stop(self) -> None:
-        """Request the server to end; return immediately."""
+        """Returns immediately."""
         if self.is_alive:
             self.cause = "it is stopping"
         self._stop_requested.set()
         self._close_stdin()
 
     def wait_stopped(self, timeout_s: float) -> bool:
-        """Wait until the server has ended; return False if it still runs after ``timeout_s`` seconds."""
+        """Return False if the server still runs after ``timeout_s`` seconds."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -177,7 +171,7 @@ class EnvServer:
                 cast(IO[bytes], self._process.stdin).close()
 
     def _serve(self, process: subprocess.Popen[bytes]) -> str:
-        """Supervise the server until it ends; return the reason of its end."""
+        """Return the reason of the end."""
         output = cast(IO[bytes], process.stdout)
         drain = threading.Thread(target=self._log.drain, args=(output,), name="server log", daemon=True)
         drain.start()

@@ -57,7 +57,6 @@ def _ignore_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _wait_for_end(server: subprocess.Popen[bytes], wakeup_read: int) -> bool:
-    """Wait until the server exits or standard input closes; return whether standard input was closed."""
     while server.poll() is None:
         ready, _, _ = select.select([0, wakeup_read], [], [])
         if wakeup_read in ready:

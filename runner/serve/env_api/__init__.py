@@ -30,14 +30,8 @@ def environment_app(
 ) -> EnvironmentApp:
     """Build the web application of a registered environment; construct one instance to check that it loads.
 
-    Args:
-        name: registered name of the environment, in any case.
-        mode: rules of the environment: ``strict`` or ``compat``.
-        max_open: maximum number of instances that clients may have open at the same time.
-        idle_s: seconds without a request after which an instance is closed.
-        executor: runs the environment's code.
-        clock: source of time for ``idle_s``.
-        first_id: id of the first instance. It should differ after each start, so that an id from before is unknown.
+    The id of the first instance should differ after each start, so that an id from before is unknown. ``idle_s`` are
+    the seconds without a request after which an instance is closed.
 
     Raises:
         ConfigError: the environment is unknown, cannot be loaded, or AgentGym has no server for it.

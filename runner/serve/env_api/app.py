@@ -34,11 +34,8 @@ _ENV_NAME = RequestField("env_name", "string", required=False)
 class EnvironmentApp:
     """Serves the instances of one environment.
 
-    Args:
-        dialect: protocol of AgentGym's server for this environment.
-        sample: an instance that supplies the description of the environment; it is never stepped.
-        pool: the instances that clients have opened, over either protocol.
-        executor: runs the environment's code.
+    ``sample`` supplies the description of the environment and is never stepped. The clients have opened the instances
+    in ``pool`` over either protocol.
     """
 
     def __init__(
@@ -57,11 +54,10 @@ class EnvironmentApp:
 
     @property
     def description(self) -> str:
-        """Name, mode and data label of the environment as one text."""
         return f"{self._sample.name} ({self._sample.mode}, {self._sample.data_label or AS_PUBLISHED})"
 
     def application(self) -> Starlette:
-        """Build the web application; the caller adds the request guard."""
+        """The caller adds the request guard."""
         routes = self._routes()
         document = openapi_document(self.description, __version__, routes, text_errors=self._dialect.text_errors)
 
@@ -110,7 +106,6 @@ class EnvironmentApp:
         ]
 
     def _bodies(self, dialect: ServerDialect) -> tuple[BodyVariant, BodyVariant]:
-        """Return handler and fields of a dialect's ``step`` and ``close``."""
         id_field = RequestField(dialect.id_field)
         return (
             BodyVariant(partial(self._step, dialect), (id_field, RequestField("action", "string"))),
@@ -232,7 +227,6 @@ class EnvironmentApp:
     def _require_running(
         self, dialect: ServerDialect, instance: PooledInstance, error_before_reset: str | None = None
     ) -> None:
-        """Check that the instance has a task that requests may use."""
         self._require_task(dialect, instance, error_before_reset)
         if dialect.final_when_done:
             instance.require_unfinished()

@@ -21,7 +21,6 @@ ReplyTemplate: TypeAlias = Mapping[str, FieldGetter] | FieldGetter
 
 
 def constant(value: object) -> FieldGetter:
-    """Return a function that returns the same value for every instance."""
     return lambda instance: value
 
 
@@ -50,7 +49,6 @@ def shown_instruction(instance: PooledInstance) -> str:
 
 
 def available_actions(instance: PooledInstance) -> list[str]:
-    """Return the actions that are admissible in the current state of an instance."""
     return instance.environment.admissible_actions() or []
 
 
@@ -68,7 +66,6 @@ def observation_pair(instance: PooledInstance) -> list[object]:
 
 
 def render_reply(reply: ReplyTemplate, instance: PooledInstance) -> object:
-    """Return the reply that a template yields for an instance, as values for JSON."""
     if isinstance(reply, Mapping):
         return {name: value(instance) for name, value in reply.items()}
     return reply(instance)
@@ -129,18 +126,9 @@ class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
     """The protocol of one AgentGym server.
 
     Attributes:
-        task_field: request field of ``reset`` that contains the task number.
-        create_reply: reply to ``create``.
-        reset_reply: reply to ``reset``.
-        step_reply: reply to ``step``, to which the app adds the field ``truncated``.
-        prefix: prefix of the paths of all routes.
-        id_field: request field that contains the id of an instance.
-        reset_options: additional request fields of ``reset``.
         create_starts_task: whether ``create`` requires a JSON object and starts task 0.
         starts_itself: whether an instance can be used before its first reset; it then has the first task.
-        read_routes: routes that return data of an instance.
         action_list_paths: paths that return a list of actions which is the same for all instances.
-        lists_instances: whether ``/list_envs`` lists the open instances.
         text_errors: whether errors are plain text with status 500; if not, they are JSON objects with status 200.
         final_when_done: whether, after the end of a task, every request except ``reset`` fails. If not, the instance
             can still be read, and in compat mode also be stepped.

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class PoolRejected(RunnerError):
-    """Error: a request cannot be fulfilled; its message is sent to the client."""
+    """The message of the error is sent to the client."""
 
     published_error_type = "refused"
 
@@ -33,16 +33,9 @@ class PooledInstance(msgspec.Struct, eq=False, dict=True):
     """An environment instance with its latest state; hold ``lock`` while using it, because it is not thread-safe.
 
     Attributes:
-        instance_id: id of the instance; it is never used for another instance.
-        build: called on first use to build the environment.
-        last_used_at: time of the latest request, in seconds of a monotonic clock.
-        lock: serializes all use of the environment.
         initial_observation: observation of the latest reset; None before the first reset.
-        observation: latest observation.
-        task_number: task number that the client sent.
         reward: reward of the latest step; 0 before the first step.
         score: sum of the rewards since the latest reset.
-        done: whether the task has ended.
     """
 
     instance_id: int
@@ -58,38 +51,30 @@ class PooledInstance(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def environment(self) -> EmbeddedEnvironment:
-        """The environment, built on first access."""
+        """It is built on first access."""
         return self.build()
 
     def reset(self, task_number: int, task_index: int) -> None:
-        """Start the task with this index in the environment; the client sent ``task_number`` to select the task."""
+        """The client sent ``task_number`` to select the task."""
         self.initial_observation = None
         self.task_number, self.reward, self.score, self.done = task_number, 0.0, 0.0, False
         self.initial_observation = self.observation = _text(self.environment.reset(task_index=task_index))
 
     def step(self, action: str) -> None:
-        """Run one action in the environment and store the resulting state."""
         chat, self.reward, self.done = self.environment.step(Action(text=action))
         self.observation = _text(chat)
         self.score += self.reward
 
     def draw(self) -> PackedCells | None:
-        """Return a picture of the current state; None if the environment draws none."""
         render = optional_method(self.environment, SupportsCells.render_cells)
         cells = None if render is None else render()
         return None if cells is None else pack_cells(cells)
 
     def require_unfinished(self) -> None:
-        """Check that the task has not ended.
-
-        Raises:
-            PoolRejected: the task has ended.
-        """
         if self.done:
             raise PoolRejected(f"The task with environment {self.instance_id} has finished.")
 
     def cleanup(self) -> None:
-        """Release the resources of the environment, if the environment was built."""
         if "environment" in vars(self):
             self.environment.cleanup()
 
@@ -98,10 +83,7 @@ class InstancePool:
     """The open instances by id; only one event loop may use a pool.
 
     Args:
-        build: builds an environment for a new instance.
-        limit: maximum number of open instances.
         idle_s: seconds without a request after which ``remove_idle`` removes an instance.
-        clock: source of time.
         first_id: id of the first instance; each further one has the next number.
     """
 
@@ -127,15 +109,10 @@ class InstancePool:
 
     @property
     def instance_ids(self) -> list[int]:
-        """The ids of the open instances, ascending."""
         return sorted(self._instances)
 
     def open(self) -> PooledInstance:
-        """Add a new instance and return it.
-
-        Raises:
-            PoolRejected: the maximum number of instances is open.
-        """
+        """Raises ``PoolRejected`` if the maximum number of instances is open."""
         if len(self._instances) >= self.limit:
             raise PoolRejected(
                 f"This server has {self.limit} environments open, which is its limit; "
@@ -147,7 +124,7 @@ class InstancePool:
         return instance
 
     def touch(self, instance_id: int) -> PooledInstance | None:
-        """Return the instance with this id and restart its idle time; None if no such instance is open."""
+        """Restart the idle time of the instance; return None if no such instance is open."""
         instance = self._instances.pop(instance_id, None)
         if instance is not None:
             instance.last_used_at = self._clock.monotonic()
@@ -155,7 +132,7 @@ class InstancePool:
         return instance
 
     def remove(self, instance: PooledInstance) -> None:
-        """Remove an instance from the pool; its id becomes invalid."""
+        """The id of the instance becomes invalid."""
         self._instances.pop(instance.instance_id, None)
 
     def remove_idle(self) -> list[PooledInstance]:
@@ -177,14 +154,7 @@ Operation: TypeAlias = Callable[[PooledInstance], object]
 
 
 class InstanceRunner:
-    """Runs operations on the instances of one environment; operations on the same instance never overlap.
-
-    Args:
-        env: name of the environment, for the log.
-        pool: the instances that clients have opened.
-        executor: runs the environment's code.
-        error_response: returns the response for the text of an error.
-    """
+    """Runs operations on the instances of one environment; operations on the same instance never overlap."""
 
     def __init__(
         self, env: str, pool: InstancePool, executor: Executor, error_response: Callable[[str], Response]
@@ -195,7 +165,7 @@ class InstanceRunner:
         self._error_response = error_response
 
     async def open(self, operation: Operation) -> Response:
-        """Open an instance and run an operation on it; the response is an error if the pool is full."""
+        """The response is an error if the pool is full."""
         self.close_idle()
         try:
             instance = self.pool.open()
@@ -204,7 +174,7 @@ class InstanceRunner:
         return await self.run(instance.instance_id, operation)
 
     async def run(self, instance_id: int, operation: Operation, *, remove_after: bool = False) -> Response:
-        """Run an operation on the instance with this id in the executor."""
+        """The operation runs in the executor."""
         self.close_idle()
         instance = self.pool.touch(instance_id)
         if instance is None:
@@ -220,7 +190,7 @@ class InstanceRunner:
             return response
 
     async def close(self, instance_id: int) -> Response:
-        """Close the instance with this id; the reply is whether it was open."""
+        """The reply is whether the instance was open."""
         if self.pool.touch(instance_id) is None:
             return json_response(False)
 
@@ -231,7 +201,7 @@ class InstanceRunner:
         return await self.run(instance_id, operation, remove_after=True)
 
     def close_idle(self) -> None:
-        """Close the instances that got no request for too long, in the background."""
+        """The instances are closed in the background."""
         for instance in self.pool.remove_idle():
             self._executor.submit(self._attempt, instance.cleanup)
 

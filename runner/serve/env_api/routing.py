@@ -62,17 +62,12 @@ class MalformedRequest(Exception):
     published_error_type = "Malformed"
 
     def __init__(self, *errors: FieldError) -> None:
-        """Create the exception for one or more validation errors."""
         super().__init__("malformed request")
         self.errors = errors
 
 
 def decode_body(body: bytes) -> dict[str, object]:
-    """Return the members of a body, which must be a JSON object.
-
-    Raises:
-        MalformedRequest: the body is empty, not JSON, or not an object.
-    """
+    """Raises ``MalformedRequest`` if the body is empty, not JSON, or not an object."""
     payload = _decode_json(body) if body else None
     if payload is None:
         raise MalformedRequest(FieldError("missing", ("body",), "Field required", _NULL))
@@ -83,32 +78,20 @@ def decode_body(body: bytes) -> dict[str, object]:
 
 
 def check_ignored_body(body: bytes) -> None:
-    """Check a body whose content is ignored: it must be empty or JSON.
-
-    Raises:
-        MalformedRequest: the body is not JSON.
-    """
+    """Check a body whose content is ignored: it must be empty or JSON."""
     if body:
         _decode_json(body)
 
 
 def parse_payload(fields: Sequence[RequestField], payload: Mapping[str, object]) -> Values:
-    """Return the values of these fields in a decoded body; ignore its other members.
-
-    Raises:
-        MalformedRequest: with all validation errors.
-    """
+    """Ignores other members of the body. Raises ``MalformedRequest`` with all validation errors."""
     return parse_fields("body", fields, payload, _echo_input(payload))
 
 
 def parse_fields(
     location: Location, fields: Sequence[RequestField], payload: Mapping[str, object], raw_payload: msgspec.Raw = _NULL
 ) -> Values:
-    """Return the values of these fields in a decoded body or query; ignore other members.
-
-    Raises:
-        MalformedRequest: with all validation errors.
-    """
+    """Ignores other members of the body or query. Raises ``MalformedRequest`` with all validation errors."""
     values: Values = {}
     errors: list[FieldError] = []
     for field in fields:
@@ -128,7 +111,6 @@ def parse_fields(
 
 
 def _find_error(field: RequestField, value: object) -> tuple[str, str] | None:
-    """Return the type and message of the validation error for a value; None if the value is valid."""
     if field.kind == "string":
         return None if isinstance(value, str) else ("string_type", "Input should be a valid string")
     match value:
@@ -194,12 +176,10 @@ class BodyVariant(NamedTuple):
 
 
 class Route(NamedTuple):
-    """One route of a server.
+    """One route of a server; ``variant`` is another body that it accepts, and requires ``body``.
 
     Attributes:
         body: fields of the JSON body; None: the route ignores the body, which must be JSON if the method is ``POST``.
-        query: fields of the query.
-        variant: another body that the route accepts, if any; requires ``body``.
     """
 
     method: Literal["GET", "POST"]
@@ -212,7 +192,7 @@ class Route(NamedTuple):
 
 
 def build_application(routes: Sequence[Route]) -> Starlette:
-    """Build the web application of these routes; unknown paths and methods get the same errors as in FastAPI."""
+    """Unknown paths and methods get the same errors as in FastAPI."""
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
@@ -224,7 +204,6 @@ def build_application(routes: Sequence[Route]) -> Starlette:
 
 
 def json_response(value: object, status: int = 200) -> Response:
-    """Return a response with a value encoded as JSON."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 

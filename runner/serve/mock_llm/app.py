@@ -39,8 +39,6 @@ class ModelApp:
     """An OpenAI-compatible endpoint; a header marks each response as not written by a language model.
 
     Args:
-        responder: writes the replies; None: the oracle.
-        behavior: delays and faults; None: none.
         models: model names for the responder, in addition to ``test-<responder>`` and ``agentgym-test-model``.
     """
 
@@ -61,10 +59,7 @@ class ModelApp:
         self._faults = FaultInjector(self._behavior.faults, self._behavior.seed)
 
     def asgi_app(self, *, token: str | None = None, allowed_hosts: Collection[str] = ()) -> ASGIApp:
-        """Build the ASGI application, with the request guard and the header that marks responses.
-
-        The application belongs to one event loop. Call ``close`` before building another application.
-        """
+        """The application belongs to one event loop. Call ``close`` before building another application."""
         self._responses = ResponseBuilder(self._behavior)
         routes = [
             Route("/v1/chat/completions", self.complete, methods=["POST"]),
@@ -76,7 +71,6 @@ class ModelApp:
         return _with_header(app)
 
     def inject(self, *faults: Fault) -> None:
-        """Replace the faults that affect later requests."""
         self._faults = FaultInjector(faults, self._behavior.seed)
 
     def close(self) -> None:
@@ -84,7 +78,6 @@ class ModelApp:
         self._responses.closing.set()
 
     async def complete(self, request: Request) -> PacedResponse:
-        """Return the response to a completion request."""
         try:
             chat_request = msgspec.json.decode(await request.body(), type=ChatRequest)
             fault = request.headers.get(FAULT_HEADER) or chat_request.agentgym_test_fault

@@ -29,22 +29,16 @@ class ContentPart(msgspec.Struct):
 
 
 class CalledFunction(msgspec.Struct):
-    """The name and the arguments of a tool call."""
-
     name: str
     arguments: str = "{}"
 
 
 class ToolCallPart(msgspec.Struct):
-    """A tool call in an assistant message of the conversation."""
-
     function: CalledFunction
     id: str = ""
 
 
 class ChatMessage(msgspec.Struct):
-    """One message of the conversation."""
-
     role: str
     content: str | list[ContentPart] | None = None
     reasoning_content: str | None = None
@@ -52,27 +46,20 @@ class ChatMessage(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """The content of the message as a single text."""
         return "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
 
 
 class ToolFunction(msgspec.Struct):
-    """Description of a function that a reply may call."""
-
     name: str
     description: str | None = None
     parameters: Any = None
 
 
 class Tool(msgspec.Struct):
-    """A tool that a reply may call."""
-
     function: ToolFunction
 
 
 class StreamOptions(msgspec.Struct):
-    """Request options for a streamed reply."""
-
     include_usage: bool | None = False
 
 
@@ -94,12 +81,10 @@ class ChatRequest(msgspec.Struct, kw_only=True):
 
     @property
     def callable_tools(self) -> frozenset[str]:
-        """The names of the tools that a reply may call."""
         return frozenset() if self.tool_choice == "none" else frozenset(tool.function.name for tool in self.tools or ())
 
     @property
     def includes_usage(self) -> bool:
-        """Whether a streamed reply ends with a chunk that contains the token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
@@ -113,7 +98,6 @@ class Completion(msgspec.Struct, frozen=True):
     reply: ScriptedReply
 
     def document(self) -> dict[str, Any]:
-        """Return the completion as one document."""
         message: dict[str, Any] = {"role": "assistant", "content": self.reply.content, **self._reasoning_field()}
         if self.reply.tool_calls:
             message["tool_calls"] = self._tool_calls()
@@ -123,7 +107,7 @@ class Completion(msgspec.Struct, frozen=True):
         return {**common, "choices": [choice], "usage": self._usage()}
 
     def chunks(self) -> Iterator[dict[str, Any]]:
-        """Yield the completion as stream chunks, each with about one token."""
+        """Each chunk has about one token."""
         yield self._chunk({"role": "assistant", "content": ""}) | self._prompt_fields()
         for text in _split_tokens(self.reply.reasoning_content):
             yield self._chunk({"reasoning_content": text}, tokens=[text])
@@ -205,22 +189,21 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 def estimate_tokens(text: str) -> int:
-    """Return the estimated number of tokens: a quarter of the number of characters, rounded up."""
+    """A quarter of the number of characters, rounded up."""
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
 def token_id(token: str) -> int:
-    """Return the id of four characters, the same in each process."""
+    """The id of four characters is the same in each process."""
     return zlib.crc32(token.encode("utf-8", "replace")) % VOCABULARY
 
 
 def token_logprob(token: str) -> float:
-    """Return the log-probability of a token, from its id."""
+    """Follows from the id of the token."""
     return -(token_id(token) % 1000 + 1) / 1000
 
 
 def error_document(message: str, *, kind: str, code: str | None) -> dict[str, Any]:
-    """Return the JSON document of an error, in OpenAI's form."""
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 

@@ -37,8 +37,6 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 class TaskCandidate(NamedTuple):
-    """A task of an environment in one mode."""
-
     env: str
     mode: Mode
     task_index: int
@@ -55,7 +53,6 @@ class TaskMatcher:
     """Index of the first observations of all environments with an oracle; not thread-safe."""
 
     def __init__(self) -> None:
-        """Create an empty index; ``find`` fills it."""
         self._index: dict[tuple[str, Mode], dict[str, list[int]]] = {}
         self.find = lru_cache(maxsize=256)(self._find)
 
@@ -67,13 +64,11 @@ class TaskMatcher:
         return None
 
     def candidates(self, opening: Opening) -> Iterator[TaskCandidate]:
-        """Yield the tasks whose first observation this is."""
         for mode in MODES:
             for task_index in self._openings(opening.env, mode).get(opening.text, ()):
                 yield TaskCandidate(opening.env, mode, task_index)
 
     def _openings(self, env: str, mode: Mode) -> dict[str, list[int]]:
-        """Return the task indices of an environment by their first observation."""
         if (env, mode) not in self._index:
             openings: dict[str, list[int]] = {}
             twin = make_environment(env, mode)
@@ -84,16 +79,11 @@ class TaskMatcher:
 
 
 def environments() -> list[str]:
-    """Return the names of the registered embedded environments with an oracle; slow environments come last."""
+    """Slow environments come last."""
     return sorted(filter(_has_oracle, plugins.registered_names(plugins.ENVS)), key=lambda name: name in _SLOW)
 
 
 def make_environment(env: str, mode: Mode) -> EmbeddedEnvironment:
-    """Build an instance of an embedded environment with an oracle.
-
-    Raises:
-        ConfigError: no embedded environment of this name has an oracle.
-    """
     if not _has_oracle(env):
         raise ConfigError(f"No embedded environment named {env} has an oracle")
     environment: EmbeddedEnvironment = plugins.load(plugins.ENVS, env)(mode=mode)
@@ -101,7 +91,6 @@ def make_environment(env: str, mode: Mode) -> EmbeddedEnvironment:
 
 
 def observation_text(chat: Chat) -> str:
-    """Return the contents of an observation's messages as one text with single spaces."""
     return normalize_whitespace(" ".join(message["content"] or "" for message in chat))
 
 
@@ -113,7 +102,7 @@ def _has_oracle(env: str) -> bool:
 
 
 def normalize_whitespace(text: str) -> str:
-    """Replace each run of whitespace by a single space; agents and gateways change whitespace in messages."""
+    """Agents and gateways change whitespace in messages."""
     return " ".join(text.split())
 
 
@@ -121,8 +110,6 @@ class Turn(NamedTuple):
     """An action of the model and the observation that follows it in a conversation.
 
     Attributes:
-        tool_call: name and arguments of the called tool; None if the action is a text.
-        text: the action as text; empty if the action is a tool call.
         observation: text of the messages until the next action, with single spaces.
     """
 
@@ -132,19 +119,18 @@ class Turn(NamedTuple):
 
     @property
     def action(self) -> Action:
-        """The action as an object for ``step`` of an environment."""
         if self.tool_call is None:
             return Action(text=self.text)
         return Action(tool_calls=[ToolCall("call_0", *self.tool_call)])
 
     @property
     def action_key(self) -> tuple[tuple[str, str] | None, str]:
-        """A value that is equal for turns with the same action, whatever their observations."""
+        """Equal for turns with the same action, whatever their observations."""
         return self.tool_call, self.text if self.tool_call is None else ""
 
 
 def parse_turns(messages: Sequence[ChatMessage]) -> tuple[Turn, ...]:
-    """Return the turns in messages after the first observation, without actions that the runner rejected."""
+    """Leave out actions that the runner rejected."""
     turns: list[Turn] = []
     for message in messages:
         if message.role == ASSISTANT:
@@ -166,13 +152,8 @@ class ReplaySession(msgspec.Struct):
     """A conversation that is replayed on a twin, i.e. a second instance of the environment with an oracle.
 
     Attributes:
-        candidate: the task that the conversation is assumed to have.
-        twin: the second instance, to which ``turns`` have been applied.
-        planner: the oracle's planner, which reads the state of the twin.
         remaining: other tasks with the same first observation, for the case that ``candidate`` is wrong.
         verify: whether the observations of the twin must match those of the conversation.
-        turns: the turns that were applied to the twin.
-        done: whether the episode has ended.
         plan: the next action of the planner; None if it is not computed yet.
     """
 
@@ -186,13 +167,13 @@ class ReplaySession(msgspec.Struct):
     plan: str | None = None
 
     def apply_turn(self, turn: Turn) -> bool:
-        """Apply a turn to the twin; return whether the observation of the twin matches that of the turn."""
+        """Return whether the observation of the twin matches that of the turn."""
         chat, _, self.done = self.twin.step(turn.action)
         self.turns, self.plan = (*self.turns, turn), None
         return not self.verify or observation_text(chat) in turn.observation
 
     def next_action(self) -> str:
-        """Return the next action of the planner; repeated calls return the same action until a turn is applied."""
+        """Repeated calls return the same action until a turn is applied."""
         if self.plan is None:
             self.plan = self.planner.next_action()
         return self.plan

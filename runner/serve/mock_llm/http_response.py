@@ -21,11 +21,7 @@ class PacedResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         closing: event that ends the response early; set when the server stops.
-        chunks: body of the response, in the parts to send.
-        status: HTTP status of the response.
-        headers: response headers.
         delay_s: seconds before the headers; infinite for a response that never starts.
-        pause_s: seconds between two chunks.
         complete: whether the body ends properly; if not, the connection closes after the last chunk.
     """
 
@@ -38,7 +34,6 @@ class PacedResponse(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response as an ASGI application."""
         if not (self.delay_s or self.pause_s) and len(self.chunks) < 2:
             await self._send(send)
             return
@@ -84,10 +79,7 @@ _ERRORS: dict[int, tuple[str, str | None, str]] = {
 
 
 class ResponseBuilder:
-    """Builds the HTTP responses of one test endpoint."""
-
     def __init__(self, behavior: Behavior) -> None:
-        """Create a builder that applies these delays and settings of faults."""
         self.closing = asyncio.Event()
         self._behavior = behavior
         self._completion_numbers = itertools.count(1)
@@ -96,13 +88,12 @@ class ResponseBuilder:
     def json_response(
         self, value: object, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> PacedResponse:
-        """Return a response with a value encoded as JSON, to be sent without delay."""
         body = msgspec.json.encode(value)
         all_headers = {"content-type": _JSON_TYPE, "content-length": str(len(body)), **(headers or {})}
         return PacedResponse(closing=self.closing, chunks=[body], status=status, headers=all_headers)
 
     def error_response(self, status: int, message: str | None = None, **fields: str) -> PacedResponse:
-        """Return an error in OpenAI's form, to be sent without delay; there is a default message for each status."""
+        """There is a default message for each status."""
         default_kind = "server_error" if status >= 500 else "invalid_request_error"
         kind, code, reason = _ERRORS.get(status, (default_kind, None, "The server had an error."))
         text = message or f"{reason} This is {TEST_MODEL_NAME}."
@@ -113,7 +104,7 @@ class ResponseBuilder:
     def build_response(
         self, request: ChatRequest, reply: ScriptedReply, responder_name: str, fault: str | None
     ) -> PacedResponse:
-        """Return the HTTP response for a responder's reply; ``fault`` is the kind of fault to apply, or None."""
+        """``fault`` is the kind of fault to apply, or None."""
         fault = fault or reply.fault
         if fault == "huge":
             reply = msgspec.structs.replace(reply, content=_FILLER * (HUGE_REPLY_CHARS // len(_FILLER) + 1))

@@ -48,7 +48,6 @@ class OracleResponder:
     name = "oracle"
 
     def __init__(self) -> None:
-        """Create a responder that knows no conversation yet."""
         self._task_matcher = TaskMatcher()
         self._sessions: OrderedDict[tuple[Opening, tuple[Turn, ...]], ReplaySession] = OrderedDict()
         self._executor = ThreadPoolExecutor(1, "oracle")  # a single thread: twins and matcher are not thread-safe
@@ -67,7 +66,7 @@ class OracleResponder:
         return replies[0]
 
     def _find(self, request: ChatRequest) -> ReplaySession | None:
-        """Return the session of a conversation with all its turns applied; None if the task is not recognized."""
+        """All turns of the conversation are applied; None if the task is not recognized."""
         start, opening = self._find_opening(request.messages)
         candidates = None
         if request.model.startswith(ORACLE_MODEL_PREFIX):
@@ -100,7 +99,7 @@ class OracleResponder:
         return 0, None
 
     def _resume_session(self, opening: Opening, turns: tuple[Turn, ...]) -> ReplaySession | None:
-        """Return the kept session of a conversation with all these turns applied; None if no session is kept."""
+        """All turns are applied to the kept session; None if no session is kept."""
         if current := self._sessions.pop((opening, turns), None):
             return current
         previous = self._sessions.pop((opening, turns[:-1]), None) if turns else None

@@ -43,11 +43,7 @@ class Fault(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, spec: str) -> Self:
-        """Parse a fault of the command line: ``KIND``, ``KIND:SHARE``, ``KINDxTIMES`` or ``KIND:SHARExTIMES``.
-
-        Raises:
-            ConfigError: the text has another form, or the kind is unknown.
-        """
+        """Parse a fault of the command line: ``KIND``, ``KIND:SHARE``, ``KINDxTIMES`` or ``KIND:SHARExTIMES``."""
         match = _SPEC.fullmatch(spec)
         share = float(match["share"] or 1) if match else 2.0
         if match is None or share > 1:
@@ -62,9 +58,7 @@ class Behavior(msgspec.Struct, frozen=True, kw_only=True):
     """Delays and faults of the test endpoint.
 
     Attributes:
-        latency_s: seconds before each reply.
         token_latency_s: seconds between the tokens of a streamed reply.
-        faults: possible faults; a request gets the first fault that the random choice hits, or no fault.
         seed: random seed for the choice of the affected requests.
         retry_after_s: seconds in the ``Retry-After`` header of errors with status 429 or 503.
         drip_s: seconds between two bytes of a reply with the fault ``drip``.
@@ -82,12 +76,11 @@ class FaultInjector:
     """Chooses at random which requests get which fault."""
 
     def __init__(self, faults: Iterable[Fault], seed: int) -> None:
-        """Create an injector; with the same seed and faults, it makes the same choices."""
+        """With the same seed and faults, the choices are the same."""
         self._remaining = [(fault, fault.times) for fault in faults]
         self._random = random.Random(seed)
 
     def next_fault(self) -> str | None:
-        """Return the kind of fault for the next request; None if the request gets no fault."""
         for index, (fault, remaining) in enumerate(self._remaining):
             if remaining != 0 and self._random.random() < fault.share:
                 self._remaining[index] = (fault, None if remaining is None else remaining - 1)
@@ -96,16 +89,12 @@ class FaultInjector:
 
 
 def fault_status(kind: str) -> int | None:
-    """Return the HTTP status if the kind of fault is a status, such as ``503``; else None."""
+    """Return None unless the kind of fault is a status, such as ``503``."""
     return int(kind) if _STATUS.fullmatch(kind) else None
 
 
 def check_fault_kind(kind: str) -> None:
-    """Check that a kind of fault exists.
-
-    Raises:
-        ConfigError: the kind is unknown; the message lists the known kinds.
-    """
+    """The message of the ``ConfigError`` lists the known kinds."""
     if kind not in FAULT_KINDS and fault_status(kind) is None:
         raise ConfigError(
             f"{one_line(kind)!r} is not a kind of fault; valid: a status from 400 to 599, {', '.join(FAULT_KINDS)}"
@@ -130,7 +119,6 @@ class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def arguments_text(self) -> str:
-        """The arguments as the text to send."""
         return self.arguments if isinstance(self.arguments, str) else msgspec.json.encode(self.arguments).decode()
 
 
@@ -138,16 +126,12 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """One reply: a chat completion (streamed if requested), or an error or a body if ``status`` or ``body`` is set.
 
     Attributes:
-        content: text of the message.
-        reasoning_content: reasoning of the model before the message.
-        tool_calls: tool calls of the message.
         finish_reason: None: ``tool_calls`` if there are tool calls, else ``stop``.
         delay_s: seconds before the reply, in addition to the endpoint's ``latency_s``.
         status: HTTP status; from 400 and without a ``body``, the reply is an error in OpenAI's form with the message
             ``content``.
         headers: additional response headers; they must include the content type of a ``body``.
         body: text to send verbatim instead of a completion.
-        fault: kind of fault (see `runner.serve.mock_llm.scripted_reply`), or None.
     """
 
     content: str | None = None
@@ -161,11 +145,7 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     fault: str | None = None
 
     def check(self) -> None:
-        """Check that the reply is valid.
-
-        Raises:
-            ConfigError: a header or the fault is invalid.
-        """
+        """Raises ``ConfigError`` if a header or the fault is invalid."""
         for name, value in self.headers.items():
             if (
                 not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value))
@@ -177,7 +157,7 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def text(self) -> str:
-        """All generated text: reasoning, content and tool calls."""
+        """Reasoning, content and tool calls."""
         calls = "".join(call.name + call.arguments_text for call in self.tool_calls)
         return (self.reasoning_content or "") + (self.content or "") + calls
 
@@ -218,14 +198,11 @@ def _read(line: str, location: str) -> ScriptedReply:
 
 
 class Responder(Protocol):
-    """Protocol: chooses the reply to each request."""
-
     @property
     def name(self) -> str:
         """One word that is part of the model name ``test-<name>``."""
 
-    async def respond(self, request: ChatRequest) -> ScriptedReply:
-        """Return the reply to a request."""
+    async def respond(self, request: ChatRequest) -> ScriptedReply: ...
 
 
 class ScriptResponder:
@@ -234,14 +211,13 @@ class ScriptResponder:
     name = "script"
 
     def __init__(self, replies: Sequence[ScriptedReply | str]) -> None:
-        """Create a responder for these replies; a text is the content of a reply."""
+        """A text is the content of a reply."""
         script = [ScriptedReply(content=reply) if isinstance(reply, str) else reply for reply in replies]
         for reply in script:
             reply.check()
         self._replies = itertools.cycle(script)
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
-        """Return the next reply of the script."""
         return next(self._replies)
 
 
@@ -251,5 +227,4 @@ class EchoResponder:
     name = "echo"
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
-        """Return a reply with the content of the last message."""
         return ScriptedReply(content=request.messages[-1].text)

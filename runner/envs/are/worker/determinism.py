@@ -32,11 +32,9 @@ class SimulatedClock:
         self.now: float | None = None
 
     def time(self) -> float:
-        """Replace ``time.time``."""
         return _real_time() if self.now is None else self.now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; it never goes back."""
         self.now = self.time() + max(0.0, seconds)
 
 
@@ -49,39 +47,29 @@ def _uuid4() -> uuid.UUID:
 
 
 def install() -> None:
-    """Replace ``time.time`` and ``uuid.uuid4`` in this process."""
     time.time = CLOCK.time
     uuid.uuid4 = _uuid4
 
 
 class SimulatedDatetime(real_datetime.datetime):
-    """``datetime`` whose current time is the simulated one."""
-
     @classmethod
     def now(cls, tz: real_datetime.tzinfo | None = None) -> SimulatedDatetime:
-        """Return the simulated time."""
         return cls.fromtimestamp(CLOCK.time(), tz)
 
     @classmethod
     def utcnow(cls) -> SimulatedDatetime:
-        """Return the simulated time in UTC, without a time zone."""
         utc = real_datetime.timezone.utc  # noqa: UP017 - ARE also runs on Python 3.10
         return cls.fromtimestamp(CLOCK.time(), utc).replace(tzinfo=None)
 
     @classmethod
     def today(cls) -> SimulatedDatetime:
-        """Return the simulated time in the local time zone."""
         return cls.fromtimestamp(CLOCK.time())
 
 
 def patch_modules(packages: Iterable[str], time_manager: Any) -> None:  # noqa: ANN401 - ARE's class
-    """Give the loaded modules of some packages the simulated ``datetime``, and ARE's time manager the simulated time.
+    """Give the loaded modules of some top-level packages the simulated ``datetime``, and ARE's time manager the time.
 
     A pause of ARE's time manager stops the real time, which does not pass here; so it only sets the flag.
-
-    Args:
-        packages: names of top-level packages, such as ``are``.
-        time_manager: ARE's class ``TimeManager``.
     """
     shim = ModuleType("datetime")
     vars(shim).update(vars(real_datetime))
@@ -122,7 +110,6 @@ def simulated_start(start_time: float | None) -> float:
 
 
 def start_episode(scratch: str) -> None:
-    """Seed every source of chance, and let temporary files have fixed names below ``scratch``."""
     os.umask(0o022)
     _ids.seed(SEED)
     random.seed(SEED)

@@ -36,11 +36,11 @@ _REAP_INTERVAL_S = 5.0
 
 
 class Closed(Exception):
-    """The other side closed the socket."""
+    pass
 
 
 def read_frame(connection: socket.socket) -> dict[str, Any]:
-    """Read a frame; raise ``Closed`` at the end of the stream or when it is too large."""
+    """Raises ``Closed`` at the end of the stream or when it is too large."""
     (length,) = struct.unpack(">I", _read(connection, 4))
     if length > MAX_FRAME_BYTES:
         raise Closed
@@ -164,7 +164,6 @@ class _ForkServer:
             shutil.rmtree(self._folders.pop(pid), ignore_errors=True)
 
     def _play(self, connection: socket.socket, folder: Path) -> None:
-        """Play one episode in this forked process, and end the process."""
         try:
             self._control.close()
             _limit_memory(self._memory_mib)
@@ -182,8 +181,6 @@ class _ForkServer:
 
 
 class EpisodeServer:
-    """Answers the requests of one episode."""
-
     def __init__(
         self,
         connection: socket.socket,
@@ -202,7 +199,7 @@ class EpisodeServer:
         self._played: PlayedScenario | None = None
 
     def run(self) -> None:
-        """Answer requests until the socket is closed; an alarm ends the process if a request takes too long."""
+        """An alarm ends the process if a request takes too long."""
         judging.MODEL.send = self._ask
         with contextlib.suppress(Closed, ConnectionError):
             while True:
@@ -232,7 +229,7 @@ class EpisodeServer:
         }
 
     def _ask(self, chat: judging.Chat) -> str:
-        """Return the answer of the judge's model; the time limit of the request does not count meanwhile."""
+        """The time limit of the request does not count meanwhile."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
             write_frame(self._connection, {"type": "ask", "messages": chat}, self._shown)
@@ -265,7 +262,6 @@ def _failed(kind: str, message: str) -> dict[str, Any]:
 
 
 def _use_sandbox(folder: str) -> None:
-    """Let file systems without a folder of their own be below ``folder``."""
     for name in ("are.simulation.config", "are.simulation.apps.sandbox_file_system"):
         if name in sys.modules:
             vars(sys.modules[name])["ARE_SIMULATION_SANDBOX_PATH"] = folder
@@ -284,7 +280,7 @@ def _path_replacer(folder: Path) -> Callable[[str], str]:
 
 
 def _limit_memory(memory_mib: int) -> None:
-    """Limit the memory of this process to that of the loaded package and ``memory_mib`` more."""
+    """The limit is that of the loaded package and ``memory_mib`` more."""
     used = 0
     with contextlib.suppress(OSError, ValueError):
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

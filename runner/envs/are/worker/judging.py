@@ -25,7 +25,7 @@ Chat = list[dict[str, str]]
 
 
 class JudgeFailed(Exception):
-    """The model of a judge gave no answer or no verdict."""
+    pass
 
 
 class JudgeModel:
@@ -40,7 +40,6 @@ class JudgeModel:
         self.failure: str | None = None
 
     def answer(self, messages: list[dict[str, Any]]) -> str:
-        """Return the model's answer to a chat."""
         chat = [
             {"role": str(getattr(each["role"], "value", each["role"])), "content": str(each.get("content") or "")}
             for each in messages

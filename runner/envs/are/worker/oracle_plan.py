@@ -18,12 +18,8 @@ class OraclePlan:
     successors of oracle events outside its oracle mode, so an event behind an oracle event counts as completed when it
     would have been due.
 
-    Attributes:
-        called: ids of the events of the agent's own calls.
-
-    Args:
-        scenario: an initialized scenario; ids in its oracle events are those of this instance.
-        environment: the environment that runs it.
+    The scenario must be initialized, since the ids in its oracle events are those of this instance. ``called`` has the
+    ids of the events that the agent caused by its own calls.
     """
 
     def __init__(self, scenario: Any, environment: Any) -> None:  # noqa: ANN401 - ARE's types
@@ -38,7 +34,6 @@ class OraclePlan:
 
     @property
     def n_events(self) -> int:
-        """Number of oracle events."""
         return len(self._expected)
 
     def next_due(self) -> tuple[_Expected, float] | None:
@@ -54,11 +49,9 @@ class OraclePlan:
         return event, time
 
     def all_done(self) -> bool:
-        """Return whether every oracle event has a matching agent event."""
         return len(self._match(self._environment.event_log.list_view())) == len(self._expected)
 
     def missed(self) -> list[dict[str, Any]]:
-        """Return the oracle events without a matching agent event, and why each is missed."""
         log = self._environment.event_log.list_view()
         matched = self._match(log)
         taken = {id(done) for done in matched.values()}
@@ -71,7 +64,6 @@ class OraclePlan:
         return missed
 
     def _match(self, log: list[Any]) -> dict[str, Any]:
-        """Return the completed agent event of each matched oracle event, by the id of the oracle event."""
         free = self._agent_events(log)
         matched: dict[str, Any] = {}
         for expected in self._expected:
@@ -130,8 +122,6 @@ class OraclePlan:
 
 
 class _Expected:
-    """An oracle event as an action: application, function and arguments."""
-
     def __init__(self, event: Any, environment: Any) -> None:  # noqa: ANN401 - ARE's types
         self.event = event
         self.app = event.action_desc.app if event.action_desc else ""
@@ -158,11 +148,10 @@ class _Expected:
         return [name for name, value in self.arguments.items() if not _same(value, actual.get(name))]
 
     def action(self) -> dict[str, Any]:
-        """Return the arguments for the tool, complete."""
         return {name: as_json(value, _NO_LIMIT) for name, value in self.arguments.items()}
 
     def described(self) -> dict[str, Any]:
-        """Return application, function and arguments for the evaluation, bounded and without secrets."""
+        """Bounded and without secrets."""
         return {"app": self.app, "function": self.function, "args": without_secrets(self.arguments)}
 
 

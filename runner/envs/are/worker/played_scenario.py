@@ -32,9 +32,7 @@ Part = tuple[str, str]
 class PlayedScenario:
     """A scenario that an agent plays step by step, without ARE's thread that sleeps through simulated time.
 
-    Args:
-        scenario: a new instance of the scenario.
-        sandbox: folder of its simulated file system.
+    ``scenario`` is a new instance; ``sandbox`` the folder of its simulated file system.
     """
 
     def __init__(self, scenario: Any, sandbox: str) -> None:  # noqa: ANN401 - ARE's type
@@ -80,7 +78,6 @@ class PlayedScenario:
         return environment
 
     def tool_schemas(self) -> list[dict[str, Any]]:
-        """Return the scenario's tools and ``wait`` as OpenAI function schemas."""
         own = [
             function_schema(name, tool._public_description, _named_arguments(tool))
             for name, tool in self._tools.items()
@@ -104,7 +101,6 @@ class PlayedScenario:
         return [("environment", intro), *parts, self._time()]
 
     def call(self, name: str, arguments: dict[str, Any]) -> list[Part]:
-        """Call a tool and let time pass; return its result and the messages that arrived."""
         if name == WAIT:
             return [*self._wait(arguments), self._time()]
         tool = self._tools.get(name)
@@ -288,7 +284,6 @@ class PlayedScenario:
 
 
 def _named_arguments(tool: Any) -> list[Any]:  # noqa: ANN401 - ARE's AppTool
-    """Return the arguments of a tool without ``*args`` and ``**kwargs``, which have no name."""
     kinds = {name: each.kind for name, each in inspect.signature(tool.function).parameters.items()}
     collecting = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [argument for argument in tool.args if kinds.get(argument.name) not in collecting]
@@ -299,7 +294,7 @@ def _key(tool: Any) -> tuple[str, str]:  # noqa: ANN401 - ARE's AppTool
 
 
 def _wait_until(time: float | None) -> dict[str, Any]:
-    """Return the action that waits until a simulated time; None: as long as possible."""
+    """None waits as long as possible."""
     seconds = MAX_WAIT_S if time is None else math.ceil(time - CLOCK.time())
     return {"name": WAIT, "arguments": {"seconds": min(MAX_WAIT_S, max(1, seconds))}}
 

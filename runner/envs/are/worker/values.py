@@ -29,7 +29,7 @@ def as_text(value: object, limit: int = MAX_TEXT_CHARS) -> str:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return a text of at most ``limit`` characters, and the full length if it is cut; no lone surrogates."""
+    """A cut text ends with the full length; no lone surrogates."""
     text = text.encode("utf-8", "replace").decode("utf-8")
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
@@ -82,7 +82,6 @@ def _masked(value: Any) -> Any:  # noqa: ANN401
 
 
 def take_within(items: Iterable[dict[str, Any]], max_items: int, max_chars: int) -> list[dict[str, Any]]:
-    """Return the first items, at most ``max_items`` and of at most ``max_chars`` characters as JSON."""
     taken: list[dict[str, Any]] = []
     for item in islice(items, max_items):
         max_chars -= len(json.dumps(item))
