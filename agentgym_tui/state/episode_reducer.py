@@ -73,17 +73,17 @@ class EpisodeResult(Protocol):
     """Result of an episode, as carried by a live item, a durable event, an index row or an episode file."""
 
     @property
-    def outcome(self) -> str | None: ...  # noqa: D102 - fields of ``Episode``, all of these
+    def outcome(self) -> str | None: ...
     @property
-    def success(self) -> bool | None: ...  # noqa: D102
+    def success(self) -> bool | None: ...
     @property
-    def reward(self) -> float | None: ...  # noqa: D102
+    def reward(self) -> float | None: ...
     @property
-    def rounds(self) -> int: ...  # noqa: D102
+    def rounds(self) -> int: ...
     @property
-    def duration_s(self) -> float | None: ...  # noqa: D102
+    def duration_s(self) -> float | None: ...
     @property
-    def unscored(self) -> bool: ...  # noqa: D102
+    def unscored(self) -> bool: ...
 
 
 class SequenceTracker(msgspec.Struct):
