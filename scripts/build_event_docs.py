@@ -19,10 +19,9 @@ import msgspec
 
 from runner.bus.streams import stream_configs
 from runner.events import subjects
-from runner.events.codec import headers_for
+from runner.events.codec import MAX_BYTES, MAX_DEPTH, headers_for
 from runner.events.control import ARGS, ERRORS, RESULTS, ControlError, ControlReply, Op
 from runner.events.durable import DURABLE_TYPES
-from runner.events.limits import MAX_BYTES, MAX_DEPTH
 from runner.events.live import LiveBatch, LiveItem
 from runner.types import Outcome
 from scripts.event_texts import CONTROL, HEADERS, IDS, INTRO, LIVE, MEANINGS, STREAMS

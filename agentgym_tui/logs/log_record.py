@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from runner.events.limits import check_limits
+from runner.events.codec import check_limits
 
 MAX_PARSED_BYTES: Final = 64 << 10
 """Largest line that is parsed as JSON, in bytes; a longer line counts as plain text."""

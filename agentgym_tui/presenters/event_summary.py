@@ -14,9 +14,8 @@ from agentgym_tui.presenters.number_format import format_count, format_percent, 
 from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.event_log import LIVE_SUBJECT, node_of
 from agentgym_tui.state.log_entries import EventMessage
-from runner.events.codec import DurableRow, LiveRow, RawRow, decode, decode_item
+from runner.events.codec import DurableRow, LiveRow, RawRow, check_limits, decode, decode_item
 from runner.events.durable import BatchCompleted, BatteryCompleted, DurableEvent, EpisodeCompleted, FieldStatus
-from runner.events.limits import check_limits
 from runner.events.subjects import DurableNames
 from runner.types import join_models
 

@@ -12,7 +12,7 @@ import msgspec
 from agentgym_tui.presenters.cells import Cell, FoldedText, Line, TextSource, unsafe_texts
 from agentgym_tui.safe_text import has_unsafe_chars, hex_line, n_hex_lines, sanitize_lines, trusted
 from agentgym_tui.state.log_entries import MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
-from runner.events.limits import check_limits
+from runner.events.codec import check_limits
 
 VIEWS: Final = ("formatted", "raw", "hex", "headers")
 MAX_FORMATTED: Final = 20_000

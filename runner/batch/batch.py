@@ -13,7 +13,6 @@ import msgspec
 
 from runner.batch.budget import BudgetWatch
 from runner.batch.episode_queue import EpisodeQueue, split_plan
-from runner.batch.episode_starter import EpisodeStarter
 from runner.batch.observers import Observer, ObserverHub, SelectiveObserver
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult, BatchStats, BatchStatus, InterruptedBy, UnstoredEpisode
@@ -23,6 +22,7 @@ from runner.batch.running_episode import (
     EpisodeCommand,
     EpisodeDone,
     EpisodePlayed,
+    EpisodeStarter,
     RunningEpisode,
     RunningEpisodes,
 )

@@ -15,7 +15,7 @@ from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.results.clusters import Cluster, find_clusters
 from runner.store import EpisodeStore
 from runner.store.flags import FLAGS
-from runner.store.index_opening import open_index_to_read
+from runner.store.index import open_index_to_read
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import one_line, pluralize

@@ -123,7 +123,7 @@ def _action(options: Options) -> Callable[[RunSession], int]:
 
         return show_results
     if options.dry_run:
-        from runner.cli.dry_run import dry_run
+        from runner.cli.preflight import dry_run
 
         return dry_run
     from runner.cli.run import run_batches

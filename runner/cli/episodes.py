@@ -21,7 +21,7 @@ from runner.query.episodes import Condition, order_by, text_patterns
 from runner.query.syntax import parse
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.failures import flag_names, parse_line
-from runner.store.index_opening import open_index_to_read
+from runner.store.index import open_index_to_read
 from runner.store.index_schema import EpisodeRow
 from runner.store.passages import PassageKind, TextPattern, find_hits
 from runner.types import is_result_unknown, split_models

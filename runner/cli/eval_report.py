@@ -15,7 +15,7 @@ from runner.errors import ConfigError
 from runner.results.evaluation import evaluate, latex, markdown
 from runner.results.summary import Selection
 from runner.store import EpisodeStore
-from runner.store.index_opening import open_index_to_read
+from runner.store.index import open_index_to_read
 from runner.util.argument_parser import SafeArgumentParser
 
 

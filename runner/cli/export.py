@@ -21,7 +21,7 @@ from runner.formats.format import find_format, writable_formats
 from runner.formats.selection import Filters, select_candidates
 from runner.formats.training import Audit, audit_episodes
 from runner.store import EpisodeStore
-from runner.store.index_opening import open_index_to_read
+from runner.store.index import open_index_to_read
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import pluralize

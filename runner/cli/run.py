@@ -14,20 +14,21 @@ from pathlib import Path
 
 import msgspec
 
+from runner.batch.adaptive import budget_left, first_part, is_used_up, next_part
 from runner.batch.batch import Batch
 from runner.batch.observers import SelectiveObserver
 from runner.batch.resolve import ResolvedBatch, has_oracle, place_batch
 from runner.batch.result import BatchResult
 from runner.batch.server_wait import Waiting, wait_while_busy
 from runner.batch.slots import RUN_FILES, SLOT_FILES
+from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.batch.workspace import Workspace
 from runner.bus.address import durable_names, egress_reader
-from runner.cli.adaptive import adaptive_parts
 from runner.cli.logging_setup import log_to_file
 from runner.cli.progress import batch_progress
-from runner.cli.remaining import report_remaining, without_options
 from runner.cli.report import (
     SkippedBatch,
+    batch_label,
     print_summary,
     report_damaged,
     report_errors,
@@ -47,9 +48,113 @@ from runner.node.state_lock import is_node_alive
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.notifier import Notifier
 from runner.publish.outbox import DeadLetter
+from runner.results.statistics import wilson_interval
 from runner.util.clock import new_ulid
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
+
+MAX_COMMANDS = 3
+"""Maximum number of commands to print; one command plays consecutive tasks."""
+_REPLACED_OPTIONS = ("--run", "--battery", "--task-index", "--repeat", "--tasks")
+
+
+_ADVICE = {
+    "resources": "Free what ran out",
+    "budget": "Give another budget if you like",
+    "workers": "See the log for the cause, or give --workers 0",
+}
+"""Next step by the cause of an interruption."""
+
+
+def report_remaining(spec: BatchSpec, result: BatchResult, argv: Sequence[str]) -> None:
+    left = remaining_episodes(spec, result)
+    print_stderr(f"{spec.env}: interrupted: {result.interruption}")
+    commands = commands_for(spec, left, argv)
+    n_again = spec.attempts * len({planned.task_index for planned in left}) - len(left)
+    again = f" (which plays {n_again} attempts again)" if n_again else ""
+    left_of = f"{len(left)} of {spec.n_planned} episodes are left"
+    advice = _ADVICE.get(result.interrupted_by or "", "Start the server again")
+    print_stderr(f"{spec.env}: {left_of}. {advice}, then run{again}:")
+    for command in commands[:MAX_COMMANDS]:
+        print_stderr(f"  {command}")
+    if (more := len(commands) - MAX_COMMANDS) > 0:
+        print_stderr(f"  and {more} more; the episode files show which tasks were played")
+
+
+def remaining_episodes(spec: BatchSpec, result: BatchResult) -> list[PlannedEpisode]:
+    played = {(each.task_index, each.attempt) for each in result.episodes if not each.is_left}
+    return [planned for planned in spec.plan() if (planned.task_index, planned.attempt) not in played]
+
+
+def commands_for(spec: BatchSpec, left: Sequence[PlannedEpisode], argv: Sequence[str]) -> list[str]:
+    options = ["agentgym-runner", *without_options(argv, _REPLACED_OPTIONS), "--run", spec.env]
+    if spec.model is not None and (others := without_options(options, ("--model",))) != options:
+        options = [*others, "--model", spec.model]
+    if spec.tasks is not None:
+        return [shlex.join([*options, "--tasks", ",".join(dict.fromkeys(str(each.task_index) for each in left))])]
+    return [
+        shlex.join([*options, "--task-index", str(first), "--repeat", str(n_tasks)])
+        for first, n_tasks in _runs(sorted(planned.task_index for planned in left))
+    ]
+
+
+def _runs(tasks: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first task and the number of tasks of each run of consecutive tasks, e.g. 3, 4, 7: (3, 2), (7, 1)."""
+    runs: list[tuple[int, int]] = []
+    for task in tasks:
+        first, n_tasks = runs[-1] if runs else (task, 0)
+        if task == first + n_tasks:
+            runs[-1:] = [(first, n_tasks + 1)]
+        elif task > first + n_tasks:
+            runs.append((task, 1))
+    return runs
+
+
+def without_options(argv: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return arguments without these options and their values, given as ``--option VALUE`` or ``--option=VALUE``."""
+    others: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word in options:
+            next(words, None)
+        elif not word.startswith(tuple(f"{option}=" for option in options)):
+            others.append(word)
+    return others
+
+
+def adaptive_parts(
+    batch: ResolvedBatch, width: float | None, results: Sequence[BatchResult]
+) -> Iterator[ResolvedBatch]:
+    """Yield the parts of a batch, each with the tasks up to the next look, until the interval is narrow enough.
+
+    ``batch`` has the maximum number of tasks, and one attempt for each. With ``width`` None it is the only part. The
+    caller adds the result of each part to ``results`` before it requests the next one.
+    """
+    if width is None:
+        yield batch
+        return
+    part: BatchSpec | None = first_part(batch.spec, width)
+    while part is not None:
+        n_played = len(results)
+        yield msgspec.structs.replace(batch, spec=part)
+        successes, n = sum(result.n_success for result in results), sum(result.n_rated for result in results)
+        _report(part, successes, n)
+        played = results[n_played:]
+        cost, n_tokens = sum(each.cost or 0.0 for each in played), sum(each.tokens.total for each in played)
+        budget = budget_left(part.budget, cost, n_tokens)
+        following = next_part(part, successes, n, budget)
+        if is_used_up(budget) and following is None and next_part(part, successes, n, None) is not None:
+            print_stderr(f"{batch_label(part.env, part.model)}: stopped, because its budget is used up")
+        part = following
+
+
+def _report(part: BatchSpec, successes: int, n: int) -> None:
+    low, high = wilson_interval(successes, n)
+    rate = f"{successes / n:.1%}, {low:.1%} to {high:.1%}" if n else "no scored episode"
+    first, n_max = (part.adaptive.task_index, part.adaptive.repeat) if part.adaptive else (part.task_index, part.repeat)
+    n_played = part.task_index + part.repeat - first
+    print_stderr(f"{batch_label(part.env, part.model)}: {rate}, after {n_played} of at most {n_max} episodes")
+
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +275,7 @@ def _event_recording(
         with _running_status(recorder):
             yield recorder, []
         return
-    from runner.cli.event_thread import EventThread
+    from runner.cli.progress import EventThread
 
     tokens = session.profile.nats.live_tokens
     with closing(EventThread(recorder, workspace, egress, tokens)) as event_thread, _running_status(recorder):

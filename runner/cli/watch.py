@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from runner.cli.arguments import add_state_options
 from runner.cli.logging_setup import log_to_stderr
@@ -20,13 +23,112 @@ from runner.cli.signals import INTERRUPTED
 from runner.cli.terminal import print_stderr
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.errors import ConfigError, RunnerError, catch_foreign
+from runner.events.codec import DurableRow, LiveRow, RawRow, decode_item
+from runner.events.live import LiveBatch, LiveItem
+from runner.subscribe.messages import BusMessage
 from runner.util.argument_parser import SafeArgumentParser
-from runner.util.display_text import mask, masker, one_line
+from runner.util.display_text import SecretMasker, mask, masker, one_line
 
 if TYPE_CHECKING:
     from runner.bus.connection import BusAddress, NatsConnection
     from runner.events.subjects import DurableNames
     from runner.subscribe.messages import Since
+
+
+MAX_LINE = 600
+MAX_VALUE = 120
+MAX_CLOCK_SKEW_S = 2.0
+"""Seconds between the clocks of sender and receiver above which the difference is printed."""
+
+
+def plain_lines(message: BusMessage, mask: SecretMasker) -> Iterator[str]:
+    at = message.time.astimezone().strftime("%H:%M:%S") if message.time else "-"
+    position = "-" if message.sequence is None else f"#{message.sequence}"
+    for kind, fields in _contents(message):
+        parts = (
+            f"{name}={_format_value(value)}"
+            for name, value in {**fields, **_clock(message)}.items()
+            if value is not None
+        )
+        yield one_line(mask(" ".join([at, position, kind, *parts])), MAX_LINE)
+
+
+def json_lines(message: BusMessage, mask: SecretMasker) -> Iterator[str]:
+    document: dict[str, Any] = {
+        "subject": message.subject,
+        "stream": message.stream,
+        "sequence": message.sequence,
+        "time": message.time,
+        "headers": message.headers,
+        **_document(message),
+    }
+    plain = msgspec.to_builtins(document)
+    text = json.dumps(plain)
+    if mask.may_change(text):
+        text = json.dumps(_mask_strings(plain, mask))
+    yield text.replace("\x7f", "\\u007f")
+
+
+def _mask_strings(value: Any, mask: SecretMasker) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a value with secrets masked in all its strings; masking the encoded text could break the JSON."""
+    match value:
+        case str():
+            return mask(value)
+        case dict():
+            return {name: _mask_strings(item, mask) for name, item in value.items()}
+        case list():
+            return [_mask_strings(item, mask) for item in value]
+    return value
+
+
+def _document(message: BusMessage) -> dict[str, Any]:
+    match message.decoded:
+        case DurableRow() as row:
+            return {"row": "event", "id": row.id, "type": row.type, "data": row.event}
+        case LiveRow() as row:
+            items, unusable = _read(row)
+            batch = LiveBatch(node=row.batch.node, boot=row.batch.boot, dropped=row.batch.dropped, items=items)
+            return {"row": "live", "data": batch, "raw": [_raw(raw) for raw in unusable]}
+        case RawRow() as row:
+            return {"row": "raw", **_raw(row)}
+
+
+def _read(row: LiveRow) -> tuple[list[LiveItem], list[RawRow]]:
+    items = [decode_item(item) for item in row.batch.items]
+    unusable = [item for item in items if isinstance(item, RawRow)]
+    return [item for item in items if not isinstance(item, RawRow)], [*row.raw, *unusable]
+
+
+def _raw(row: RawRow) -> dict[str, Any]:
+    return {"reason": row.reason, "size": row.size, "payload": row.payload.decode("utf-8", "backslashreplace")}
+
+
+def _contents(message: BusMessage) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    match message.decoded:
+        case DurableRow() as row:
+            yield row.type, msgspec.to_builtins(row.event)
+        case LiveRow() as row:
+            items, unusable = _read(row)
+            for item in items:
+                fields = msgspec.to_builtins(item)
+                yield f"{row.batch.node} {fields.pop('kind')}", fields
+            for raw in unusable:
+                yield f"{row.batch.node} ?", _raw(raw)
+        case RawRow() as row:
+            yield message.subject, _raw(row)
+
+
+def _clock(message: BusMessage) -> dict[str, str]:
+    ahead_s = message.ahead_s or 0.0
+    if abs(ahead_s) <= MAX_CLOCK_SKEW_S:
+        return {}
+    return {"clock" if ahead_s > 0 else "late": f"{abs(ahead_s):.0f}s"}
+
+
+def _format_value(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"
+
 
 ALL_SUBJECTS = "agentgym.>"
 
@@ -69,7 +171,7 @@ def _raise_failure(failure: BaseException) -> None:
 
 async def _watch(options: argparse.Namespace) -> None:
     from runner.bus.address import durable_names
-    from runner.cli.watch_format import MAX_LINE, json_lines, plain_lines
+    from runner.cli.watch import MAX_LINE, json_lines, plain_lines
     from runner.subscribe.messages import Notice
     from runner.subscribe.subscription import Subscription
 

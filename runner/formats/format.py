@@ -16,7 +16,7 @@ from runner.plugins import FORMATS, is_built_in, load, registered_names
 
 if TYPE_CHECKING:
     from runner.formats.drafts import Draft
-    from runner.formats.output import Output
+    from runner.formats.export import Output
     from runner.formats.recognition import Head
     from runner.store.episode_file import EpisodeRecord
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from runner.errors import ConfigError
 from runner.formats.conversation import read_conversation, text_of
 from runner.formats.drafts import result_fields
+from runner.formats.export import Output
 from runner.formats.format import NOTHING_LEFT_OUT, Format
-from runner.formats.output import Output
 from runner.formats.parquet_reader import NEEDS_PYARROW, READER
 from runner.formats.training import step_tokens, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord

@@ -11,7 +11,7 @@ from runner.config.profile import RateLimit
 from runner.inference.endpoints import EndpointSpec
 from runner.inference.entrance import Entrance, Ticket
 from runner.inference.errors import EndpointFailure
-from runner.inference.lessons import Lessons
+from runner.inference.learning import Lessons
 from runner.types.phases import ServerTimes
 
 OnRest: TypeAlias = Callable[[str, float, str], None]

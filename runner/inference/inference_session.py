@@ -1,22 +1,492 @@
-"""Inferences of one episode (``InferenceSession``), and the cost of tokens."""
+"""Inferences of one episode (``InferenceSession``), and the cost of tokens.
+
+One inference: try the endpoints in order until one answers, and record a span of each request.
+
+The names of the spans' attributes are those of OpenTelemetry's GenAI semantic conventions.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 
 from runner.config.capabilities import Capabilities, LessonKey
 from runner.config.profile import Price
-from runner.inference.chat_format import InferenceQuestion, stored_chat
-from runner.inference.endpoint_state import InferenceContext
-from runner.inference.fallback import EndpointAnswer, FallbackChain, InferenceRequest
-from runner.tracing import Tracer
-from runner.types import SHAPES, Chat, Inference, StreamDelta, Tokens, ToolSchema, Usage, join_shapes
+from runner.errors import ContextExceeded, InferenceFault
+from runner.inference.answer_limits import AnswerLimits, limit_answer
+from runner.inference.api_keys import DeltaFilter, is_secret, key_advice, read_api_key, redact_key
+from runner.inference.chat_format import (
+    InferenceQuestion,
+    ModelReply,
+    request_body,
+    sent_chat,
+    stored_chat,
+    tokens_per_s,
+)
+from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
+from runner.inference.endpoints import NO_ENDPOINT, EndpointSpec, Kind
+from runner.inference.entrance import MAX_PASSES, pause_s
+from runner.inference.errors import EndpointFailure
+from runner.inference.gate import learner_of
+from runner.inference.http import model_client
+from runner.inference.learning import Learner
+from runner.inference.providers import Target, resolve_target
+from runner.inference.request import InferenceCall, send_call
+from runner.inference.token_capture import TokenCapture
+from runner.tracing import SpanHandle, Tracer, create_flow_id
+from runner.types import SHAPES, AnswerTimes, Chat, Inference, StreamDelta, Tokens, ToolSchema, Usage, join_shapes
+from runner.types.phases import answer_times
 from runner.types.sequences import Label, TokenSequence
+from runner.util.display_text import one_line
+from runner.util.http_client import HttpClient
+from runner.util.resources import find_shortage
+
+GRACE_S = 0.25
+"""Seconds that a request may exceed the episode's time limit, so that the episode ends as a timeout, not an error."""
+
+
+CONFIRM_S = 5.0
+"""Seconds to wait for a refusal that confirms a lesson: refusals come at once, and an answer is at hand already."""
+
+
+class InferenceRequest(msgspec.Struct, frozen=True):
+    """The parameters of one inference.
+
+    Attributes:
+        id: unique id of the inference, part of its flow ids in the trace.
+        on_delta: receives the streamed answer, the endpoint in use, and failures.
+        gateway_ids: TensorZero's id of the episode by endpoint name.
+        on_tokens: receives the token ids of each answer, discarded ones too; None: no request asks for them.
+        can_shorten: whether the caller shortens the chat after ``ContextExceeded``.
+    """
+
+    question: InferenceQuestion
+    model: str
+    episode: str
+    id: str
+    time_left_s: float
+    tracer: Tracer
+    on_delta: Callable[[StreamDelta], None] | None = None
+    gateway_ids: dict[str, str] = msgspec.field(default_factory=dict)
+    on_tokens: Callable[[TokenSequence], None] | None = None
+    label: Label = "agent"
+    can_shorten: bool = False
+
+
+class EndpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply and the endpoint that sent it.
+
+    Attributes:
+        capabilities: the shape of the request.
+        origin: endpoint and model, as the reply's message names them.
+        tokens_per_s: None if the endpoint does not count tokens.
+    """
+
+    endpoint: LiveEndpoint
+    target: Target
+    capabilities: Capabilities
+    origin: str
+    sent: Chat
+    reply: ModelReply
+    used_tools: bool
+    tokens_per_s: float | None
+    times: AnswerTimes
+    flow_id: int
+
+
+class _NotAdmitted(Exception):
+    pass
+
+
+class FallbackChain:
+    """Tries the endpoints in order until one answers; ``warnings`` lists the failures before the answer.
+
+    After a failure the next endpoint is tried immediately. When all endpoints have failed, the chain waits until at
+    least one of them is ready again and then tries all once more, up to ``MAX_PASSES`` passes. An endpoint that refuses
+    the shape of a request gets it in other shapes first, see ``learning``.
+    """
+
+    def __init__(self, context: InferenceContext, request: InferenceRequest) -> None:
+        """Prepare one inference; ``run`` may be awaited only once."""
+        self._context = context
+        self._gate = context.gate
+        self._request = request
+        self._now = context.timing.clock.monotonic
+        self._deadline = self._now() + request.time_left_s
+        self._notes: dict[str, str] = {}
+        self._lessons: dict[str, str] = {}
+        self._excluded: set[str] = set()
+        self._searched: set[str] = set()
+        self._n_refusals = 0
+        self._n_requests = 0
+        self._is_admitted = False
+        self._has_repeated = False
+        self._capture: TokenCapture | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The latest failure of each endpoint that has failed, and what was learned, as ``name: text``."""
+        return tuple(f"{name}: {note}" for name, note in (*self._notes.items(), *self._lessons.items()))
+
+    async def run(self) -> EndpointAnswer:
+        """Return the first answer.
+
+        Raises:
+            ContextExceeded: if the chat is too long for an endpoint and the request can be shortened.
+            InferenceFault: if no endpoint answers; the message names each endpoint and its failure.
+        """
+        for attempt in range(MAX_PASSES):
+            if attempt and not await self._wait(attempt):
+                break
+            for endpoint in self._context.endpoints:
+                answer = await self._try_endpoint(endpoint)
+                if answer is not None:
+                    return answer
+        raise InferenceFault(self._failure_summary())
+
+    async def _wait(self, attempt: int) -> bool:
+        """Wait until an endpoint is ready again; return False if no endpoint will be ready before the time limit."""
+        usable = [end for end in self._context.endpoints if end.spec.name not in self._excluded]
+        if not usable:
+            return False
+        rest_s = min(self._gate.wait_s(end.spec.name) for end in usable)
+        pause = max(pause_s(attempt, self._context.timing.uniform), rest_s)
+        if pause >= self._deadline - self._now():
+            return False
+        await self._context.timing.sleep(pause)
+        return True
+
+    async def _try_endpoint(self, endpoint: LiveEndpoint) -> EndpointAnswer | None:
+        name = endpoint.spec.name
+        if name in self._excluded or self._deadline <= self._now():
+            return None
+        try:
+            answer = await self._ask(endpoint)
+        except _NotAdmitted:
+            self._note_refusal(name)
+            return None
+        except EndpointFailure as failure:
+            self._fail(endpoint, failure)
+            return None
+        finally:
+            self._leave(name)
+        self._gate.report(name, None, "")
+        return answer
+
+    async def _ask(self, endpoint: LiveEndpoint) -> EndpointAnswer:
+        """Send the request in the shape that the endpoint is known to take, and learn another one if it refuses it."""
+        key = self._key(endpoint)
+        known = self._gate.lessons.get(key)
+        try:
+            answer = await self._send_request(endpoint, known)
+        except EndpointFailure as failure:
+            if not failure.refusal or (failure.reason == "server" and key.endpoint in self._searched):
+                raise
+            self._searched.add(key.endpoint)
+            answer = await self._learn(endpoint, key, known, failure)
+        if answer.reply.is_silent and not self._has_repeated:
+            self._has_repeated = True
+            return await self._send_again(endpoint, answer.capabilities)
+        return answer
+
+    async def _send_again(self, endpoint: LiveEndpoint, capabilities: Capabilities) -> EndpointAnswer:
+        self._emit(StreamDelta(restart=True))
+        return await self._send_request(endpoint, capabilities)
+
+    async def _learn(
+        self, endpoint: LiveEndpoint, key: LessonKey, known: Capabilities, failure: EndpointFailure
+    ) -> EndpointAnswer:
+        """Learn what the endpoint takes; what another request has learned meanwhile is tried first."""
+        self._leave(endpoint.spec.name)
+        learner_name = learner_of(endpoint.spec.name)
+        if not await self._gate.enter(learner_name, self._deadline - self._now()):
+            raise failure
+        try:
+            if (newer := self._gate.lessons.get(key)) != known:
+                try:
+                    return await self._send_again(endpoint, newer)
+                except EndpointFailure as later:
+                    if not later.refusal:
+                        raise
+                    known, failure = newer, later
+            learner = Learner(
+                partial(self._send_again, endpoint),
+                partial(self._confirm, endpoint),
+                self._request.question,
+                known,
+                token_ids=self._wants_tokens(endpoint),
+            )
+            answer, learned = await learner.run(failure)
+            if learned != known:
+                self._gate.lessons.keep(key, learned)
+        finally:
+            self._gate.leave(learner_name)
+        if learned != known:
+            reason = self._context.error_text(failure)
+            self._lessons[endpoint.spec.name] = f"learned {learned.describe() or 'the usual shape'} from {reason}"
+        return answer
+
+    async def _confirm(self, endpoint: LiveEndpoint, capabilities: Capabilities) -> None:
+        """Send a request whose answer is not used; what is not refused soon counts as not refused."""
+        with suppress(TimeoutError, _NotAdmitted):
+            async with asyncio.timeout(CONFIRM_S):
+                await self._send_request(endpoint, capabilities, is_shown=False)
+
+    def _key(self, endpoint: LiveEndpoint) -> LessonKey:
+        model = endpoint.spec.model or self._request.model
+        return LessonKey(endpoint.spec.name, model, bool(self._request.question.tools))
+
+    def _wants_tokens(self, endpoint: LiveEndpoint) -> bool:
+        return endpoint.spec.token_ids and self._request.on_tokens is not None
+
+    async def _enter(self, name: str) -> None:
+        self._leave(name)
+        self._is_admitted = await self._gate.enter(name, self._deadline - self._now() + GRACE_S)
+        if not self._is_admitted:
+            raise _NotAdmitted
+
+    def _leave(self, name: str) -> None:
+        if self._is_admitted:
+            self._is_admitted = False
+            self._gate.leave(name)
+
+    def _record_tokens(self, answer: EndpointAnswer | None, failure: EndpointFailure | None) -> None:
+        """Label the token ids of a reply: as those of the answer, or as discarded if the endpoint failed in it."""
+        capture, on_tokens = self._capture, self._request.on_tokens
+        if capture is None or on_tokens is None:
+            return
+        if answer is not None:
+            tokens = answer.reply.tokens
+            on_tokens(capture.sequence(self._request.label, None if tokens is None else tokens.completion))
+        elif failure is not None and not capture.is_empty:
+            on_tokens(capture.sequence("discarded", None, self._context.error_text(failure)))
+
+    def _note_refusal(self, name: str) -> None:
+        if name in self._notes:
+            return
+        rest_s, cause = self._gate.wait_s(name), self._gate.cause(name)
+        self._notes[name] = f"retry in {rest_s:.0f} s after: {cause}" if rest_s > 0 else f"no time left: {cause}"
+        self._emit(StreamDelta(failure=f"{name}: {self._notes[name]}"))
+
+    def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:
+        name, text = endpoint.spec.name, self._context.error_text(failure)
+        if find_shortage(failure) is not None:  # this process failed, and it would fail at every endpoint
+            raise failure
+        endpoint.reconsider_kind(failure)
+        self._emit(StreamDelta(failure=f"{name}: {text}", restart=True))
+        if failure.context_tokens is not None:
+            if failure.context_tokens:
+                self._gate.lessons.keep_context(self._key(endpoint), failure.context_tokens)
+            if self._request.can_shorten:
+                self._notes[name] = f"shortened for its context: {text}"
+                raise ContextExceeded(f"{name}: {text}", failure.context_tokens, self.warnings)
+        if failure.is_about_key and failure.status is not None:
+            text = f"{text}; {key_advice(endpoint.spec, endpoint.kind)}"
+        self._notes[name] = text
+        self._n_refusals += failure.reason == "request"
+        if failure.reason in ("request", "timeout", "configuration"):
+            self._excluded.add(name)
+        if failure.reason == "request":
+            self._gate.report(name, None, "")
+        elif failure.reason != "timeout" or self._now() < self._deadline:  # not the episode's time limit
+            self._gate.report(name, failure, text)
+
+    async def _send_request(
+        self, endpoint: LiveEndpoint, capabilities: Capabilities, *, is_shown: bool = True
+    ) -> EndpointAnswer:
+        """Send the request once, when the endpoint admits it; ``is_shown``: the answer is streamed to the viewer."""
+        request, name = self._request, endpoint.spec.name
+        await self._enter(name)
+        self._n_requests += 1
+        id, model = f"{request.id}:{self._n_requests}", endpoint.spec.model or request.model
+        if is_shown:
+            self._emit(StreamDelta(endpoint=name, model=one_line(model)))
+        self._capture = TokenCapture(name, model) if self._wants_tokens(endpoint) else None
+        try:
+            with (
+                request.tracer.span("inference", "agent", endpoint=name) as outer,
+                request_span(request.tracer, endpoint.spec, model, request.question, request.episode) as span,
+            ):
+                outer.start_flow(create_flow_id("inference", id))
+                span.end_flow(create_flow_id("inference", id))
+                flow_id = create_flow_id("inference_response", id)
+                answer = await self._exchange(
+                    endpoint, capabilities, span, flow_id, request.on_delta if is_shown else None
+                )
+                record_reply(span, answer.reply, answer.tokens_per_s)
+                record_times(request.tracer, span, answer.times)
+                span.start_flow(answer.flow_id)
+        except EndpointFailure as failure:
+            self._record_tokens(None, failure)
+            raise
+        if is_shown and (self._has_repeated or not answer.reply.is_silent):
+            self._record_tokens(answer, None)
+        else:
+            self._record_tokens(None, EndpointFailure("reply", "the answer is not used"))
+        return answer
+
+    async def _exchange(
+        self,
+        endpoint: LiveEndpoint,
+        capabilities: Capabilities,
+        span: SpanHandle,
+        flow_id: int,
+        on_delta: Callable[[StreamDelta], None] | None,
+    ) -> EndpointAnswer:
+        async with limit_answer(self._context.settings, self._deadline - self._now() + GRACE_S) as limits:
+            client = await model_client()
+            target = resolve_target(endpoint.spec, await self._kind(endpoint, client), self._request.model)
+            record_target(span, target)
+            key = read_api_key(endpoint.spec, target.kind, self._context.environ)
+            gateway_id = self._request.gateway_ids.get(endpoint.spec.name) if target.kind == "tensorzero" else None
+            question = self._request.question
+            origin = f"{endpoint.spec.name} {target.model}"
+            chat = sent_chat(question, capabilities, origin)
+            body = request_body(
+                question,
+                target,
+                capabilities,
+                chat,
+                episode_id=gateway_id,
+                with_token_ids=self._capture is not None,
+            )
+            streams = question.stream and capabilities.stream
+            started = self._now()
+            reply = await self._send(client, target, body, key, limits, streams, on_delta)
+            total_s = self._now() - started
+        server = self._gate.server_times(endpoint.spec.name)
+        times = answer_times(total_s, reply.ttft_s, (reply.prefill_s, reply.decode_s), server)
+        rate = tokens_per_s(reply, total_s)
+        return EndpointAnswer(
+            endpoint=endpoint,
+            target=target,
+            capabilities=capabilities,
+            origin=origin,
+            sent=stored_chat(chat),
+            reply=redact_key(reply, key),
+            used_tools=bool(question.tools) and capabilities.tools == "native",
+            tokens_per_s=rate,
+            times=times,
+            flow_id=flow_id,
+        )
+
+    async def _kind(self, endpoint: LiveEndpoint, client: HttpClient) -> Kind:
+        return await endpoint.find_kind(client, self._context.mask, self._context.timing.clock.now())
+
+    async def _send(
+        self,
+        client: HttpClient,
+        target: Target,
+        body: bytes,
+        key: str | None,
+        limits: AnswerLimits,
+        streams: bool,
+        on_delta: Callable[[StreamDelta], None] | None,
+    ) -> ModelReply:
+        context = self._context
+        delta_filter = DeltaFilter(key, on_delta) if on_delta is not None and is_secret(key) else None
+        emit = on_delta if delta_filter is None else delta_filter.add
+        call = InferenceCall(
+            target=target,
+            body=body,
+            key=key,
+            mask=context.mask,
+            limits=limits,
+            streams=streams,
+            on_delta=emit,
+            clock=context.timing.clock,
+            capture=self._capture,
+        )
+        reply = await send_call(client, call)
+        if delta_filter is not None:
+            delta_filter.flush()
+        return reply
+
+    def _emit(self, delta: StreamDelta) -> None:
+        if self._request.on_delta is not None:
+            self._request.on_delta(delta)
+
+    def _failure_summary(self) -> str:
+        if not self._context.endpoints:
+            return NO_ENDPOINT
+        causes = [
+            f"{info.name} ({info.url}, model {info.model}): {self._notes.get(info.name, 'not tried, no time left')}"
+            for info in (endpoint.info(self._request.model) for endpoint in self._context.endpoints)
+        ]
+        refused = ""
+        if self._n_refusals == len(self._context.endpoints):
+            others = "; the other endpoints refused it, too" if self._n_refusals > 1 else ""
+            refused = f"{others}. Check agent.model, agent.max_tokens and agent.context_tokens in the profile"
+        return f"no model answered; {'; '.join(causes)}{refused}. Run agentgym-runner preflight for a hint on each"
+
+
+OPERATION = "chat"
+"""Value of the span attribute ``gen_ai.operation.name``."""
+CATEGORY = "inference"
+
+
+@contextmanager
+def request_span(
+    tracer: Tracer, spec: EndpointSpec, model: str, question: InferenceQuestion, episode: str
+) -> Iterator[SpanHandle]:
+    """Attributes follow https://opentelemetry.io/docs/specs/semconv/gen-ai/; ``agentgym.*`` attributes are ours."""
+    with tracer.span(f"{OPERATION} {one_line(model)}", CATEGORY, semantic="inference") as span:
+        parts = urlsplit(spec.url)
+        span.set_attribute("gen_ai.operation.name", OPERATION)
+        span.set_attribute("gen_ai.request.model", model)
+        span.set_attribute("gen_ai.request.stream", question.stream)
+        span.set_attribute("gen_ai.conversation.id", episode)
+        span.set_attribute("agentgym.endpoint", spec.name)
+        span.set_attribute("server.address", parts.hostname or "")
+        span.set_attribute("server.port", parts.port or (443 if parts.scheme == "https" else 80))
+        for name in ("temperature", "max_tokens"):
+            if (value := getattr(question, name)) is not None:
+                span.set_attribute(f"gen_ai.request.{name}", value)
+        try:
+            yield span
+        except EndpointFailure as failure:
+            span.set_attribute("error.type", failure.otel_error_type)
+            raise
+
+
+def record_target(span: SpanHandle, target: Target) -> None:
+    """The kind of server is known only after detection."""
+    span.set_attribute("gen_ai.provider.name", target.kind)
+
+
+def record_times(tracer: Tracer, span: SpanHandle, times: AnswerTimes) -> None:
+    parts = {name: getattr(times, f"{name}_s") for name in ("queue", "prefill", "decode")}
+    for name, seconds in parts.items():
+        if seconds is not None:
+            span.set_attribute(f"agentgym.{name}_s", seconds)
+    if times.about:
+        span.set_attribute("agentgym.times_are_estimates", True)
+    known = [(name, seconds) for name, seconds in parts.items() if seconds is not None]
+    if len(known) == len(parts):
+        tracer.add_spans(CATEGORY, known, about=times.about)
+
+
+def record_reply(span: SpanHandle, reply: ModelReply, tokens_per_s: float | None) -> None:
+    span.set_attribute("gen_ai.response.model", reply.model)
+    span.set_attribute("gen_ai.response.finish_reasons", reply.finish_reason)
+    if reply.ttft_s is not None:
+        span.set_attribute("gen_ai.response.time_to_first_chunk", reply.ttft_s)
+    if tokens_per_s is not None:
+        span.set_attribute("agentgym.tokens_per_s", tokens_per_s)
+    if reply.tokens is not None:
+        span.set_attribute("gen_ai.usage.input_tokens", reply.tokens.prompt)
+        span.set_attribute("gen_ai.usage.output_tokens", reply.tokens.completion)
+        span.set_attribute("gen_ai.usage.cache_read.input_tokens", reply.tokens.cached)
+        span.set_attribute("gen_ai.usage.reasoning.output_tokens", reply.tokens.reasoning)
+
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NO_TRACER = Tracer("off")

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from runner import __version__
 from runner.batch.resolve import ResolvedBatch, place_batch, resolve_spec
 from runner.batch.result import BatchResult
@@ -21,29 +23,27 @@ from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress, durable_names
 from runner.bus.broker.broker import Broker
+from runner.bus.connection import NatsConnection
 from runner.bus.errors import BusError
 from runner.bus.request_server import RequestHandler
-from runner.bus.rpc import serve
+from runner.bus.rpc import send_request, serve
 from runner.config import Profile, ProfileFile
-from runner.events.control import NodeHealth
+from runner.errors import StoreError, catch_foreign
+from runner.events.control import ControlReply, ControlRequest, NodeHealth
 from runner.events.subjects import control_subject
 from runner.inference.api_keys import variable_names
 from runner.inference.profile_models import Models
 from runner.machine.meter import GpuMeter
 from runner.machine.sampler import MachineSampler
-from runner.node.adaptive_runs import AdaptiveRuns
-from runner.node.batch_callbacks import BatchCallbacks
 from runner.node.batch_queue import BatchQueue, queued_ids
-from runner.node.batch_runner import BatchRunner
+from runner.node.batch_runner import AdaptiveRuns, BatchCallbacks, BatchRunner
 from runner.node.control_requests import find_problem, reject
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler
 from runner.node.health import HealthMonitor
-from runner.node.name_check import check_name_is_free
 from runner.node.queue_recovery import recover_queue
 from runner.node.retention import Policy, Pruner, prune_when_idle
-from runner.node.shutdown import RETRY_S, publish_remaining, run_with_restarts, stop_batches
 from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
 from runner.node.stored_batches import StoredBatches, queue_reporter
@@ -54,8 +54,133 @@ from runner.publish.notifier import Notifier
 from runner.publish.publisher import Publisher, Sink
 from runner.store.notes import Notes
 from runner.types.fields import NodeStatus
+from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
+
+HEALTH_REQUEST = msgspec.json.encode(ControlRequest(id="name", op="health"))
+
+
+async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -> None:
+    """Check that no other node with this name answers a health request on the egress bus.
+
+    Args:
+        boot: boot id of this node; a reply with this id comes from this node itself.
+
+    Raises:
+        StoreError: if another node answers; the message contains its boot id.
+    """
+    if address is None:
+        return
+    try:
+        async with await NatsConnection.open(address, name=name) as connection:
+            reply = await _request_health(connection, control_subject(name))
+    except BusError as exc:
+        logger.warning("could not check whether the node name %s is free: %s", name, exc)
+        return
+    other = boot if reply is None else _boot_of(reply)
+    if other != boot:
+        other_boot = one_line(other, 40)
+        raise StoreError(
+            f"another node named {name} (boot {other_boot}) already answers on {address.display_url}; "
+            "choose another --node"
+        )
+
+
+async def _request_health(connection: NatsConnection, subject: str) -> bytes | None:
+    """Return the reply to a health request; None after a timeout (a mere listener gets the request but is silent)."""
+    try:
+        return await send_request(connection, subject, HEALTH_REQUEST, timeout_s=1.0)
+    except BusError as exc:
+        if exc.kind != "timeout":
+            raise
+        logger.debug("no reply, so the node name is free: %s", exc)
+        return None
+
+
+def _boot_of(reply: bytes) -> str:
+    """If the reply contains none, the id is "unknown"."""
+    try:
+        decoded = msgspec.json.decode(reply, type=ControlReply)
+        if isinstance(decoded.result, msgspec.Raw):
+            return msgspec.json.decode(decoded.result, type=NodeHealth).boot
+    except (ValueError, RecursionError):  # also for invalid UTF-8 and for deep nesting
+        pass
+    return "unknown"
+
+
+STOP_TIMEOUT_S = 15.0
+"""Maximum seconds to wait for the running steps, and separately for publishing the remaining events."""
+
+STALL_TIMEOUT_S = 3.0
+"""Seconds without a delivered event after which publishing ends; the outbox keeps the remaining events."""
+
+JOIN_POLL_S = 0.2
+
+RETRY_S = 1.0
+"""Seconds until a failed service restarts."""
+
+
+async def stop_batches(batch_runner: BatchRunner, is_draining: Callable[[], bool], immediate: asyncio.Event) -> None:
+    """Let the batch runner stop, and wait until it has.
+
+    While ``is_draining()`` is true, it continues to run the queued batches. After that it has ``STOP_TIMEOUT_S``
+    seconds to end the running steps, or no time if ``immediate`` is set.
+    """
+    if is_draining():
+        batch_runner.drain()
+    stopped_at: float | None = None
+    while True:
+        if stopped_at is None and not is_draining():
+            batch_runner.stop()
+            stopped_at = time.monotonic()
+        if await asyncio.to_thread(batch_runner.join, JOIN_POLL_S):
+            return
+        if stopped_at is not None and (immediate.is_set() or time.monotonic() - stopped_at > STOP_TIMEOUT_S):
+            logger.warning("a step did not end in time; its episode is recovered from the journal at the next start")
+            return
+
+
+async def publish_remaining(
+    publisher: Publisher,
+    immediate: asyncio.Event,
+    *,
+    timeout_s: float = STOP_TIMEOUT_S,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+) -> None:
+    """Publish the events in the outbox until it is empty or ``immediate`` is set, for at most ``timeout_s`` seconds.
+
+    Publishing also ends after ``stall_timeout_s`` seconds without a delivery. Undelivered events stay in the outbox.
+    """
+    sending = asyncio.create_task(publisher.wait_until_drained(timeout_s, stall_timeout_s=stall_timeout_s))
+    interrupted = asyncio.create_task(immediate.wait())
+    done, pending = await asyncio.wait({sending, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    for task in done:
+        task.result()
+
+
+async def run_with_restarts(
+    name: str, create: Callable[[], Coroutine[Any, Any, None]], *, retry_s: float = RETRY_S
+) -> None:
+    """Log each exception and restart the service ``retry_s`` seconds later."""
+    task = asyncio.current_task()
+    done = False
+
+    def report(exc: BaseException) -> None:
+        while isinstance(exc, BaseExceptionGroup):
+            exc = exc.exceptions[0]
+        logger.warning("%s failed and restarts: %s: %s", name, type(exc).__name__, exc)
+
+    while not done and not (task is not None and task.cancelling()):
+        with catch_foreign(report):
+            # A separate task, because a TaskGroup leaves its cancellation state on the task that runs it.
+            await asyncio.create_task(create())
+            done = True
+        if not done:
+            await asyncio.sleep(retry_s)
+
 
 IDLE_POLL_S = 5.0
 """Seconds between two checks of whether the node is idle."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +16,7 @@ import msgspec
 from runner.batch.resolve import BatchRequest, resolve_agent, resolve_batch
 from runner.batch.spec import BatchSpec
 from runner.bus.address import BusAddress, durable_names
-from runner.config import EnvironmentEntry, Profile
+from runner.config import EnvironmentEntry, Profile, RaySettings
 from runner.envs.are.catalog import ADVICE, is_are
 from runner.envs.are.catalog import NOT_INSTALLED as ARE_NOT_INSTALLED
 from runner.envs.availability import (
@@ -37,6 +39,7 @@ from runner.errors import ConfigError, InferenceFault, RunnerError
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, is_answering, run_in_thread
 from runner.pool.choose import usable_cpus
+from runner.pool.ray_cluster import RayConnection, RayNode, inspect_nodes, load_ray, require_reachable, rewrite_setup
 from runner.util.display_text import mask, one_line
 from runner.util.files import world_writable_problem
 from runner.worker.runner_setup import RunnerSetup
@@ -46,6 +49,55 @@ if TYPE_CHECKING:
 
     from runner.inference.health import EndpointHealth
     from runner.node.model_trial import ModelTrial
+
+
+TIMEOUT_S = 20.0
+"""Maximum seconds for the nodes of a cluster to describe themselves; each starts a process for that."""
+
+
+def check_ray(settings: RaySettings, setups: Sequence[RunnerSetup]) -> list[PreflightCheck]:
+    """Check whether the workers of a run can be Ray actors; a cluster that the run would start is not started."""
+    check = PreflightCheck(what="workers", name="ray", state="ok", detail="")
+    try:
+        version = load_ray(settings).__version__
+        if not settings.address:
+            return [msgspec.structs.replace(check, detail=f"Ray {version}, a cluster of this machine for the run")]
+        with closing(RayConnection(settings)):
+            nodes = inspect_nodes(TIMEOUT_S)
+        connected = msgspec.structs.replace(check, detail=f"Ray {version}, {len(nodes)} nodes at {settings.address}")
+        return [connected, *map(_check_node, nodes), *_check_addresses(settings, nodes, setups)]
+    except ConfigError as exc:
+        return [_failed(check, exc)]
+
+
+def _failed(check: PreflightCheck, exc: ConfigError) -> PreflightCheck:
+    text = str(exc)
+    cause, separator, hint = text.rpartition("; ") if "; " in text else text.partition(": ")
+    return msgspec.structs.replace(check, state="fail", cause=cause if separator else text, hint=hint or None)
+
+
+def _check_node(node: RayNode) -> PreflightCheck:
+    check = PreflightCheck(what="ray node", name=node.name, state="ok", detail="installed like this machine")
+    if node.problem is None:
+        return check
+    hint = "install the same versions there, or set ray.runtime_env"
+    return msgspec.structs.replace(check, state="fail", detail="", cause=node.problem, hint=hint)
+
+
+def _check_addresses(
+    settings: RaySettings, nodes: Sequence[RayNode], setups: Sequence[RunnerSetup]
+) -> list[PreflightCheck]:
+    """Check that workers on other machines reach models and servers by other addresses than ``localhost``."""
+    if all(node.is_local for node in nodes):
+        return []
+    check = PreflightCheck(what="ray addresses", name="", state="ok", detail="of models and servers")
+    for setup in setups:
+        try:
+            require_reachable(*rewrite_setup(setup, settings.addresses, os.environ))
+        except ConfigError as exc:
+            return [_failed(check, exc)]
+    return [check]
+
 
 USUAL_EVENT_BYTES = 1_000
 """Size of the event of an episode with its headers; long names make it larger."""
@@ -248,7 +300,7 @@ def check_workers(spec: BatchSpec, profile: Profile, setups: Sequence[RunnerSetu
     """Check the workers of a run: how many local processes would start, or whether the Ray cluster can be used."""
     workers, concurrency = spec.chosen_workers, spec.concurrency
     if workers == "ray":
-        from runner.node.ray_checks import check_ray
+        from runner.node.preflight import check_ray
 
         return check_ray(profile.ray, setups)
     check = PreflightCheck(what="workers", name="", state="ok", detail="")

@@ -4,24 +4,388 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import select
 import socket
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import msgspec
 
 from runner.episode.control import EpisodeControl
+from runner.errors import RunnerError, catch_foreign
 from runner.pool.finishers import Finishers
-from runner.pool.process_worker import Process, ProcessWorker, WorkerTimings
 from runner.pool.protocol import EpisodeSink, Slot, WorkerChange
-from runner.pool.remote_worker import RemoteControl
+from runner.pool.remote_worker import BrokenFrame, RemoteControl, RemoteWorker
 from runner.pool.services import BatchServices
-from runner.types import EpisodeHeader, WorkerInfo
+from runner.types import EpisodeHeader, WorkerInfo, WorkerStatus
 from runner.util.clock import Clock
+from runner.util.display_text import one_line
 from runner.util.resources import Resource, describe_shortage, find_shortage
-from runner.worker.frames import Configure, Watch
+from runner.worker.frames import (
+    LENGTH_BYTES,
+    MAX_FRAME_BYTES,
+    Configure,
+    DriverFrame,
+    Watch,
+    WorkerFrame,
+    decode_worker_frame,
+    encode_frame,
+)
 
 if TYPE_CHECKING:
     from runner.pool.ray_worker import RayWorker
+
+
+LINGER_S = 0.025
+"""Maximum seconds that frames which are not urgent stay in the channel, while they arrive in quick succession."""
+
+_RECEIVE_BYTES = 1 << 16
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+class ChannelReader:
+    """Waits for the frames of one worker; used on one thread.
+
+    Each wake-up costs CPU, so frames that are not urgent stay in the channel for up to ``LINGER_S``. The kernel already
+    holds them, so they survive the death of the worker. An urgent frame ends the wait: the worker writes to its bell, a
+    pipe whose other end arrives with the first frame. Without a bell, every frame is read at once. The caller closes
+    ``sock``.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.buffer = FrameBuffer()
+        self._sock = sock
+        self._frames = select.poll()
+        self._frames.register(sock, select.POLLIN)
+        self._bell: int | None = None
+        self._rings = select.poll()
+        self._has_received = self._has_more = self._is_busy = False
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether there are any frames, or the channel has ended."""
+        if self._bell is not None and self._can_linger and self._rings.poll(LINGER_S * 1000):
+            os.read(self._bell, _RECEIVE_BYTES)
+        started_s = time.monotonic()
+        is_readable = bool(self._frames.poll(timeout_s * 1000))
+        self._is_busy = is_readable and time.monotonic() - started_s < LINGER_S
+        return is_readable
+
+    def receive(self) -> bytes:
+        """Return bytes for ``buffer``; empty at the end of the channel."""
+        try:
+            data = self._sock.recv(_RECEIVE_BYTES) if self._has_received else self._receive_first()
+        except OSError:  # it ended with unread frames
+            return b""
+        self._has_more = len(data) == _RECEIVE_BYTES
+        return data
+
+    def close(self) -> None:
+        if self._bell is not None:
+            os.close(self._bell)
+
+    @property
+    def _can_linger(self) -> bool:
+        # A worker whose frame is incomplete, or that has sent more than was read, may be blocked until it is read.
+        return self._is_busy and not (self._has_more or self.buffer.n_incomplete)
+
+    def _receive_first(self) -> bytes:
+        data, descriptors, _, _ = socket.recv_fds(self._sock, _RECEIVE_BYTES, 1, _CLOSE_ON_EXEC)
+        self._has_received = True
+        for self._bell in descriptors:
+            os.set_inheritable(self._bell, False)
+            self._rings.register(self._bell, select.POLLIN)
+        return data
+
+
+class FrameBuffer:
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[WorkerFrame]:
+        """Yield the frames that the bytes complete; the iterator must be used up.
+
+        Raises ``BrokenFrame`` if a frame is too large or invalid.
+        """
+        self._data += data
+        start = 0
+        while len(self._data) - start >= LENGTH_BYTES:
+            size = int.from_bytes(self._data[start : start + LENGTH_BYTES], "big")
+            if size > MAX_FRAME_BYTES:
+                raise BrokenFrame(f"a frame of {size:,} bytes; at most {MAX_FRAME_BYTES >> 20} MiB are allowed")
+            end = start + LENGTH_BYTES + size
+            if len(self._data) < end:
+                break
+            yield _decode(bytes(self._data[start + LENGTH_BYTES : end]))
+            start = end
+        del self._data[:start]
+
+    @property
+    def n_incomplete(self) -> int:
+        return len(self._data)
+
+
+def _decode(data: bytes) -> WorkerFrame:
+    try:
+        return decode_worker_frame(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
+        raise BrokenFrame(f"an invalid frame of {len(data):,} bytes: {exc}") from exc
+
+
+MAX_REASON_CHARS = 300
+"""Maximum length of the reason for which a worker was lost."""
+END_REASON_S = 1.0
+"""Seconds in which a process must have ended after it closed its connection, for its exit code to be known."""
+
+
+class WorkerTimings(msgspec.Struct, frozen=True, kw_only=True):
+    """Time limits of worker processes, in seconds.
+
+    Attributes:
+        hello_s: from the start of a process to its first frame.
+        stalled_s: for which a worker may leave its commands unread.
+        hung_s: for which the other episodes of a worker may go on when one of them hangs.
+        retry_s: waits before a process that ended during its start is started again.
+        close_s: for which ``close`` waits for the end of a process before it is killed.
+        tick_s: between two checks of these limits.
+    """
+
+    hello_s: float = 30.0
+    stalled_s: float = 30.0
+    hung_s: float = 10.0
+    retry_s: tuple[float, ...] = (0.5, 1.0, 2.0)
+    close_s: float = 2.0
+    tick_s: float = 0.2
+
+
+class Process(Protocol):
+    """A process with one end of a stream socket."""
+
+    @property
+    def sock(self) -> socket.socket: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None:
+        """Kill the process and its children; a second call does nothing."""
+
+    def end_reason(self, timeout_s: float) -> str:
+        """Return how the process has ended, in words; wait at most ``timeout_s`` seconds for its end."""
+
+
+StartProcess: TypeAlias = Callable[[], Process]
+
+
+class ProcessWorker:
+    """A worker process; ``start`` returns at once, and episodes may be played at once.
+
+    A process that ends before its first frame is started again, with everything that was sent to it.
+
+    ``start_process`` raises ``OSError`` or ``RunnerError`` if it fails. ``on_change`` must not block, nor ``on_end``,
+    which is called once, before the episodes of a lost worker are reported. ``n_slots`` is the number of episodes at a
+    time that the pool has assigned to the worker.
+    """
+
+    def __init__(
+        self,
+        info: WorkerInfo,
+        configure: Configure,
+        services: BatchServices,
+        start_process: StartProcess,
+        on_change: Callable[[WorkerChange], object],
+        on_end: Callable[[ProcessWorker, str], object],
+        timings: WorkerTimings,
+        clock: Clock,
+        finish: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.info = info
+        self.n_slots = 0
+        self.episodes = RemoteWorker(info.id, self.send, services, clock, finish, frees_early=True)
+        self._start_process = start_process
+        self._on_change, self._on_end = on_change, on_end
+        self._timings = timings
+        self._now = clock.monotonic
+        self._lock = threading.Lock()
+        self._process: Process | None = None
+        self._kept: list[bytes] = []
+        self._outgoing = bytearray()
+        self._stalled_at: float | None = None
+        self._next_tick_s = 0.0
+        self._hung_at: float | None = None
+        self._closing = threading.Event()
+        self._state: WorkerStatus | None = None
+        self.send(configure)
+        self._set_state("starting")
+        self._thread = threading.Thread(target=self._run, name=info.id, daemon=True)
+        self._thread.start()
+
+    @property
+    def usable(self) -> bool:
+        return self.episodes.lost is None and self._hung_at is None and not self._closing.is_set()
+
+    def send(self, frame: DriverFrame) -> None:
+        """Send a frame as soon as the worker reads it; ignored after its end."""
+        data = encode_frame(frame)
+        data = len(data).to_bytes(LENGTH_BYTES, "big") + data
+        with self._lock:
+            if self.is_ready:
+                self._kept.clear()
+            else:
+                self._kept.append(data)
+            if self._process is not None:
+                self._outgoing += data
+                self._flush(self._process.sock)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.episodes.hello is not None
+
+    def retire(self, episode_id: str) -> None:
+        """Abandon an episode that hangs: the process ends with its other episodes, or after ``hung_s``."""
+        if not self.episodes.forget(episode_id):
+            return
+        self._hung_at = self._hung_at or self._now()
+        if not self.episodes.n_playing:
+            self._kill()
+
+    def close(self) -> None:
+        """End the idle process; ``join`` waits for its end."""
+        self._closing.set()
+        with self._lock:
+            if self._process is not None:
+                _shut_down(self._process.sock)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the end of the process after ``close``, and kill it after ``timeout_s`` seconds."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._kill()
+            self._thread.join(timeout_s)
+
+    def _kill(self) -> None:
+        if (process := self._process) is not None:
+            process.kill()
+
+    def _run(self) -> None:
+        reason = "it was not started"
+        for wait_s in (0.0, *self._timings.retry_s):
+            if self._closing.wait(wait_s):
+                break
+            problems: list[BaseException] = []
+            with catch_foreign(problems.append):
+                reason = self._run_process()
+            reason = "; ".join([f"{type(problem).__name__}: {problem}" for problem in problems]) or reason
+            if self.is_ready or self._hung_at is not None:
+                break
+        if not self._closing.is_set():
+            self._set_state("lost")
+        reason = one_line(reason, MAX_REASON_CHARS)
+        self._on_end(self, reason)
+        self.episodes.lose(reason)
+
+    def _run_process(self) -> str:
+        """Return the reason of the end."""
+        try:
+            process = self._start_process()
+        except (OSError, RuntimeError, MemoryError, RunnerError) as exc:
+            shortage = find_shortage(exc)
+            return f"it cannot be started: {exc if shortage is None else describe_shortage(shortage)}"
+        try:
+            with self._lock:
+                self._process = process
+                self._outgoing = bytearray(b"".join(self._kept))
+                self._stalled_at = None
+                self._flush(process.sock)
+            if self._closing.is_set():
+                return "it was closed"
+            with closing(ChannelReader(process.sock)) as reader:
+                return self._read(process, reader)
+        finally:
+            with self._lock:
+                self._process = None
+            process.kill()
+            process.sock.close()
+
+    def _read(self, process: Process, reader: ChannelReader) -> str:
+        started_s = self._now()
+        while True:
+            is_readable = reader.wait(self._timings.tick_s)
+            if (problem := self._tick(process.sock, started_s)) is not None:
+                return problem
+            if not is_readable:
+                continue
+            if not (data := reader.receive()):
+                if self._closing.is_set():
+                    return "it was closed"
+                torn = " in the middle of a frame" if reader.buffer.n_incomplete else ""
+                return f"its process (pid {process.pid}) {process.end_reason(END_REASON_S)}{torn}"
+            try:
+                for frame in reader.buffer.feed(data):
+                    self.episodes.receive(frame)
+            except RunnerError as exc:
+                return f"it sent {exc}"
+            if self._state == "starting":
+                self._update_state()
+            if self._hung_at is not None and not self.episodes.n_playing:
+                return "an episode hung in it"
+
+    def _tick(self, sock: socket.socket, started_s: float) -> str | None:
+        """Send what is left, and check the time limits, at most every ``tick_s``; return which one is exceeded."""
+        now = self._now()
+        if now < self._next_tick_s:
+            return None
+        self._next_tick_s = now + self._timings.tick_s
+        with self._lock:
+            self._flush(sock)
+        self._update_state()
+        return self._overdue(now, started_s)
+
+    def _update_state(self) -> None:
+        if self.is_ready:
+            self._set_state("playing" if self.episodes.n_playing else "idle")
+
+    def _overdue(self, now: float, started_s: float) -> str | None:
+        timings = self._timings
+        if self._hung_at is not None and now - self._hung_at > timings.hung_s:
+            return f"an episode hung in it, and the others did not end within {timings.hung_s:g} s"
+        if not self.is_ready and now - started_s > timings.hello_s:
+            return f"it did not report within {timings.hello_s:g} s of its start"
+        if self._stalled_at is not None and now - self._stalled_at > timings.stalled_s:
+            return f"it has not read its commands for {timings.stalled_s:g} s"
+        return None
+
+    def _flush(self, sock: socket.socket) -> None:
+        try:
+            while self._outgoing:
+                n_sent = sock.send(self._outgoing, socket.MSG_DONTWAIT)
+                del self._outgoing[:n_sent]
+                self._stalled_at = None
+        except BlockingIOError:
+            self._stalled_at = self._stalled_at or self._now()
+        except OSError:
+            self._outgoing.clear()  # the reading thread finds the end of the connection
+
+    @property
+    def _pid(self) -> int | None:
+        process = self._process
+        return None if process is None else process.pid
+
+    def _set_state(self, state: WorkerStatus) -> None:
+        if state != self._state:
+            self._state = state
+            self._on_change(WorkerChange(id=self.info.id, host=self.info.host, state=state, pid=self._pid))
+
+
+def _shut_down(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # it has ended
+
 
 logger = logging.getLogger(__name__)
 

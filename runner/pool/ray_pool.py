@@ -18,7 +18,6 @@ from runner.inference.profile_models import Models
 from runner.pool.finishers import Finishers
 from runner.pool.process_pool import ProcessSlot
 from runner.pool.protocol import Slot, WorkerChange
-from runner.pool.ray_addresses import require_reachable, rewrite_setup
 from runner.pool.ray_cluster import (
     HeadWatch,
     RayConnection,
@@ -27,6 +26,8 @@ from runner.pool.ray_cluster import (
     node_to_fill,
     on_node,
     require_equal_nodes,
+    require_reachable,
+    rewrite_setup,
 )
 from runner.pool.ray_worker import RayWorker
 from runner.pool.services import BatchServices, batch_services

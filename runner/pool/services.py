@@ -129,8 +129,8 @@ def batch_services(setup: RunnerSetup, models: Models | None) -> BatchServices:
     if setup.address is None:
         return BatchServices(LocalRegistry(), models)
     # imported late: only batches on a server need them
+    from runner.envs.http.client import LOCAL_REGISTRY, places_on, release_lost_owner
     from runner.envs.http.environment import select_dialect
-    from runner.envs.http.session import LOCAL_REGISTRY, places_on, release_lost_owner
 
     dialect, address = select_dialect(setup.env.name, setup.address), setup.address
 

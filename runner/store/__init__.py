@@ -2,8 +2,7 @@
 
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeFile, EpisodeStore
-from runner.store.index import EpisodeIndex
-from runner.store.index_opening import open_index, open_index_to_read
+from runner.store.index import EpisodeIndex, open_index, open_index_to_read
 from runner.store.index_schema import EpisodeRow
 from runner.store.recorder import EpisodeRecorder
 from runner.util.files import DamagedFile

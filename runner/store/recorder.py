@@ -11,8 +11,7 @@ from typing import Protocol
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
-from runner.store.encoded_log import EncodedLog
+from runner.store.encoded import EncodedEnd, EncodedLog, EncodedReset, EncodedStep
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeStore
 from runner.store.index import EpisodeIndex

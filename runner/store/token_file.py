@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.encoded_log import EncodedLog
+from runner.store.encoded import EncodedLog
 from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.types.sequences import MAX_EPISODE_BYTES, TokenSequence, pack_sequences, unpack_sequences
 from runner.util.files import create_private, make_folder, replace_file, write_all

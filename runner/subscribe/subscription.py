@@ -7,26 +7,178 @@ core subscriptions, which a notice reports. A subscription changes nothing on th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
 
-from nats.js.api import StreamInfo
+import msgspec
+import nats.errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription as NatsSubscription
+from nats.js.api import RetentionPolicy, StreamInfo
+from nats.js.errors import APIError, NotFoundError
 
 from runner.bus.connection import NatsConnection
 from runner.bus.errors import BusError
-from runner.bus.streams import BUS_ERRORS
+from runner.bus.hardened_client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
+from runner.bus.streams import BUS_ERRORS, STREAM_NAMES_SUBJECT, stream_info
+from runner.errors import RunnerError
 from runner.events.subjects import DurableNames
 from runner.subscribe.buffer import DedupBuffer, RawMessage
-from runner.subscribe.core_listener import CoreListener
 from runner.subscribe.merge_by_time import TimeOrderedBuffer
-from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
-from runner.subscribe.position import Position, n_left
-from runner.subscribe.stream_lookup import StreamsUnavailable, find_streams, is_readable, work_queue_notice
+from runner.subscribe.messages import BusMessage, Notice, Position, Since, SubscriptionItem, n_left
 from runner.subscribe.stream_reader import API_TIMEOUT_S, POLL_S, StreamReader
-from runner.subscribe.subject_patterns import covered_by_any, intersection
+from runner.subscribe.subject_patterns import covered_by_any, covers, intersection
+from runner.util.display_text import mask, one_line
+
+FLUSH_TIMEOUT_S: Final = 2
+_DELIVERED: Final = "$JS.ACK."
+"""Reply subject prefix of a message that a stream delivers to another consumer: a copy, which is ignored."""
+
+_INTERNAL: Final = ("$", "_INBOX.")
+
+
+class CoreListener:
+    def __init__(self, connection: NatsConnection, buffer: DedupBuffer) -> None:
+        self.patterns: list[str] = []
+        self._connection = connection
+        self._buffer = buffer
+        self._stream_subjects: list[str] = []
+        self._generation = 0
+        self._subscriptions: dict[str, NatsSubscription] = {}
+
+    async def listen(self, patterns: list[str], stream_subjects: list[str]) -> None:
+        """Subscribe to ``patterns`` and end all other subscriptions; ignore messages on ``stream_subjects``.
+
+        Raises:
+            nats.errors.Error, OSError: the bus is not connected.
+        """
+        self._stream_subjects = stream_subjects
+        self.patterns = patterns
+        if self._generation != self._connection.generation:
+            self._generation = self._connection.generation
+            self._subscriptions.clear()
+        client = self._connection.client
+        for pattern in [known for known in self._subscriptions if known not in patterns]:
+            await self._subscriptions.pop(pattern).unsubscribe()
+        for pattern in patterns:
+            if pattern not in self._subscriptions:
+                self._subscriptions[pattern] = await client.subscribe(pattern, cb=self._handler(pattern))
+        if patterns:  # after the answer, the subscription is active or its denial has arrived
+            await client.flush(FLUSH_TIMEOUT_S)
+
+    async def close(self) -> None:
+        with contextlib.suppress(*BUS_ERRORS):
+            if not self._connection.connected:
+                return
+            for subscription in self._subscriptions.values():
+                await subscription.unsubscribe()
+
+    def _handler(self, pattern: str) -> Callable[[Msg], Awaitable[None]]:
+        is_internal = pattern.startswith(_INTERNAL)
+
+        async def handle(message: Msg) -> None:
+            subject = message.subject
+            if message.reply.startswith(_DELIVERED) and not is_internal:
+                return
+            if (subject.startswith(_INTERNAL) and not is_internal) or covered_by_any(self._stream_subjects, subject):
+                return
+            if len(self.patterns) > 1 and next((p for p in self.patterns if covers(p, subject)), pattern) != pattern:
+                return  # an overlapping pattern delivers it as well
+            self._buffer.offer(RawMessage(subject, message.headers or {}, message.data))
+
+        return handle
+
+
+class StreamsUnavailable(RunnerError):
+    """The bus has no streams, or they cannot be looked up; ``forbidden``: a permission is missing."""
+
+    published_error_type = "no_streams"
+
+    def __init__(self, message: str, *, forbidden: bool = False) -> None:
+        super().__init__(message)
+        self.forbidden = forbidden
+
+
+class _Error(msgspec.Struct):
+    description: str = "an error without a description"
+
+
+class _Names(msgspec.Struct):
+    streams: list[str] | None = None
+    error: _Error | None = None
+
+
+async def find_streams(connection: NatsConnection, patterns: Iterable[str]) -> list[StreamInfo]:
+    """Return the streams that keep any subject of the patterns, including those that are not ``is_readable``.
+
+    Raises:
+        StreamsUnavailable: this bus has no streams, or they cannot be looked up.
+        nats.errors.Error, OSError: the bus is not connected.
+    """
+    names: dict[str, None] = {}
+    for pattern in patterns:
+        names.update(dict.fromkeys(await _names(connection, pattern)))
+    return [info for name in names if (info := await _info(connection, name)) is not None]
+
+
+def is_readable(info: StreamInfo) -> bool:
+    """Whether reading leaves a stream unchanged; a work queue deletes the messages that are read."""
+    return info.config.retention != RetentionPolicy.WORK_QUEUE
+
+
+def work_queue_notice(stream: str) -> Notice:
+    text = f"stream {stream} is a work queue, and reading would empty it; showing only new messages"
+    return Notice(kind="no_history", text=text)
+
+
+async def _names(connection: NatsConnection, pattern: str) -> list[str]:
+    client = connection.client
+    advertised = advertises_jetstream(client)
+    timeout_s = API_TIMEOUT_S if advertised else UNADVERTISED_TIMEOUT_S
+    try:
+        request = msgspec.json.encode({"subject": pattern})
+        answer = await client.request(STREAM_NAMES_SUBJECT, request, timeout=timeout_s)
+        names = msgspec.json.decode(answer.data, type=_Names)
+    except nats.errors.NoRespondersError:
+        raise StreamsUnavailable("this bus has no streams") from None
+    except (ValueError, RecursionError):  # also for invalid UTF-8 and for deep nesting
+        raise StreamsUnavailable("this bus gave no valid list of its streams") from None
+    except nats.errors.TimeoutError as exc:
+        if (denial := _permission_denial(connection, STREAM_NAMES_SUBJECT)) is not None:
+            raise denial from None
+        if not advertised and connection.connected:  # only a subscriber to ">" got the request
+            raise StreamsUnavailable("this bus has no streams") from None
+        raise exc from None
+    if names.error is not None:
+        raise StreamsUnavailable(f"this bus has no streams ({_shown(names.error.description)})")
+    return names.streams or []
+
+
+async def _info(connection: NatsConnection, name: str) -> StreamInfo | None:
+    try:
+        return await stream_info(connection.client.jetstream(timeout=API_TIMEOUT_S), name)
+    except NotFoundError:
+        return None
+    except APIError as exc:
+        raise StreamsUnavailable(f"stream {_shown(name)} cannot be read ({_shown(str(exc.description))})") from None
+    except nats.errors.TimeoutError as exc:
+        raise _permission_denial(connection, f"$JS.API.STREAM.INFO.{name}") or exc from None
+
+
+def _shown(text: str) -> str:
+    return one_line(mask(text), 120)
+
+
+def _permission_denial(connection: NatsConnection, subject: str) -> StreamsUnavailable | None:
+    # A denied request looks like one without an answer.
+    if (error := connection.permission_error(subject)) is not None:
+        return StreamsUnavailable(str(error), forbidden=True)
+    return None
+
 
 __all__ = ["BusMessage", "DurableNames", "Notice", "RawMessage", "Since", "Subscription", "SubscriptionItem"]
 

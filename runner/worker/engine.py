@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runner.envs.http.session import use_registry
+from runner.envs.http.client import use_registry
 from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.errors import catch_foreign, log_failure
 from runner.tracing import SpanList, TraceEncoder, Tracer, create_error_info
 from runner.types.maybe_async import CallMethod, call_here
 from runner.util.clock import Clock
 from runner.util.resources import find_shortage
-from runner.worker.environment_thread import EnvironmentThread, blocks_loop, wait_shielded
+from runner.worker.channel import DriverLink
 from runner.worker.episode_reporter import EpisodeReporter
-from runner.worker.episode_thread import EpisodeWorker, start_loop
+from runner.worker.episode_thread import EnvironmentThread, EpisodeWorker, blocks_loop, start_loop, wait_shielded
 from runner.worker.frame_sink import FrameSink, ReportedControl
 from runner.worker.frames import (
     Command,
@@ -39,7 +39,6 @@ from runner.worker.frames import (
     Stop,
     Watch,
 )
-from runner.worker.link import DriverLink
 from runner.worker.remote_registry import RemoteRegistry
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from runner.inference.endpoints import EndpointSpec, resolve_endpoints
 from runner.inference.entrance import CircuitBreaker, describe_limit
 from runner.inference.errors import EndpointFailure
 from runner.inference.gate import LocalGate, with_learners
-from runner.inference.lessons import Lessons
+from runner.inference.learning import Lessons
 from runner.inference.manager import InferenceManager
 from runner.types.phases import ServerTimes
+from runner.worker.channel import DriverLink
 from runner.worker.frames import EndpointLesson, EndpointOutcome, EndpointRest, GatewayLink, Release
-from runner.worker.link import DriverLink
 
 
 def remote_manager(

@@ -9,8 +9,8 @@ from functools import partial
 
 from runner.envs.http.places import InstanceId
 from runner.errors import EnvironmentFault
+from runner.worker.channel import DriverLink
 from runner.worker.frames import Release, Reply
-from runner.worker.link import DriverLink
 
 
 class RemoteRegistry:

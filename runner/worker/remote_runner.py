@@ -16,7 +16,7 @@ from runner.episode.factory import EpisodeFactory
 from runner.errors import ConfigError
 from runner.types import Limits, SpanLevel, Trajectory, WorkerInfo
 from runner.worker.engine import Engine
-from runner.worker.frame_queue import FrameQueue, Packed, pack
+from runner.worker.frame_sink import FrameQueue, Packed, pack
 from runner.worker.frames import Command, Configure, Hello, Play, decode_driver_frame, encode_frame
 
 CONTROL = "control"

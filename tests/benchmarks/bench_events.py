@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.publish.delivery import DEFAULT_DELIVERY
 from runner.publish.outbox import Outbox, OutboxEvent
-from runner.publish.outbox_drain import MIN_INTERVAL_S
+from runner.publish.publisher import MIN_INTERVAL_S
 from tests.benchmarks.measure import PAIRS, Row, quartiles
 from tests.support.nats_server import NatsServer
 from tests.support.publishing import nats_client, open_outbox, outbox_event, run_publisher, sink_to

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner import plugins
-from runner.agents.model.conversation import strip_thinking
+from runner.agents.model.react import strip_thinking
 from runner.agents.model.reply_parsing import action_style, parse_reply
 from runner.envs.data_labels import BIRD_VARIABLE
 from runner.envs.textcraft.recipes import shipped_table

@@ -16,7 +16,7 @@ from ulid import ULID
 
 from runner.bus.address import BusAddress
 from runner.bus.connection import NatsConnection
-from runner.bus.request_limits import ReplyBudget
+from runner.bus.request_server import ReplyBudget
 from runner.events.subjects import EPISODE_COMPLETED, EVENTS_STREAM, LIVE_STREAM
 from tests.support.nats_server import NatsServer
 from tests.support.node_process import NodeProcess, clean_environ

@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.bus.connection import BusAddress
-from runner.node.name_check import check_name_is_free
+from runner.node.node import check_name_is_free
 from tests.support.nats_server import NatsAccount
 from tests.support.node_process import COMMAND, NodeProcess, clean_environ
 from tests.support.publishing import nats_client

@@ -15,7 +15,7 @@ import pytest
 from nats.aio.client import Client
 
 from runner.errors import StoreError
-from runner.publish import outbox_drain
+from runner.publish import publisher
 from runner.publish.delivery import DeliveryResult, deliver
 from runner.publish.outbox import Ack, Outbox, OutboxEvent, SinkCounts
 from tests.support.nats_server import NatsAccount, NatsServer
@@ -67,7 +67,7 @@ async def test_events_whose_marks_wait_for_room_are_not_sent_again_over_a_new_co
             raise StoreError("the disk is full")
         ack(sink, acks)
 
-    monkeypatch.setattr(outbox_drain, "deliver", record_delivery)
+    monkeypatch.setattr(publisher, "deliver", record_delivery)
     monkeypatch.setattr(outbox, "ack", ack_if_room)
     async with run_publisher(outbox, sink_to(nats_server, "local")) as running:
         outbox.add(outbox_event(1))

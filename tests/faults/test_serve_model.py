@@ -16,7 +16,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from runner.serve.mock_llm.http_response import PacedResponse
+from runner.serve.mock_llm.app import PacedResponse
 from runner.serve.mock_llm.scripted_reply import (
     TEST_MODEL_NAME,
     Behavior,

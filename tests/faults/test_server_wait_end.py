@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.batch.episode_starter import MAX_PUT_BACKS
-from runner.batch.running_episode import CommandName
+from runner.batch.running_episode import MAX_PUT_BACKS, CommandName
 from runner.batch.server_wait import Waiting
 from runner.batch.workspace import Workspace
 from runner.store import EpisodeRecord

@@ -13,8 +13,7 @@ import pytest
 
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.cli.nats_info import main_nats_info
-from runner.cli.watch import main_watch
-from runner.cli.watch_format import json_lines, plain_lines
+from runner.cli.watch import json_lines, main_watch, plain_lines
 from runner.errors import ConfigError
 from runner.events import subjects
 from runner.events.codec import encode

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyte
 import pytest
 
-from runner.events.limits import check_depth
+from runner.events.codec import check_depth
 from tests.fuzz import json_mutator
 from tests.fuzz import target as targets
 from tests.fuzz.choose import choose_inputs

@@ -25,11 +25,11 @@ from runner.events.live import EpisodeEnded
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.batch_runner import BatchRunner
 from runner.node.handlers import ControlHandler
-from runner.publish import delivery, outbox_drain
+from runner.publish import delivery, publisher
 from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route, TransientFailure
 from runner.publish.live_publisher import LivePublisher, Queued, _Queue
 from runner.publish.outbox import Ack, OutboxEvent
-from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, index, index_opening
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, index
 from runner.store.encoded import EncodedStep
 from runner.store.episode_store import EpisodeStore
 from runner.store.index_schema import SCHEMA
@@ -140,8 +140,7 @@ def row_without_event() -> None:
     tables = SCHEMA.tables.replace(
         begin, f"AFTER INSERT ON episodes WHEN (SELECT count(*) FROM episodes) % {EVERY} BEGIN"
     )
-    for module in (index, index_opening):
-        replace(module, "SCHEMA", msgspec.structs.replace(SCHEMA, tables=tables))
+    replace(index, "SCHEMA", msgspec.structs.replace(SCHEMA, tables=tables))
 
 
 @mutation("stored")
@@ -152,7 +151,7 @@ def lost_event() -> None:
     async def lose(client: Client, event: OutboxEvent, route: Route, options: DeliveryOptions) -> DeliveryResult:
         return Ack(event.id) if next(numbers) % EVERY == 0 else await deliver(client, event, route, options)
 
-    replace(outbox_drain, "deliver", lose)
+    replace(publisher, "deliver", lose)
 
 
 @mutation("stored")
@@ -164,7 +163,7 @@ def lost_acknowledgement() -> None:
         result = await deliver(client, event, route, msgspec.structs.replace(options, ack_timeout_s=1))
         return Ack(event.id) if isinstance(result, TransientFailure) else result
 
-    replace(outbox_drain, "deliver", accept)
+    replace(publisher, "deliver", accept)
 
 
 @mutation("stored")
@@ -183,7 +182,7 @@ def doubled_id() -> None:
         return await deliver(client, event, route, options)
 
     replace(delivery, "headers_for", headers)
-    replace(outbox_drain, "deliver", twice)
+    replace(publisher, "deliver", twice)
 
 
 @mutation("told")

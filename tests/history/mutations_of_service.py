@@ -13,7 +13,7 @@ from nats.aio.client import Client
 
 from runner.events.subjects import BATCH_COMPLETED
 from runner.node.handlers import ControlHandler
-from runner.publish import delivery, outbox_drain
+from runner.publish import delivery, publisher
 from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.outbox import OutboxEvent
@@ -96,7 +96,7 @@ def other_subject() -> None:
             event = msgspec.structs.replace(event, subject=BATCH_COMPLETED)
         return await deliver(client, event, route, options)
 
-    replace(outbox_drain, "deliver", move)
+    replace(publisher, "deliver", move)
 
 
 @mutation("live")

@@ -102,14 +102,14 @@ MUTANTS = (
     ),
     _mutant(
         "lost",
-        "runner/store/archived_episodes.py",
+        "runner/store/index.py",
         "        damaged.append(DamagedFile(archive.path, str(exc)))\n        return rows, rejected",
         "        return rows, rejected",
         "unit/store",
     ),
     _mutant(
         "doubled",
-        "runner/store/archived_episodes.py",
+        "runner/store/index.py",
         "        if path.exists():\n            continue\n",
         "",
         "unit/store",
@@ -349,7 +349,7 @@ MUTANTS = (
     ),
     _mutant(
         "broken",
-        "runner/node/start_requests.py",
+        "runner/node/handlers.py",
         "        if any(spec.tasks != given.get(spec.env.lower()) for spec in specs):",
         "        if False:",
         "unit/node",

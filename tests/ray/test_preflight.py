@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from runner.config import AgentSettings, RaySettings
-from runner.envs.http.address import ServerAddress
-from runner.node.ray_checks import check_ray
+from runner.envs.http.client import ServerAddress
+from runner.node.preflight import check_ray
 from runner.pool import ray_cluster
 from tests.ray.conftest import ClusterOfTwo
 from tests.support.batches import make_setup

@@ -9,9 +9,8 @@ from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.events.control import NodeHealth
 from runner.inference.profile_models import Models
-from runner.node.batch_callbacks import BatchCallbacks
 from runner.node.batch_queue import BatchQueue
-from runner.node.batch_runner import BatchRunner
+from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler

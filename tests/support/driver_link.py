@@ -6,6 +6,7 @@ import threading
 
 from runner.config.capabilities import Capabilities, LessonKey
 from runner.inference.gate import LocalGate
+from runner.worker.channel import DriverLink
 from runner.worker.frames import (
     EndpointLesson,
     EndpointOutcome,
@@ -19,7 +20,6 @@ from runner.worker.frames import (
     decode_worker_frame,
     encode_frame,
 )
-from runner.worker.link import DriverLink
 from runner.worker.remote_gate import RemoteGate, apply_outcome
 
 

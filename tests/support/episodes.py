@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from ulid import ULID
 
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeRow, EpisodeStore, open_index
-from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
-from runner.store.encoded_log import EncodedLog
+from runner.store.encoded import EncodedEnd, EncodedLog, EncodedReset, EncodedStep
 from runner.store.journal import TraceDelta
 from runner.store.recorder import LOCK_TIMEOUT_S, Meter
 from runner.store.safe_json import encode

@@ -10,8 +10,7 @@ from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
 from runner.envs.http.places import LocalRegistry
-from runner.pool.process_pool import ProcessPool
-from runner.pool.process_worker import WorkerTimings
+from runner.pool.process_pool import ProcessPool, WorkerTimings
 from runner.pool.services import BatchServices
 from runner.store import EpisodeRecord
 from runner.types import Item

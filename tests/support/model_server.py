@@ -14,8 +14,7 @@ from starlette.requests import Request
 
 from runner.errors import catch_foreign
 from runner.serve.host import Site, serve_apps
-from runner.serve.mock_llm.app import ModelApp
-from runner.serve.mock_llm.http_response import PacedResponse
+from runner.serve.mock_llm.app import ModelApp, PacedResponse
 from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, Behavior, Fault, Responder
 
 START_TIMEOUT_S = 20.0

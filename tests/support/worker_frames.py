@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from runner.types import EpisodeHeader
-from runner.worker.channel import read_frame, send_frame
+from runner.worker.channel import DriverLink, read_frame, send_frame
 from runner.worker.frames import (
     Configure,
     DriverFrame,
@@ -19,7 +19,6 @@ from runner.worker.frames import (
     decode_worker_frame,
     encode_frame,
 )
-from runner.worker.link import DriverLink
 from tests.support.batches import make_setup
 from tests.support.episodes import episode_header
 

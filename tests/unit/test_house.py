@@ -19,7 +19,7 @@ LOOSE_MODULES = {
 MAX_LINES, SMALL, MAX_SMALL_FILES = 750, 65, 25
 REPEATED_BY_DESIGN = {"__init__.py", "environment.py", "oracle.py", "screen.py"}
 BANNED = re.compile(r"\b(?:asked|told|says|said|tells?|nobody|whoever)\b", re.IGNORECASE)
-ENVIRONMENT_TEXTS = ("runner/envs/", "runner/agents/model/prompts.py")
+ENVIRONMENT_TEXTS = ("runner/envs/", "runner/agents/model/react.py")
 """Modules whose literals are AgentGym's own texts."""
 
 

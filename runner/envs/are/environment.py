@@ -27,6 +27,10 @@ always ``[environment] `` with the simulated time.
   number of further ones;
 - ``duration`` (seconds), ``simulated_s`` (seconds of simulated time), ``scenario``, ``memory_mib`` (peak of the
   episode's process, with the loaded package), ``memory_limit_mib`` (what it may use in addition to the package).
+
+Picture of a scenario of ARE: its apps with the calls made in each, and the inbox, the newest message first.
+
+It is drawn from the messages and tools that the agent has seen, so it needs nothing of the scenario's process.
 """
 
 from __future__ import annotations
@@ -34,32 +38,177 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from textwrap import wrap
+from typing import Any, Protocol
 
 import msgspec
 
 from runner.config import ARESettings
 from runner.envs.are.catalog import OFFLINE_SCENARIOS
 from runner.envs.are.client import EpisodeProcess, start_episode
-from runner.envs.are.inbox_picture import InboxPainter
-from runner.envs.are.judge import EpisodeJudge, JudgeModels
-from runner.envs.are.protocol import Call, Evaluate, Evaluated, Reset, Stepped, ToolRequest
+from runner.envs.are.protocol import Answer, Ask, Call, Evaluate, Evaluated, Reset, Stepped, ToolRequest
 from runner.envs.base import as_reply_messages
 from runner.envs.data_labels import DataLabel
-from runner.errors import AgentFault, EnvironmentFault
+from runner.errors import AgentFault, EnvironmentFault, InferenceFault
 from runner.types import (
     Action,
+    CellRow,
+    CellRun,
     Cells,
     Chat,
     InvalidAction,
     Mode,
+    ModelSession,
     Rejection,
     StepResult,
+    Tokens,
     ToolCall,
     ToolSchema,
     Trajectory,
+    Usage,
 )
+from runner.types.cells import CellColor
+
+NO_MODEL = "The judge of the scenario needs a model; name one of the profile's models by are: {judge_model: …}"
+_GRAPH = "graph per event"
+"""Judge of ARE that compares each oracle event by fixed rules, and some texts by a model where they differ."""
+
+
+class JudgeModels(Protocol):
+    """Opens sessions, as ``InferenceManager`` does."""
+
+    def model_session(self, model: str) -> ModelSession:
+        """Return a session of one model, without another one as a fallback."""
+
+
+class EpisodeJudge:
+    """Answers the chats of the judge of one episode, and counts the calls.
+
+    ``models`` is None if the profile names no model for judges.
+    """
+
+    def __init__(self, models: JudgeModels | None, settings: ARESettings) -> None:
+        model = settings.judge_model
+        self._session = None if models is None or model is None else models.model_session(model)
+        self._time_left_s = settings.judge_timeout_sec
+        self._model = ""
+        self._n_calls = 0
+        self._tokens = Tokens()
+        self._cost: float | None = 0.0
+
+    async def answer(self, ask: Ask) -> Answer:
+        if self._session is None:
+            return Answer(problem=NO_MODEL)
+        chat: Chat = [{"role": each["role"], "content": each["content"]} for each in ask.messages]
+        started = time.monotonic()
+        try:
+            answer = await self._session.infer(chat, tools=[], time_left_s=self._time_left_s)
+        except InferenceFault as exc:
+            return Answer(problem=f"The model of the judge failed: {exc}")
+        finally:
+            self._time_left_s -= time.monotonic() - started
+        self._count(answer.usage)
+        if answer.finish_reason == "length":
+            return Answer(problem="The answer of the judge's model was cut; raise agent.max_tokens of the profile")
+        return Answer(text=answer.message["content"] or "")
+
+    def _count(self, usage: Usage) -> None:
+        self._n_calls += 1
+        self._model = usage.model
+        self._tokens += usage.tokens or Tokens()
+        self._cost = None if self._cost is None or usage.cost is None else self._cost + usage.cost
+
+    def describe(self, details: dict[str, Any]) -> dict[str, Any]:
+        judge = str(details.get("judge", ""))
+        if not self._n_calls:
+            return {**details, "judge": f"{judge}, hard checks only"} if judge == _GRAPH else details
+        calls = {"model": self._model, "calls": self._n_calls, "cost": self._cost}
+        tokens = {"prompt": self._tokens.prompt, "completion": self._tokens.completion}
+        judge = "the scenario's own validation" if judge == "scenario" else judge
+        return {**details, "judge": f"{judge} with model {self._model}", "judge_calls": {**calls, "tokens": tokens}}
+
+
+_WIDTH = 74
+_MAX_APPS = 24
+_MAX_MESSAGES = 8
+_MAX_CHARS = 300
+"""Characters of a message that are kept."""
+_MAX_LINES = 3
+"""Lines of a message that are shown."""
+_MARKS: dict[str, tuple[str, CellColor]] = {"user": ("@", "yellow"), "notification": ("!", "cyan")}
+"""Mark and color of a message by its kind; messages of other kinds are no mail."""
+
+
+class InboxPainter:
+    """Draws one scenario.
+
+    The part of a tool's name before ``__`` is the app, as in ``Calendar__add_event``.
+    """
+
+    def __init__(self, tools: Iterable[str]) -> None:
+        self._n_tools = Counter(map(_app_of, tools))
+        self._n_calls = Counter[str]()
+        self._newest_call = ""
+        self._messages: deque[tuple[str, str]] = deque(maxlen=_MAX_MESSAGES)
+        self._n_messages = 0
+        self._time = ""
+
+    def add_call(self, tool: str) -> None:
+        self._n_calls[_app_of(tool)] += 1
+        self._newest_call = tool
+
+    def add_messages(self, parts: Sequence[tuple[str, str]]) -> None:
+        """The last message has the simulated time."""
+        for kind, text in parts:
+            if kind in _MARKS:
+                self._messages.append((kind, text[:_MAX_CHARS]))
+                self._n_messages += 1
+        if parts and parts[-1][0] == "environment":
+            self._time = parts[-1][1][:_WIDTH]
+
+    def draw(self) -> Cells:
+        apps = sorted(self._n_tools)[:_MAX_APPS]
+        width = max(map(len, apps), default=0)
+        heading = (CellRun("Time: ", "dim"), CellRun(self._time or "not known"))
+        rows = [row for kind, text in reversed(self._messages) for row in _message_rows(kind, text)]
+        return Cells(
+            [
+                heading,
+                (),
+                (CellRun(f"Apps · {len(self._n_tools)}", "dim"),),
+                *(self._app_row(app, width) for app in apps),
+                (),
+                (CellRun(f"Inbox · {self._n_messages}   @ from the user  ! from an app", "dim"),),
+                *(rows or [(CellRun("no message", "dim"),)]),
+            ]
+        )
+
+    def _app_row(self, app: str, width: int) -> CellRow:
+        n_tools, n_calls = self._n_tools[app], self._n_calls[app]
+        is_newest = app == _app_of(self._newest_call) and bool(self._newest_call)
+        calls = f"{n_calls} call{'' if n_calls == 1 else 's'}" if n_calls else ""
+        last = f", last: {self._newest_call.rpartition('__')[2]}" if is_newest else ""
+        mark = CellRun("► " if is_newest else "  ", "yellow")
+        color: CellColor = "yellow" if is_newest else "plain" if n_calls else "dim"
+        return (
+            mark,
+            CellRun(f"{app:<{width}}  {n_tools:>3} {'tool ' if n_tools == 1 else 'tools'}  ", color),
+            CellRun(calls + last),
+        )
+
+
+def _app_of(tool: str) -> str:
+    return tool.rpartition("__")[0][:40] or "environment"
+
+
+def _message_rows(kind: str, text: str) -> list[CellRow]:
+    mark, color = _MARKS[kind]
+    lines = wrap(text, _WIDTH - 2, max_lines=_MAX_LINES, placeholder=" …") or [""]
+    return [(CellRun(f"{mark} " if not number else "  ", color), CellRun(line)) for number, line in enumerate(lines)]
+
 
 FAMILY = "are"
 OFFLINE = "offline"

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from runner.envs.babyai.action_menu import GRAMMAR, NO_CHANGE, ActionMenu
-from runner.envs.babyai.level_picture import LevelPainter
 from runner.envs.babyai.levels import N_TASKS, make_world
-from runner.envs.babyai.observe import View
+from runner.envs.babyai.observe import LevelPainter, View
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.types import Cells
 

@@ -3,21 +3,103 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import threading
+import weakref
+from base64 import b64encode
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import Any, Literal
+from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 
 import msgspec
 
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.dialects import ClientDialect, fill_placeholders
+from runner.envs.http.places import InstanceRegistry, LocalRegistry
 from runner.envs.http.response import (
     CHECK_ADDRESS_ADVICE,
     CHECK_LOG_ADVICE,
     Payload,
     ServerRequest,
     ServerResponse,
+    check_status,
     decode_response,
 )
-from runner.errors import ServerGone
-from runner.util.display_text import one_line
+from runner.errors import ConfigError, EnvironmentFault, ServerGone, catch_foreign, log_failure
+from runner.util.display_text import masker, one_line
 from runner.util.http_client import HttpClient, loop_client
+
+
+class ServerAddress(msgspec.Struct, frozen=True):
+    """Address and capabilities of one environment's server.
+
+    The URL is untrusted text. It is in a struct because the config tree that environments are built from would
+    interpolate ``${…}`` in a plain string.
+
+    Attributes:
+        url: ``http://HOST:PORT`` with an optional path. A user and password in the URL are sent but never shown;
+            ``http://:TOKEN@HOST`` sends a bearer token.
+        timeout_s: seconds for one request, from connecting to the last byte of the response.
+        n_tasks: number of tasks that the server reports; None if it reports none.
+        places: maximum number of episodes on the server, from the profile or from the server; None if it is unknown.
+        lists_actions: whether the server has the paths ``/admissible`` and ``/world``, as this project's servers do.
+        secrets: values that no text about the server shows, such as those of the variables it was started with.
+        dialect: ``env`` for the dialect of AgentGym's server of the environment, ``createEnv`` for the dialect of
+            servers with the path ``/createEnv``.
+    """
+
+    url: str
+    timeout_s: float = 30.0
+    n_tasks: int | None = None
+    lists_actions: bool = False
+    secrets: tuple[str, ...] = ()
+    dialect: Literal["env", "createEnv"] = "env"
+    places: int | None = None
+
+    def __repr__(self) -> str:
+        """Masks user and password, since it may appear in tracebacks and logs."""
+        return f"ServerAddress({self.mask(self.url)!r}, timeout_s={self.timeout_s:g})"
+
+    def mask(self, text: str) -> str:
+        return masker(secrets=self.secrets)(text)
+
+    @property
+    def base(self) -> str:
+        """Request paths are appended to this URL; it has no user, password and trailing slash.
+
+        Raises ``ConfigError`` if the URL is invalid.
+        """
+        parts = self._parts()
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+    @property
+    def authorization(self) -> str | None:
+        """Basic for a user and password, Bearer for a password alone, None for neither.
+
+        Raises ``ConfigError`` if the URL is invalid or the token is not visible ASCII.
+        """
+        parts = self._parts()
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        if user:
+            return f"Basic {b64encode(f'{user}:{password}'.encode('utf-8', 'replace')).decode('ascii')}"
+        if not all("!" <= letter <= "~" for letter in password):
+            raise ConfigError("The token in an environment server's base_url must consist of visible ASCII characters")
+        return f"Bearer {password}" if password else None
+
+    def _parts(self) -> SplitResult:
+        problem = "must be http://HOST:PORT or https://HOST, optionally with a path"
+        try:
+            parts = urlsplit(self.url)
+            if parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment):
+                _ = parts.port
+                return parts
+        except ValueError as exc:
+            problem = one_line(str(exc))
+        raise ConfigError(f"Invalid address of an environment server: {problem}. Correct its base_url")
+
+
+logger = logging.getLogger(__name__)
 
 MAX_RESPONSE_BYTES = 8 << 20
 """Maximum size of a response body, in bytes."""
@@ -139,3 +221,145 @@ def _describe(exc: Exception) -> str:
         return "the reply is incomplete"
     text = exc.message if isinstance(exc, aiohttp.ClientResponseError) else str(exc)
     return one_line(text or type(exc).__name__)
+
+
+_NO_CLOSE_STATUSES = (404, 405)
+"""Statuses of servers without a path ``/close``: AgentGym's Maze, Wordle, ALFWorld, SQLGym and WebShop."""
+LOCAL_REGISTRY = LocalRegistry()
+"""Places and leases of all batches of this process."""
+_registry: InstanceRegistry = LOCAL_REGISTRY
+
+
+def use_registry(registry: InstanceRegistry) -> None:
+    global _registry
+    _registry = registry
+
+
+def places_on(dialect: ClientDialect, address: ServerAddress) -> tuple[str, int | None]:
+    """Return the key of a server in an ``InstanceRegistry`` and its number of places, None if that is unknown."""
+    return address.base + dialect.prefix, dialect.places if address.places is None else address.places
+
+
+def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerAddress) -> threading.Thread:
+    """Close the instances of a lost worker on their server, then release its places and leases, on the returned thread.
+
+    A server with a limit would reject other episodes if the instances stayed open. Failures are only logged.
+    """
+    instances = LOCAL_REGISTRY.instances_of(owner).get(places_on(dialect, address)[0], [])
+
+    async def close(instance_id: int | str) -> None:
+        instance = RemoteInstance(dialect, address)
+        instance.id = instance_id
+        await instance.close()
+
+    async def close_all() -> None:
+        await asyncio.gather(*map(close, instances))
+
+    def run() -> None:
+        with catch_foreign(log_failure(logger, "closing the instances of a lost worker")):
+            if instances:
+                asyncio.run(close_all())
+        LOCAL_REGISTRY.release_owner(owner)
+
+    thread = threading.Thread(target=run, name="lost worker", daemon=True)
+    thread.start()
+    return thread
+
+
+class RemoteInstance:
+    """One environment instance on a server; ``id`` is the server's id of it, None before ``open`` and after ``close``.
+
+    The requests raise ``EnvironmentFault`` if the server cannot be reached or sends an invalid reply.
+    """
+
+    def __init__(self, dialect: ClientDialect, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
+        """Raises ``ConfigError`` if the address is invalid; sends nothing yet."""
+        self.id: int | str | None = None
+        self._dialect = dialect
+        self._server, self._places = places_on(dialect, address)
+        self._connection = HttpConnection(dialect.name, address, timings)
+        self._close_timeout_s = timings.close_timeout_s
+        self._release: Callable[[], object] = _nothing
+        """Gives back the place and the lease once; without this call, the garbage collection of this object does."""
+
+    async def open(self, task: int) -> None:
+        """Wait for a place on the server and create the instance there."""
+        while self.id is None:
+            registry = _registry
+            place = await registry.enter(self._server, self._places)
+            try:
+                await self._create(task, registry, place)
+            finally:
+                if self.id is None:
+                    registry.leave(self._server, place)
+
+    async def _create(self, task: int, registry: InstanceRegistry, place: int) -> None:
+        """Create an instance and lease it; if the server returns a leased one, ``id`` remains None."""
+        body = fill_placeholders(self._dialect.create_body, task=task, env=self._dialect.name)
+        payload = await self._post(self._dialect.create, body)
+        instance_id = payload.id(self._dialect.created_at)
+        if await registry.lease(self._server, instance_id):
+            self.id = instance_id
+            finalizer = weakref.finalize(self, registry.collect, self._server, place, instance_id)
+            finalizer.atexit = False
+            leave = partial(registry.leave, self._server, place, instance_id)
+            self._release = lambda: finalizer.detach() and leave()
+
+    async def reset(self, task: int) -> Payload:
+        body = fill_placeholders(self._dialect.reset_body, task=task, env=self._dialect.name)
+        return await self._post(self._dialect.reset, self._with_id(body))
+
+    def request_size(self, text: str) -> int:
+        return len(_encode_json(self._with_id({"action": text})))
+
+    async def step(self, text: str) -> Payload:
+        return await self._post("/step", self._with_id({"action": text}))
+
+    async def get(self, path: str) -> Payload:
+        query = urlencode({self._dialect.id_field: self.id})
+        return await self._connection.fetch_json(f"{self._dialect.prefix}{path}?{query}", None)
+
+    @property
+    def unanswered(self) -> ServerGone | None:
+        """The error for the latest request, if it was cancelled while its reply was overdue."""
+        return self._connection.unanswered
+
+    def abandon(self) -> None:
+        """Forget the instance without closing it, because another episode uses it now."""
+        self.id = None
+        self._release()
+
+    async def close(self) -> None:
+        """Delete the instance on the server within ``HttpTimings.close_timeout_s``; a failure is only logged."""
+        if self.id is None:
+            return
+        instance_id, body, release = self.id, _encode_json(self._with_id({})), self._release
+        self.id = None
+        try:
+            async with asyncio.timeout(self._close_timeout_s):
+                request = self._connection.request(self._dialect.prefix + "/close", body)
+                response = await self._connection.send(request)
+                if response.status not in _NO_CLOSE_STATUSES:
+                    check_status(request, response)
+        except TimeoutError:
+            timeout_s = self._close_timeout_s
+            logger.warning("%s did not close instance %s within %g s", self._server, instance_id, timeout_s)
+        except EnvironmentFault as exc:
+            logger.warning("Could not close an instance: %s", exc)
+        finally:
+            release()
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Payload:
+        return await self._connection.fetch_json(self._dialect.prefix + path, _encode_json(body))
+
+    def _with_id(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {self._dialect.id_field: self.id, **body}
+
+
+def _nothing() -> None:
+    pass
+
+
+def _encode_json(body: Mapping[str, Any]) -> bytes:
+    # "replace": a lone surrogate, which no server accepts, becomes a question mark
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")

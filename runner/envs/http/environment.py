@@ -16,8 +16,7 @@ import msgspec
 
 from runner.envs.base import EmbeddedEnvironment, as_reply_messages
 from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.envs.http.address import ServerAddress
-from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings
+from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings, RemoteInstance, ServerAddress
 from runner.envs.http.dialects import (
     ClientDialect,
     JsonPath,
@@ -27,7 +26,6 @@ from runner.envs.http.dialects import (
     webshop_actions,
 )
 from runner.envs.http.response import Payload
-from runner.envs.http.session import RemoteInstance
 from runner.envs.refusals import is_lost_click, is_refusal
 from runner.errors import ConfigError, EnvironmentFault, ServerGone
 from runner.types import (

@@ -15,8 +15,7 @@ from runner.envs.names import UnplayableName
 from runner.envs.placement import environment_entry
 from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.events.control import ServerInfo
-from runner.node.env_servers.log import log_name
-from runner.node.env_servers.process import DEFAULT_TIMINGS, EnvServer, StartTimings
+from runner.node.env_servers.process import DEFAULT_TIMINGS, EnvServer, StartTimings, log_name
 from runner.util.display_text import mask, one_line
 
 logger = logging.getLogger(__name__)

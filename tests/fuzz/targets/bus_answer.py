@@ -17,10 +17,10 @@ from runner.bus.hardened_client import HardenedNatsClient
 from runner.bus.rpc import _is_stream_ack
 from runner.events.codec import is_live, message_id
 from runner.events.subjects import DurableNames
-from runner.node.name_check import _boot_of
+from runner.node.node import _boot_of
 from runner.publish.delivery import PermanentFailure, TransientFailure, _delivery_result
 from runner.publish.outbox import Ack, OutboxEvent
-from runner.subscribe.stream_lookup import StreamsUnavailable, _names
+from runner.subscribe.subscription import StreamsUnavailable, _names
 from tests.fuzz.oracles import check_displayable, event_loop
 
 TOKENS = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from runner.cli.watch_format import json_lines, plain_lines
+from runner.cli.watch import json_lines, plain_lines
 from runner.events.codec import (
     MAX_ID,
     MAX_RAW_BYTES,

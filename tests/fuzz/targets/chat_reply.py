@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from runner.agents.model.conversation import Conversation, strip_thinking
+from runner.agents.model.react import Conversation, strip_thinking
 from runner.agents.model.reply_parsing import ActionStyle
 from runner.agents.model.reply_parsing import parse_reply as parse_action
 from runner.config.capabilities import Capabilities

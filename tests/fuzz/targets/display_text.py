@@ -6,8 +6,7 @@ import re
 import unicodedata
 
 from agentgym_tui import safe_text
-from runner.util.combining_marks import EMOJI_SELECTORS
-from runner.util.display_text import is_unsafe, mask, masker, one_line, sanitize, unsafe_offsets
+from runner.util.display_text import EMOJI_SELECTORS, is_unsafe, mask, masker, one_line, sanitize, unsafe_offsets
 from tests.fuzz.oracles import SECRET, check_displayable, check_masked, secret_environment
 
 TOKENS = (b"\x1b[2J", b"\xc2\x9b", b"\xe2\x80\xae", b"\xcc\x81", b"://", b"@", b"\xef\xb8\x8f", b"\xf0\x9f\x8f\xbd")

@@ -7,8 +7,7 @@ from typing import Any
 
 from runner.formats.foreign_values import message_of, own_fields
 from runner.formats.reading import LIMITS, Place, decode_item
-from runner.formats.traces_reader import TraceInfo, decode_trace
-from runner.formats.verifiers import FORMAT
+from runner.formats.verifiers import FORMAT, TraceInfo, decode_trace
 from runner.util.json_accessors import as_dict, as_list
 from tests.fuzz.foreign_items import check_path, messages_of
 from tests.fuzz.oracles import scratch_folder

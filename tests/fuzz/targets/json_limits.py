@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from runner.events.limits import MAX_DEPTH, check_depth, check_fields, check_limits
+from runner.events.codec import MAX_DEPTH, check_depth, check_fields, check_limits
 from runner.store.safe_json import encode
 from runner.util.json_accessors import decode_json
 from tests.fuzz.oracles import outcome

@@ -16,14 +16,13 @@ from agentgym_tui.safe_text import sanitize_line, sanitize_lines, unsafe_excerpt
 from agentgym_tui.state.event_query import parse_patterns, parse_start
 from runner.agents.model.reply_parsing import parse_reply
 from runner.bus.address import BusAddress
-from runner.bus.reply_subjects import is_inbox
+from runner.bus.request_server import is_inbox
 from runner.config.document import parse_yaml
 from runner.config.expand import expand
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.client import ServerAddress
 from runner.envs.http.probe import identify_server
 from runner.errors import ConfigError
-from runner.events.codec import decode
-from runner.events.limits import check_depth
+from runner.events.codec import check_depth, decode
 from runner.events.subjects import DurableNames
 from runner.inference.chat_format import split_thinking
 from runner.inference.errors import EndpointFailure, response_failure

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import plugins
-from runner.agents.model.conversation import CHARS_PER_TOKEN, chat_budget, fit_chat, tools_size
-from runner.agents.model.prompts import system_prompt
+from runner.agents.model.react import CHARS_PER_TOKEN, chat_budget, fit_chat, system_prompt, tools_size
 from runner.agents.model.reply_parsing import action_style, parse_reply
 from runner.config.profile import AgentSettings
 from runner.envs import maze, wordle

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.agents.model.conversation import Conversation, strip_thinking
 from runner.agents.model.dialects import (
     CALL_DIALECTS,
     END_TOKENS,
@@ -21,6 +20,7 @@ from runner.agents.model.dialects import (
     read_dialect,
     tool_parameters,
 )
+from runner.agents.model.react import Conversation, strip_thinking
 from runner.agents.model.reply_parsing import ActionStyle, parse_action, parse_reply
 from runner.types import Action, InvalidAction, Message, Mode, ToolCall, ToolSchema
 from tests.support.examples import IS_FULL, examples

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.agents.model.conversation import strip_thinking
+from runner.agents.model.react import strip_thinking
 from runner.agents.model.reply_parsing import ActionStyle, action_style, parse_action, parse_reply
 from runner.types import Action, InvalidAction, Message, ToolCall, ToolSchema
 

@@ -17,9 +17,8 @@ from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError
 from runner.node import batch_runner
-from runner.node.batch_callbacks import BatchCallbacks
 from runner.node.batch_queue import BatchQueue, QueuedBatch
-from runner.node.batch_runner import BatchRunner
+from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.store import episode_store
 from runner.types import BatchProgress, EpisodeEnded, Item, Outcome
 from runner.util.files import replace_file

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from nats.aio.msg import Msg
 
-from runner.bus.client_lifecycle import ClientLifecycle
-from runner.bus.connection import BusAddress, BusError, BusState, NatsConnection
+from runner.bus.connection import BusAddress, BusError, BusState, ClientLifecycle, NatsConnection
 from tests.support.bus import BusStateRecorder
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.node_events import wait_until
@@ -172,7 +171,7 @@ async def test_a_denied_subject_is_named(tmp_path: Path) -> None:
 async def test_a_slow_subscription_is_logged_and_the_connection_continues(
     bus: NatsAccount, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "runner.bus.client_lifecycle")
+    caplog.set_level(logging.DEBUG, "runner.bus.connection")
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
 
         async def never_done(message: Msg) -> None:

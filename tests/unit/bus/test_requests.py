@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.nuid import NUID
 
-from runner.bus.reply_subjects import MAX_REPLY_CHARS, is_inbox, sender_of
-from runner.bus.request_limits import MAX_SENDERS, FairQueue, LogThrottle, ReplyBudget
+from runner.bus.request_server import (
+    MAX_REPLY_CHARS,
+    MAX_SENDERS,
+    FairQueue,
+    LogThrottle,
+    ReplyBudget,
+    is_inbox,
+    sender_of,
+)
 from runner.events.subjects import DURABLE, LIVE_CHANNELS, control_subject, live_subject
 
 _TOKENS = st.text(alphabet=string.ascii_letters + string.digits + "_-$=/", min_size=1, max_size=30)

@@ -13,8 +13,8 @@ import pytest
 from runner.batch.adaptive import is_narrow, planned_looks
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult, BatchStats
-from runner.cli.adaptive import adaptive_parts
 from runner.cli.arguments import parse_options
+from runner.cli.run import adaptive_parts
 from runner.results.statistics import wilson_interval
 from runner.types import Budget, Tokens
 from tests.support.batches import resolved_batch

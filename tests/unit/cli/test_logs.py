@@ -34,5 +34,5 @@ def test_library_records_are_discarded_without_a_file(capsys: pytest.CaptureFixt
     log_to_stderr()
     _log_hostile_error("nats.aio.client")
     assert capsys.readouterr().err == ""
-    logging.getLogger("runner.bus.client_lifecycle").warning("a callback failed: %s", HOSTILE)
+    logging.getLogger("runner.bus.connection").warning("a callback failed: %s", HOSTILE)
     assert capsys.readouterr().err == "WARNING: a callback failed: ␛[2J\\u{202e}\n"

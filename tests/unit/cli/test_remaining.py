@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runner.batch.result import BatchResult, BatchStats, EpisodeSummary
 from runner.batch.spec import BatchSpec
 from runner.cli.arguments import parse_options
-from runner.cli.remaining import MAX_COMMANDS, commands_for, remaining_episodes, report_remaining
+from runner.cli.run import MAX_COMMANDS, commands_for, remaining_episodes, report_remaining
 from runner.types import UNFINISHED, Outcome
 
 ARGV = ["--battery=all", "--agent", "random", "--repeat", "9", "--task-index=3", "--config", "my profile.yaml"]

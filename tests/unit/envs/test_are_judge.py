@@ -17,8 +17,7 @@ from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, ARESettings
 from runner.config.profile import EndpointConfig, Price
 from runner.envs.are.client import close_workers, warm_worker
-from runner.envs.are.environment import AREEnvironment
-from runner.envs.are.judge import EpisodeJudge
+from runner.envs.are.environment import AREEnvironment, EpisodeJudge
 from runner.envs.are.protocol import Ask
 from runner.errors import EvaluationFault
 from runner.inference.manager import InferenceManager

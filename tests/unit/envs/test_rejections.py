@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from runner.agents.scripted import single_chat
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.client import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.refusals import is_lost_click, is_refusal
-from runner.episode.step import StepRunner, TokenStream
+from runner.episode.loop import StepRunner, TokenStream
 from runner.episode.trace import EpisodeTrace
 from runner.plugins import ENVS, load
 from runner.tracing import Tracer

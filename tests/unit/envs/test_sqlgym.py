@@ -9,7 +9,7 @@ from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.envs.data_labels import BIRD_VARIABLE
 from runner.envs.sqlgym import SQLGym
-from runner.envs.sqlgym.tasks import catalogue
+from runner.envs.sqlgym.environment import catalogue
 from runner.errors import EnvironmentFault
 from runner.testing import check_env
 from runner.types import Action, InvalidAction, Mode, TimeStep, ToolCall, Trajectory

@@ -12,7 +12,7 @@ import pytest
 from runner import plugins
 from runner.envs.data_labels import BIRD_VARIABLE
 from runner.envs.sqlgym import SQLGym
-from runner.envs.sqlgym.tasks import DatabaseSchema, Task, catalogue
+from runner.envs.sqlgym.environment import DatabaseSchema, Task, catalogue
 from runner.envs.sqlgym.worker import QueryRunner, open_database
 from runner.errors import ConfigError
 from runner.types import Action

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.envs.sqlgym import environment, worker
-from runner.envs.sqlgym.environment import ENGINE_FAILED, evaluate
-from runner.envs.sqlgym.tasks import Database
+from runner.envs.sqlgym.environment import ENGINE_FAILED, Database, evaluate
 from runner.envs.sqlgym.worker import MAX_ROWS, STOPPED, TOO_MANY_ROWS, QueryRunner, open_database, same_rows
 from runner.errors import EnvironmentFault
 

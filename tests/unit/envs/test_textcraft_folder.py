@@ -12,8 +12,7 @@ import pytest
 
 from runner.envs.data_labels import TEXTCRAFT_VARIABLE, data_folder, data_label_of, missing_data
 from runner.envs.textcraft import TextCraft
-from runner.envs.textcraft.agentgym_recipes import recipe_table
-from runner.envs.textcraft.recipes import RecipeFile
+from runner.envs.textcraft.recipes import RecipeFile, recipe_table
 from runner.errors import ConfigError
 from runner.types import Action
 from runner.util.package_data import package_resource

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.agents.scripted import Script
-from runner.envs.http.address import ServerAddress
-from runner.episode.prepared_config import PreparedConfig
+from runner.envs.http.client import ServerAddress
+from runner.episode.factory import PreparedConfig
 from runner.errors import catch_foreign
 
 PART = f"{__name__}.Part"
@@ -125,7 +125,7 @@ def test_a_constructor_that_fails_is_called_again_for_the_next_object() -> None:
 
 def test_a_plain_config_is_built_without_hydra() -> None:
     code = (
-        "import sys\nfrom runner.episode.prepared_config import PreparedConfig\n"
+        "import sys\nfrom runner.episode.factory import PreparedConfig\n"
         "class Part: pass\n"
         "PreparedConfig({'_target_': '__main__.Part'}).build()\n"
         "sys.exit('hydra' in sys.modules)"

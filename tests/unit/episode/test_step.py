@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from runner.envs.maze import Maze
-from runner.episode.loop import EpisodeContext, EpisodeLoop
-from runner.episode.step import EMIT_INTERVAL_S, StepRunner, TokenStream, step_phases
+from runner.episode.loop import EMIT_INTERVAL_S, EpisodeContext, EpisodeLoop, StepRunner, TokenStream, step_phases
 from runner.episode.trace import EpisodeTrace
 from runner.episode.validation import resolve_action
 from runner.errors import AgentFault

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from runner.events import subjects
 from runner.events.codec import (
+    MAX_BYTES,
+    MAX_DEPTH,
     MAX_RAW_BYTES,
     MAX_RAW_ITEMS,
     Decoded,
@@ -25,7 +27,6 @@ from runner.events.codec import (
     message_id,
 )
 from runner.events.durable import DURABLE_TYPES, BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
-from runner.events.limits import MAX_BYTES, MAX_DEPTH
 from runner.events.live import Heartbeat, Host, LiveBatch
 from runner.events.subjects import DurableNames
 from runner.types import Outcome, Tokens

@@ -23,8 +23,7 @@ from runner.events.live import (
     TokenText,
 )
 from runner.events.subjects import DurableNames
-from runner.publish.live_encoder import live_items
-from runner.publish.truncate import truncate
+from runner.publish.live_encoder import live_items, truncate
 from runner.types import (
     Action,
     BatchProgress,

@@ -10,7 +10,7 @@ import pytest
 
 from runner.errors import StoreError
 from runner.formats.agentgym import encode_agenttraj, encode_rollout
-from runner.formats.output import Output
+from runner.formats.export import Output
 from runner.formats.parquet import ParquetWriter
 from runner.formats.parquet_reader import episode_items, read_rows
 from runner.formats.preferences import encode_pair

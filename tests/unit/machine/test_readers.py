@@ -12,8 +12,8 @@ import pytest
 from runner.machine import amd, nvidia
 from runner.machine.amd import AmdReader, open_amd
 from runner.machine.gpu_reader import GpuUnavailable, clean_name, largest, process_name
-from runner.machine.host import HostReader
 from runner.machine.nvidia import NvidiaReader, open_nvidia
+from runner.machine.sampler import HostReader
 from runner.types.machine import MAX_GPUS, MAX_PROCESSES, GpuProcess
 from tests.support.manual_clock import ManualClock
 

@@ -17,9 +17,8 @@ from runner.batch.spec import Adaptive, BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError, ServerBusy, StoreError
 from runner.events.live import QueueChanged
-from runner.node.batch_callbacks import BatchCallbacks
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
-from runner.node.batch_runner import BatchRunner
+from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.stored_batches import StoredBatches, queue_reporter
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, Item

@@ -20,7 +20,7 @@ from runner.events.live import EnvHealth, Gpu, Heartbeat, Host, LiveItem, ModelH
 from runner.inference.profile_models import Models
 from runner.machine.sampler import MachineSampler
 from runner.node.health import MODELS_IDLE_BEATS, HealthMonitor
-from runner.node.shutdown import run_with_restarts
+from runner.node.node import run_with_restarts
 from runner.publish.live_publisher import LivePublisher
 from runner.types.machine import GpuState, Machine
 from runner.util.clock import Clock

@@ -20,7 +20,7 @@ from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
 from runner.bus.broker import server_process
 from runner.bus.errors import BusError
-from runner.cli import dry_run
+from runner.cli import preflight as preflight_command
 from runner.config import EnvironmentEntry, Environments, NatsSettings, Profile
 from runner.config.profile import EndpointConfig
 from runner.errors import ConfigError
@@ -261,9 +261,9 @@ def test_a_dry_run_prints_warnings_and_failures(capsys: pytest.CaptureFixture[st
         what="model", name="gateway", state="warn", detail="tensorzero", cause="no connection", hint="start it"
     )
     rows = [msgspec.structs.replace(row, state=state) for state in ("ok", "warn", "fail")]
-    checks = list(map(dry_run._to_row, rows))
+    checks = list(map(preflight_command._to_row, rows))
     assert [(check.ok, check.state) for check in checks] == [(True, "ok"), (True, "warn"), (False, "fail")]
-    dry_run._print(checks)
+    preflight_command._print_checks(checks)
     line = "model gateway: tensorzero: no connection; start it"
     assert capsys.readouterr().out.splitlines() == [f"ok   {line}", f"warn {line}", f"FAIL {line}"]
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runner.pool import channel_reader
-from runner.pool.channel_reader import ChannelReader
+from runner.pool import process_pool
+from runner.pool.process_pool import ChannelReader
 from runner.types import Outcome
 from runner.worker.channel import SocketLink, send_frame
 from runner.worker.frames import Decided, Free, Hello, Paused, Release, Request, Started, WorkerFrame, encode_frame
@@ -56,7 +56,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
 
     The worker has sent its first step, which is urgent.
     """
-    monkeypatch.setattr(channel_reader, "LINGER_S", 10 * TIMEOUT_S)
+    monkeypatch.setattr(process_pool, "LINGER_S", 10 * TIMEOUT_S)
     ends = Ends()
     ends.link.send(STARTED)
     ends.link.send(FIRST_STEP)
@@ -110,17 +110,17 @@ def test_a_full_channel_does_not_wait(ends: Ends, size: int) -> None:
 
 
 def test_frames_that_come_seldom_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_reader, "LINGER_S", 0.02)
+    monkeypatch.setattr(process_pool, "LINGER_S", 0.02)
     ends = Ends()
     ends.reader.wait(0.1)  # nothing arrives for some time
-    monkeypatch.setattr(channel_reader, "LINGER_S", TIMEOUT_S)
+    monkeypatch.setattr(process_pool, "LINGER_S", TIMEOUT_S)
     ends.link.send(STARTED)
     assert ends.read() == [STARTED]
     ends.close()
 
 
 def test_without_a_bell_every_frame_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_reader, "LINGER_S", TIMEOUT_S)
+    monkeypatch.setattr(process_pool, "LINGER_S", TIMEOUT_S)
     ends = Ends(has_bell=False)
     for _ in range(3):
         ends.link.send(STARTED)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from runner.batch import encoded_events
+from runner.batch import episode_feed
 from runner.batch.batch import Batch
 from runner.batch.observers import Observer, SelectiveObserver, wants_all
 from runner.batch.spec import BatchSpec
@@ -63,7 +63,7 @@ class CountingDecoder:
 def play(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, *observers: Observer | SelectiveObserver) -> int:
     """Play a batch in two worker processes; return how many steps the driver has decoded."""
     decoder = CountingDecoder()
-    monkeypatch.setattr(encoded_events, "_STEP", decoder)
+    monkeypatch.setattr(episode_feed, "_STEP", decoder)
     spec = resolved_batch(env="Counter", agent="up", repeat=N_EPISODES, concurrency=2)
     pool = open_pool(2, spec.spec, spec.setup, None, print)
     result = Batch(spec, workspace, observers=observers, pool=pool).run()

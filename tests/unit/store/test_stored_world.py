@@ -7,11 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from runner.batch.encoded_events import EncodedEvents
+from runner.batch.episode_feed import EncodedEvents
 from runner.publish.live_encoder import live_items
 from runner.store import EpisodeRecorder, EpisodeStore, open_index
-from runner.store.encoded import EncodedReset
-from runner.store.encoded_log import EncodedLog
+from runner.store.encoded import EncodedLog, EncodedReset
 from runner.store.episode_file import decode_episode
 from runner.store.journal import read_journal, unfinished_record
 from runner.tracing import SpanList, Tracer

@@ -12,7 +12,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 from runner.errors import StoreError
 from runner.tracing import PerfettoFile
-from runner.tracing.perfetto_append import append_packets, complete_length
+from runner.tracing.perfetto import append_packets, complete_length
 from tests.support.perfetto import Slice, all_slices, read_packets, read_slices, track_names, write_episode
 
 
@@ -145,7 +145,7 @@ def test_packets_that_do_not_fit_leave_the_file_unchanged(tmp_path: Path) -> Non
 import resource, signal
 from pathlib import Path
 from runner.errors import StoreError
-from runner.tracing.perfetto_append import append_packets
+from runner.tracing.perfetto import append_packets
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 try:

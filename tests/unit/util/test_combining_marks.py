@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len, get_character_cell_size
 
-from runner.util.combining_marks import COMBINING_ABOVE_BMP, COMBINING_BMP, EMOJI_MODIFIERS, EMOJI_SELECTORS
-from runner.util.display_text import MAX_MARKS, is_unsafe, one_line, sanitize, unsafe_offsets
+from runner.util.display_text import (
+    COMBINING_ABOVE_BMP,
+    COMBINING_BMP,
+    EMOJI_MODIFIERS,
+    EMOJI_SELECTORS,
+    MAX_MARKS,
+    is_unsafe,
+    one_line,
+    sanitize,
+    unsafe_offsets,
+)
 
 ACUTE, KEYCAP, VIRAMA, JAMO, VARIATION = "\u0301", "\u20e3", "\u094d", "\u1161", "\ufe0f"
 SKIN_TONE, PRIVATE, PRIVATE_PLANE = "\U0001f3fd", "\ue000", "\U0010fffd"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from runner.envs.http import session
+from runner.envs.http import client
 from runner.episode.factory import EpisodeContext
 from runner.errors import ServerGone
 from runner.plugins import Plugin
@@ -113,9 +113,9 @@ def link(install: Install) -> Iterator[RecordingLink]:
     here = {name: f"{__name__}:{name}" for name in ("Gone", "OddNames", "Traced")}
     mine = {name: f"{__name__}:{name}" for name in ("OddUsageAgent", "StreamingAgent")}
     install({name: f"{fakes}:{name}" for name in envs} | here, agents | mine)
-    registry = session._registry
+    registry = client._registry
     yield RecordingLink()
-    session.use_registry(registry)
+    client.use_registry(registry)
 
 
 def make_engine(link: RecordingLink, env: str, agent: str, clock: Clock | None = None, **settings: Any) -> Engine:  # noqa: ANN401

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.pool.channel_reader import FrameBuffer
+from runner.pool.process_pool import FrameBuffer
 from runner.pool.remote_worker import BrokenFrame
 from runner.worker.frames import MAX_FRAME_BYTES, encode_frame
 from tests.support.episodes import episode_header

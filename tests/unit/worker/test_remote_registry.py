@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.client import LOCAL_REGISTRY, ServerAddress, places_on, use_registry
 from runner.envs.http.environment import HttpEnvironment, select_dialect
 from runner.envs.http.places import InstanceId, LocalRegistry
-from runner.envs.http.session import LOCAL_REGISTRY, places_on, use_registry
 from runner.errors import EnvironmentFault
 from runner.types import Action
+from runner.worker.channel import DriverLink
 from runner.worker.frames import (
     Release,
     Reply,
@@ -23,7 +23,6 @@ from runner.worker.frames import (
     decode_worker_frame,
     encode_frame,
 )
-from runner.worker.link import DriverLink
 from runner.worker.remote_registry import RemoteRegistry
 from tests.support.slot_server import N_STEPS, run_slot_server
 
