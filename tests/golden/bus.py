@@ -42,8 +42,10 @@ FOREIGN: tuple[tuple[dict[str, str], bytes], ...] = (
 """Messages of others on the subject of finished episodes."""
 LEFT_OUT = {"host", "machine", "heartbeat", "model.health", "env.health", "queue"}
 """Kinds of items that depend on the machine, or on how fast it is."""
-LAST = {b"agentgym.eval.batch.completed.v1", b'"n_done":2,"n_planned":2'}
-"""What comes last, in any order."""
+STATUS = (b'"status":"running"', b'"status":"idle"')
+"""The statuses of the node while it plays and afterwards; it sends others before, when it starts."""
+LAST = {b"agentgym.eval.batch.completed.v1", b'"n_done":2,"n_planned":2', *STATUS}
+"""What comes last, in any order but that of the statuses."""
 _NAMES = ("kind", "episode_id", "index", "batch_id", "name", "env")
 
 
@@ -81,7 +83,8 @@ async def _play(node: NodeProcess) -> tuple[list[Msg], list[Any], list[str]]:
 
         async def keep(message: Msg) -> None:
             messages.append(message)
-            done.update(name for name in LAST if name in message.data + message.subject.encode())
+            seen = {name for name in LAST if name in message.data + message.subject.encode()}
+            done.update(seen if STATUS[0] in done else seen - {STATUS[1]})
             if done == LAST:
                 ended.set()
 

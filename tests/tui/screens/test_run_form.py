@@ -393,7 +393,7 @@ async def test_the_tasks_of_a_file_are_started_from_the_form(tmp_path: Path) -> 
         await pilot.press("R")
         await wait_for_text(pilot, "task file")
         pilot.app.screen.query_one("#tasks", Input).focus()
-        await pilot.press(*str(tmp_path / "missing"), "enter")
+        await pilot.press(*"/missing", "enter")
         await wait_for_text(pilot, "cannot be read")
         pilot.app.screen.query_one("#tasks", Input).value = str(tmp_path / "t")
         await pilot.press("enter")
