@@ -12,7 +12,7 @@ from agentgym_tui.state.data_model import BatchRun, Episode, StepState
 from agentgym_tui.state.endpoint_use import LIMIT_REACHED, endpoint_use
 from agentgym_tui.state.normalize import clip_name
 from runner.events.live import ModelMetrics
-from runner.inference.server_metrics import SERVER_NAMES
+from runner.inference.metrics_text import SERVER_NAMES
 from runner.results.bottleneck import Bottleneck, ServerState, find_bottleneck
 from runner.types import Phases
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import ServerState, probe_servers
 from runner.envs.placement import Placement, http_placement
 from runner.errors import ServerBusy

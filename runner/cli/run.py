@@ -275,7 +275,7 @@ def _event_recording(
         with _running_status(recorder):
             yield recorder, []
         return
-    from runner.cli.progress import EventThread
+    from runner.cli.event_thread import EventThread
 
     tokens = session.profile.nats.live_tokens
     with closing(EventThread(recorder, workspace, egress, tokens)) as event_thread, _running_status(recorder):

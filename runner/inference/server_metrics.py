@@ -1,18 +1,10 @@
-"""What the servers behind the model endpoints report about their load: read, compared with the previous reading.
-
-Prometheus text of a model server: the few samples of known names, under names that all servers share.
-
-https://prometheus.io/docs/instrumenting/exposition_formats/ describes the format. A metrics library would read every
-bucket of every histogram, which costs more than the node may spend on it, and would reject a text with one bad line.
-"""
+"""What the servers behind the model endpoints report about their load, compared with the previous reading."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import re
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -21,123 +13,10 @@ from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
 from runner.inference.endpoints import url_origin
 from runner.inference.errors import EndpointFailure
 from runner.inference.http import bearer_header, fetch, model_client
+from runner.inference.metrics_text import Reading, Server, parse_metrics
 from runner.types.phases import ServerTimes
 from runner.util.display_text import one_line
 from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
-
-Server: TypeAlias = Literal["vllm", "sglang", "llama.cpp", "tensorzero", "ollama"]
-
-SERVER_NAMES: Final[Mapping[Server, str]] = {
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "llama.cpp": "llama.cpp",
-    "tensorzero": "TensorZero",
-    "ollama": "Ollama",
-}
-"""What users call each server."""
-
-_ALIASES: Final[Mapping[Server, Mapping[str, str]]] = {
-    "vllm": {  # vllm/v1/metrics/loggers.py; names with gpu_ are those before version 0.9
-        "vllm:num_requests_running": "running",
-        "vllm:num_requests_waiting": "waiting",
-        "vllm:kv_cache_usage_perc": "kv_cache",
-        "vllm:gpu_cache_usage_perc": "kv_cache",
-        "vllm:prefix_cache_queries_total": "prefix_queries",
-        "vllm:gpu_prefix_cache_queries_total": "prefix_queries",
-        "vllm:prefix_cache_hits_total": "prefix_hits",
-        "vllm:gpu_prefix_cache_hits_total": "prefix_hits",
-        "vllm:generation_tokens_total": "generated",
-        "vllm:prompt_tokens_total": "prompted",
-        "vllm:request_queue_time_seconds_sum": "queue_sum",
-        "vllm:request_queue_time_seconds_count": "queue_count",
-        "vllm:request_prefill_time_seconds_sum": "prefill_sum",
-        "vllm:request_prefill_time_seconds_count": "prefill_count",
-        "vllm:request_decode_time_seconds_sum": "decode_sum",
-        "vllm:request_decode_time_seconds_count": "decode_count",
-    },
-    "sglang": {  # docs/references/production_metrics.md and srt/metrics/collector.py
-        "sglang:num_running_reqs": "running",
-        "sglang:num_queue_reqs": "waiting",
-        "sglang:token_usage": "kv_cache",
-        "sglang:cache_hit_rate": "hit_rate",
-        "sglang:generation_tokens_total": "generated",
-        "sglang:prompt_tokens_total": "prompted",
-        "sglang:queue_time_seconds_sum": "queue_sum",
-        "sglang:queue_time_seconds_count": "queue_count",
-        "sglang:time_to_first_token_seconds_sum": "first_token_sum",
-        "sglang:time_to_first_token_seconds_count": "first_token_count",
-        "sglang:e2e_request_latency_seconds_sum": "latency_sum",
-        "sglang:e2e_request_latency_seconds_count": "latency_count",
-    },
-    "llama.cpp": {  # tools/server/README.md
-        "llamacpp:requests_processing": "running",
-        "llamacpp:requests_deferred": "waiting",
-        "llamacpp:kv_cache_usage_ratio": "kv_cache",
-        "llamacpp:tokens_predicted_total": "generated",
-        "llamacpp:prompt_tokens_total": "prompted",
-    },
-    "tensorzero": {  # https://www.tensorzero.com/docs/operations/export-prometheus-metrics
-        "tensorzero_output_tokens_total": "generated",
-        "tensorzero_input_tokens_total": "prompted",
-        "tensorzero_inference_latency_overhead_seconds_sum": "overhead_sum",
-        "tensorzero_inference_latency_overhead_seconds_count": "overhead_count",
-    },
-}
-_FIELDS: Final = {name.encode(): field for names in _ALIASES.values() for name, field in names.items()}
-_SERVERS: Final = {name.encode(): server for server, names in _ALIASES.items() for name in names}
-_NAME: Final = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_REST: Final = re.compile(
-    rb'[ \t]*(?:\{(?:[^"{}\\]|"(?:[^"\\]|\\.)*+")*+\}[ \t]*)?'  # labels, whose quoted values may hold anything
-    rb"(?<=[ \t}])([+-]?(?:[0-9.eE+-]+|inf|nan))(?:[ \t]+-?[0-9]+)?[ \t]*",
-    re.IGNORECASE,
-)
-_MAX_VALUE: Final = 1e18
-_MAX_LINE: Final = 16 << 10
-_LARGEST: Final = frozenset({"kv_cache", "hit_rate"})
-"""Fields of which the largest sample counts; of all others, the samples of all models and engines are added up."""
-
-
-class Reading(msgspec.Struct, frozen=True):
-    """The known samples of one text: the server that writes such names, and the values by the names of this module."""
-
-    server: Server
-    values: Mapping[str, float]
-
-
-def parse_metrics(text: bytes) -> Reading | None:
-    """Return the known samples of a Prometheus text; None if it has none, so it is not the text of a known server.
-
-    Unknown names, comments, damaged lines and values that are negative or not finite are ignored.
-    """
-    server: Server | None = None
-    samples: dict[bytes, list[float]] = {}
-    for line in text.split(b"\n"):
-        name = _NAME.match(line) if len(line) <= _MAX_LINE else None
-        if name is None or name[0] not in _FIELDS or (server or _SERVERS[name[0]]) != _SERVERS[name[0]]:
-            continue
-        value = _value(line, name.end())
-        if value is not None:
-            server = _SERVERS[name[0]]
-            samples.setdefault(name[0], []).append(value)
-    if server is None:
-        return None
-    values: dict[str, float] = {}
-    for name_bytes, found in samples.items():  # the first name of a field is the current one
-        field = _FIELDS[name_bytes]
-        values.setdefault(field, max(found) if field in _LARGEST else sum(found))
-    return Reading(server, values)
-
-
-def _value(line: bytes, position: int) -> float | None:
-    rest = _REST.fullmatch(line.removesuffix(b"\r"), position)
-    if rest is None:
-        return None
-    try:
-        value = float(rest[1])
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and 0.0 <= value <= _MAX_VALUE else None
-
 
 READ_TIMEOUT_S = 2.0
 """Maximum seconds for one reading of one server; ``http.MAX_SMALL_BODY`` is the maximum size of its text."""

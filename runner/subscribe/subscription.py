@@ -29,8 +29,8 @@ from runner.errors import RunnerError
 from runner.events.subjects import DurableNames
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.merge_by_time import TimeOrderedBuffer
-from runner.subscribe.messages import BusMessage, Notice, Position, Since, SubscriptionItem, n_left
-from runner.subscribe.stream_reader import API_TIMEOUT_S, POLL_S, StreamReader
+from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
+from runner.subscribe.stream_reader import API_TIMEOUT_S, POLL_S, Position, StreamReader, n_left
 from runner.subscribe.subject_patterns import covered_by_any, covers, intersection
 from runner.util.display_text import mask, one_line
 

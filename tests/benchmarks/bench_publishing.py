@@ -12,7 +12,7 @@ from runner.batch.batch import Batch
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
-from runner.cli.progress import EventThread
+from runner.cli.event_thread import EventThread
 from runner.events.subjects import DurableNames
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.publisher import Sink

@@ -12,7 +12,7 @@ import pytest
 
 from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
 from runner.serve.env_api import DIALECTS
 from runner.types import Action, InvalidAction, Mode, SupportsOracle, TimeStep, Trajectory

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import HttpEnvironment, RewardReader
 from runner.envs.http.response import Payload, ServerRequest, ServerResponse, decode_response

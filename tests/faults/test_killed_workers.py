@@ -20,7 +20,7 @@ from runner.batch.batch import Batch
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.placement import Placement
 from runner.pool.choose import open_pool
 from runner.store import EpisodeRecord

@@ -19,7 +19,7 @@ from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, EndpointConfig, RaySettings
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models

@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from runner.episode.loop import step_phases
-from runner.inference.server_metrics import SERVER_NAMES, increases, parse_metrics, server_load
+from runner.inference.metrics_text import SERVER_NAMES, parse_metrics
+from runner.inference.server_metrics import increases, server_load
 from runner.results.bottleneck import Bottleneck, ServerState, find_bottleneck
 from runner.types import Action, TimeStep, Usage
 from runner.types.phases import ServerTimes, answer_times

@@ -16,7 +16,8 @@ import msgspec
 
 from runner.envs.base import EmbeddedEnvironment, as_reply_messages
 from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings, RemoteInstance, ServerAddress
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings, RemoteInstance
 from runner.envs.http.dialects import (
     ClientDialect,
     JsonPath,

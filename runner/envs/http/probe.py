@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.errors import catch_foreign
 from runner.types import Mode
 from runner.util.display_text import one_line

@@ -23,7 +23,7 @@ from typing import IO, cast
 import msgspec
 
 from runner.config import EnvironmentEntry, resolve_path
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import NOT_LISTENING, PROBE_TIMEOUT_S, ServerState, probe_servers
 from runner.envs.placement import server_address
 from runner.errors import ConfigError, catch_foreign

@@ -11,7 +11,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from runner.envs.http.client import HttpConnection, ServerAddress
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.client import HttpConnection
 from runner.envs.http.dialects import dialect_for, http_names
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.probe import identify_server

@@ -19,7 +19,7 @@ from runner.bus.address import BusAddress
 from runner.bus.request_server import is_inbox
 from runner.config.document import parse_yaml
 from runner.config.expand import expand
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import identify_server
 from runner.errors import ConfigError
 from runner.events.codec import check_depth, decode

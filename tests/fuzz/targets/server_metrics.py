@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from runner.inference.server_metrics import increases, ollama_load, parse_metrics, server_load
+from runner.inference.metrics_text import parse_metrics
+from runner.inference.server_metrics import increases, ollama_load, server_load
 from tests.fuzz.oracles import check_displayable
 
 TOKENS = (

@@ -12,7 +12,7 @@ from typing import Self
 from unittest.mock import patch
 
 from runner.envs.http import probe
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import ServerState
 from tests.fuzz.oracles import SECRET, check_displayable, check_masked, secret_environment
 

@@ -18,7 +18,7 @@ from runner.batch.slots import RUN_FILES, SLOT_FILES
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, EnvironmentEntry, Environments, EpisodeSettings, Profile
 from runner.config.load import load_profile
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.plugins import Plugin

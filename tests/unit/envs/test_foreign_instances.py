@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.maze import Maze
 from runner.errors import EnvironmentFault

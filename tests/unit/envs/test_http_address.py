@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import ServerIdentity, identify_server
 from runner.errors import ConfigError
 

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from runner.agents.random import RandomAgent
-from runner.envs.http.client import RemoteInstance, ServerAddress
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.client import RemoteInstance
 from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import MAX_REQUEST_BYTES, HttpEnvironment
 from runner.envs.maze import Maze

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.http.dialects import ClientDialect, dialect_for
 from runner.envs.http.environment import HttpEnvironment, rules_for
 from runner.errors import ConfigError

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.envs.http.client import LOCAL_REGISTRY, ServerAddress, places_on, release_lost_owner, use_registry
+from runner.envs.http.address import ServerAddress
+from runner.envs.http.client import LOCAL_REGISTRY, places_on, release_lost_owner, use_registry
 from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import HttpEnvironment, select_dialect
 from runner.envs.http.places import LocalRegistry

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from runner.agents.scripted import single_chat
-from runner.envs.http.client import ServerAddress
+from runner.envs.http.address import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.refusals import is_lost_click, is_refusal
 from runner.episode.loop import StepRunner, TokenStream

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.inference.server_metrics import parse_metrics
+from runner.inference.metrics_text import parse_metrics
 from tests.support.metrics_texts import LLAMA_CPP, SGLANG, TENSORZERO, VLLM
 
 NAME = b"vllm:num_requests_waiting"

@@ -10,7 +10,8 @@ from runner.config.profile import EndpointConfig
 from runner.inference import server_metrics
 from runner.inference.http import MAX_SMALL_BODY
 from runner.inference.manager import InferenceManager
-from runner.inference.server_metrics import Reading, increases, ollama_load, server_load
+from runner.inference.metrics_text import Reading
+from runner.inference.server_metrics import increases, ollama_load, server_load
 from runner.types.phases import ServerTimes
 from tests.support.inference import VirtualTime, agent_settings
 from tests.support.metrics_texts import LLAMA_CPP, OLLAMA_PS, SGLANG, TENSORZERO, VLLM

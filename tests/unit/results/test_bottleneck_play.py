@@ -17,7 +17,7 @@ from runner.config.profile import EndpointConfig
 from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.events.control import StartArgs
 from runner.inference.manager import InferenceManager
-from runner.inference.server_metrics import SERVER_NAMES
+from runner.inference.metrics_text import SERVER_NAMES
 from runner.results.bottleneck import Bottleneck, ServerState, find_bottleneck
 from runner.store.episode_file import decode_episode
 from runner.types import Action, Chat, Limits, StepResult, TimeStep, ToolSchema
