@@ -1,7 +1,7 @@
 """Error classes of the runner, and ``catch_foreign``, which handles the exceptions of third-party code.
 
 A class that is renamed after a release keeps its old ``error.type`` in the class attribute ``published_error_type``;
-see ``runner.tracing.error_info``.
+see ``runner.tracing.tracer``.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from runner.formats.atif import FORMAT, encode_atif
+from runner.formats.format import Source, recognise
 from runner.formats.importing import ReadEpisode, keep_difference, read_episodes
-from runner.formats.recognition import Source, recognise
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeRecord
-from runner.store.safe_json import encode
 from runner.store.token_file import TokenizedEpisode
 from runner.types import Tokens
+from runner.util.safe_values import encode
 from tests.unit.formats.conftest import FILES, model_episode
 from tests.unit.formats.test_training import contiguous, forked, thoughtless, values
 

@@ -61,7 +61,7 @@ def foreign_format(path: Path) -> Format | None:
         head = _read_head(path).lstrip()
         if head.startswith(EPISODE_START) or not head.startswith((b"{", b"[", b"PK\3\4", b"PAR1", b"\xef\xbb\xbf")):
             return None
-    from runner.formats.recognition import recognise  # slow to import
+    from runner.formats.format import recognise  # slow to import
 
     return recognise(path)
 
@@ -71,7 +71,7 @@ def unknown_reason(path: Path) -> str | None:
     head = _read_head(path)
     if not head or head.startswith(EPISODE_START):
         return None
-    from runner.formats.recognition import unknown_format  # slow to import
+    from runner.formats.format import unknown_format  # slow to import
 
     return unknown_format(path)
 

@@ -172,7 +172,7 @@ def _walk_tree(spans: Sequence[Span]) -> Iterator[tuple[int, int]]:
 def spans_text(spans: Sequence[Span], *, raw: bool) -> str:
     """Return spans as an indented tree with durations; if ``raw``, return all fields of the spans as JSON."""
     if raw:
-        from runner.store.safe_json import encode
+        from runner.util.safe_values import encode
 
         return encode(spans).decode()
     rows = SpanRows(spans)

@@ -99,8 +99,8 @@ def read_unfinished(path: Path) -> bytes:
         StoreError: the journal or its header is unreadable.
     """
     from runner.store.journal import read_journal, unfinished_record
-    from runner.store.safe_json import encode
     from runner.types import ErrorInfo, Outcome
+    from runner.util.safe_values import encode
 
     journal = read_journal(path, was_moved=True)
     try:

@@ -14,7 +14,6 @@ from runner.store.episode_file import Origin, check_header, decode, known_reward
 from runner.store.failures import row_findings
 from runner.store.flags import StepOutline
 from runner.store.index_schema import EpisodeRow, time_values
-from runner.store.safe_json import finite
 from runner.types import (
     AgentGymScore,
     EpisodeHeader,
@@ -28,6 +27,7 @@ from runner.types import (
     join_models,
     join_shapes,
 )
+from runner.util.safe_values import finite
 
 MAX_SHARED: Final = 10_000
 """Largest number of distinct texts that are shared between rows."""

@@ -126,7 +126,7 @@ class FileLibrary:
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         """Return an episode and the content of its file; raises ``StoreError``."""
         from agentgym_tui.sessions.episode_library import episode_from_bytes, episode_from_record
-        from runner.store.safe_json import encode
+        from runner.util.safe_values import encode
 
         if (record := self._foreign.load(episode_id)) is not None:
             return episode_from_record(record), encode(record)
@@ -145,7 +145,7 @@ class FileLibrary:
         """
         from agentgym_tui.sessions.episode_lines import read_episode
         from runner.errors import StoreError
-        from runner.store.safe_json import encode
+        from runner.util.safe_values import encode
 
         if (record := self._foreign.load(episode_id)) is not None:
             return encode(record)

@@ -91,9 +91,9 @@ class ForeignFiles:
 
     def _read(self, path: Path, form: Format, attempts: Attempts) -> Iterator[EpisodeRow]:
         from runner.errors import StoreError
+        from runner.formats.format import Source
         from runner.formats.importing import read_episodes
         from runner.formats.reading import Malformed
-        from runner.formats.recognition import Source
         from runner.store.index_schema import episode_row
 
         try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
-from runner.subscribe.subject_patterns import PATTERN
+from runner.events.subjects import PATTERN
 
 if TYPE_CHECKING:
     from runner.subscribe.messages import Since

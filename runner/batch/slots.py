@@ -8,7 +8,7 @@ import msgspec
 
 from runner.batch.spec import BatchSpec
 from runner.errors import ConfigError
-from runner.pool.finishers import MAX_THREADS
+from runner.pool.protocol import MAX_THREADS
 from runner.util.resources import open_file_limit
 
 RUN_FILES: Final = 32

@@ -12,9 +12,8 @@ from runner.cli.logging_setup import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr
 from runner.errors import ConfigError
-from runner.formats.format import readable_formats
+from runner.formats.format import readable_formats, unknown_format
 from runner.formats.importing import Importer, ImportReport
-from runner.formats.recognition import unknown_format
 from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock

@@ -289,7 +289,7 @@ def _since(text: str) -> Since:
 
 
 def _subject(text: str) -> str:
-    from runner.subscribe.subject_patterns import PATTERN
+    from runner.events.subjects import PATTERN
 
     if PATTERN.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(

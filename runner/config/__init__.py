@@ -26,11 +26,11 @@ from runner.config.profile import (
     Profile,
     RateLimit,
     RaySettings,
+    RetentionSettings,
     SkipEntry,
     StreamSettings,
     Tier,
 )
-from runner.config.retention import RetentionSettings
 from runner.util.data_dir import resolve_path
 
 __all__ = [

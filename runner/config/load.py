@@ -7,17 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.config.diagnostics import KeyPath, format_key_path, is_server_variable
+from runner.config.diagnostics import KeyPath, expand_all, format_key_path, is_server_variable
 from runner.config.document import YamlValue, parse_yaml
-from runner.config.expand import expand_all
 from runner.config.field_types import NODE_EXPECTED, NODE_PATTERN
 from runner.config.profile import Profile
 from runner.config.validate import build_profile
 from runner.errors import ConfigError
-from runner.util.data_dir import DataDir, default_data_dir, resolve_path
+from runner.util.data_dir import DataDir, default_data_dir, package_resource, resolve_path
 from runner.util.display_text import MASK, is_secret_name, mask, one_line
 from runner.util.files import read_regular
-from runner.util.package_data import package_resource
 
 DEFAULT_PROFILE = "field-runner-4090"
 MAX_PROFILE_BYTES = 1 << 20

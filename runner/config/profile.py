@@ -3,13 +3,16 @@
 # Annotations are no text here: each command would compile and evaluate them again to check the profile.
 
 from itertools import count
-from typing import Annotated, Any, Literal, TypeAlias
+
+# Annotations are no text here: each command would compile and evaluate them again to check the profile.
+# Annotations are no text here, for the reason given in ``profile.py``.
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 
-from runner.config.capabilities import Capabilities
 from runner.config.field_types import (
+    Age,
     Amount,
     Count,
     DiskBytes,
@@ -29,9 +32,83 @@ from runner.config.field_types import (
     WaitSeconds,
     Workers,
 )
-from runner.config.retention import RetentionSettings
 from runner.types import SpanLevel
 from runner.util.display_text import MASK, mask, one_line
+
+_STREAMING: Final = {
+    (True, True): "",
+    (True, False): "no streaming without tools",
+    (False, True): "no streaming with tools",
+    (False, False): "no streaming",
+}
+"""What is not streamed, by whether answers are streamed with and without tools."""
+
+OptionalField: TypeAlias = Literal["temperature", "max_tokens", "stream_options", "token_ids"]
+
+
+class LessonKey(NamedTuple):
+    """What capabilities hold for: an endpoint, a model, and requests with or without tools."""
+
+    endpoint: str
+    model: str
+    with_tools: bool
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The shape of the requests that an endpoint takes for one model, with or without tools.
+
+    Attributes:
+        rename: other names under which the endpoint takes fields, such as ``max_completion_tokens``.
+        tools: ``text``: tools are described in the prompt and not sent, and calls are read from the answer's text.
+        system: ``folded``: the system prompt is the beginning of the first user message.
+        reasoning: turns whose reasoning is sent back to the model that wrote it: none, those with tool calls, or all.
+        context_tokens: size of the context; None if only the profile's ``agent.context_tokens`` is known.
+    """
+
+    omit: tuple[OptionalField, ...] = ()
+    rename: dict[OptionalField, str] = {}
+    tools: Literal["native", "text"] = "native"
+    stream: bool = True
+    system: Literal["own", "folded"] = "own"
+    reasoning: Literal["none", "calls", "all"] = "calls"
+    context_tokens: Annotated[int, msgspec.Meta(ge=16, description="a whole number of at least 16")] | None = None
+
+    def describe(self, without_tools: Self | None = None) -> str:
+        """Return what differs from the usual shape in a few words; "" if nothing does.
+
+        With the capabilities ``without_tools`` of the same endpoint, the words also show where it streams.
+        """
+        parts = [
+            "tools as text" if self.tools == "text" else "",
+            _STREAMING[self.stream, (without_tools or self).stream],
+            "folded system" if self.system == "folded" else "",
+            *(f"{name} as {new}" for name, new in self.rename.items()),
+            *(f"no {name}" for name in self.omit),
+            "" if self.reasoning == "calls" else f"reasoning of {self.reasoning} turns sent back",
+            f"context {self.context_tokens:,}" if self.context_tokens else "",
+        ]
+        return ", ".join(filter(None, parts))
+
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an idle node does with old episodes; without ``older`` and ``max_bytes``, it keeps all.
+
+    Attributes:
+        max_bytes: size of the episode files, archives and traces above which the oldest episodes are pruned.
+    """
+
+    older: Age | None = None
+    max_bytes: Count | None = None
+    keep: Literal["tagged", "none"] = "tagged"
+    archive: bool = True
+
+
+def age_seconds(age: str) -> float:
+    return float(int(age[:-1]) * _UNITS[age[-1]])
+
 
 GATEWAY, FALLBACK = "gateway", "ollama"
 """Names of the two endpoints whose names a profile does not set."""

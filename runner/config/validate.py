@@ -11,6 +11,7 @@ import msgspec
 
 from runner.config.diagnostics import (
     MAX_PROBLEMS,
+    Expanded,
     FormatValue,
     KeyPath,
     Problem,
@@ -20,7 +21,6 @@ from runner.config.diagnostics import (
     known_keys,
 )
 from runner.config.document import YamlValue
-from runner.config.expand import Expanded
 from runner.config.field_types import VARIABLE_NAME_PATTERN, Amount, HostName, VariableValue
 from runner.config.profile import FALLBACK, GATEWAY, EnvironmentEntry, Price, Profile, RateLimit, SkipEntry
 

@@ -18,7 +18,7 @@ from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel
 from runner.envs.lmrl_pictures import draw_wordle
 from runner.types import Cells, Mode
-from runner.util.package_data import package_resource
+from runner.util.data_dir import package_resource
 
 MAX_GUESSES = 6
 ALL_GREEN = "ggggg"

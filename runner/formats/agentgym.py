@@ -18,9 +18,8 @@ from runner.formats.conversation import command_renderer, read_conversation, rep
 from runner.formats.drafts import Draft, Transcript, labelled_draft, named_task, result_fields
 from runner.formats.export import Output
 from runner.formats.foreign_values import UnreadableItem, name_of
-from runner.formats.format import NOTHING_LEFT_OUT, Format, LeftOut, Reader
+from runner.formats.format import NOTHING_LEFT_OUT, Format, Head, LeftOut, Reader
 from runner.formats.reading import Place
-from runner.formats.recognition import Head
 from runner.formats.writers import ArrayEncoder, ArrayWriter
 from runner.store.episode_file import EpisodeRecord
 from runner.types import Action, Message

@@ -21,9 +21,8 @@ from runner.formats.foreign_values import (
     tokens_of,
     tool_calls_from,
 )
-from runner.formats.format import Reader
+from runner.formats.format import Head, Reader
 from runner.formats.reading import Place
-from runner.formats.recognition import Head
 from runner.types import Action, ErrorInfo, Message, Tokens
 from runner.util.json_accessors import as_dict, as_list, as_text
 

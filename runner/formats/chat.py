@@ -12,9 +12,8 @@ from typing import Any
 from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
 from runner.formats.drafts import Draft, Transcript, add_messages, labelled_draft, result_fields
 from runner.formats.foreign_values import UnreadableItem, name_of
-from runner.formats.format import Format, Reader
+from runner.formats.format import Format, Head, Reader
 from runner.formats.reading import Place
-from runner.formats.recognition import Head
 from runner.formats.writers import LinesWriter
 from runner.store.episode_file import EpisodeRecord
 from runner.types import join_models

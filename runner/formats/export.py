@@ -17,12 +17,11 @@ import msgspec
 
 from runner import __version__
 from runner.errors import ConfigError, StoreError
-from runner.formats.format import EpisodeWriter, Format, LeftOut
-from runner.formats.recognition import MANIFEST
+from runner.formats.format import MANIFEST, EpisodeWriter, Format, LeftOut
 from runner.formats.selection import Candidate
 from runner.store.episode_store import EpisodeStore
-from runner.store.safe_json import encode
 from runner.util.files import TEMPORARY_SUFFIX, replace_file, sync_folder
+from runner.util.safe_values import encode
 
 _BUFFER = 1 << 20
 

@@ -17,9 +17,8 @@ from runner.errors import StoreError
 from runner.formats.atif_reader import decode_atif
 from runner.formats.drafts import Draft, Transcript
 from runner.formats.foreign_values import name_of, number_of, time_of
-from runner.formats.format import Format, Reader
+from runner.formats.format import MAX_NAMES, Format, Head, Reader
 from runner.formats.reading import Found, Item, Limits, Malformed, Place, read_small
-from runner.formats.recognition import MAX_NAMES, Head
 from runner.types import ErrorInfo, Tokens
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text
 

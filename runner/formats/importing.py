@@ -16,9 +16,8 @@ import msgspec
 from runner.errors import StoreError, catch_foreign
 from runner.formats.drafts import Attempts, Draft, build_records
 from runner.formats.foreign_values import UnreadableItem
-from runner.formats.format import Format
+from runner.formats.format import Format, Source, sources
 from runner.formats.reading import LIMITS, Item, Limits, Malformed, Place, decode_item
-from runner.formats.recognition import Source, sources
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore
 from runner.util.clock import new_ulid
 

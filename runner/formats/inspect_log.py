@@ -16,7 +16,7 @@ import msgspec
 from runner.errors import StoreError
 from runner.formats.drafts import Draft, Transcript
 from runner.formats.foreign_values import message_of, name_of, number_of, time_of, tokens_of
-from runner.formats.format import Format, Reader
+from runner.formats.format import Format, Head, Reader, first_object
 from runner.formats.reading import (
     Found,
     Item,
@@ -28,7 +28,6 @@ from runner.formats.reading import (
     read_head,
     read_place,
 )
-from runner.formats.recognition import Head, first_object
 from runner.store.archive import Member, read_directory, read_member
 from runner.types import ErrorInfo, Message, Outcome, Tokens
 from runner.util.json_accessors import as_dict, as_list, as_text

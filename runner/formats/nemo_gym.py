@@ -10,9 +10,8 @@ from typing import Any
 
 from runner.formats.drafts import Draft, Transcript, sequence_of
 from runner.formats.foreign_values import UnreadableItem, content_of, message_of, name_of, number_of, tool_calls_from
-from runner.formats.format import Format, Reader
+from runner.formats.format import Format, Head, Reader
 from runner.formats.reading import Place
-from runner.formats.recognition import Head
 from runner.types import Message, Tokens, ToolSchema
 from runner.types.sequences import TokenSequence
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text

@@ -14,13 +14,12 @@ from runner.formats.conversation import read_conversation, require_steps
 from runner.formats.drafts import Draft, Transcript, add_messages
 from runner.formats.export import Output
 from runner.formats.foreign_values import name_of, number_of
-from runner.formats.format import Format, LeftOut, Reader
+from runner.formats.format import Format, Head, LeftOut, Reader
 from runner.formats.reading import Place
-from runner.formats.recognition import Head
 from runner.store.episode_file import EpisodeRecord
-from runner.store.safe_json import encode
 from runner.types import Message
 from runner.util.json_accessors import as_dict, as_text
+from runner.util.safe_values import encode
 
 _Task: TypeAlias = tuple[object, ...]
 

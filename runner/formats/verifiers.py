@@ -33,15 +33,14 @@ from runner.formats.foreign_values import (
     time_of,
     tokens_of,
 )
-from runner.formats.format import NOTHING_LEFT_OUT, Format, Reader
+from runner.formats.format import NOTHING_LEFT_OUT, Format, Head, Reader
 from runner.formats.reading import Place
-from runner.formats.recognition import Head
 from runner.formats.training import described, step_tokens, trained_sequence, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord
-from runner.store.safe_json import encode
 from runner.types import ErrorInfo, Message, Outcome, TimeStep, Tokens, ToolSchema
 from runner.types.sequences import TokenSequence
 from runner.util.json_accessors import as_dict, as_list, as_text
+from runner.util.safe_values import encode
 
 _BRANCHES: Final = "other branches of the trace"
 MAX_BRANCH_IDS: Final = 1 << 22

@@ -12,9 +12,8 @@ from typing import Any
 
 from runner.formats.drafts import Draft, Transcript, add_messages
 from runner.formats.foreign_values import name_of, number_of
-from runner.formats.format import Format, Reader
+from runner.formats.format import Format, Head, Reader
 from runner.formats.reading import Place
-from runner.formats.recognition import Head
 from runner.types import Outcome
 from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from runner.formats.export import Output, OutputFile
 from runner.formats.format import NOTHING_LEFT_OUT
 from runner.store.episode_file import EpisodeRecord
-from runner.store.safe_json import encode
+from runner.util.safe_values import encode
 
 EncodeEpisode: TypeAlias = Callable[[EpisodeRecord], object]
 """Returns an episode as data that JSON can represent; raises ``LeftOut`` if the format cannot express it."""

@@ -12,10 +12,9 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from runner.config.capabilities import Capabilities
-from runner.inference.errors import EndpointFailure, response_failure
+from runner.config.profile import Capabilities
+from runner.inference.errors import EndpointFailure, Field, response_failure
 from runner.inference.providers import Target
-from runner.inference.refusals import Field
 from runner.inference.token_capture import GATEWAY_FIELDS, REQUEST_FIELDS, TokenCapture
 from runner.inference.tool_calls import calls_size, other_fields, parse_tool_calls, plain_call, portable_id
 from runner.types import Chat, Message, Tokens, ToolSchema

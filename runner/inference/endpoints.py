@@ -9,8 +9,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
-from runner.config.capabilities import Capabilities
-from runner.config.profile import AgentSettings, RateLimit
+from runner.config.profile import AgentSettings, Capabilities, RateLimit
 from runner.util.display_text import mask, one_line
 
 Kind: TypeAlias = Literal["tensorzero", "ollama", "openai"]

@@ -18,10 +18,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from runner.config.capabilities import Capabilities, LessonKey
-from runner.config.profile import Price
+from runner.config.profile import Capabilities, LessonKey, Price
 from runner.errors import ContextExceeded, InferenceFault
-from runner.inference.answer_limits import AnswerLimits, limit_answer
 from runner.inference.api_keys import DeltaFilter, is_secret, key_advice, read_api_key, redact_key
 from runner.inference.chat_format import (
     InferenceQuestion,
@@ -39,7 +37,7 @@ from runner.inference.gate import learner_of
 from runner.inference.http import model_client
 from runner.inference.learning import Learner
 from runner.inference.providers import Target, resolve_target
-from runner.inference.request import InferenceCall, send_call
+from runner.inference.request import AnswerLimits, InferenceCall, limit_answer, send_call
 from runner.inference.token_capture import TokenCapture
 from runner.tracing import SpanHandle, Tracer, create_flow_id
 from runner.types import SHAPES, AnswerTimes, Chat, Inference, StreamDelta, Tokens, ToolSchema, Usage, join_shapes

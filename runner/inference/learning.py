@@ -15,11 +15,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from runner.config.capabilities import Capabilities, LessonKey
+from runner.config.profile import Capabilities, LessonKey
 from runner.inference.chat_format import InferenceQuestion
 from runner.inference.endpoints import EndpointSpec
-from runner.inference.errors import EndpointFailure
-from runner.inference.refusals import Field, named_field, wants_completion_tokens, wants_reasoning
+from runner.inference.errors import EndpointFailure, Field, named_field, wants_completion_tokens, wants_reasoning
 
 OnLesson: TypeAlias = Callable[[LessonKey, Capabilities], None]
 

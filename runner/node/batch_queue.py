@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import msgspec
 
 from runner.batch.spec import BatchSpec
 from runner.errors import RunnerError, StoreError
-from runner.node.batch_journal import ENDED, BatchJournal, QueuedBatch, Status
-from runner.node.queue_entries import COLUMNS, delete_damaged_rows, encode_row, select_batches
+from runner.node.batch_journal import ENDED, BatchJournal, QueuedBatch, Status, check_batch
+from runner.util.clock import derive_ulid
 from runner.util.resources import file_advice
 from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, open_database, read_rows, transaction
 
@@ -26,6 +27,9 @@ BUSY_TIMEOUT_S = 1.0
 """Maximum seconds to wait for another process that has locked the queue file; a control request waits as long."""
 MAX_QUEUED = 1000
 """Maximum number of batches that wait in the queue."""
+
+COLUMNS = "batch_id, battery_id, spec, status, n_done"
+"""The columns of the table ``batches`` that hold the fields of a ``QueuedBatch``, in their order."""
 
 _SCHEMA = SqliteSchema(
     version=0,
@@ -345,3 +349,54 @@ def _describe_loss(path: Path, *, n_lost: int, n_ended: int, n_damaged: int) -> 
 
 def _without_progress(batches: Iterable[QueuedBatch]) -> dict[str, tuple[BatchSpec, Status | None]]:
     return {batch.batch_id: (batch.spec, batch.status if batch.has_ended else None) for batch in batches}
+
+
+def derived_batch_id(battery_id: str, name: str) -> str:
+    """The id is a ULID derived only from the arguments."""
+    digest = hashlib.blake2b(f"{battery_id}/{name}".encode(), digest_size=10).digest()
+    return derive_ulid(battery_id, digest)
+
+
+def queue_entries(requested_id: str, specs: Sequence[BatchSpec]) -> list[QueuedBatch]:
+    """Return the entries of a request: one with the requested id, or several in a battery with that id.
+
+    An adaptive run is always a battery, because further batches follow.
+    """
+    if len(specs) == 1 and specs[0].adaptive is None:
+        return [QueuedBatch(batch_id=requested_id, battery_id=None, spec=specs[0])]
+    one_per_env = len({spec.env for spec in specs}) == len(specs)
+    return [battery_entry(requested_id, spec, by_env=one_per_env and spec.adaptive is None) for spec in specs]
+
+
+def battery_entry(battery_id: str, spec: BatchSpec, *, by_env: bool = False) -> QueuedBatch:
+    """With ``by_env``, the battery has no other batch of the same environment."""
+    name = spec.env if by_env else f"{spec.env}/{spec.model or ''}/{spec.task_index}"
+    return QueuedBatch(batch_id=derived_batch_id(battery_id, name), battery_id=battery_id, spec=spec)
+
+
+def delete_damaged_rows(connection: sqlite3.Connection) -> int:
+    """Rows that are no batches may be of another version. Return their number."""
+    damaged: list[tuple[int]] = []
+    for position, *row in connection.execute(f"SELECT position, {COLUMNS} FROM batches"):
+        try:
+            _decode_row(row)
+        except (ValueError, RecursionError):
+            damaged.append((position,))
+    connection.executemany("DELETE FROM batches WHERE position = ?", damaged)
+    return len(damaged)
+
+
+def select_batches(connection: sqlite3.Connection, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
+    """Raises a ``ValueError`` if a row is damaged."""
+    return [_decode_row(row) for row in connection.execute(f"SELECT {COLUMNS} FROM batches {condition}", values)]
+
+
+def encode_row(batch: QueuedBatch) -> tuple[str, str | None, bytes, Status, int]:
+    return batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done
+
+
+def _decode_row(row: Iterable[object]) -> QueuedBatch:
+    fields = dict(zip(QueuedBatch.__struct_fields__, row, strict=True))
+    if not isinstance(spec := fields["spec"], bytes):
+        raise msgspec.ValidationError("a row of the batch queue is damaged")
+    return check_batch(msgspec.convert(fields | {"spec": msgspec.json.decode(spec, type=BatchSpec)}, QueuedBatch))

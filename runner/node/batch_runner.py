@@ -26,9 +26,8 @@ from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
-from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
+from runner.node.batch_queue import BatchQueue, QueuedBatch, Status, battery_entry
 from runner.node.control_requests import failure_text
-from runner.node.queue_entries import battery_entry
 from runner.node.storage import StorageWatch
 from runner.node.stored_batches import StoredBatches
 from runner.results.summary import Selection, summarize_results

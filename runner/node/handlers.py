@@ -34,7 +34,7 @@ from runner.events.control import (
     TargetArgs,
 )
 from runner.inference.profile_models import Models, NoModel
-from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
+from runner.node.batch_queue import BatchQueue, QueuedBatch, Status, queue_entries
 from runner.node.batch_runner import BatchRunner
 from runner.node.control_requests import (
     RequestRejected,
@@ -46,7 +46,6 @@ from runner.node.control_requests import (
 )
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
-from runner.node.queue_entries import queue_entries
 from runner.store.notes import InvalidNote, Notes
 from runner.types.notes import Note, NoteChange
 from runner.util.clock import is_ulid, new_ulid

@@ -12,12 +12,12 @@ import msgspec
 
 from runner.agents.model import ReactAgent
 from runner.config import AgentSettings
-from runner.config.capabilities import Capabilities
+from runner.config.profile import Capabilities
 from runner.errors import InferenceFault
+from runner.inference.errors import WRONG_KEY
 from runner.inference.health import EndpointHealth
 from runner.inference.manager import InferenceManager
 from runner.inference.profile_models import Models, run_in_thread
-from runner.inference.refusals import WRONG_KEY
 from runner.types import (
     Action,
     EpisodeHeader,

@@ -42,11 +42,10 @@ from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler
 from runner.node.health import HealthMonitor
-from runner.node.queue_recovery import recover_queue
 from runner.node.retention import Policy, Pruner, prune_when_idle
 from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
-from runner.node.stored_batches import StoredBatches, queue_reporter
+from runner.node.stored_batches import StoredBatches, queue_reporter, recover_queue
 from runner.node.text_indexing import index_texts
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher

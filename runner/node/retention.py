@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from runner.config.retention import RetentionSettings, age_seconds
+from runner.config.profile import RetentionSettings, age_seconds
 from runner.errors import StoreError
 from runner.node.batch_queue import queued_ids
 from runner.publish.outbox import KEEP_ACKED_S, Outbox

@@ -21,14 +21,14 @@ import msgspec
 
 from runner.errors import RunnerError, catch_foreign, log_failure
 from runner.util.display_text import mask, masker, one_line, public_variables
-from runner.worker.channel import read_frame
-from runner.worker.server_protocol import (
+from runner.worker.channel import (
     FindExitCode,
     KillWorker,
     ServerReply,
     ServerRequest,
     StartMode,
     StartWorker,
+    read_frame,
     send_request,
 )
 

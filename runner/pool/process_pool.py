@@ -17,8 +17,7 @@ import msgspec
 
 from runner.episode.control import EpisodeControl
 from runner.errors import RunnerError, catch_foreign
-from runner.pool.finishers import Finishers
-from runner.pool.protocol import EpisodeSink, Slot, WorkerChange
+from runner.pool.protocol import EpisodeSink, Finishers, Slot, WorkerChange
 from runner.pool.remote_worker import BrokenFrame, RemoteControl, RemoteWorker
 from runner.pool.services import BatchServices
 from runner.types import EpisodeHeader, WorkerInfo, WorkerStatus

@@ -15,9 +15,8 @@ from runner.config import RaySettings
 from runner.errors import ConfigError, RunnerError, catch_foreign, log_failure
 from runner.inference.api_keys import endpoint_variables
 from runner.inference.profile_models import Models
-from runner.pool.finishers import Finishers
 from runner.pool.process_pool import ProcessSlot
-from runner.pool.protocol import Slot, WorkerChange
+from runner.pool.protocol import Finishers, Slot, WorkerChange
 from runner.pool.ray_cluster import (
     HeadWatch,
     RayConnection,

@@ -24,7 +24,7 @@ from runner.worker.frames import (
 from runner.worker.runner_setup import RunnerSetup
 
 if TYPE_CHECKING:
-    from runner.config.capabilities import Capabilities, LessonKey
+    from runner.config.profile import Capabilities, LessonKey
 
 logger = logging.getLogger(__name__)
 

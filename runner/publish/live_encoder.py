@@ -28,7 +28,6 @@ from runner.events.live import (
     TokenText,
 )
 from runner.store.episode_file import shared_fields
-from runner.store.safe_json import finite
 from runner.types import (
     Action,
     BatchProgress,
@@ -46,7 +45,7 @@ from runner.types import (
     episode_events,
     is_unscored,
 )
-from runner.util.safe_values import escape_surrogates, safe_str, truncate_text
+from runner.util.safe_values import escape_surrogates, finite, safe_str, truncate_text
 
 MAX_NESTING = 32
 """Maximum nesting levels kept of a message; a whole payload may have 64."""

@@ -11,9 +11,9 @@ import msgspec
 from runner.errors import StoreError
 from runner.results.statistics import wilson_interval
 from runner.store.index_schema import TIME_COLUMNS
-from runner.store.safe_json import finite
 from runner.types import IMPORTED, MIX, UNKNOWN_OUTCOME, UNRATED, Outcome, Tokens, is_result_unknown
 from runner.types.time_shares import Cause, TimeShares
+from runner.util.safe_values import finite
 
 _UNRATED_LIST = ", ".join(f"'{outcome}'" for outcome in sorted(UNRATED))
 

@@ -9,8 +9,8 @@ import msgspec
 
 from runner.store.episode_file import EpisodeRecord, episode_record
 from runner.store.journal import Journal, apply_line
-from runner.store.safe_json import encode, finite
 from runner.types import EpisodeHeader, ErrorInfo, Outcome, TimeStep
+from runner.util.safe_values import encode, finite
 
 
 class EncodedTraces(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.safe_json import finite
 from runner.types import (
     AgentGymScore,
     EpisodeHeader,
@@ -31,6 +30,7 @@ from runner.types import (
 )
 from runner.types.machine import GpuUse
 from runner.util.clock import is_ulid
+from runner.util.safe_values import finite
 
 SCHEMA = 1
 """Schema number of written files; files with another schema are rejected."""

@@ -18,7 +18,6 @@ from runner.store.archive import SUFFIX as ARCHIVE_SUFFIX
 from runner.store.archive import episode_member, read_directory, read_member, tokens_member
 from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.store.journal import JOURNAL_SUFFIX, read_journal, unfinished_record
-from runner.store.safe_json import encode
 from runner.store.token_file import TOKENS_SUFFIX, TokenizedEpisode, split_tokens, with_sequences
 from runner.types import Outcome
 from runner.util.clock import Clock, is_ulid
@@ -32,6 +31,7 @@ from runner.util.files import (
     sync_folder,
 )
 from runner.util.resources import file_advice
+from runner.util.safe_values import encode
 
 logger = logging.getLogger(__name__)
 

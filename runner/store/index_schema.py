@@ -15,10 +15,9 @@ import msgspec
 from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.store.episode_store import EpisodeFile
 from runner.store.failures import row_findings, shared_text
-from runner.store.safe_json import finite
 from runner.types import AgentGymScore, Mode, Outcome, best_agentgym_score, join_models
 from runner.types.time_shares import Cause, TimedStep, time_shares
-from runner.util.safe_values import escape_surrogates
+from runner.util.safe_values import escape_surrogates, finite
 from runner.util.sqlite import SqliteSchema
 
 _INT64_LIMIT = 2**63

@@ -13,9 +13,9 @@ import msgspec
 
 from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord, StoredChat, check_header, decode, episode_record
-from runner.store.safe_json import encode, finite
 from runner.types import EpisodeHeader, ErrorInfo, Flow, Outcome, PackedCells, Span, TimeStep, ToolSchema
 from runner.util.files import TEMPORARY_SUFFIX, create_private, make_folder, read_file, write_all
+from runner.util.safe_values import encode, finite
 
 JOURNAL_SUFFIX = ".journal.jsonl"
 

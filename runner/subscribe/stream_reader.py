@@ -27,9 +27,9 @@ from nats.js.errors import NotFoundError
 
 from runner.bus.connection import NatsConnection
 from runner.bus.streams import BUS_ERRORS, checked_reply, stream_info
+from runner.events.subjects import are_disjoint, covered_by_any, intersections
 from runner.subscribe.buffer import DedupBuffer, FetchLimit, RawMessage
 from runner.subscribe.messages import Notice, Since
-from runner.subscribe.subject_patterns import are_disjoint, covered_by_any, intersections
 
 
 class Position(msgspec.Struct):

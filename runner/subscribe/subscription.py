@@ -26,12 +26,11 @@ from runner.bus.errors import BusError
 from runner.bus.hardened_client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
 from runner.bus.streams import BUS_ERRORS, STREAM_NAMES_SUBJECT, stream_info
 from runner.errors import RunnerError
-from runner.events.subjects import DurableNames
+from runner.events.subjects import DurableNames, covered_by_any, covers, intersection
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.merge_by_time import TimeOrderedBuffer
 from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
 from runner.subscribe.stream_reader import API_TIMEOUT_S, POLL_S, Position, StreamReader, n_left
-from runner.subscribe.subject_patterns import covered_by_any, covers, intersection
 from runner.util.display_text import mask, one_line
 
 FLUSH_TIMEOUT_S: Final = 2

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 import runner
 from runner import plugins
 from runner.config import AgentSettings
-from runner.config.capabilities import Capabilities
+from runner.config.profile import Capabilities
 from runner.episode.loop import EpisodeContext, EpisodeLoop
 from runner.errors import ConfigError, InferenceFault
 from runner.testing.checks import HOSTILE_ARGUMENTS, HOSTILE_TEXTS, ContractCheck, listed_actions, parse, shorten

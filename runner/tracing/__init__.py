@@ -1,8 +1,15 @@
 """Tracing of episodes: each span is recorded once and collected both for the episode file and for Perfetto."""
 
-from runner.tracing.error_info import create_error_info
 from runner.tracing.perfetto import PerfettoFile, ProtobufCollector, TraceEncoder, get_protobuf_collector
-from runner.tracing.tracer import Collector, SpanHandle, SpanList, Tracer, create_flow_id, traced_method
+from runner.tracing.tracer import (
+    Collector,
+    SpanHandle,
+    SpanList,
+    Tracer,
+    create_error_info,
+    create_flow_id,
+    traced_method,
+)
 
 __all__ = [
     "Collector",

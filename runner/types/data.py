@@ -6,6 +6,7 @@ Messages and tool calls follow the OpenAI chat format. Times are in seconds unle
 from __future__ import annotations
 
 import enum
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, takewhile
@@ -14,8 +15,55 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypeAlias, T
 import msgspec
 
 from runner.types.cells import PackedCells
-from runner.types.openai_shapes import read_call
 from runner.types.phases import AnswerTimes, Phases
+
+_MESSAGE_FIELDS = ("role", "content", "reasoning_content", "refusal", "tool_calls", "tool_call_id", "name")
+
+
+def read_call(value: object, number: int) -> tuple[str, str, str] | None:
+    """Return id, name and arguments (JSON text) of a tool call.
+
+    ``value`` is ``{"id", "function": {"name", "arguments"}}`` or ``{"id", "name", "arguments"}``, or such an object. A
+    call without an id is named after its place ``number`` among those of its action.
+    """
+    function = _field(value, "function") or value
+    id, name, arguments = _field(value, "id"), _field(function, "name"), _field(function, "arguments")
+    if not isinstance(name, str):
+        return None
+    if not isinstance(arguments, str):
+        try:
+            arguments = json.dumps({} if arguments is None else arguments)
+        except (TypeError, ValueError, RecursionError):
+            return None
+    return id if isinstance(id, str) and id else f"call_{number}", name, arguments
+
+
+def read_message(value: object) -> dict[str, Any] | None:
+    """Return a chat message as a dict, with its tool calls as dicts; a dict of plain data is returned as it is."""
+    if isinstance(value, dict):
+        message = value
+    elif isinstance(value, Mapping):
+        message = dict(value)
+    else:
+        found = {name: getattr(value, name, None) for name in _MESSAGE_FIELDS}
+        message = {"content": None, **{name: each for name, each in found.items() if each is not None}}
+    if "role" not in message:
+        return None
+    calls = message.get("tool_calls")
+    if isinstance(calls, list | tuple) and not all(isinstance(call, dict) for call in calls):
+        message = {**message, "tool_calls": [_call_dict(call, number) for number, call in enumerate(calls)]}
+    return message
+
+
+def _call_dict(value: object, number: int) -> object:
+    if isinstance(value, dict) or (call := read_call(value, number)) is None:
+        return value
+    id, name, arguments = call
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _field(value: object, name: str) -> object:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 class Message(TypedDict):
@@ -306,7 +354,7 @@ ErrorCategory: TypeAlias = Literal["agent", "environment", "endpoint", "resource
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An exception as data; ``runner.tracing.error_info`` defines the values of ``type``.
+    """An exception as data; ``runner.tracing.tracer`` defines the values of ``type``.
 
     ``category`` is None where the part of the run in which the error arose is not certain.
     """

@@ -125,3 +125,15 @@ def _platform_folder(environ: Mapping[str, str], cwd: Path) -> Path:
 
 def _exists(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises in a folder that cannot be searched
+
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def package_resource(*parts: str) -> Path:
+    """Return a shipped file or folder, e.g. ``package_resource("data", "wordle", "words.txt")``.
+
+    In a wheel the shipped files are inside the package; in a checkout they are beside the package.
+    """
+    packaged = _PACKAGE / "shipped"
+    return (packaged if packaged.is_dir() else _PACKAGE.parent).joinpath(*parts)

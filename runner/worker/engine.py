@@ -39,7 +39,7 @@ from runner.worker.frames import (
     Stop,
     Watch,
 )
-from runner.worker.remote_registry import RemoteRegistry
+from runner.worker.remote_gate import RemoteRegistry
 
 if TYPE_CHECKING:
     from runner.worker.remote_gate import RemoteGate

@@ -11,7 +11,6 @@ import msgspec
 from runner.errors import catch_foreign, log_failure
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
 from runner.store.episode_file import stored_step
-from runner.store.safe_json import encode, finite
 from runner.tracing import SpanList, TraceEncoder, Tracer
 from runner.types import (
     Action,
@@ -28,7 +27,7 @@ from runner.types import (
 )
 from runner.types.sequences import MAX_EPISODE_BYTES, TokenSequence, pack_sequences
 from runner.util.clock import Clock
-from runner.util.safe_values import escape_surrogates
+from runner.util.safe_values import encode, escape_surrogates, finite
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,10 @@ import msgspec
 from runner.episode.control import EpisodeControl
 from runner.errors import ServerGone
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
-from runner.store.safe_json import encode
 from runner.types import EpisodeEvent, EpisodePaused, EpisodeResumed, EpisodeStarted, Outcome, TimeStep, TokensStreamed
 from runner.util.clock import Clock
 from runner.util.resources import find_shortage
-from runner.util.safe_values import escape_surrogates, safe_str
+from runner.util.safe_values import encode, escape_surrogates, safe_str
 from runner.worker.channel import DriverLink
 from runner.worker.frames import (
     Decided,

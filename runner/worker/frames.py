@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from runner.config.capabilities import Capabilities, LessonKey
+from runner.config.profile import Capabilities, LessonKey
 from runner.inference.errors import Reason
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
 from runner.types import EpisodeHeader, ErrorInfo, Outcome, StreamDelta

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from runner.agents.agentgym import Instruction
-from runner.agents.scripted import Script
+from runner.agents.baselines import Script
 from runner.config import AgentSettings, ARESettings
 from runner.envs.http.address import ServerAddress
 from runner.envs.placement import observation_planner

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from runner.agents.oracle import OracleAgent
+from runner.agents.baselines import OracleAgent
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.envs.babyai import BabyAI

@@ -15,8 +15,7 @@ from typing import Any, Self, TypeAlias
 
 from ulid import ULID
 
-from runner.agents.oracle import OracleAgent
-from runner.agents.random import RandomAgent
+from runner.agents.baselines import OracleAgent, RandomAgent
 from runner.batch.workspace import Workspace
 from runner.envs.babyai import BabyAI
 from runner.episode.factory import EpisodeContext, EpisodeFactory
@@ -48,11 +47,13 @@ AGENTS = (
     BenchmarkAgent(
         "oracle",
         lambda: OracleAgent(twin=BabyAI()),
-        {"_target_": "runner.agents.oracle.OracleAgent", "twin": BABYAI},
+        {"_target_": "runner.agents.baselines.OracleAgent", "twin": BABYAI},
         n_tasks=40,
         bounded=True,
     ),
-    BenchmarkAgent("random", RandomAgent, {"_target_": "runner.agents.random.RandomAgent"}, n_tasks=16, bounded=False),
+    BenchmarkAgent(
+        "random", RandomAgent, {"_target_": "runner.agents.baselines.RandomAgent"}, n_tasks=16, bounded=False
+    ),
 )
 """The bounds apply to the oracle, the default agent. The random agent is cheap and shows the runner's maximum share."""
 

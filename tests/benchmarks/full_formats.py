@@ -16,8 +16,8 @@ from ulid import ULID
 from runner.formats.format import writable_formats
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeRecord, EpisodeStore, open_index
-from runner.store.safe_json import encode
 from runner.types import Action, Message, TimeStep, Tokens, ToolCall
+from runner.util.safe_values import encode
 from tests.benchmarks.full_open import CONSOLE
 from tests.benchmarks.measure import Row, quartiles
 from tests.support.command import REPOSITORY

@@ -20,7 +20,7 @@ import pytest
 
 from runner.envs.alfworld import ALFWorld
 from runner.envs.alfworld.engine import HELP, Goal, LocalGame, Scene, kind_of
-from runner.envs.alfworld.oracle import LocalOracle
+from runner.envs.alfworld.environment import LocalOracle
 from runner.envs.alfworld.original_engine import GameFile, RealGame
 from runner.envs.alfworld.tasks import local_tasks
 from runner.errors import EnvironmentFault

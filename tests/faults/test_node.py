@@ -16,9 +16,9 @@ from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.config import Profile
+from runner.node.batch_queue import derived_batch_id
 from runner.node.batch_runner import BatchRunner
 from runner.node.node import Node, publish_remaining, stop_batches
-from runner.node.queue_entries import derived_batch_id
 from runner.publish.publisher import Publisher, Sink
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome

@@ -20,9 +20,9 @@ import pytest
 from runner.plugins import Plugin
 from runner.pool.fork_server import ForkServerClient, WorkerProcess, WorkerStartError
 from runner.types import Outcome
+from runner.worker.channel import StartMode
 from runner.worker.frames import Command, Configure, Ended, Free, Paused, Reset, Stepped, Stop
 from runner.worker.runner_setup import RunnerSetup
-from runner.worker.server_protocol import StartMode
 from tests.conftest import Install
 from tests.support.command import REPOSITORY, environ_with_environments, limited_command
 from tests.support.worker_frames import TIMEOUT_S, ChannelDriver
@@ -202,7 +202,7 @@ from runner.worker.fork_server import shared_modules
 modules = [*shared_modules()]
 for name in modules:
     importlib.import_module(name)
-assert {"runner.envs.maze", "runner.agents.oracle"} <= set(modules)
+assert {"runner.envs.maze", "runner.agents.baselines"} <= set(modules)
 print(threading.active_count(), *{"minigrid", "numpy", "ray", "textual"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

@@ -18,7 +18,7 @@ from runner.inference.profile_models import Models
 from runner.pool import fork_server
 from runner.pool.fork_server import ForkServerClient
 from runner.types import Item, WorkerState
-from runner.worker.server_protocol import StartMode
+from runner.worker.channel import StartMode
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
 from tests.support.rude_model import PendingRequest, RudeModel, completion_response

@@ -13,15 +13,14 @@ import msgspec
 from runner.errors import StoreError
 from runner.formats.atif import encode_atif
 from runner.formats.drafts import Transcript
-from runner.formats.format import Format
+from runner.formats.format import Format, head_of
 from runner.formats.importing import decoded_episodes, keep_difference
 from runner.formats.reading import Item, Limits, Malformed
-from runner.formats.recognition import head_of
 from runner.store import EpisodeRecord
-from runner.store.safe_json import encode
 from runner.types import Message
 from runner.util.clock import is_ulid
 from runner.util.json_accessors import decode_json
+from runner.util.safe_values import encode
 
 LIMITS: Final = Limits(item_bytes=2_000, item_values=200, branches=4, files=4)
 TIME: Final = datetime(2026, 1, 2, tzinfo=UTC)

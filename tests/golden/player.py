@@ -31,10 +31,10 @@ from runner.formats.parquet import columns_of
 from runner.formats.selection import Filters, select_candidates
 from runner.publish.outbox import LOCAL, Outbox
 from runner.store import EpisodeStore, open_index
-from runner.store.safe_json import encode
 from runner.store.token_file import TOKENS_SUFFIX, TokenizedEpisode
 from runner.types import Limits, Outcome, Tokens
 from runner.types.sequences import TokenSequence
+from runner.util.safe_values import encode
 from tests.golden.bus import record_bus
 from tests.golden.normalise import Normaliser
 from tests.support.are_episodes import DETAILS, IDLE, are_record, store_records

@@ -493,7 +493,7 @@ MUTANTS = (
     ),
     _mutant(
         "broken",
-        "runner/envs/webshop/visit.py",
+        "runner/envs/webshop/environment.py",
         "        if self._compat or self.has_next_page:",
         "        if self.has_next_page:",
         "unit/envs/test_webshop.py",

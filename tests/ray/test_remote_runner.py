@@ -14,10 +14,10 @@ from runner.types import Limits, Outcome, Trajectory
 from tests.ray.conftest import ClusterOfTwo
 
 TARGETS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "Maze": ({"_target_": "runner.envs.maze.Maze"}, {"_target_": "runner.agents.random.RandomAgent"}),
+    "Maze": ({"_target_": "runner.envs.maze.Maze"}, {"_target_": "runner.agents.baselines.RandomAgent"}),
     "BabyAI": (
         {"_target_": "runner.envs.babyai.BabyAI"},
-        {"_target_": "runner.agents.oracle.OracleAgent", "twin": {"_target_": "runner.envs.babyai.BabyAI"}},
+        {"_target_": "runner.agents.baselines.OracleAgent", "twin": {"_target_": "runner.envs.babyai.BabyAI"}},
     ),
 }
 LIMIT_S = 60

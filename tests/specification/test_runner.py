@@ -412,10 +412,10 @@ async def test_our_own_agents_start_a_new_conversation_per_episode() -> None:
 
 
 async def test_agents_without_a_model_play_again() -> None:
-    script = {"_target_": "runner.agents.scripted.Script", "actions": ["move up", "move left"]}
+    script = {"_target_": "runner.agents.baselines.Script", "actions": ["move up", "move left"]}
     runner = Runner(
         env_cfg={"_target_": "runner.envs.maze.Maze"},
-        agent_cfg={"_target_": "runner.agents.scripted.ScriptedAgent", "script": script},
+        agent_cfg={"_target_": "runner.agents.baselines.ScriptedAgent", "script": script},
         inference_mngr=None,
         limits=Limits(max_rounds=2),
     )

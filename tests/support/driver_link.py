@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from runner.config.capabilities import Capabilities, LessonKey
+from runner.config.profile import Capabilities, LessonKey
 from runner.inference.gate import LocalGate
 from runner.worker.channel import DriverLink
 from runner.worker.frames import (

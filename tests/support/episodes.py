@@ -15,7 +15,6 @@ from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeRo
 from runner.store.encoded import EncodedEnd, EncodedLog, EncodedReset, EncodedStep
 from runner.store.journal import TraceDelta
 from runner.store.recorder import LOCK_TIMEOUT_S, Meter
-from runner.store.safe_json import encode
 from runner.tracing import SpanList, Tracer
 from runner.types import (
     Action,
@@ -33,6 +32,7 @@ from runner.types import (
     ToolSchema,
     Trajectory,
 )
+from runner.util.safe_values import encode
 from runner.worker.episode_reporter import EpisodeReporter
 
 START = datetime(2026, 3, 4, 5, 6, 7, 890000, UTC)

@@ -15,8 +15,8 @@ import msgspec
 
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
 from runner.store.episode_file import stored_step
-from runner.store.safe_json import encode
 from runner.types import Action, EpisodeHeader, Outcome, Span, TimeStep
+from runner.util.safe_values import encode
 from runner.worker.channel import read_frame, send_frame
 from runner.worker.frames import (
     Configure,

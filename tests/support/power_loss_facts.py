@@ -14,9 +14,8 @@ from ulid import ULID
 from runner.batch.workspace import Workspace
 from runner.bus.connection import NatsConnection
 from runner.events.subjects import DurableNames
-from runner.node.batch_queue import BatchQueue, Status
-from runner.node.queue_entries import derived_batch_id
-from runner.node.queue_recovery import recover_queue
+from runner.node.batch_queue import BatchQueue, Status, derived_batch_id
+from runner.node.stored_batches import recover_queue
 from runner.publish.event_recorder import EventRecorder
 from tests.support.node_events import stored_episodes
 from tests.support.node_process import NodeProcess

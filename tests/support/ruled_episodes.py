@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from runner.config.capabilities import LessonKey
-from runner.config.profile import EndpointConfig
+from runner.config.profile import EndpointConfig, LessonKey
 from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.inference.endpoints import resolve_endpoints
 from runner.inference.gate import LocalGate

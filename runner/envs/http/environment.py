@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from runner.envs.base import EmbeddedEnvironment, as_reply_messages
+from runner.envs.base import EmbeddedEnvironment, as_reply_messages, is_lost_click, is_refusal
 from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings, RemoteInstance
@@ -27,7 +27,6 @@ from runner.envs.http.dialects import (
     webshop_actions,
 )
 from runner.envs.http.response import Payload
-from runner.envs.refusals import is_lost_click, is_refusal
 from runner.errors import ConfigError, EnvironmentFault, ServerGone
 from runner.types import (
     Action,

@@ -26,8 +26,8 @@ import msgspec
 
 from runner.envs.data_labels import TEXTCRAFT_VARIABLE
 from runner.errors import ConfigError, StoreError
+from runner.util.data_dir import package_resource
 from runner.util.files import read_file
-from runner.util.package_data import package_resource
 
 Amounts: TypeAlias = Sequence[tuple[str, int]]
 """``(item or tag, count)`` pairs."""

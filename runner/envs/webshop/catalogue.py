@@ -12,7 +12,7 @@ from functools import cache
 
 import msgspec
 
-from runner.util.package_data import package_resource
+from runner.util.data_dir import package_resource
 
 
 class Product(msgspec.Struct, frozen=True, array_like=True):

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from textwrap import wrap
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel
-from runner.envs.webshop.catalogue import Product, shipped_catalogue, shipped_index
-from runner.envs.webshop.visit import Visit
+from runner.envs.webshop.catalogue import (
+    MAX_HITS,
+    Catalogue,
+    Goal,
+    Product,
+    SearchIndex,
+    shipped_catalogue,
+    shipped_index,
+)
 from runner.types import Action, CellRow, CellRun, Cells, InvalidAction, Mode, Trajectory
 from runner.types.cells import CellColor
 
@@ -99,8 +108,8 @@ _GRAMMAR = Grammar(
 class WebShop(EmbeddedEnvironment):
     """Buy the product that an instruction describes; the purchase gives the reward and ends the episode.
 
-    The reward, 0 to 1, is the share of requirements that the purchase meets (see ``runner.envs.webshop.visit``); only
-    a reward of 1 is a success. After an invalid text or a click on something that is not on the page, the same page is
+    The reward, 0 to 1, is the share of requirements that the purchase meets; only a
+    reward of 1 is a success. After an invalid text or a click on something that is not on the page, the same page is
     shown again. There is no step limit. The products are invented, so results are not WebShop scores.
 
     ``compat`` keeps quirks of AgentGym's server (``agentenv-webshop/agentenv_webshop/environment.py``): an action may
@@ -220,3 +229,229 @@ class WebShopOracle:
         chosen, options = self._visit.chosen, self._visit.goal.options
         missing = (value for name, value in options.items() if chosen.get(name) != value)
         return f"click[{next(missing, 'buy now')}]"
+
+
+_NO_WORD = re.compile(r"\W")
+MATCH_THRESHOLD = 85.0
+"""Token-set ratio above which two texts count as equal."""
+
+
+def purchase_reward(
+    catalogue: Catalogue, goal: Goal, product: Product, chosen: Mapping[str, str], *, compat: bool = False
+) -> float:
+    """Return the reward of a purchase: the share of requirements that it meets, 0 to 1, times ``type_factor``.
+
+    The requirements are the goal's attributes, options and price limit. Similar values of an option, such as a color,
+    count as equal; a size must match exactly, but not with ``compat``: AgentGym's server compares all options alike.
+    """
+    has_option = _has_similar_option if compat else _has_option
+    texts = (product.title.lower(), product.description.lower(), " ".join(product.features).lower())
+    n_met = sum(_has_attribute(attribute, product, texts) for attribute in goal.attributes)
+    n_met += sum(has_option(name, value, chosen) for name, value in goal.options.items())
+    n_met += product.cents <= goal.cap_cents
+    n_requirements = len(goal.attributes) + len(goal.options) + 1
+    return type_factor(catalogue, product, catalogue.by_asin[goal.asin]) * n_met / n_requirements
+
+
+def type_factor(catalogue: Catalogue, product: Product, target: Product) -> float:
+    """Return how well the type of a product matches the type of the goal's product, 0 to 1.
+
+    The factor is 0 if the product's title has no noun of the target's title, and 0.1 if it has less than 10% of them.
+    Otherwise, it is 1 if the products have the same kind, share two category levels or share more than 20% of the
+    nouns, else 0.5.
+    """
+    overlap = len(product.nouns & target.nouns) / len(target.nouns)
+    if overlap < 0.1:
+        return 0.1 if overlap else 0.0
+    same_type = product.kind == target.kind or catalogue.shared_levels(product, target) >= 2
+    return 1.0 if same_type or overlap > 0.2 else 0.5
+
+
+def token_set_ratio(first: str, second: str) -> float:
+    """Return the similarity of two texts as sets of words, 0 to 100; 100 if one contains all words of the other.
+
+    As in ``rapidfuzz``, the result is the best similarity of any two of three strings: the shared words, and for each
+    text the shared words followed by the text's other words. The words are in alphabetical order.
+    """
+    first_words, second_words = set(first.split()), set(second.split())
+    shared = first_words & second_words
+    if not first_words or not second_words:
+        return 0.0
+    if shared in (first_words, second_words):
+        return 100.0
+    common, with_first, with_second = (
+        " ".join([*sorted(shared), *sorted(words - shared)]) for words in (shared, first_words, second_words)
+    )
+    to_common = [_similarity(common, text) for text in (with_first, with_second)] if shared else []
+    return max([_similarity(with_first, with_second), *to_common])
+
+
+def _has_attribute(required: str, product: Product, texts: Iterable[str]) -> bool:
+    is_listed = any(token_set_ratio(attribute, required) > MATCH_THRESHOLD for attribute in product.attributes)
+    return is_listed or any(required in text for text in texts)
+
+
+def _has_option(name: str, required: str, chosen: Mapping[str, str]) -> bool:
+    if name == "size":
+        return chosen.get(name) == required
+    return any(token_set_ratio(required, value) > MATCH_THRESHOLD for value in chosen.values())
+
+
+_BASE_COLORS = {"forest green": "green", "green apple": "green", "lemon zest": "lemon", "rosemary": "rose"}
+"""The values in the catalogue that have the name of a basic color in them, by which WebShop replaces a value.
+
+Source: ``normalize_color`` of WebShop's ``engine/normalize.py``, which also takes ``rosemary`` for ``rose``.
+"""
+
+
+def _has_similar_option(name: str, required: str, chosen: Mapping[str, str]) -> bool:
+    """As AgentGym's server compares options: the words of name and value, in which ``large`` is a part of ``x-large``.
+
+    Only the chosen values are replaced by basic colors, so that ``rosemary`` never meets a goal.
+    """
+    wanted = _NO_WORD.sub(" ", f"{name} {required}")
+    given = (_NO_WORD.sub(" ", _BASE_COLORS.get(value, value)) for value in chosen.values())
+    return any(token_set_ratio(wanted, words) > MATCH_THRESHOLD for words in given)
+
+
+def _similarity(first: str, second: str) -> float:
+    # twice the length of the longest common subsequence, in percent of both lengths
+    return 200 * _common_length(first, second) / (len(first) + len(second))
+
+
+def _common_length(first: str, second: str) -> int:
+    """Return the length of the longest common subsequence, by Hyyrö's bit-parallel algorithm.
+
+    A 0 bit in ``row`` marks a matched position of ``first``.
+    """
+    positions = {letter: sum(1 << i for i, other in enumerate(first) if other == letter) for letter in set(first)}
+    full = row = (1 << len(first)) - 1
+    for letter in second:
+        matched = row & positions.get(letter, 0)
+        row = ((row + matched) | (row - matched)) & full
+    return len(first) - row.bit_count()
+
+
+_RANDOM = "<r>"
+"""Keywords for which WebShop shows random products; here the same ones in every visit for the goal."""
+_UNFILLED = (
+    *("attrs", "None", "category", "None", "query", "None", "product category", "None", "Target", "asin", "options"),
+    *("attrs", "price upper", "instuction text", "category", "product category", "query", "Goal", "None", "Reward"),
+)
+"""Pieces of WebShop's last page between the options and the score: labels of values that AgentGym does not fill in."""
+PER_PAGE = 10
+SEPARATOR = " [SEP] "
+
+Link: TypeAlias = Callable[[], float | None]
+"""Action that follows a link; returns the reward if the link makes a purchase, else None."""
+
+
+class Page(NamedTuple):
+    """A page of the shop: the pieces of its text, and a mapping from lower-case labels to links."""
+
+    pieces: Sequence[str]
+    links: Mapping[str, Link]
+    has_search_bar: bool = False
+
+    @property
+    def text(self) -> str:
+        return SEPARATOR.join(self.pieces)
+
+
+class Visit:
+    """State of one task in the shop: current page, latest search and chosen options.
+
+    Attributes:
+        keywords: keywords of the last search, empty after a return to the start page.
+        product: product whose item or detail page is shown; None on other pages.
+        chosen: option name -> value clicked for ``product``; cleared when search results are shown.
+    """
+
+    def __init__(self, catalogue: Catalogue, index: SearchIndex, goal: Goal, *, compat: bool = False) -> None:
+        """``compat``: with the pages of AgentGym's server."""
+        self.goal = goal
+        self._compat = compat
+        self.page: Page
+        self.keywords = ""
+        self.product: Product | None = None
+        self.chosen: dict[str, str] = {}
+        self._catalogue = catalogue
+        self._index = index
+        self._hits: Sequence[Product] = ()
+        self._number = 1
+        self._start()
+
+    def search(self, keywords: str) -> None:
+        self.keywords = keywords
+        if self._compat and keywords == _RANDOM:
+            self._hits = random.Random(self.goal.asin).sample(self._catalogue.products, MAX_HITS)
+        else:
+            self._hits = self._index.find(keywords)
+        self._results(1)
+
+    def click(self, label: str) -> float | None:
+        """Follow the link with a label; return the reward of a purchase, else None. An unknown label does nothing."""
+        link = self.page.links.get(label)
+        return link() if link else None
+
+    @property
+    def has_next_page(self) -> bool:
+        return self._number * PER_PAGE < len(self._hits)
+
+    def _start(self) -> None:
+        self.keywords, self.product, self.chosen = "", None, {}
+        self.page = Page(["WebShop", "Instruction:", self.goal.instruction, "Search"], {}, has_search_bar=True)
+
+    def _results(self, number: int) -> None:
+        self._number, self.product, self.chosen = number, None, {}
+        paging: dict[str, Link] = {}
+        if number > 1:
+            paging["< Prev"] = partial(self._results, number - 1)
+        if self._compat or self.has_next_page:
+            paging["Next >"] = partial(self._results, number + 1)
+        shown = self._hits[(number - 1) * PER_PAGE : number * PER_PAGE]
+        items = {product.asin: partial(self._item, product) for product in shown}
+        pieces = [piece for product in shown for piece in (product.asin, product.title, product.price)]
+        count = f"Page {number} (Total results: {len(self._hits)})"
+        self._show([count, *paging, *pieces], {**paging, **items})
+
+    def _item(self, product: Product) -> None:
+        self.product = product
+        options = {
+            value: partial(self._choose, name, value) for name, values in product.options.items() for value in values
+        }
+        details = {
+            "Description": partial(self._detail, product, [product.description]),
+            "Features": partial(self._detail, product, product.features),
+            "Reviews": partial(self._detail, product, []),
+        }
+        choices = [piece for name, values in product.options.items() for piece in (name, *values)]
+        about = [product.title, f"Price: {product.price}", "Rating: N.A."]
+        back = {"< Prev": partial(self._results, self._number)}
+        self._show(
+            [*back, *choices, *about, *details, "Buy Now"],
+            {**back, **options, **details, "Buy Now": partial(self._buy, product)},
+        )
+
+    def _detail(self, product: Product, texts: Sequence[str]) -> None:
+        back = {"< Prev": partial(self._item, product)}
+        self._show([*back, *texts], back)
+
+    def _choose(self, name: str, value: str) -> None:
+        self.chosen[name] = value
+
+    def _buy(self, product: Product) -> float:
+        score = purchase_reward(self._catalogue, self.goal, product, self.chosen, compat=self._compat)
+        thanks, shown = "Thank you for shopping with us!", ["Your score (min 0.0, max 1.0)", str(score)]
+        if self._compat:
+            options = json.dumps(self.chosen, sort_keys=True)
+            bought = ["Purchased", "asin", product.asin, "options", options, *_UNFILLED]
+            code = ["Your code:", "None", "(Paste it in your MTurk interface.)"]
+            shown = [*code, *bought, *shown, "Reward Details", "None"]
+        self.page = Page([thanks, *shown], {})
+        return score
+
+    def _show(self, pieces: Sequence[str], links: Mapping[str, Link]) -> None:
+        common: dict[str, Link] = {"Back to Search": self._start}
+        shown = ["Instruction:", self.goal.instruction, *common, *pieces]
+        self.page = Page(shown, {label.lower(): link for label, link in {**common, **links}.items()})

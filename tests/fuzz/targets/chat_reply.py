@@ -11,7 +11,7 @@ import msgspec
 from runner.agents.model.react import Conversation, strip_thinking
 from runner.agents.model.reply_parsing import ActionStyle
 from runner.agents.model.reply_parsing import parse_reply as parse_action
-from runner.config.capabilities import Capabilities
+from runner.config.profile import Capabilities
 from runner.inference import chat_format
 from runner.inference.chat_format import InferenceQuestion, ModelReply, flatten_tool_calls, request_body, sent_chat
 from runner.inference.errors import EndpointFailure

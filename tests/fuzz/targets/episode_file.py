@@ -12,7 +12,7 @@ from agentgym_tui.state.data_model import Episode
 from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.store.index_schema import EpisodeRow
-from runner.store.safe_json import encode
+from runner.util.safe_values import encode
 from tests.fuzz.oracles import outcome
 
 BATCH = "01J0000000AAAAAAAAAAAAAAAA"

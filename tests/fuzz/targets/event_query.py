@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from agentgym_tui.state.event_query import parse_patterns, parse_start, resolve_start
 from runner.bus.request_server import is_inbox, sender_of
-from runner.subscribe.subject_patterns import PATTERN
+from runner.events.subjects import PATTERN
 
 TOKENS = (b"agentgym.>", b"*", b"10m", b"14:30", b"#12", b"2026-03-04T05:06:07+23:59", b"_INBOX.", b"0001-01-01")
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)

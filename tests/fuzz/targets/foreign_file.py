@@ -6,9 +6,8 @@ The input is the content of the file.
 from __future__ import annotations
 
 from runner.errors import StoreError
-from runner.formats.format import readable_formats
+from runner.formats.format import readable_formats, recognise
 from runner.formats.reading import Item, json_items
-from runner.formats.recognition import recognise
 from tests.fuzz.foreign_items import LIMITS, check_item, check_place
 from tests.fuzz.oracles import scratch_folder
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from runner.events.codec import MAX_DEPTH, check_depth, check_fields, check_limits
-from runner.store.safe_json import encode
 from runner.util.json_accessors import decode_json
+from runner.util.safe_values import encode
 from tests.fuzz.oracles import outcome
 
 TOKENS = (b"[" * 65, b"]" * 65, b'{"a":' * 65, b'"\\\\"', b'"\\""', b"[{", b"NaN", b'"a":1,"a":2')

@@ -20,7 +20,7 @@ from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import Table
 from runner.events.live import LiveAction
 from runner.store.index_schema import episode_row
-from runner.store.safe_json import encode
+from runner.util.safe_values import encode
 from tests.support.are_episodes import IDLE, JUDGE_FAILED, MISSED, are_record
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session
 from tests.support.console.pilot import (

@@ -21,7 +21,7 @@ from agentgym_tui.sessions.file_session import FileSession
 from runner.cli.dispatch import run
 from runner.formats.atif import encode_atif
 from runner.results.summary import summarize_results
-from runner.store.safe_json import encode
+from runner.util.safe_values import encode
 from tests.unit.formats.conftest import model_episode
 
 

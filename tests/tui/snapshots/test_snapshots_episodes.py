@@ -16,8 +16,8 @@ from runner.episode.world import pack_cells
 from runner.errors import StoreError
 from runner.store.index_schema import episode_row
 from runner.store.passages import Hit, PassageKind
-from runner.store.safe_json import encode
 from runner.types import Action, Outcome
+from runner.util.safe_values import encode
 from tests.support.are_episodes import MISSED, are_record
 from tests.support.console.fake_session import FakeSession, busy_session, empty_session, error_session, files_session
 from tests.support.console.known_texts import with_texts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.agents.oracle import OracleAgent
+from runner.agents.baselines import OracleAgent
 from runner.batch.batch import Batch
 from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace

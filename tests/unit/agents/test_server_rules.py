@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.capabilities import Capabilities
+from runner.config.profile import Capabilities
 from runner.types import Outcome
 from tests.support.ruled_episodes import KEYS, RuledEpisode
 from tests.support.ruled_model import Context, Form, Reasoning, Refusal, RuledModel, Rules, Streaming

@@ -22,7 +22,7 @@ from runner.batch.slots import (
 from runner.batch.spec import BatchSpec
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
-from runner.pool.finishers import MAX_THREADS
+from runner.pool.protocol import MAX_THREADS
 from runner.types import Workers
 from tests.support.batches import resolved_batch
 

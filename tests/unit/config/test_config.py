@@ -22,7 +22,7 @@ from runner.config import (
     load_profile,
 )
 from runner.errors import ConfigError
-from runner.util.package_data import package_resource
+from runner.util.data_dir import package_resource
 
 FIELD_RUNNER = """
 id: field-9

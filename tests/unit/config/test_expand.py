@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.config.diagnostics import expand, expand_all
 from runner.config.document import parse_yaml, resolve_scalar
-from runner.config.expand import expand, expand_all
 from runner.errors import ConfigError
 
 

@@ -12,13 +12,13 @@ import pytest
 
 from runner.envs.alfworld import ALFWorld
 from runner.envs.alfworld.engine import APPLIANCES, TREATMENTS, GoalKind, LocalGame, kind_of
-from runner.envs.alfworld.oracle import LocalOracle
+from runner.envs.alfworld.environment import LocalOracle
 from runner.envs.alfworld.tasks import catalogue, local_tasks, playable_games
 from runner.envs.data_labels import ALFWORLD_VARIABLE
 from runner.errors import ConfigError
 from runner.formats.task_files import read_tasks
 from runner.results.evaluation import PUBLISHED_DATA
-from runner.util.package_data import package_resource
+from runner.util.data_dir import package_resource
 from scripts.build_alfworld_data import derive, main, render
 
 TASKS = local_tasks()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runner.envs.alfworld.engine import NOTHING_HAPPENS, PHRASES, Goal, GoalKind, LocalGame, ReceptacleKind, Scene
-from runner.envs.alfworld.oracle import LocalOracle, make_planner
+from runner.envs.alfworld.environment import LocalOracle, make_planner
 from runner.envs.alfworld.tasks import local_tasks
 from tests.support.pddl_writer import pddl_id, pddl_problem
 

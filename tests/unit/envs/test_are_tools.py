@@ -25,7 +25,7 @@ from runner.envs.are.tools import (
     type_schema,
     unique_names,
 )
-from runner.envs.are.worker.values import take_within, without_secrets
+from runner.envs.are.worker.played_scenario import take_within, without_secrets
 
 MISSING = object()
 PACKAGE = Path(__file__).parents[3] / "runner"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from runner.agents.random import RandomAgent
+from runner.agents.baselines import RandomAgent
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import RemoteInstance
 from runner.envs.http.dialects import dialect_for

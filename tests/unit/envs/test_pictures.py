@@ -15,7 +15,7 @@ from runner.envs.alfworld import ALFWorld
 from runner.envs.are.environment import InboxPainter
 from runner.envs.babyai import BabyAI
 from runner.envs.gymnasium import GymnasiumEnvironment
-from runner.envs.gymnasium.codec import draw_text
+from runner.envs.gymnasium.environment import draw_text
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.maze import Maze

@@ -113,7 +113,9 @@ async def test_a_wait_for_a_place_ends_with_the_time_limit_of_the_episode(regist
         address = ServerAddress(server.url, 60, places=1)
         cfg = {"_target_": "runner.envs.http.environment.HttpEnvironment", "env": "maze", "address": address}
         runner = EpisodeFactory(
-            env_cfg=cfg, agent_cfg={"_target_": "runner.agents.random.RandomAgent"}, limits=Limits(max_duration_s=0.2)
+            env_cfg=cfg,
+            agent_cfg={"_target_": "runner.agents.baselines.RandomAgent"},
+            limits=Limits(max_duration_s=0.2),
         )
         key, places = places_on(select_dialect("maze", address), address)
         place = await registry.enter(key, places)

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-from runner.agents.scripted import single_chat
+from runner.agents.baselines import single_chat
+from runner.envs.base import is_lost_click, is_refusal
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
-from runner.envs.refusals import is_lost_click, is_refusal
 from runner.episode.loop import StepRunner, TokenStream
 from runner.episode.trace import EpisodeTrace
 from runner.plugins import ENVS, load

@@ -213,7 +213,8 @@ async def test_bind_may_be_async() -> None:
 
 async def test_the_random_agent_plays_an_async_environment() -> None:
     runner = EpisodeFactory(
-        env_cfg={"_target_": "tests.support.fakes.AllAsync"}, agent_cfg={"_target_": "runner.agents.random.RandomAgent"}
+        env_cfg={"_target_": "tests.support.fakes.AllAsync"},
+        agent_cfg={"_target_": "runner.agents.baselines.RandomAgent"},
     )
     trajectory = await runner.play_episode()
     assert trajectory.error_info is None

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.agents.scripted import Script
+from runner.agents.baselines import Script
 from runner.envs.http.address import ServerAddress
 from runner.episode.factory import PreparedConfig
 from runner.errors import catch_foreign

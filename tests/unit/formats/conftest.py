@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.formats.format import Source, recognise
 from runner.formats.importing import Importer, ImportReport, ReadEpisode, read_episodes
 from runner.formats.reading import LIMITS, Limits, Malformed
-from runner.formats.recognition import Source, recognise
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.types import Action, Chat, Message, Tokens, ToolCall
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory, newest_rows

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from runner.formats.atif import FORMAT, difference, encode_atif, restored
 from runner.formats.importing import keep_difference
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore
-from runner.store.safe_json import encode
 from runner.types import Outcome, Tokens
+from runner.util.safe_values import encode
 from tests.support.json_values import JSON_VALUES
 from tests.unit.formats.conftest import FILES, imported, read_all, stored
 

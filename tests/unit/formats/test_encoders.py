@@ -23,7 +23,7 @@ from runner.formats.preferences import encode_pair
 from runner.formats.verifiers import encode_trace
 from runner.plugins import FORMATS, registered_names
 from runner.store import EpisodeRecord
-from runner.store.safe_json import encode
+from runner.util.safe_values import encode
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
 from tests.support.json_values import JSON_VALUES
 from tests.unit.formats.conftest import CALL, chat_of

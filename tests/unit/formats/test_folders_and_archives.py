@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from runner.formats.format import recognise
 from runner.formats.reading import Limits
-from runner.formats.recognition import recognise
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.types import Outcome, Tokens
 from tests.unit.formats.conftest import FILES, imported, read_all

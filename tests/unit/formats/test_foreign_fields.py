@@ -18,8 +18,8 @@ from runner.formats.format import writable_formats
 from runner.results.alignment import step_text
 from runner.store import EpisodeRecord
 from runner.store.passages import read_passages
-from runner.store.safe_json import encode
 from runner.types import Action, Message, ToolCall
+from runner.util.safe_values import encode
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
 from tests.support.json_values import JSON_VALUES
 from tests.unit.formats.conftest import CALL, SYSTEM, read_all

@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from runner.cli.dispatch import run
 from runner.errors import StoreError
 from runner.formats.chat import encode_messages, encode_sharegpt
-from runner.formats.format import readable_formats
+from runner.formats.format import first_object, readable_formats, recognise
 from runner.formats.importing import decoded_episodes
 from runner.formats.reading import LIMITS, Item, Limits, Malformed, Place, json_items, read_place
-from runner.formats.recognition import first_object, recognise
 from runner.results.summary import summarize_results
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
-from runner.store.safe_json import encode
 from runner.util.clock import is_ulid
+from runner.util.safe_values import encode
 from tests.fuzz.targets import foreign_file
 from tests.support.episodes import newest_rows
 from tests.support.json_values import JSON_VALUES

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import StoreError
-from runner.formats.parquet_reader import Column, Group, check_pages, read_groups
+from runner.formats.parquet import Column, Group, check_pages, read_groups
 from runner.formats.reading import LIMITS
 
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3

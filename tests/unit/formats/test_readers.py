@@ -11,17 +11,16 @@ import pytest
 from runner.errors import StoreError
 from runner.formats.agentgym import encode_agenttraj, encode_rollout
 from runner.formats.export import Output
-from runner.formats.parquet import ParquetWriter
-from runner.formats.parquet_reader import episode_items, read_rows
+from runner.formats.format import recognise
+from runner.formats.parquet import ParquetWriter, episode_items, read_rows
 from runner.formats.preferences import encode_pair
 from runner.formats.reading import LIMITS, Item, Limits
-from runner.formats.recognition import recognise
 from runner.formats.training import trained_sequence
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeRecord
-from runner.store.safe_json import encode
 from runner.store.token_file import TokenizedEpisode
 from runner.types import Outcome, Tokens, ToolCall
+from runner.util.safe_values import encode
 from tests.unit.formats.conftest import FILES, model_episode, read_all
 
 NO_PYARROW = "run `.venv/bin/pip install pyarrow`"

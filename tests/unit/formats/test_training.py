@@ -16,18 +16,17 @@ from runner.formats.atif import encode_atif
 from runner.formats.chat import MESSAGES
 from runner.formats.drafts import build_record
 from runner.formats.export import UNREADABLE, export_episodes
-from runner.formats.parquet import columns_of
-from runner.formats.parquet_reader import decode_rows
+from runner.formats.parquet import columns_of, decode_rows
 from runner.formats.reading import Place
 from runner.formats.selection import Candidate
 from runner.formats.training import Audit, Auditor
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.episode_file import EpisodeRecord, shared_fields
-from runner.store.safe_json import encode
 from runner.store.token_file import TokenizedEpisode
 from runner.types import Action, Outcome, Tokens
 from runner.types.sequences import Label, Problem, TokenSequence
+from runner.util.safe_values import encode
 from tests.support.episodes import RecordedEpisode, episode_header, finished_record, make_step, make_trajectory
 from tests.support.examples import examples
 from tests.unit.formats.conftest import NOW, chat_of, imported, model_episode, read_all, stored

@@ -7,8 +7,14 @@ from typing import get_args
 
 import pytest
 
-from runner.inference.errors import EndpointFailure, response_failure
-from runner.inference.refusals import Field, named_field, wants_completion_tokens, wants_reasoning
+from runner.inference.errors import (
+    EndpointFailure,
+    Field,
+    named_field,
+    response_failure,
+    wants_completion_tokens,
+    wants_reasoning,
+)
 from tests.support.ruled_model import Form, error_body
 from tests.support.server_wordings import ANONYMOUS, CONTEXTS, MODELS, PARTS, POLICIES, WRONG_KEYS, Part, Wording
 

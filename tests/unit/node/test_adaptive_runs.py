@@ -11,10 +11,9 @@ from runner.batch.adaptive import first_part
 from runner.batch.result import BatchResult, BatchStats, BatchStatus
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.node.batch_queue import BatchQueue, QueuedBatch
+from runner.node.batch_queue import BatchQueue, QueuedBatch, queue_entries
 from runner.node.batch_runner import AdaptiveRuns
-from runner.node.queue_entries import queue_entries
-from runner.node.queue_recovery import recover_queue
+from runner.node.stored_batches import recover_queue
 from runner.store.pruning import delete_episodes
 from runner.types import Outcome, Tokens
 from tests.support.episodes import RecordedEpisode, make_step, new_id

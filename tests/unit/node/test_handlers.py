@@ -24,10 +24,9 @@ from runner.batch.workspace import Workspace
 from runner.errors import StoreError
 from runner.events.control import ERRORS
 from runner.node import control_requests, handlers
-from runner.node.batch_queue import BatchQueue, QueuedBatch
+from runner.node.batch_queue import BatchQueue, QueuedBatch, derived_batch_id
 from runner.node.file_chunks import CHUNK_BYTES, EpisodeFiles
 from runner.node.handlers import ControlHandler
-from runner.node.queue_entries import derived_batch_id
 from runner.types import Budget, Outcome
 from runner.util.clock import is_ulid
 from runner.util.files import read_file

@@ -14,9 +14,8 @@ from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.events.live import QueueChanged
 from runner.node import handlers, stored_batches
-from runner.node.batch_queue import BatchQueue, QueuedBatch
+from runner.node.batch_queue import BatchQueue, QueuedBatch, derived_batch_id
 from runner.node.handlers import ControlHandler
-from runner.node.queue_entries import derived_batch_id
 from runner.node.stored_batches import queue_reporter
 from runner.types import Outcome
 from runner.util.clock import Clock

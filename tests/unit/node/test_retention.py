@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.batch.spec import BatchSpec
-from runner.config.retention import RetentionSettings
+from runner.config.profile import RetentionSettings
 from runner.errors import StoreError
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.retention import Policy, Pruner, PruneReport, disk_usage, prune_when_idle

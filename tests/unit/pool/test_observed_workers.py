@@ -6,7 +6,6 @@ import msgspec
 
 from runner.batch.workspace import Workspace
 from runner.store.encoded import EncodedEnd, EncodedTraces
-from runner.store.safe_json import encode
 from runner.types import (
     BatchProgress,
     EpisodeEnded,
@@ -19,6 +18,7 @@ from runner.types import (
     TokensStreamed,
     WorkerState,
 )
+from runner.util.safe_values import encode
 from runner.worker.frames import Ended, Free, Play, Reset, Stepped, Streamed, Watch
 from tests.support.episodes import START, make_step
 from tests.support.fake_pools import PooledBatch

@@ -14,7 +14,6 @@ from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeStore, episode_store, open_index
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces, encoding_problem
 from runner.store.journal import TraceDelta
-from runner.store.safe_json import encode
 from runner.tracing import SpanList, TraceEncoder, Tracer
 from runner.types import (
     Chat,
@@ -31,6 +30,7 @@ from runner.types import (
     Tokens,
 )
 from runner.util.clock import Clock
+from runner.util.safe_values import encode
 from runner.worker.episode_reporter import MAX_PACKETS_BYTES, EpisodeParts, EpisodeReporter
 from tests.support.episodes import END, episode_header, make_step, make_trajectory, newest_rows, tool_schemas
 from tests.support.fake_worker import encoded_step

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.agents.oracle import OracleAgent
-from runner.agents.scripted import single_chat
+from runner.agents.baselines import OracleAgent, single_chat
 from runner.episode.factory import EpisodeFactory
 from runner.errors import AgentFault
 from runner.plugins import ENVS, find, load
@@ -60,7 +59,7 @@ def test_planted_causes_come_out_as_clusters() -> None:
                 found += [((env, cause), failure)] if failure else []
     for env in ("Maze", "Wordle", "ALFWorld", "SQLGym"):
         for task in range(8):
-            failure = play(env, task, "runner.agents.random.RandomAgent")
+            failure = play(env, task, "runner.agents.baselines.RandomAgent")
             found += [((env, "random"), failure)] if failure else []
     assert len(found) > 140
     clusters = Counter((planted, (planted[0], *key(failure))) for planted, failure in found)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.episode_file import stored_step
 from runner.store.journal import JournalWriter, read_journal
-from runner.store.safe_json import encode
 from runner.types import Outcome, Tokens
 from runner.util.clock import Clock
+from runner.util.safe_values import encode
 from tests.support.episodes import RecordedEpisode, damaged_bytes, episode_header, make_step, new_id, tool_schemas
 from tests.support.examples import examples
 

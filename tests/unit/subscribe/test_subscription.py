@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 
 from runner.events.codec import RawRow, encode, headers_for
 from runner.events.durable import BatchCompleted
-from runner.events.subjects import BATCH_COMPLETED, DurableNames
+from runner.events.subjects import (
+    BATCH_COMPLETED,
+    PATTERN,
+    DurableNames,
+    are_disjoint,
+    covered_by_any,
+    covers,
+    intersection,
+    intersections,
+)
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
-from runner.subscribe.subject_patterns import PATTERN, are_disjoint, covered_by_any, covers, intersection, intersections
 from tests.support.subscriptions import SUBJECT, event_number, status_event
 
 

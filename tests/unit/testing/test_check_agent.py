@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from runner.agents.baselines import RandomAgent
 from runner.agents.model.react import ReactAgent, ToolsAgent
-from runner.agents.random import RandomAgent
 from runner.envs.wordle import Wordle
 from runner.errors import InferenceFault
 from runner.testing import CheckFailed, check_agent

@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 import agentgym_tui
 import runner
 from runner.errors import EvaluationFault, OracleDiverged, RunnerError
-from runner.tracing.error_info import create_error_info, error_attribute, error_type
+from runner.tracing.tracer import create_error_info, error_attribute, error_type
 
 PUBLISHED = """
     Closed Closed

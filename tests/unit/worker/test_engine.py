@@ -17,7 +17,6 @@ from runner.episode.factory import EpisodeContext
 from runner.errors import ServerGone
 from runner.plugins import Plugin
 from runner.store.episode_file import stored_step
-from runner.store.safe_json import encode
 from runner.tracing import PerfettoFile, SpanList, Tracer
 from runner.types import (
     Action,
@@ -36,6 +35,7 @@ from runner.types import (
     Usage,
 )
 from runner.util.clock import Clock
+from runner.util.safe_values import encode
 from runner.worker.engine import Engine
 from runner.worker.frames import (
     Command,

@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from runner.config.capabilities import LessonKey
-from runner.config.profile import AgentSettings, EndpointConfig, FeedbackMetrics, RateLimit
+from runner.config.profile import AgentSettings, EndpointConfig, FeedbackMetrics, LessonKey, RateLimit
 from runner.errors import InferenceFault
 from runner.inference.endpoints import resolve_endpoints
 from runner.inference.gate import LocalGate

@@ -24,7 +24,7 @@ from runner.worker.frames import (
     decode_worker_frame,
     encode_frame,
 )
-from runner.worker.remote_registry import RemoteRegistry
+from runner.worker.remote_gate import RemoteRegistry
 from tests.support.slot_server import N_STEPS, run_slot_server
 
 N_EPISODES, N_SLOTS, N_WORKERS = 64, 8, 4

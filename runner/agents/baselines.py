@@ -1,12 +1,14 @@
-"""Oracle agent: plays with access to the environment's internal state, as a setup check and an upper baseline."""
+"""Agents without a model: the oracle, the random baseline, and one that plays a script."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import random
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from runner.agents.scripted import single_chat
+import msgspec
+
 from runner.envs.data_labels import same_data_advice
 from runner.errors import AgentFault, OracleDiverged
 from runner.types import (
@@ -14,15 +16,92 @@ from runner.types import (
     Cells,
     Chat,
     Environment,
+    MaybeAwaitable,
     ObservationPlanner,
     OraclePlanner,
+    SupportsActionList,
     SupportsCells,
     SupportsCleanup,
     SupportsOracle,
     ToolSchema,
 )
-from runner.types.maybe_async import maybe_await, optional_method
+from runner.types.maybe_async import is_awaitable, maybe_await, optional_method
 from runner.util.display_text import first_difference
+
+
+def single_chat(observation: Chat, text: str) -> tuple[list[Chat], Action]:
+    return [[*observation, {"role": "assistant", "content": text}]], Action(text=text)
+
+
+class Script(msgspec.Struct, frozen=True):
+    """The action texts of a script.
+
+    The texts are untrusted. They are in a struct because the config tree that agents are built from would interpolate
+    ``${…}`` in plain strings.
+    """
+
+    actions: tuple[str, ...]
+
+
+class ScriptedAgent:
+    tracer: Any = None
+
+    def __init__(self, *, script: Script) -> None:
+        self._actions = script.actions
+        self._next = 0
+
+    def init_after_reset(self) -> None:
+        self._next = 0
+
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
+        """Return the next action of the script.
+
+        Raises:
+            AgentFault: if the script has no more actions.
+        """
+        if self._next >= len(self._actions):
+            raise AgentFault(f"The script has only {len(self._actions)} actions, but the episode is not over")
+        self._next += 1
+        return single_chat(observation, self._actions[self._next - 1])
+
+
+class RandomAgent:
+    """Agent that chooses an admissible action at random, by a generator with the episode's seed (default 0)."""
+
+    tracer: Any = None
+
+    def __init__(self) -> None:
+        self._random = random.Random(0)
+        self._environment: Environment | None = None
+
+    def bind(self, environment: Environment, reset_kwargs: Mapping[str, Any]) -> None:
+        self._environment = environment
+        self._random = random.Random(reset_kwargs.get("seed") or 0)
+
+    def init_after_reset(self) -> None: ...
+
+    def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401 - async as the environment
+        """Return a uniformly chosen admissible action, as an awaitable if the environment is async.
+
+        Raises:
+            AgentFault: if the environment lists no admissible actions.
+        """
+        actions: MaybeAwaitable[list[str] | None] = None
+        if self._environment is not None:
+            list_actions = optional_method(self._environment, SupportsActionList.admissible_actions)
+            actions = None if list_actions is None else list_actions()
+        if is_awaitable(actions):
+            return self._act_later(observation, actions)
+        return single_chat(observation, self._choice(actions))
+
+    async def _act_later(self, observation: Chat, actions: Awaitable[list[str] | None]) -> tuple[list[Chat], Action]:
+        return single_chat(observation, self._choice(await actions))
+
+    def _choice(self, actions: object) -> str:
+        if not isinstance(actions, list) or not actions:
+            name = type(self._environment).__name__
+            raise AgentFault(f"{name} lists no admissible actions, which random needs; choose another agent")
+        return str(self._random.choice(actions))
 
 
 class OracleAgent:
