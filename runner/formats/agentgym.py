@@ -16,9 +16,9 @@ import msgspec
 
 from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
 from runner.formats.drafts import Draft, Transcript, labelled_draft, named_task, result_fields
-from runner.formats.export import Output
 from runner.formats.foreign_values import UnreadableItem, name_of
 from runner.formats.format import NOTHING_LEFT_OUT, Format, Head, LeftOut, Reader
+from runner.formats.output import Output
 from runner.formats.reading import Place
 from runner.formats.writers import ArrayEncoder, ArrayWriter
 from runner.store.episode_file import EpisodeRecord

@@ -19,7 +19,7 @@ from runner.util.json_accessors import as_dict, as_list, decode_json
 
 if TYPE_CHECKING:
     from runner.formats.drafts import Draft
-    from runner.formats.export import Output
+    from runner.formats.output import Output
     from runner.store.episode_file import EpisodeRecord
 
 

@@ -18,9 +18,9 @@ import msgspec
 from runner.errors import ConfigError, StoreError
 from runner.formats.conversation import read_conversation, text_of
 from runner.formats.drafts import Draft, Transcript, action_of, labelled_draft, result_fields, sequence_of, sequences_of
-from runner.formats.export import Output
 from runner.formats.foreign_values import UnreadableItem, number_of, time_of, tokens_of, tool_calls_from
 from runner.formats.format import NOTHING_LEFT_OUT, Format, Head, Reader
+from runner.formats.output import Output
 from runner.formats.reading import Found, Item, Limits, Malformed, Place, open_regular
 from runner.formats.training import step_tokens, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord

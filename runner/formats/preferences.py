@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 from runner.formats.conversation import read_conversation, require_steps
 from runner.formats.drafts import Draft, Transcript, add_messages
-from runner.formats.export import Output
 from runner.formats.foreign_values import name_of, number_of
 from runner.formats.format import Format, Head, LeftOut, Reader
+from runner.formats.output import Output
 from runner.formats.reading import Place
 from runner.store.episode_file import EpisodeRecord
 from runner.types import Message

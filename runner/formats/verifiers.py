@@ -21,7 +21,6 @@ import msgspec
 
 from runner.formats.conversation import read_conversation, received_messages, tool_calls_of
 from runner.formats.drafts import Draft, Transcript, result_fields, sequence_of, sequences_of
-from runner.formats.export import Output
 from runner.formats.foreign_values import (
     EXTRA,
     OwnFields,
@@ -34,6 +33,7 @@ from runner.formats.foreign_values import (
     tokens_of,
 )
 from runner.formats.format import NOTHING_LEFT_OUT, Format, Head, Reader
+from runner.formats.output import Output
 from runner.formats.reading import Place
 from runner.formats.training import described, step_tokens, trained_sequence, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from runner.formats.export import Output, OutputFile
 from runner.formats.format import NOTHING_LEFT_OUT
+from runner.formats.output import Output, OutputFile
 from runner.store.episode_file import EpisodeRecord
 from runner.util.safe_values import encode
 

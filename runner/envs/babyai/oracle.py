@@ -6,16 +6,15 @@ import heapq
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from runner.envs.babyai.action_menu import CHECK
+from runner.envs.babyai.action_menu import CHECK, ActionMenu
 from runner.envs.babyai.path_search import DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE
 from runner.errors import RunnerError
 
 if TYPE_CHECKING:
     from minigrid.envs.babyai.core.verifier import Instr, PutNextInstr
 
-    from runner.envs.babyai import BabyAI
     from runner.envs.babyai.levels import Item, World
 
 
@@ -29,6 +28,13 @@ _COST_OF_CLEARING = 10
 """Approximate number of steps to carry an object out of the way."""
 _COST_OF_A_KEY = 40
 """Approximate number of steps to fetch the key of a locked door."""
+
+
+class Played(Protocol):
+    """What the oracle sees of the environment: the whole world, and the commands of the current view."""
+
+    world: World
+    menu: ActionMenu
 
 
 class PathStep(NamedTuple):
@@ -153,7 +159,7 @@ class Planner:
     that a long command never lowers the reward. Without a plan, the planner explores with random actions.
     """
 
-    def __init__(self, env: BabyAI, seed: int | None) -> None:
+    def __init__(self, env: Played, seed: int | None) -> None:
         self._env = env
         self._random = random.Random(f"babyai-{seed}")
         self._plan: Texts = iter(())

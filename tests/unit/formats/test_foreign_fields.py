@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from agentgym_tui.presenters.chat_blocks import message_blocks
 from runner.formats.chat import encode_messages
 from runner.formats.conversation import read_conversation
-from runner.formats.export import Output
 from runner.formats.format import writable_formats
+from runner.formats.output import Output
 from runner.results.alignment import step_text
 from runner.store import EpisodeRecord
 from runner.store.passages import read_passages

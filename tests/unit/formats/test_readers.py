@@ -10,8 +10,8 @@ import pytest
 
 from runner.errors import StoreError
 from runner.formats.agentgym import encode_agenttraj, encode_rollout
-from runner.formats.export import Output
 from runner.formats.format import recognise
+from runner.formats.output import Output
 from runner.formats.parquet import ParquetWriter, episode_items, read_rows
 from runner.formats.preferences import encode_pair
 from runner.formats.reading import LIMITS, Item, Limits
