@@ -24,7 +24,6 @@ class Workspace:
     Args:
         data_dir: absolute path of the state directory; created with mode 0700 if needed.
         clock: source of all times in stored episodes; by default the clock of this machine.
-        is_owner: whether no node of another process uses the directory, see ``open_index``.
         reconcile: whether to synchronize the index now, which takes minutes for many new files.
 
     Attributes:
@@ -39,7 +38,6 @@ class Workspace:
         profile: str,
         clock: Clock | None = None,
         boot: str | None = None,
-        is_owner: bool = False,
         reconcile: bool = True,
     ) -> None:
         self.data_dir = data_dir
@@ -48,9 +46,13 @@ class Workspace:
         self.boot = boot or new_ulid()
         self.clock = clock or Clock()
         self.meter: GpuMeter | None = None
+        if (old := data_dir / "outbox.sqlite").exists():
+            logger.warning(
+                "%s holds events of a development version and is not read; delete it if you need none", old
+            )
         self.store = EpisodeStore(data_dir)
         self.recovered: list[EpisodeRecord] = self.store.recover(self.clock)
-        self.index: EpisodeIndex = open_index(self.store, is_owner=is_owner, reconcile=reconcile)
+        self.index: EpisodeIndex = open_index(self.store, reconcile=reconcile)
 
     @property
     def versions(self) -> dict[str, str]:

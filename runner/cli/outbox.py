@@ -14,7 +14,6 @@ from runner.cli.logging_setup import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config import Profile
-from runner.node.state_lock import is_node_alive
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
 from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser
@@ -39,7 +38,7 @@ def main_outbox(argv: Sequence[str]) -> int:
     if not (data_dir / "runs").is_dir():
         print_stderr(f"No outbox in {data_dir}: no episode has run there yet")
         return _report({}, [], as_json=options.json)
-    with closing(open_index(EpisodeStore(data_dir), is_owner=not is_node_alive(data_dir))) as index:
+    with closing(open_index(EpisodeStore(data_dir))) as index:
         outbox = Outbox(index, durable_names(profile.nats))
         retried = _retry(outbox, options.retry)
         _report(_sinks(outbox, profile), outbox.dead_letters(), as_json=options.json)

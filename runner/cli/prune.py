@@ -34,7 +34,6 @@ from runner.node.retention import (
     exceeds_quota,
     pruning_lock,
 )
-from runner.node.state_lock import is_node_alive
 from runner.node.storage import storage_problem
 from runner.publish.outbox import Outbox
 from runner.store import EpisodeStore, open_index
@@ -65,7 +64,7 @@ def main_prune(argv: Sequence[str]) -> int:
         return _print_report(PruneReport(), options)
     with _openable(data_dir) as folder:
         store = EpisodeStore(folder)
-        with closing(open_index(store, is_owner=not is_node_alive(data_dir))) as index:
+        with closing(open_index(store)) as index:
             outbox = Outbox(index, durable_names(profile.nats))
             report = Pruner(store, index, outbox).prune(policy, dry_run=options.dry_run)
         code = report_damaged(index.damaged)

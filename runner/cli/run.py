@@ -176,8 +176,7 @@ def run_batches(session: RunSession) -> int:
         log_to_file(session.data_dir)
         if (problem := world_writable_problem(session.data_dir)) is not None:
             logger.warning("%s", problem)
-        is_owner = not is_node_alive(session.data_dir)
-        workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id, is_owner=is_owner)
+        workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id)
         report_recovered(workspace.recovered)
         report_damaged(workspace.index.damaged)
         options = session.options

@@ -268,7 +268,6 @@ class Node:
                 node=self._name,
                 profile=self._profile.id,
                 boot=lock.boot,
-                is_owner=True,
                 reconcile=False,
             )
             stack.callback(workspace.close)

@@ -24,7 +24,6 @@ from runner.store.archive import Member, episode_member, read_directory, read_me
 from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.store.episode_store import ArchiveFile, EpisodeFile, EpisodeStore
 from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
-from runner.store.old_outbox import add_deleted_index, take_over
 from runner.util.clock import is_ulid
 from runner.util.files import DamagedFile, file_lock
 from runner.util.resources import file_advice
@@ -125,16 +124,10 @@ def add_settled_events(connection: sqlite3.Connection, episode_ids: Iterable[str
 logger = logging.getLogger(__name__)
 
 
-def open_index(
-    store: EpisodeStore, *, is_owner: bool = False, reconcile: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
-) -> EpisodeIndex:
+def open_index(store: EpisodeStore, *, reconcile: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S) -> EpisodeIndex:
     """Open the index of a store and synchronize it with the files.
 
     A missing or corrupt index is rebuilt; one of another version since 5 keeps its events and marks.
-
-    Args:
-        is_owner: whether no node of another process uses the state directory; only then, the outbox of an earlier
-            version is taken over, because a node of that version may be using it.
 
     Raises:
         StoreError: the files or the database cannot be read or written.
@@ -142,12 +135,6 @@ def open_index(
     # Without the lock, two processes could find a corrupt database and one delete the other's new one.
     with file_lock(store.runs, wait=True):
         connection = open_database(store.data_dir / FILE_NAME, SCHEMA, busy_timeout_s=busy_timeout_s)
-        try:
-            if is_owner:
-                take_over(store.data_dir / "outbox.sqlite", connection)
-        except StoreError:
-            connection.close()
-            raise
         index = EpisodeIndex(store, connection, busy_timeout_s, file_id(store.data_dir / FILE_NAME))
     return _reconciled(index) if reconcile else index
 
@@ -472,7 +459,7 @@ class EpisodeIndex:
         with file_lock(self._store.runs, wait=True):
             new = open_database(self._path, SCHEMA, busy_timeout_s=self._busy_timeout_s)
             try:
-                add_deleted_index(self._connection, new)
+                _add_deleted_index(self._connection, new)
             except DATABASE_ERRORS as exc:
                 if not is_damage(exc):
                     new.close()
@@ -510,3 +497,54 @@ def _delete(connection: sqlite3.Connection, keys: Iterable[Key]) -> None:
     keys = list(keys)
     for table in ("episodes", "damaged"):
         connection.executemany(f"DELETE FROM {table} WHERE batch_id = ? AND episode_id = ?", keys)
+
+
+# The triggers of the index mark events as waiting, without a time: only such marks are replaced by those of the deleted
+# file, because the others are newer. An event without any mark has been delivered everywhere. A sink that only the
+# deleted file has waits for the events that are new in the index, too.
+_ADD_DELETED = """
+    CREATE TABLE old.settled AS SELECT id FROM old.events WHERE n NOT IN (SELECT n FROM old.marks);
+    DELETE FROM old.events WHERE id IN (SELECT id FROM old.settled);
+    BEGIN IMMEDIATE;
+    INSERT INTO main.marks (sink, n, state)
+        SELECT new.name, waiting.n, 'pending' FROM (SELECT DISTINCT n FROM main.marks) AS waiting
+        JOIN old.sinks AS new ON new.name NOT IN (SELECT name FROM main.sinks);
+    INSERT OR IGNORE INTO main.sinks SELECT name, seen_at FROM old.sinks;
+    INSERT INTO main.events (id) SELECT id FROM old.settled WHERE id NOT IN (SELECT id FROM main.events);
+    INSERT INTO main.events (id, subject, type, source, time, payload)
+        SELECT id, subject, type, source, time, payload FROM old.events
+        WHERE id NOT IN (SELECT id FROM main.events) ORDER BY n;
+    DELETE FROM main.marks WHERE state = 'pending' AND at IS NULL
+        AND n IN (SELECT events.n FROM main.events AS events JOIN old.settled USING (id));
+    INSERT INTO main.marks
+        SELECT marks.sink, moved.n, marks.state, marks.stream, marks.seq, marks.reason, marks.at
+        FROM old.marks AS marks JOIN old.events AS events USING (n) JOIN main.events AS moved ON moved.id = events.id
+        WHERE moved.n IN (SELECT n FROM main.marks)
+        ON CONFLICT (sink, n) DO UPDATE SET state = excluded.state, stream = excluded.stream, seq = excluded.seq,
+            reason = excluded.reason, at = excluded.at WHERE state = 'pending' AND at IS NULL;
+    INSERT OR IGNORE INTO main.streams SELECT sink, name, created FROM old.streams;
+    INSERT OR IGNORE INTO main.episodes SELECT * FROM old.episodes;
+    INSERT OR IGNORE INTO main.damaged SELECT * FROM old.damaged;
+    COMMIT;
+"""
+
+
+def _add_deleted_index(deleted: sqlite3.Connection, connection: sqlite3.Connection) -> None:
+    """Add the rows of an index whose file was deleted while it was open to an index that has replaced it."""
+    connection.execute("ATTACH '' AS old")  # a temporary database, which may be larger than the memory
+    try:
+        for table in ("events", "marks", "sinks", "streams", "episodes", "damaged"):
+            rows = deleted.execute(f"SELECT * FROM {table}")
+            connection.execute(f"CREATE TABLE old.{table} ({', '.join(name for name, *_ in rows.description)})")
+            values = ", ".join("?" for _ in rows.description)
+            connection.executemany(f"INSERT INTO old.{table} VALUES ({values})", rows)
+        connection.executescript(_ADD_DELETED)
+    finally:
+        _detach(connection)
+
+
+def _detach(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+    with suppress(sqlite3.Error):  # an error of the attached file counts, and not this one
+        connection.execute("DETACH old")

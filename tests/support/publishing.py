@@ -58,7 +58,7 @@ def pending_ids(outbox: Outbox, sink: str = LOCAL) -> list[str]:
 
 @contextmanager
 def open_outbox(folder: Path, names: DurableNames | None = None, clock: Clock | None = None) -> Iterator[Outbox]:
-    with closing(open_index(EpisodeStore(folder), is_owner=True)) as index:
+    with closing(open_index(EpisodeStore(folder))) as index:
         yield Outbox(index, names, clock)
 
 

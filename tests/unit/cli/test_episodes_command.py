@@ -183,7 +183,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("runner.formats.export.OutputFile.write", full)
+    monkeypatch.setattr("runner.formats.output.OutputFile.write", full)
     assert export(tmp_path, "messages", "m.jsonl") == 2
     assert "No space left" in capsys.readouterr().err
     assert not list(tmp_path.glob("*m.jsonl*"))
