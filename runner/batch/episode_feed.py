@@ -186,7 +186,7 @@ Publish: TypeAlias = Callable[[EpisodeEvent | LazyItem], object]
 
 
 class EpisodeFeed:
-    """The sink of one episode; its slot calls the ``on_…`` methods, the thread of the batch the others.
+    """The receiver of one episode; its slot calls the ``on_…`` methods, the thread of the batch the others.
 
     Args:
         recorder: records the episode; its errors become ``problems`` and are not raised in the episode.

@@ -47,9 +47,7 @@ class Workspace:
         self.clock = clock or Clock()
         self.meter: GpuMeter | None = None
         if (old := data_dir / "outbox.sqlite").exists():
-            logger.warning(
-                "%s holds events of a development version and is not read; delete it if you need none", old
-            )
+            logger.warning("%s holds events of a development version and is not read; delete it if you need none", old)
         self.store = EpisodeStore(data_dir)
         self.recovered: list[EpisodeRecord] = self.store.recover(self.clock)
         self.index: EpisodeIndex = open_index(self.store, reconcile=reconcile)

@@ -154,7 +154,7 @@ def _merge(deltas: list[StreamDelta]) -> StreamDelta:
     return msgspec.structs.replace(deltas[0], text=text, tool=tool, n=n)
 
 
-class StepRunner(msgspec.Struct):
+class StepPlayer(msgspec.Struct):
     """Runs the steps of one episode.
 
     If the agent returns an ``InvalidAction``, the environment is not stepped; the observation is then an error message.
@@ -393,7 +393,7 @@ class EpisodeLoop:
 
     async def _run_steps(self, environment: Environment, agent: Agent) -> Outcome:
         steps = self._trajectory.timesteps
-        step_runner = StepRunner(
+        step_player = StepPlayer(
             environment,
             agent,
             self._trace,
@@ -404,7 +404,7 @@ class EpisodeLoop:
         )
         observation = self._trajectory.reset_observation
         while await self._control.wait_at_step(self._on_pause, self._on_resume):
-            step = await step_runner.run_step(len(steps), observation)
+            step = await step_player.run_step(len(steps), observation)
             steps.append(step)
             try:
                 if self._world is not None:
@@ -412,7 +412,7 @@ class EpisodeLoop:
             finally:  # also if the episode is cancelled or out of time meanwhile
                 self._emit_step(step)
             observation = step.observation
-            if step.done or step_runner.unparsed >= self._limits.max_unparsed:
+            if step.done or step_player.unparsed >= self._limits.max_unparsed:
                 return Outcome.FAILURE
             if len(steps) >= self._limits.max_rounds:
                 return Outcome.TRUNCATED

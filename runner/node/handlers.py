@@ -34,8 +34,8 @@ from runner.events.control import (
     TargetArgs,
 )
 from runner.inference.profile_models import Models, NoModel
+from runner.node.batch_player import BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status, queue_entries
-from runner.node.batch_runner import BatchRunner
 from runner.node.control_requests import (
     RequestRejected,
     names_hint,
@@ -145,7 +145,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
     files: EpisodeFiles
     notes: Notes
     queue: BatchQueue
-    batch_runner: BatchRunner
+    batch_player: BatchPlayer
     servers: EnvServerManager
     models: Models
     health: Callable[[], NodeHealth]
@@ -226,7 +226,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
     def _enqueue(self, requested_id: str, specs: list[BatchSpec]) -> list[BatchState]:
         batches = queue_entries(requested_id, specs)
         self.queue.add(*batches)
-        self.batch_runner.wake()
+        self.batch_player.wake()
         return [self._state(batch) for batch in batches]
 
     def _move(self, args: MoveArgs) -> dict[str, str]:
@@ -245,7 +245,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
         batches = self._known(args.batch_id)
         specs = [msgspec.structs.replace(batch.spec, adaptive=None) for batch in batches]
         if args.only == "errors":
-            specs = list(filter(None, map(self.batch_runner.stored.spec_of_errors, batches)))
+            specs = list(filter(None, map(self.batch_player.stored.spec_of_errors, batches)))
         if not specs:
             raise RequestRejected("nothing_left", f"no episode of batch {args.batch_id!r} ended with an error")
         for spec in specs:
@@ -255,7 +255,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
         return self._enqueue(new_id, specs)
 
     def _annotate(self, args: AnnotateArgs) -> list[Note]:
-        if not (self.batch_runner.plays(args.episode_id) or self.files.has(args.episode_id)):
+        if not (self.batch_player.plays(args.episode_id) or self.files.has(args.episode_id)):
             raise RequestRejected(
                 "not_found", f"this node has no episode {args.episode_id!r}", "check the id and the node"
             )
@@ -283,12 +283,12 @@ class ControlHandler(msgspec.Struct, frozen=True):
             raise problems[0]
         self._require_model(existing[0].spec)
         self.queue.queue_again(specs)
-        self.batch_runner.wake()
+        self.batch_player.wake()
         return self._batches(existing[0].battery_id or existing[0].batch_id)
 
     def _release(self, batch: QueuedBatch) -> bool:
         if was_held := self.queue.release(batch.batch_id):
-            self.batch_runner.wake()
+            self.batch_player.wake()
         return was_held
 
     def _queue_again(self, batch: QueuedBatch) -> bool:
@@ -299,7 +299,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             raise problem
         self._require_model(batch.spec)
         self.queue.queue_again({batch.batch_id: batch.spec})
-        self.batch_runner.wake()
+        self.batch_player.wake()
         return True
 
     def _problem(self, spec: BatchSpec) -> RunnerError | None:
@@ -343,7 +343,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
         if target.everything:
             return self._command_all(name)
         if target.episode_id is not None:
-            if not self.batch_runner.command_episode(name, target.episode_id):
+            if not self.batch_player.command_episode(name, target.episode_id):
                 raise RequestRejected("not_found", f"episode {target.episode_id!r} is not running")
             return {}
         known = self._known(target.batch_id or "")
@@ -364,11 +364,11 @@ class ControlHandler(msgspec.Struct, frozen=True):
         """Return whether one of the batches has accepted the command."""
         # A queued batch may start between the first two calls, so ``command`` is tried again.
         accepted = [
-            self.batch_runner.command(name, batch.batch_id)
-            or (name == "cancel" and self.batch_runner.stored.cancel_unstarted(batch))
+            self.batch_player.command(name, batch.batch_id)
+            or (name == "cancel" and self.batch_player.stored.cancel_unstarted(batch))
             or (name == "pause" and self.queue.hold(batch.batch_id))
             or (name == "resume" and (self._release(batch) or self._queue_again(batch)))
-            or self.batch_runner.command(name, batch.batch_id)
+            or self.batch_player.command(name, batch.batch_id)
             for batch in batches
         ]
         return any(accepted)
@@ -381,15 +381,15 @@ class ControlHandler(msgspec.Struct, frozen=True):
             case "resume":
                 n_waiting = sum(self._release(batch) for batch in self.queue.queued())
             case "cancel":
-                n_waiting = sum(map(self.batch_runner.stored.cancel_unstarted, self.queue.queued()))
+                n_waiting = sum(map(self.batch_player.stored.cancel_unstarted, self.queue.queued()))
             case _:
                 raise RequestRejected("bad_request", f"{name} needs an episode or a batch")
-        if not (self.batch_runner.command(name, None) or n_waiting):
+        if not (self.batch_player.command(name, None) or n_waiting):
             raise RequestRejected("not_running", f"{name}: nothing runs or waits", "the reply to list has all batches")
         return {}
 
     def _state(self, batch: QueuedBatch) -> BatchState:
-        waiting, stored = self.batch_runner.waiting(batch.batch_id), self.batch_runner.stored
+        waiting, stored = self.batch_player.waiting(batch.batch_id), self.batch_player.stored
         return BatchState(
             batch_id=batch.batch_id,
             battery_id=batch.battery_id,
@@ -402,7 +402,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             n_planned=batch.spec.n_planned,
             waiting_for=self._waits_for(batch) if waiting is None else waiting.server,
             waiting_s=None if waiting is None else waiting.left_s,
-            interruption=self.batch_runner.interruption(batch.batch_id) if batch.status == "interrupted" else None,
+            interruption=self.batch_player.interruption(batch.batch_id) if batch.status == "interrupted" else None,
             paused=batch.status == "queued" and self.queue.is_held(batch.batch_id),
             concurrency=batch.spec.concurrency,
             workers=batch.spec.workers,
@@ -410,9 +410,9 @@ class ControlHandler(msgspec.Struct, frozen=True):
         )
 
     def _status(self, batch: QueuedBatch) -> Status | Literal["paused"]:
-        if self.batch_runner.is_paused(batch.batch_id):
+        if self.batch_player.is_paused(batch.batch_id):
             return "paused"
-        ends = batch.status == "cancelled" and self.batch_runner.is_running(batch.batch_id)
+        ends = batch.status == "cancelled" and self.batch_player.is_running(batch.batch_id)
         return "running" if ends else batch.status
 
     def _warning(self, batch: QueuedBatch) -> str | None:
@@ -425,7 +425,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             return safe_hint(str(exc))
 
     def _waits_for(self, batch: QueuedBatch) -> str | None:
-        return self.indexing() or self.batch_runner.storage.problem if batch.status in ("queued", "running") else None
+        return self.indexing() or self.batch_player.storage.problem if batch.status in ("queued", "running") else None
 
     def _list(self) -> NodeList:
         listed = self.queue.listed(n_waiting=MAX_LISTED_WAITING, n_others=MAX_LISTED_OTHERS)
@@ -434,7 +434,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             envs=[entry.name for _, entry in self.profile.tiered_entries()],
             agents=plugins.registered_names(plugins.AGENTS),
             models=self.models.names,
-            storage=self.batch_runner.storage_problem,
+            storage=self.batch_player.storage_problem,
             queue=self.queue.notice,
             n_waiting=self.queue.n_queued,
         )

@@ -35,8 +35,8 @@ from runner.inference.api_keys import variable_names
 from runner.inference.profile_models import Models
 from runner.machine.meter import GpuMeter
 from runner.machine.sampler import MachineSampler
+from runner.node.batch_player import AdaptiveRuns, BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue, queued_ids
-from runner.node.batch_runner import AdaptiveRuns, BatchCallbacks, BatchRunner
 from runner.node.control_requests import find_problem, reject
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
@@ -120,20 +120,20 @@ RETRY_S = 1.0
 """Seconds until a failed service restarts."""
 
 
-async def stop_batches(batch_runner: BatchRunner, is_draining: Callable[[], bool], immediate: asyncio.Event) -> None:
+async def stop_batches(batch_player: BatchPlayer, is_draining: Callable[[], bool], immediate: asyncio.Event) -> None:
     """Let the batch runner stop, and wait until it has.
 
     While ``is_draining()`` is true, it continues to run the queued batches. After that it has ``STOP_TIMEOUT_S``
     seconds to end the running steps, or no time if ``immediate`` is set.
     """
     if is_draining():
-        batch_runner.drain()
+        batch_player.drain()
     stopped_at: float | None = None
     while True:
         if stopped_at is None and not is_draining():
-            batch_runner.stop()
+            batch_player.stop()
             stopped_at = time.monotonic()
-        if await asyncio.to_thread(batch_runner.join, JOIN_POLL_S):
+        if await asyncio.to_thread(batch_player.join, JOIN_POLL_S):
             return
         if stopped_at is not None and (immediate.is_set() or time.monotonic() - stopped_at > STOP_TIMEOUT_S):
             logger.warning("a step did not end in time; its episode is recovered from the journal at the next start")
@@ -310,7 +310,7 @@ class Node:
         live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot, tokens=tokens)
         sampler = MachineSampler(self._data_dir, workspace.clock)
         workspace.meter = GpuMeter(sampler, workspace.clock.monotonic)
-        batch_runner = self._create_batch_runner(workspace, queue, recorder, live)
+        batch_player = self._create_batch_player(workspace, queue, recorder, live)
         queue.on_change = queue_reporter(queue, live.put, workspace.clock)
         health = HealthMonitor(
             self._profile,
@@ -318,11 +318,11 @@ class Node:
             self._servers,
             self._models,
             self._is_active,
-            lambda: batch_runner.storage_problem,
+            lambda: batch_player.storage_problem,
             indexing=partial(self._indexing, workspace),
             sampler=sampler,
         )
-        handler = self._create_handler(workspace, queue, batch_runner, health)
+        handler = self._create_handler(workspace, queue, batch_player, health)
         ready = asyncio.Event()
         local_requests = self._bus_requests(handler, commands=True)
         egress_requests = self._bus_requests(handler, commands=self._profile.nats.control)
@@ -341,10 +341,10 @@ class Node:
                 prune_when_idle,
                 Pruner(workspace.store, workspace.index, recorder.outbox, workspace.clock),
                 Policy.from_profile(self._profile.retention),
-                partial(_is_idle, batch_runner),
-                lambda: not batch_runner.is_idle,
+                partial(_is_idle, batch_player),
+                lambda: not batch_player.is_idle,
             ),
-            "full-text index": partial(index_texts, self._data_dir, partial(_is_idle, batch_runner)),
+            "full-text index": partial(index_texts, self._data_dir, partial(_is_idle, batch_player)),
         }
         async with asyncio.TaskGroup() as tasks:
             service_tasks: list[asyncio.Task[None]] = []
@@ -359,15 +359,15 @@ class Node:
             lock.write_node_file(self._node_file(workspace, broker))
             self._on_ready(self._node_file(workspace, broker))
             self._servers.autostart()
-            await asyncio.to_thread(self._read_episodes, workspace, queue, recorder, batch_runner.stored)
+            await asyncio.to_thread(self._read_episodes, workspace, queue, recorder, batch_player.stored)
             if self._has_read:
                 start(upkeep)
-                batch_runner.start()
-                self._set_status("idle" if await _is_idle(batch_runner) else "running", recorder)
+                batch_player.start()
+                self._set_status("idle" if await _is_idle(batch_player) else "running", recorder)
                 self._note_activity()
-                await self._wait_until_stopped(batch_runner)
+                await self._wait_until_stopped(batch_player)
                 self._set_status("stopping", recorder)
-                await stop_batches(batch_runner, lambda: self._drain, self._immediate)
+                await stop_batches(batch_player, lambda: self._drain, self._immediate)
             self._set_status("stopped", recorder)
             await publish_remaining(publisher, self._immediate)
             await live.flush()
@@ -410,9 +410,9 @@ class Node:
     def _note_activity(self) -> None:
         self._last_activity_at = time.monotonic()
 
-    async def _wait_until_stopped(self, batch_runner: BatchRunner) -> None:
+    async def _wait_until_stopped(self, batch_player: BatchPlayer) -> None:
         while not self._stopping.is_set():
-            if not await _is_idle(batch_runner):
+            if not await _is_idle(batch_player):
                 self._last_activity_at = time.monotonic()
             remaining_s = IDLE_POLL_S
             if self._idle_exit_s is not None:
@@ -430,12 +430,12 @@ class Node:
         self._status = status
         recorder.record_status(status)
 
-    def _create_batch_runner(
+    def _create_batch_player(
         self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, live: LivePublisher
-    ) -> BatchRunner:
+    ) -> BatchPlayer:
         def record_batteries() -> None:
             ended = queue.ended_batteries()
-            ended.pop(batch_runner.battery_id or "", None)  # a batch counts as cancelled while it still ends
+            ended.pop(batch_player.battery_id or "", None)  # a batch counts as cancelled while it still ends
             recorder.record_batteries(ended)
 
         def on_result(result: BatchResult) -> None:
@@ -462,14 +462,14 @@ class Node:
             wants_item=live.wants,
             on_end=on_end,
         )
-        batch_runner = BatchRunner(
+        batch_player = BatchPlayer(
             workspace,
             queue,
             callbacks,
             place=self._place,
             models=self._models,
         )
-        return batch_runner
+        return batch_player
 
     def _place(self, spec: BatchSpec) -> ResolvedBatch:
         self._models.require(spec.model)
@@ -477,7 +477,7 @@ class Node:
         return place_batch(resolve_spec(self._profile, spec), NODE_FILES)
 
     def _create_handler(
-        self, workspace: Workspace, queue: BatchQueue, batch_runner: BatchRunner, health: HealthMonitor
+        self, workspace: Workspace, queue: BatchQueue, batch_player: BatchPlayer, health: HealthMonitor
     ) -> ControlHandler:
         loop = asyncio.get_running_loop()
         return ControlHandler(
@@ -485,7 +485,7 @@ class Node:
             files=EpisodeFiles(workspace.store, workspace.index),
             notes=Notes(workspace.data_dir, workspace.clock),
             queue=queue,
-            batch_runner=batch_runner,
+            batch_player=batch_player,
             servers=self._servers,
             models=self._models,
             health=lambda: self._health(workspace, health),
@@ -526,8 +526,8 @@ class Node:
         )
 
 
-async def _is_idle(batch_runner: BatchRunner) -> bool:
-    return await asyncio.to_thread(lambda: batch_runner.is_idle)  # waits while a thread syncs the queue
+async def _is_idle(batch_player: BatchPlayer) -> bool:
+    return await asyncio.to_thread(lambda: batch_player.is_idle)  # waits while a thread syncs the queue
 
 
 async def _wait_for_broker(ready: asyncio.Event) -> None:

@@ -10,20 +10,20 @@ from functools import partial
 
 from runner.episode.control import EpisodeControl
 from runner.episode.factory import EpisodeContext, EpisodeFactory
-from runner.pool.protocol import EpisodeSink, Slot, WorkerChange
+from runner.pool.protocol import EpisodeReceiver, Slot, WorkerChange
 from runner.store.journal import TraceDelta
 from runner.tracing import SpanList, TraceEncoder, Tracer
 from runner.types import EpisodeHeader, WorkerInfo
 from runner.util.clock import Clock
 from runner.util.resources import Resource
 from runner.worker.episode_reporter import EpisodeReporter
-from runner.worker.episode_thread import EpisodeWorker, start_workers
+from runner.worker.episode_thread import EpisodeThread, start_workers
 
 
 class LocalSlot:
     def __init__(
         self,
-        worker: EpisodeWorker,
+        worker: EpisodeThread,
         factory: EpisodeFactory,
         clock: Clock,
         *,
@@ -45,11 +45,11 @@ class LocalSlot:
     def usable(self) -> bool:
         return not self._abandoned
 
-    def play(self, header: EpisodeHeader, sink: EpisodeSink, *, paused: bool) -> EpisodeControl:
+    def play(self, header: EpisodeHeader, receiver: EpisodeReceiver, *, paused: bool) -> EpisodeControl:
         control = EpisodeControl(self._clock)
         if paused:
             control.pause()
-        self._worker.submit(partial(self._play, header, sink, control), sink.on_done)
+        self._worker.submit(partial(self._play, header, receiver, control), receiver.on_done)
         return control
 
     def stop_task(self) -> None:
@@ -64,12 +64,12 @@ class LocalSlot:
     def close(self) -> None:
         self._worker.close()
 
-    async def _play(self, header: EpisodeHeader, sink: EpisodeSink, control: EpisodeControl) -> None:
+    async def _play(self, header: EpisodeHeader, receiver: EpisodeReceiver, control: EpisodeControl) -> None:
         spans = SpanList()
         tracer = Tracer(self._factory.tracing_level, (spans,), track=self.name)
         self._trace = self._trace or TraceEncoder(header.boot, self.name)
-        reporter = EpisodeReporter(tracer, spans, sink, self._clock, trace=self._trace)
-        sink.on_source(lambda: TraceDelta(spans.spans.copy(), spans.flows.copy(), tracer.open_spans()))
+        reporter = EpisodeReporter(tracer, spans, receiver, self._clock, trace=self._trace)
+        receiver.on_source(lambda: TraceDelta(spans.spans.copy(), spans.flows.copy(), tracer.open_spans()))
         context = EpisodeContext(
             header=header,
             control=control,
@@ -77,7 +77,7 @@ class LocalSlot:
             emit=reporter.emit,
             on_reset=reporter.on_reset,
             on_sequence=reporter.on_sequence,
-            on_error=sink.on_error,
+            on_error=receiver.on_error,
             wants_tokens=self._wants_tokens,
             clock=self._clock,
         )
@@ -101,7 +101,7 @@ class LocalPool:
         workers, shortage = start_workers(n_slots, lambda: f"slot {next(self._numbers)}")
         return [self._slot(worker) for worker in workers], shortage
 
-    def _slot(self, worker: EpisodeWorker) -> LocalSlot:
+    def _slot(self, worker: EpisodeThread) -> LocalSlot:
         return LocalSlot(
             worker,
             self._factory,

@@ -17,7 +17,7 @@ import msgspec
 
 from runner.episode.control import EpisodeControl
 from runner.errors import RunnerError, catch_foreign
-from runner.pool.protocol import EpisodeSink, Finishers, Slot, WorkerChange
+from runner.pool.protocol import EpisodeReceiver, Finishers, Slot, WorkerChange
 from runner.pool.remote_worker import BrokenFrame, RemoteControl, RemoteWorker
 from runner.pool.services import BatchServices
 from runner.types import EpisodeHeader, WorkerInfo, WorkerStatus
@@ -404,8 +404,8 @@ class ProcessSlot:
     def usable(self) -> bool:
         return not self._abandoned and self._worker.usable
 
-    def play(self, header: EpisodeHeader, sink: EpisodeSink, *, paused: bool) -> EpisodeControl:
-        control = self._worker.episodes.play(header, self.name, sink, paused=paused)
+    def play(self, header: EpisodeHeader, receiver: EpisodeReceiver, *, paused: bool) -> EpisodeControl:
+        control = self._worker.episodes.play(header, self.name, receiver, paused=paused)
         self._playing = header.episode_id, control
         return control
 

@@ -1,7 +1,7 @@
 """The protocol between a batch and the workers that play its episodes.
 
 A ``WorkerPool`` has slots; a slot plays one episode at a time. The batch plans, stores, publishes and enforces
-deadlines; a slot plays, and reports to the episode's ``EpisodeSink``. The same batch runs over every pool.
+deadlines; a slot plays, and reports to the episode's ``EpisodeReceiver``. The same batch runs over every pool.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WorkerChange(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
 
 
-class EpisodeSink(EpisodeParts, Protocol):
+class EpisodeReceiver(EpisodeParts, Protocol):
     """Receives what one episode reports, in its order, on a thread of the pool; no method may raise.
 
     The large parts arrive encoded, from a slot in this process too; the small ones as events.
@@ -76,17 +76,17 @@ class Slot(Protocol):
     def usable(self) -> bool:
         """Whether the slot may play another episode; False after it was lost or abandoned, or its worker ends."""
 
-    def play(self, header: EpisodeHeader, sink: EpisodeSink, *, paused: bool) -> EpisodeControl:
+    def play(self, header: EpisodeHeader, receiver: EpisodeReceiver, *, paused: bool) -> EpisodeControl:
         """Start an episode, which waits before its first step if it is ``paused``; return its control.
 
-        A worker that cannot play it any more is reported as ``WorkerLost`` to the sink.
+        A worker that cannot play it any more is reported as ``WorkerLost`` to the receiver.
         """
 
     def stop_task(self) -> None:
         """Cancel the running episode's asyncio task at its next ``await``; an episode that never awaits continues."""
 
     def abandon(self) -> None:
-        """Give up the slot, because its episode hangs; its sink receives nothing more.
+        """Give up the slot, because its episode hangs; its receiver receives nothing more.
 
         A process is ended when its other episodes have ended or after a few seconds, and plays no new ones.
         """

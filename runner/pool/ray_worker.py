@@ -15,7 +15,7 @@ from runner.pool.remote_worker import RemoteWorker
 from runner.pool.services import BatchServices
 from runner.types import WorkerInfo
 from runner.util.clock import Clock
-from runner.worker.frame_sink import unpack
+from runner.worker.frame_sender import unpack
 from runner.worker.frames import (
     Command,
     Configure,

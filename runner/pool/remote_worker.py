@@ -10,7 +10,7 @@ import msgspec
 
 from runner.episode.control import EpisodeControl
 from runner.errors import RunnerError, ServerGone, catch_foreign, log_failure
-from runner.pool.protocol import EpisodeSink, WorkerLost
+from runner.pool.protocol import EpisodeReceiver, WorkerLost
 from runner.pool.services import BatchServices, Send
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, encoding_problem
 from runner.types import EpisodeHeader, EpisodePaused, EpisodeResumed, EpisodeStarted, Outcome, TokensStreamed
@@ -94,7 +94,7 @@ _PLAYED = (Outcome.SUCCESS, Outcome.FAILURE, Outcome.TRUNCATED)
 
 class _Episode(msgspec.Struct):
     header: EpisodeHeader
-    sink: EpisodeSink
+    receiver: EpisodeReceiver
     control: RemoteControl
     is_started: bool = False
     n_steps: int = 0
@@ -145,15 +145,15 @@ class RemoteWorker:
     def lost(self) -> str | None:
         return self._lost
 
-    def play(self, header: EpisodeHeader, track: str, sink: EpisodeSink, *, paused: bool) -> RemoteControl:
-        """Send an episode to the worker; a lost worker reports ``WorkerLost`` to the sink."""
+    def play(self, header: EpisodeHeader, track: str, receiver: EpisodeReceiver, *, paused: bool) -> RemoteControl:
+        """Send an episode to the worker; a lost worker reports ``WorkerLost`` to the receiver."""
         control = RemoteControl(header.episode_id, self._send, self._clock)
         with self._lock:
             lost = self._lost
             if lost is None:
-                self._episodes[header.episode_id] = _Episode(header, sink, control)
+                self._episodes[header.episode_id] = _Episode(header, receiver, control)
         if lost is not None:
-            sink.on_done(self._lost_error(lost, 0))
+            receiver.on_done(self._lost_error(lost, 0))
         else:
             self._send(Play(header=header, track=track, paused=paused))
         return control
@@ -206,46 +206,48 @@ class RemoteWorker:
     def _end(self, episode: _Episode, problem: BaseException | None) -> None:
         end = episode.end
         if end is None:
-            episode.sink.on_done(problem)
+            episode.receiver.on_done(problem)
             return
 
         def finish() -> None:
-            episode.sink.on_end(end)
-            episode.sink.on_done(problem)
+            episode.receiver.on_end(end)
+            episode.receiver.on_done(problem)
 
         if self._frees_early and problem is None and end.outcome in _PLAYED:
-            episode.sink.on_played()
+            episode.receiver.on_played()
         self._finish(finish)
 
     def _report(
         self, episode: _Episode, frame: Started | Reset | Stepped | Paused | Streamed | Failed | Decided | Ended
     ) -> None:
-        sink, control, episode_id = episode.sink, episode.control, frame.episode_id
+        receiver, control, episode_id = episode.receiver, episode.control, frame.episode_id
         if not (episode.is_started or isinstance(frame, Started)):
             raise BrokenFrame(f"{type(frame).__name__} of an episode that has not started")
         match frame:
             case Started():
                 self.has_started_episode = episode.is_started = True
-                sink.on_event(EpisodeStarted(at=frame.at, episode_id=episode_id, seq=frame.seq, header=episode.header))
+                receiver.on_event(
+                    EpisodeStarted(at=frame.at, episode_id=episode_id, seq=frame.seq, header=episode.header)
+                )
             case Reset():
                 _check(frame.reset)
-                sink.on_reset(frame.reset)
+                receiver.on_reset(frame.reset)
             case Stepped():
                 _check(frame.step, episode.n_steps)
                 episode.n_steps += 1
-                sink.on_step(frame.step)
+                receiver.on_step(frame.step)
             case Paused():
                 control.note_pause(frame)
                 kind = EpisodeResumed if frame.resumed else EpisodePaused
-                sink.on_event(kind(at=frame.at, episode_id=episode_id, seq=frame.seq))
+                receiver.on_event(kind(at=frame.at, episode_id=episode_id, seq=frame.seq))
             case Streamed():
-                sink.on_event(
+                receiver.on_event(
                     TokensStreamed(
                         at=frame.at, episode_id=episode_id, seq=frame.seq, step=frame.step, delta=frame.delta
                     )
                 )
             case Failed():
-                sink.on_error(_error(frame))
+                receiver.on_error(_error(frame))
             case Decided():
                 control.final_error, control.final_outcome = frame.error, frame.outcome
             case Ended():

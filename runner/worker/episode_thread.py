@@ -120,7 +120,7 @@ Job: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
 DoneCallback: TypeAlias = Callable[[BaseException | None], None]
 
 
-class EpisodeWorker:
+class EpisodeThread:
     """A daemon thread that runs submitted coroutines one after another in its own event loop.
 
     ``name`` is also the track that shows its episodes in traces.
@@ -196,15 +196,15 @@ def start_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def start_workers(n_workers: int, next_name: Callable[[], str]) -> tuple[list[EpisodeWorker], Resource | None]:
+def start_workers(n_workers: int, next_name: Callable[[], str]) -> tuple[list[EpisodeThread], Resource | None]:
     """Start workers; if the system does not allow all of them, keep a third and return also what ran out.
 
     The episodes need resources, too: an episode on a server starts a second thread that resolves its host name.
     """
-    workers: list[EpisodeWorker] = []
+    workers: list[EpisodeThread] = []
     while len(workers) < n_workers:
         try:
-            workers.append(EpisodeWorker(next_name()))
+            workers.append(EpisodeThread(next_name()))
         except (OSError, RuntimeError, MemoryError) as exc:
             if (shortage := find_shortage(exc)) is None:
                 raise

@@ -39,8 +39,8 @@ from runner.worker.channel import (
     receive,
     send_frame,
 )
-from runner.worker.engine import Engine
 from runner.worker.frames import Configure, DriverFrame, Hello, Stop, decode_driver_frame
+from runner.worker.worker_episodes import WorkerEpisodes
 
 GRACE_S = 3.0
 """Seconds that the workers have to end after their driver has ended; then they are killed."""
@@ -270,15 +270,15 @@ def run_worker(sock: socket.socket, name: str) -> NoReturn:
     os.register_at_fork(after_in_child=sock.close)
     link = SocketLink(sock, end_process)
     link.greet(_hello(name))
-    engine: Engine | None = None
+    episodes: WorkerEpisodes | None = None
     while (frame := _read(sock)) is not None:
         if isinstance(frame, Stop):
-            threading.Thread(target=_close, args=(engine,), name="stop", daemon=True).start()
-        elif engine is not None:
-            engine.handle(frame)
+            threading.Thread(target=_close, args=(episodes,), name="stop", daemon=True).start()
+        elif episodes is not None:
+            episodes.handle(frame)
         elif isinstance(frame, Configure):
             os.environ.update(frame.secrets)  # for agents and environments that read them, and to mask them in errors
-            engine = Engine(link, frame, on_warm=_freeze_objects)
+            episodes = WorkerEpisodes(link, frame, on_warm=_freeze_objects)
         else:
             logger.error("the first frame of the driver was %s instead of Configure", type(frame).__name__)
             break
@@ -305,9 +305,9 @@ def _read(sock: socket.socket) -> DriverFrame | None:
         return None
 
 
-def _close(engine: Engine | None) -> None:
-    if engine is not None:
-        engine.close()
+def _close(episodes: WorkerEpisodes | None) -> None:
+    if episodes is not None:
+        episodes.close()
     end_process()
 
 

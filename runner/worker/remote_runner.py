@@ -15,9 +15,9 @@ import ray
 from runner.episode.factory import EpisodeFactory
 from runner.errors import ConfigError
 from runner.types import Limits, SpanLevel, Trajectory, WorkerInfo
-from runner.worker.engine import Engine
-from runner.worker.frame_sink import FrameQueue, Packed, pack
+from runner.worker.frame_sender import FrameQueue, Packed, pack
 from runner.worker.frames import Command, Configure, Hello, Play, decode_driver_frame, encode_frame
+from runner.worker.worker_episodes import WorkerEpisodes
 
 CONTROL = "control"
 """Concurrency group of the calls that are not queued behind a running episode; it has a thread and loop of its own."""
@@ -75,7 +75,7 @@ class RunnerActor:
             host=socket.gethostname(), id=str(ray.get_runtime_context().get_actor_id()), kind="ray"
         )
         self._queue = FrameQueue()
-        self._engine: Engine | None = None
+        self._episodes: WorkerEpisodes | None = None
 
     async def play_episode(self, reset_kwargs: Mapping[str, Any] | None = None) -> Trajectory:
         """Play one episode and return its trajectory; a call waits until the previous episode has ended.
@@ -94,15 +94,15 @@ class RunnerActor:
     async def episode_frames(self, play: bytes) -> AsyncIterator[Packed]:
         """Play one episode of a batch; yield the frames of the worker up to the episode's ``Free``.
 
-        The engine plays on threads of its own. If the call is cancelled, the episode is cancelled at its next
+        Episodes are played on other threads. If the call is cancelled, the episode is cancelled at its next
         ``await``; its further frames precede those of the next episode.
 
         ``play`` is an encoded ``Play`` frame. Raises ``ConfigError`` if ``configure`` was not called.
         """
-        engine, frame = self._configured(), decode_driver_frame(play)
+        episodes, frame = self._configured(), decode_driver_frame(play)
         if not isinstance(frame, Play):
             raise ConfigError(f"episode_frames needs a Play frame; got {type(frame).__name__}")
-        engine.handle(frame)
+        episodes.handle(frame)
         is_last = False
         try:
             while not is_last:
@@ -110,7 +110,7 @@ class RunnerActor:
                 yield pack(frames)
         finally:
             if not is_last:
-                engine.handle(Command(episode_id=frame.header.episode_id, name="stop"))
+                episodes.handle(Command(episode_id=frame.header.episode_id, name="stop"))
 
     @_method(concurrency_group=CONTROL)
     async def worker(self) -> WorkerInfo:
@@ -141,19 +141,19 @@ class RunnerActor:
         frame = decode_driver_frame(configure)
         if not isinstance(frame, Configure):
             raise ConfigError(f"configure needs a Configure frame; got {type(frame).__name__}")
-        engine = Engine(self._queue, msgspec.structs.replace(frame, secrets=variables))
-        engine.prepare()
-        self._engine = engine
+        episodes = WorkerEpisodes(self._queue, msgspec.structs.replace(frame, secrets=variables))
+        episodes.prepare()
+        self._episodes = episodes
 
     @_method(concurrency_group=CONTROL)
     async def handle(self, frame: bytes) -> None:
         """Handle an encoded frame of the driver, even while an episode runs."""
         self._configured().handle(decode_driver_frame(frame))
 
-    def _configured(self) -> Engine:
-        if self._engine is None:
+    def _configured(self) -> WorkerEpisodes:
+        if self._episodes is None:
             raise ConfigError("The worker has no batch yet; call configure first")
-        return self._engine
+        return self._episodes
 
 
 RemoteRunner = ray.remote(num_cpus=1, max_concurrency=1, concurrency_groups={CONTROL: CONTROL_CALLS})(RunnerActor)

@@ -16,8 +16,8 @@ from nats.aio.msg import Msg
 from ulid import ULID
 
 from runner.config import Profile
+from runner.node.batch_player import BatchPlayer
 from runner.node.batch_queue import derived_batch_id
-from runner.node.batch_runner import BatchRunner
 from runner.node.node import Node, publish_remaining, stop_batches
 from runner.publish.publisher import Publisher, Sink
 from runner.store import EpisodeStore, open_index
@@ -228,7 +228,7 @@ async def test_a_second_signal_abandons_the_running_batch(tmp_path: Path) -> Non
     immediate = node._immediate
     assert not immediate.is_set()
     async with asyncio.timeout(10):
-        await stop_batches(cast("BatchRunner", EndlessBatchRunner()), lambda: False, immediate)
+        await stop_batches(cast("BatchPlayer", EndlessBatchRunner()), lambda: False, immediate)
 
 
 def test_an_idle_node_exits(tmp_path: Path) -> None:

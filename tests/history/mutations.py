@@ -22,8 +22,8 @@ from runner.batch.running_episode import CommandName
 from runner.batch.spec import BatchSpec
 from runner.events.codec import headers_for
 from runner.events.live import EpisodeEnded
+from runner.node.batch_player import BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch
-from runner.node.batch_runner import BatchRunner
 from runner.node.handlers import ControlHandler
 from runner.publish import delivery, publisher
 from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route, TransientFailure
@@ -246,12 +246,12 @@ def resume_plays_all_again() -> None:
 @mutation("accepted")
 def forgotten_cancellation() -> None:
     """A cancellation is answered with ``ok`` and only interrupts the batch."""
-    command = BatchRunner.command
+    command = BatchPlayer.command
 
-    def interrupt(self: BatchRunner, name: CommandName, batch_id: str) -> bool:
+    def interrupt(self: BatchPlayer, name: CommandName, batch_id: str) -> bool:
         return command(self, "interrupt" if name == "cancel" else name, batch_id)
 
-    replace(BatchRunner, "command", interrupt)
+    replace(BatchPlayer, "command", interrupt)
 
 
 @mutation("live")

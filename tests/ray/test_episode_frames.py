@@ -8,7 +8,7 @@ import pytest
 from ulid import ULID
 
 from runner.types import EpisodeHeader, Limits, Outcome
-from runner.worker.frame_sink import unpack
+from runner.worker.frame_sender import unpack
 from runner.worker.frames import (
     Command,
     Configure,

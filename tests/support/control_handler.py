@@ -9,8 +9,8 @@ from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.events.control import NodeHealth
 from runner.inference.profile_models import Models
+from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue
-from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler
@@ -31,7 +31,7 @@ def control_handler(workspace: Workspace, health: Callable[[], NodeHealth]) -> I
         files=EpisodeFiles(workspace.store, workspace.index),
         notes=Notes(workspace.data_dir),
         queue=queue,
-        batch_runner=BatchRunner(
+        batch_player=BatchPlayer(
             workspace,
             queue,
             BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore),

@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.batch.episode_feed import EpisodeFeed, Publish
 from runner.batch.running_episode import RunningEpisode
 from runner.episode.control import EpisodeControl
-from runner.pool.protocol import EpisodeSink
+from runner.pool.protocol import EpisodeReceiver
 from runner.store import EpisodeRecorder
 from runner.tracing import PerfettoFile
 from runner.types import EpisodeHeader, WorkerInfo
@@ -22,7 +22,7 @@ class IdleSlot:
     info = WorkerInfo(host="h", id="slot 0", kind="local")
     usable = True
 
-    def play(self, header: EpisodeHeader, sink: EpisodeSink, *, paused: bool) -> EpisodeControl:
+    def play(self, header: EpisodeHeader, receiver: EpisodeReceiver, *, paused: bool) -> EpisodeControl:
         return EpisodeControl()
 
     def stop_task(self) -> None:

@@ -54,7 +54,7 @@ Row = tuple[object, ...]
 Rows = list[Row]
 
 
-class QueryRunner:
+class GuardedQueries:
     """Runs read-only queries with a time limit."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -146,7 +146,7 @@ def truncate(text: str) -> str:
 
 def main() -> None:
     request = json.loads(sys.stdin.buffer.read())
-    reader = QueryRunner(open_database(request["script"], request["uri"]))
+    reader = GuardedQueries(open_database(request["script"], request["uri"]))
     confine()
     _say("ready")
     signal.setitimer(signal.ITIMER_REAL, ALARM_S)

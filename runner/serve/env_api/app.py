@@ -15,7 +15,7 @@ from runner import __version__
 from runner.envs.base import EmbeddedEnvironment
 from runner.envs.data_labels import AS_PUBLISHED
 from runner.serve.env_api.dialects import CREATE_ENV, TRUNCATED, ReadRoute, ServerDialect, render_reply
-from runner.serve.env_api.pool import InstancePool, InstanceRunner, Operation, PooledInstance, PoolRejected
+from runner.serve.env_api.pool import InstanceCalls, InstancePool, Operation, PooledInstance, PoolRejected
 from runner.serve.env_api.routing import (
     BodyVariant,
     Handler,
@@ -48,7 +48,7 @@ class EnvironmentApp:
         self._steps_after_end = self._compat and not dialect.final_when_done
         self._task_counter = itertools.count()
         self._instances = {
-            each.id_field: InstanceRunner(sample.name, pool, executor, partial(self._error_response, each))
+            each.id_field: InstanceCalls(sample.name, pool, executor, partial(self._error_response, each))
             for each in (dialect, CREATE_ENV)
         }
 

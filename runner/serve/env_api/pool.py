@@ -153,7 +153,7 @@ Operation: TypeAlias = Callable[[PooledInstance], object]
 """Uses an instance and returns the reply as values for JSON; an exception becomes an error response."""
 
 
-class InstanceRunner:
+class InstanceCalls:
     """Runs operations on the instances of one environment; operations on the same instance never overlap."""
 
     def __init__(

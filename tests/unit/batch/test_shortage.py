@@ -16,9 +16,9 @@ from runner.batch.resolve import ResolvedBatch
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError
-from runner.node import batch_runner
+from runner.node import batch_player
+from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch
-from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.store import episode_store
 from runner.types import BatchProgress, EpisodeEnded, Item, Outcome
 from runner.util.files import replace_file
@@ -149,7 +149,7 @@ def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_d
     with closing(BatchQueue(workspace.data_dir / "queue.sqlite")) as batches:
         batches.add(queued)
         callbacks = BatchCallbacks(on_item=on_item, on_result=lambda _: None, on_busy=lambda _: None)
-        runner = BatchRunner(workspace, batches, callbacks, place=place_spec)
+        runner = BatchPlayer(workspace, batches, callbacks, place=place_spec)
         runner.start()
         wait_until(lambda: (found := batches.get(queued.batch_id)) is not None and found.n_done == n_done)
         status = "completed" if n_done == REPEAT else "interrupted"
@@ -165,7 +165,7 @@ def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_d
 def test_the_reasons_of_the_newest_interruptions_are_kept_and_reported(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_runner, "MAX_INTERRUPTIONS", 2)
+    monkeypatch.setattr(batch_player, "MAX_INTERRUPTIONS", 2)
     reported: list[str | None] = []
 
     def on_item(item: Item) -> None:
@@ -179,8 +179,8 @@ def test_the_reasons_of_the_newest_interruptions_are_kept_and_reported(
     with closing(BatchQueue(workspace.data_dir / "queue.sqlite")) as batches:
         batches.add(*queued)
         callbacks = BatchCallbacks(on_item=on_item, on_result=lambda _: None, on_busy=lambda _: None)
-        monkeypatch.setattr(batch_runner, "RETRY_S", 0.01)
-        runner = BatchRunner(workspace, batches, callbacks, place=refuse)
+        monkeypatch.setattr(batch_player, "RETRY_S", 0.01)
+        runner = BatchPlayer(workspace, batches, callbacks, place=refuse)
         runner.start()
         wait_until(lambda: len(reported) == 3)
         runner.stop()

@@ -12,7 +12,7 @@ from runner.agents.baselines import single_chat
 from runner.envs.base import is_lost_click, is_refusal
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
-from runner.episode.loop import StepRunner, TokenStream
+from runner.episode.loop import StepPlayer, TokenStream
 from runner.episode.trace import EpisodeTrace
 from runner.plugins import ENVS, load
 from runner.tracing import Tracer
@@ -142,7 +142,7 @@ async def play(environment: Environment, actions: Sequence[Action]) -> list[Time
     """Play steps of task 0 through the door of the runner, with a new start where the task has ended."""
     stream = TokenStream(lambda: 0.0, lambda step, delta: None)
     trace = EpisodeTrace(Tracer("off"), episode_header(), {})
-    runner = StepRunner(environment, Player(actions), trace, lambda: 0.0, stream)
+    runner = StepPlayer(environment, Player(actions), trace, lambda: 0.0, stream)
     steps: list[TimeStep] = []
     observation = await maybe_await(environment.reset(task_index=0))
     for index in range(len(actions)):

@@ -13,7 +13,7 @@ from runner import plugins
 from runner.envs.data_labels import BIRD_VARIABLE
 from runner.envs.sqlgym import SQLGym
 from runner.envs.sqlgym.environment import DatabaseSchema, Task, catalogue
-from runner.envs.sqlgym.worker import QueryRunner, open_database
+from runner.envs.sqlgym.worker import GuardedQueries, open_database
 from runner.errors import ConfigError
 from runner.types import Action
 from runner.util.data_dir import package_resource
@@ -35,12 +35,12 @@ def test_the_shipped_files_equal_the_scripts_output(tmp_path: Path, monkeypatch:
 
 def test_every_gold_query_returns_a_few_exact_values() -> None:
     tasks = catalogue(None)
-    readers: dict[str, QueryRunner] = {}
+    readers: dict[str, GuardedQueries] = {}
     questions, sizes = set(), Counter[str]()
     for index in range(len(tasks)):
         split, task = tasks[index]
         if task.db_id not in readers:
-            readers[task.db_id] = QueryRunner(open_database(split.database(task).script, None))
+            readers[task.db_id] = GuardedQueries(open_database(split.database(task).script, None))
         rows = readers[task.db_id].gold(task.gold)
         assert 1 <= len(rows) <= 30
         assert {type(value) for row in rows for value in row} <= {int, str}

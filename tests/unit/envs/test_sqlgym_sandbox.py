@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runner.envs.sqlgym import environment, worker
 from runner.envs.sqlgym.environment import ENGINE_FAILED, Database, evaluate
-from runner.envs.sqlgym.worker import MAX_ROWS, STOPPED, TOO_MANY_ROWS, QueryRunner, open_database, same_rows
+from runner.envs.sqlgym.worker import MAX_ROWS, STOPPED, TOO_MANY_ROWS, GuardedQueries, open_database, same_rows
 from runner.errors import EnvironmentFault
 
 pytestmark = pytest.mark.long
@@ -208,7 +208,7 @@ def test_no_text_breaks_the_sandbox(sql: str) -> None:
 @given(sql=QUERIES)
 def test_no_text_breaks_the_query_runner_or_changes_the_database(sql: str) -> None:
     connection = open_database(SCRIPT, None)
-    reader = QueryRunner(connection)
+    reader = GuardedQueries(connection)
     rows, observation = reader.answer(sql)
     assert isinstance(observation, str)
     assert rows is None or isinstance(rows, list)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from runner.envs.maze import Maze
-from runner.episode.loop import EMIT_INTERVAL_S, EpisodeContext, EpisodeLoop, StepRunner, TokenStream, step_phases
+from runner.episode.loop import EMIT_INTERVAL_S, EpisodeContext, EpisodeLoop, StepPlayer, TokenStream, step_phases
 from runner.episode.trace import EpisodeTrace
 from runner.episode.validation import resolve_action
 from runner.errors import AgentFault
@@ -100,11 +100,11 @@ class EpisodeFactory:
         return self.agent
 
 
-def make_step_runner(agent: Agent, clock: ManualClock | None = None) -> StepRunner:
+def make_step_runner(agent: Agent, clock: ManualClock | None = None) -> StepPlayer:
     clock = clock or ManualClock()
     environment = Counter()
     environment.reset()
-    return StepRunner(
+    return StepPlayer(
         environment,
         agent,
         EpisodeTrace(Tracer("off"), episode_header(), {}),

@@ -11,8 +11,8 @@ from runner.batch.adaptive import first_part
 from runner.batch.result import BatchResult, BatchStats, BatchStatus
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
+from runner.node.batch_player import AdaptiveRuns
 from runner.node.batch_queue import BatchQueue, QueuedBatch, queue_entries
-from runner.node.batch_runner import AdaptiveRuns
 from runner.node.stored_batches import recover_queue
 from runner.store.pruning import delete_episodes
 from runner.types import Outcome, Tokens

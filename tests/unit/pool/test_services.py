@@ -11,7 +11,7 @@ import pytest
 from runner.config import EndpointConfig
 from runner.envs.http.places import LocalRegistry
 from runner.inference.profile_models import Models
-from runner.pool.protocol import EpisodeSink, WorkerLost
+from runner.pool.protocol import EpisodeReceiver, WorkerLost
 from runner.pool.remote_worker import RemoteWorker
 from runner.pool.services import BatchServices
 from runner.types.phases import ServerTimes
@@ -126,8 +126,8 @@ def test_the_episodes_of_a_lost_worker_end_even_if_nothing_can_be_released() -> 
             raise RuntimeError("can't start new thread")
 
     (worker,) = workers_of(BatchServices(Full(), None), 1)
-    sink = Mock(spec=EpisodeSink)
-    worker.play(episode_header(), "slot 0", sink, paused=False)
+    receiver = Mock(spec=EpisodeReceiver)
+    worker.play(episode_header(), "slot 0", receiver, paused=False)
     worker.lose("it ended")
-    ((problem,),) = (call.args for call in sink.on_done.call_args_list)
+    ((problem,),) = (call.args for call in receiver.on_done.call_args_list)
     assert isinstance(problem, WorkerLost)

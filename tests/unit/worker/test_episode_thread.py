@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from runner.worker.episode_thread import EpisodeWorker
+from runner.worker.episode_thread import EpisodeThread
 
 Reports: TypeAlias = "queue.Queue[BaseException | None]"
 
@@ -25,7 +25,7 @@ def test_all_work_runs_on_the_same_thread_and_loop(reports: Reports) -> None:
         threads.append(threading.current_thread().name)
         loops.append(asyncio.get_running_loop())
 
-    worker = EpisodeWorker("slot 7")
+    worker = EpisodeThread("slot 7")
     for _ in range(2):
         worker.submit(work, reports.put)
         assert reports.get(timeout=10) is None
@@ -42,7 +42,7 @@ def test_an_exception_is_reported_and_the_worker_continues(reports: Reports) -> 
     async def succeed() -> None:
         pass
 
-    worker = EpisodeWorker("slot")
+    worker = EpisodeThread("slot")
     worker.submit(fail, reports.put)
     assert isinstance(reports.get(timeout=10), SystemExit)
     worker.submit(succeed, reports.put)
@@ -57,7 +57,7 @@ def test_interrupt_cancels_pending_awaits(reports: Reports) -> None:
         entered.set()
         await asyncio.Event().wait()
 
-    worker = EpisodeWorker("slot")
+    worker = EpisodeThread("slot")
     worker.submit(hang, reports.put)
     assert entered.wait(10)
     worker.interrupt()
@@ -70,7 +70,7 @@ def test_a_base_exception_is_reported_and_the_worker_continues(reports: Reports)
     class Panic(BaseException):
         pass
 
-    worker = EpisodeWorker("slot")
+    worker = EpisodeThread("slot")
     for kind in (Panic, KeyboardInterrupt, GeneratorExit):
 
         async def fail(kind: type[BaseException] = kind) -> None:
@@ -93,7 +93,7 @@ def test_an_exit_in_a_background_task_does_not_end_the_work(reports: Reports) ->
         assert isinstance(stray.exception(), SystemExit)
         ended.append("work")
 
-    worker = EpisodeWorker("slot")
+    worker = EpisodeThread("slot")
     worker.submit(work, reports.put)
     assert isinstance(reports.get(timeout=10), SystemExit)
     assert ended == ["work"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.types import StreamDelta
-from runner.worker.frame_sink import FrameQueue, pack, unpack
+from runner.worker.frame_sender import FrameQueue, pack, unpack
 from runner.worker.frames import Decided, Free, Reply, Request, Streamed, WorkerFrame, decode_worker_frame
 
 LIMIT_S = 60.0

@@ -63,7 +63,7 @@ class JudgeModel:
 MODEL = JudgeModel()
 
 
-class Engine:
+class AREEngine:
     """Stands for ARE's engines: the runner's model answers, whichever model and provider the scenario names."""
 
     def __init__(self, model_config: Any) -> None:  # noqa: ANN401
@@ -83,7 +83,7 @@ def install() -> None:
     """Replace ARE's engines, and let judges fail where their model gives no verdict."""
     for module_name, (engine, config) in _ENGINES.items():
         module = ModuleType(module_name)
-        vars(module).update({engine: Engine, config: SimpleNamespace})
+        vars(module).update({engine: AREEngine, config: SimpleNamespace})
         sys.modules[module_name] = module
     from are.simulation.validation.utils import llm_utils
 

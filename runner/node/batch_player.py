@@ -38,7 +38,7 @@ def _ignore(_: BatchResult) -> None: ...
 
 
 class BatchCallbacks(msgspec.Struct, frozen=True):
-    """Callbacks of a ``BatchRunner``; they run on its threads and must return quickly.
+    """Callbacks of a ``BatchPlayer``; they run on its threads and must return quickly.
 
     Attributes:
         on_item: receives the events and progress items of a running batch; must not change them.
@@ -107,7 +107,7 @@ MAX_INTERRUPTIONS = 1000
 """Maximum number of batches whose reason of interruption is kept; the oldest are forgotten."""
 
 
-class BatchRunner:
+class BatchPlayer:
     """Runs the queued batches one after another on its own thread; a batch that ``stop`` interrupts can be resumed.
 
     Args:

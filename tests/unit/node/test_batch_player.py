@@ -17,8 +17,8 @@ from runner.batch.spec import Adaptive, BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError, ServerBusy, StoreError
 from runner.events.live import QueueChanged
+from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
-from runner.node.batch_runner import BatchCallbacks, BatchRunner
 from runner.node.stored_batches import StoredBatches, queue_reporter
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, Item
@@ -31,7 +31,7 @@ BATTERY = str(ULID())
 def ignore(_: object) -> None: ...
 
 
-def play_all(runner: BatchRunner, queue: BatchQueue, queued: QueuedBatch) -> QueuedBatch | None:
+def play_all(runner: BatchPlayer, queue: BatchQueue, queued: QueuedBatch) -> QueuedBatch | None:
     """Play until the queue is empty; return the batch as the queue has it then."""
     runner.start()
     runner.drain()
@@ -73,7 +73,7 @@ def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(
 
     monkeypatch.setattr(workspace.index, "insert", on_stored)
     callbacks = BatchCallbacks(on_item=ignore, on_result=on_result, on_busy=ignore)
-    runner = BatchRunner(workspace, queue, callbacks, place=place_spec)
+    runner = BatchPlayer(workspace, queue, callbacks, place=place_spec)
     runner.start()
     runner.drain()
     assert runner.join(30)
@@ -90,7 +90,7 @@ def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(
 def test_a_node_with_an_unreadable_queue_is_not_idle(workspace: Workspace, caplog: pytest.LogCaptureFixture) -> None:
     queue = BatchQueue(workspace.data_dir / "queue.sqlite")
     callbacks = BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore)
-    runner = BatchRunner(workspace, queue, callbacks, place=place_spec)
+    runner = BatchPlayer(workspace, queue, callbacks, place=place_spec)
     states = [runner.is_idle]
     queue.close()
     states.append(runner.is_idle)
@@ -116,7 +116,7 @@ def test_a_batch_that_ends_on_a_full_disk_keeps_the_number_of_its_episodes(
 
     monkeypatch.setattr(queue, "set_status", set_status_later)
     monkeypatch.setattr(queue, "set_done", ignore_progress)
-    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
+    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
     ended = play_all(runner, queue, queued)
     assert ended is not None
     assert (ended.status, ended.n_done, failures) == ("completed", 2, [])
@@ -138,7 +138,7 @@ def test_a_batch_that_is_cancelled_on_a_full_disk_plays_nothing_when_there_is_ro
         return save(record)
 
     monkeypatch.setattr(workspace.store, "save", save_later)
-    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
+    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
     ended = play_all(runner, queue, queued)
     assert accepted == [True]
     assert ended is not None
@@ -171,7 +171,7 @@ def test_a_batch_that_is_cancelled_while_its_server_is_searched_in_vain_is_annou
         raise ConfigError("no answer within 2 s")
 
     callbacks = BatchCallbacks(ignore, results.append, on_busy=ignore)
-    runner = BatchRunner(workspace, queue, callbacks, place=cancel_and_fail)
+    runner = BatchPlayer(workspace, queue, callbacks, place=cancel_and_fail)
     ended = play_all(runner, queue, queued)
     assert ended is not None
     assert (ended.status, [result.status for result in results]) == ("cancelled", ["cancelled"])
@@ -192,7 +192,7 @@ def test_a_batch_waits_for_a_busy_server_and_shows_it(workspace: Workspace) -> N
         return place_spec(spec)
 
     callbacks = BatchCallbacks(on_item=items.append, on_result=ignore, on_busy=ignore)
-    runner = BatchRunner(workspace, queue, callbacks, place=place)
+    runner = BatchPlayer(workspace, queue, callbacks, place=place)
     ended = play_all(runner, queue, queued)
     assert ended is not None
     assert ended.status == "completed"
@@ -216,7 +216,7 @@ def test_a_busy_server_ends_the_batch_only_after_the_wait(workspace: Workspace) 
         raise ServerBusy("Maze cannot be played", "http://h: busy", 60.0 if spec.task_index else 0.0)
 
     callbacks = BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore)
-    runner = BatchRunner(workspace, queue, callbacks, place=place)
+    runner = BatchPlayer(workspace, queue, callbacks, place=place)
     ended = play_all(runner, queue, batches[1])
     assert ended is not None
     assert (ended.status, n_tries) == ("cancelled", {0: 1, 1: 2})
@@ -230,7 +230,7 @@ def test_a_batch_that_continues_is_never_mixed_with_other_data(workspace: Worksp
     queue.add(queued)
     label = "AgentGym server"
     record_episodes(workspace.data_dir, batch_id=queued.batch_id, env="WebShop", transport="http", data_label=label)
-    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
+    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
     play_all(runner, queue, queued)
     assert runner.interruption(queued.batch_id) == (
         "The episodes so far were played over HTTP (strict rules, AgentGym server), the next one would be embedded. "
@@ -250,7 +250,7 @@ def test_every_end_is_passed_on_also_that_of_a_batch_that_cannot_start(workspace
     specs = [BatchSpec(env="Maze", agent="oracle", task_index=index) for index in (1, 0)]
     queue.add(*(QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec) for spec in specs))
     callbacks = BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore, on_end=ended.append)
-    runner = BatchRunner(workspace, queue, callbacks, place=place)
+    runner = BatchPlayer(workspace, queue, callbacks, place=place)
     runner.start()
     runner.drain()
     assert runner.join(30)
@@ -275,7 +275,7 @@ def test_the_reason_of_an_interruption_is_kept_if_the_episodes_are_unreadable(
     def fail(batch_id: str) -> list[EpisodeRecord]:
         raise StoreError(f"the episodes of {batch_id} cannot be read")
 
-    runner = BatchRunner(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place)
+    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place)
     monkeypatch.setattr(runner.stored, "episodes", fail)
     ended = play_all(runner, queue, queued)
     assert ended is not None
@@ -320,7 +320,7 @@ def test_a_cancellation_after_the_end_of_an_adaptive_part_reaches_the_next_part(
         queue.add(following)
 
     callbacks = BatchCallbacks(on_item=ignore, on_result=on_result, on_busy=ignore, on_end=on_end)
-    runner = BatchRunner(workspace, queue, callbacks, place=place_spec)
+    runner = BatchPlayer(workspace, queue, callbacks, place=place_spec)
     runner.start()
     runner.drain()
     assert runner.join(30)

@@ -124,7 +124,7 @@ class ReportedControl(EpisodeControl):
             self._send(Decided(episode_id=self._episode_id, outcome=outcome, error=self.final_error))
 
 
-class FrameSink:
+class FrameSender:
     """Sends the parts of an episode to the driver, see ``EpisodeParts``; used on the episode's thread only."""
 
     def __init__(self, episode_id: str, control: EpisodeControl, send: Send) -> None:

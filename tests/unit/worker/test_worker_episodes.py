@@ -1,4 +1,4 @@
-"""The engine of a worker, in this process: it reports each episode as the runner does here."""
+"""The episodes of a worker, in this process: it reports each episode as the runner does here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from runner.types import (
 )
 from runner.util.clock import Clock
 from runner.util.safe_values import encode
-from runner.worker.engine import Engine
 from runner.worker.frames import (
     Command,
     Configure,
@@ -56,6 +55,7 @@ from runner.worker.frames import (
     Watch,
 )
 from runner.worker.runner_setup import RunnerSetup
+from runner.worker.worker_episodes import WorkerEpisodes
 from tests.conftest import Install
 from tests.support.batches import make_setup
 from tests.support.episodes import episode_header
@@ -118,9 +118,15 @@ def link(install: Install) -> Iterator[RecordingLink]:
     client.use_registry(registry)
 
 
-def make_engine(link: RecordingLink, env: str, agent: str, clock: Clock | None = None, **settings: Any) -> Engine:  # noqa: ANN401
+def make_episodes(
+    link: RecordingLink,
+    env: str,
+    agent: str,
+    clock: Clock | None = None,
+    **settings: Any,  # noqa: ANN401
+) -> WorkerEpisodes:
     configure = Configure(setup=make_setup(env, agent, **settings))
-    return Engine(link, configure, clock, lambda: 7)
+    return WorkerEpisodes(link, configure, clock, lambda: 7)
 
 
 def record_here(
@@ -158,8 +164,8 @@ def test_an_episode_is_reported_as_it_is_recorded_here(
     env: str, agent: str, tracing: SpanLevel, link: RecordingLink
 ) -> None:
     header = episode_header(task_index=3)
-    engine = make_engine(link, env, agent, FROZEN, tracing=tracing)
-    engine.handle(play_frame(header))
+    episodes = make_episodes(link, env, agent, FROZEN, tracing=tracing)
+    episodes.handle(play_frame(header))
     assert link.reader.wait_for(Free).problem is None
     setup = make_setup(env, agent, tracing=tracing)
     events, n_closed, steps, spans = record_here(setup, header)
@@ -187,12 +193,12 @@ def test_an_episode_is_reported_as_it_is_recorded_here(
 
 
 def test_the_packets_of_episodes_have_their_spans(link: RecordingLink, tmp_path: Path) -> None:
-    trace_file, engine = (
+    trace_file, episodes = (
         PerfettoFile(tmp_path / "batch.pftrace"),
-        Engine(link, Configure(setup=make_setup("Maze", "oracle"))),
+        WorkerEpisodes(link, Configure(setup=make_setup("Maze", "oracle"))),
     )
     for _ in range(2):
-        engine.handle(play_frame(episode_header(boot=trace_file.boot)))
+        episodes.handle(play_frame(episode_header(boot=trace_file.boot)))
         assert link.reader.wait_for(Free).problem is None
     ends = [frame.end for frame in link.reader.of(Ended)]
     parts = [frame.step.traces for frame in link.reader.of(Stepped)] + [end.traces for end in ends]
@@ -208,9 +214,9 @@ def test_the_packets_of_episodes_have_their_spans(link: RecordingLink, tmp_path:
 
 
 def test_sync_steps_of_async_agents_run_side_by_side_and_their_spans_nest(link: RecordingLink) -> None:
-    engine = make_engine(link, "Traced", "AsyncUpAgent")
+    episodes = make_episodes(link, "Traced", "AsyncUpAgent")
     for _ in range(2):
-        engine.handle(play_frame())
+        episodes.handle(play_frame())
     for _ in range(2):
         assert link.reader.wait_for(Free).problem is None
     spans = msgspec.json.decode(link.reader.of(Stepped)[-1].step.traces.spans, type=list[Span])
@@ -221,12 +227,12 @@ def test_sync_steps_of_async_agents_run_side_by_side_and_their_spans_nest(link: 
 
 @pytest.mark.parametrize("agent", ["UpAgent", "AsyncUpAgent"])
 def test_commands_pause_step_resume_and_cancel(agent: str, link: RecordingLink) -> None:
-    engine = make_engine(link, "Counter", agent)
+    episodes = make_episodes(link, "Counter", agent)
     play = play_frame(paused=True)
-    engine.handle(play)
+    episodes.handle(play)
 
     def command(name: Any) -> None:  # noqa: ANN401
-        engine.handle(Command(episode_id=play.header.episode_id, name=name, outcome=Outcome.INTERRUPTED))
+        episodes.handle(Command(episode_id=play.header.episode_id, name=name, outcome=Outcome.INTERRUPTED))
 
     assert not link.reader.wait_for(Paused).resumed
     assert link.reader.of(Stepped) == []
@@ -239,7 +245,7 @@ def test_commands_pause_step_resume_and_cancel(agent: str, link: RecordingLink) 
     link.reader.wait_for(Free)
     assert len(link.reader.of(Stepped)) == 3
     play = play_frame(paused=True)
-    engine.handle(play)
+    episodes.handle(play)
     link.reader.wait_for(Paused)
     command("cancel")
     assert link.reader.wait_for(Ended).end.outcome == Outcome.INTERRUPTED
@@ -249,23 +255,23 @@ def test_commands_pause_step_resume_and_cancel(agent: str, link: RecordingLink) 
 
 @pytest.mark.parametrize("agent", ["UpAgent", "AsyncUpAgent"])
 def test_stop_cancels_an_await_that_never_ends(agent: str, link: RecordingLink) -> None:
-    engine = make_engine(link, "AsyncHanging", agent)
+    episodes = make_episodes(link, "AsyncHanging", agent)
     first, second = play_frame(), play_frame()
-    engine.handle(first)
+    episodes.handle(first)
     link.reader.wait_for(Reset)
     for play in (first, second):
         if play is second:
-            engine.handle(second)
+            episodes.handle(second)
         for name in ("cancel", "stop"):
-            engine.handle(Command(episode_id=play.header.episode_id, name=name))
+            episodes.handle(Command(episode_id=play.header.episode_id, name=name))
         assert link.reader.wait_for(Ended).end.outcome == Outcome.CANCELLED
         link.reader.wait_for(Free)
 
 
 def test_the_time_limit_holds_when_a_sync_step_returns(link: RecordingLink) -> None:
     Gated.reset_gate()
-    engine = make_engine(link, "Gated", "AsyncUpAgent", limits=Limits(max_duration_s=0.05))
-    engine.handle(play_frame())
+    episodes = make_episodes(link, "Gated", "AsyncUpAgent", limits=Limits(max_duration_s=0.05))
+    episodes.handle(play_frame())
     assert Gated.entered.acquire(timeout=60)
     threading.Event().wait(0.1)  # longer than the limit
     assert not any(isinstance(frame, Ended) for frame in link.reader.frames)
@@ -275,20 +281,20 @@ def test_the_time_limit_holds_when_a_sync_step_returns(link: RecordingLink) -> N
 
 
 def test_close_cancels_and_cleans_up(link: RecordingLink) -> None:
-    engine = make_engine(link, "AsyncHanging", "AsyncUpAgent")
+    episodes = make_episodes(link, "AsyncHanging", "AsyncUpAgent")
     Counter.closed.clear()
-    engine.handle(play_frame())
+    episodes.handle(play_frame())
     link.reader.wait_for(Reset)
-    engine.close()
+    episodes.close()
     assert Counter.closed == ["AsyncHanging"]
-    engine.handle(Stop())
+    episodes.handle(Stop())
 
 
 def test_the_outcome_is_reported_before_the_cleanup(link: RecordingLink) -> None:
     from tests.support.fakes import SlowCleanup
 
     SlowCleanup.gate.clear()
-    make_engine(link, "SlowCleanup", "AsyncUpAgent").handle(play_frame())
+    make_episodes(link, "SlowCleanup", "AsyncUpAgent").handle(play_frame())
     assert link.reader.wait_for(Decided).outcome == Outcome.SUCCESS
     assert link.reader.of(Ended) == []
     SlowCleanup.gate.set()
@@ -297,22 +303,22 @@ def test_the_outcome_is_reported_before_the_cleanup(link: RecordingLink) -> None
 
 def test_an_engine_that_cannot_build_an_episode_says_why_for_each(link: RecordingLink) -> None:
     setup = RunnerSetup(env=Plugin("Nothing", "no_such_module:Thing"), agent=Plugin("up", f"{__name__}:OddUsageAgent"))
-    engine = Engine(link, Configure(setup=setup))
+    episodes = WorkerEpisodes(link, Configure(setup=setup))
     for _ in range(2):
-        engine.handle(play_frame())
+        episodes.handle(play_frame())
         problem = link.reader.wait_for(Free).problem or ""
         assert problem.startswith("config_error: Nothing is registered as no_such_module:Thing but cannot be")
 
 
 def test_a_lost_server_is_reported_before_the_end(link: RecordingLink) -> None:
-    make_engine(link, "Gone", "AsyncUpAgent").handle(play_frame())
+    make_episodes(link, "Gone", "AsyncUpAgent").handle(play_frame())
     failed = link.reader.wait_for(Failed)
     assert (failed.gone, failed.timed_out, failed.shortage) == ("refused \\ud800", True, None)
     assert link.reader.wait_for(Ended).end.outcome == Outcome.ERROR
 
 
 def test_texts_that_are_no_unicode_become_escapes(link: RecordingLink) -> None:
-    make_engine(link, "OddNames", "OddUsageAgent").handle(play_frame())
+    make_episodes(link, "OddNames", "OddUsageAgent").handle(play_frame())
     assert link.reader.wait_for(Reset).reset.env_episode_id == "\\ud800"
     step = link.reader.wait_for(Stepped).step
     assert (step.summary.endpoint, step.summary.warnings) == ("\\ud800", ("\\ud801",))
@@ -320,13 +326,13 @@ def test_texts_that_are_no_unicode_become_escapes(link: RecordingLink) -> None:
 
 
 def test_tokens_are_sent_while_they_are_watched(link: RecordingLink) -> None:
-    engine = make_engine(link, "Counter", "StreamingAgent", FROZEN)
-    engine.handle(play_frame())
+    episodes = make_episodes(link, "Counter", "StreamingAgent", FROZEN)
+    episodes.handle(play_frame())
     link.reader.wait_for(Free)
     assert link.reader.of(Streamed) == []
     assert link.reader.of(Stepped)[0].step.seq == 1
-    engine.handle(Watch(tokens=True))
-    engine.handle(play_frame())
+    episodes.handle(Watch(tokens=True))
+    episodes.handle(play_frame())
     link.reader.wait_for(Free)
     streamed = link.reader.of(Streamed)
     assert sum(frame.delta.endpoint is not None for frame in streamed) == 30
@@ -335,27 +341,27 @@ def test_tokens_are_sent_while_they_are_watched(link: RecordingLink) -> None:
 
 
 def test_replies_end_requests_on_any_loop(link: RecordingLink) -> None:
-    engine = make_engine(link, "Maze", "oracle")
+    episodes = make_episodes(link, "Maze", "oracle")
 
     async def run() -> Reply:
         task = asyncio.ensure_future(link.request("lease", "http://env", 3))
         request = await asyncio.to_thread(link.reader.wait_for, Request)
         assert (request.target, request.instance) == ("http://env", 3)
-        engine.handle(Reply(id=request.id + 1))
-        threading.Thread(target=engine.handle, args=(Reply(id=request.id, granted=False),)).start()
+        episodes.handle(Reply(id=request.id + 1))
+        threading.Thread(target=episodes.handle, args=(Reply(id=request.id, granted=False),)).start()
         reply = await task
-        engine.handle(Reply(id=request.id))
+        episodes.handle(Reply(id=request.id))
         return reply
 
     assert not asyncio.run(run()).granted
 
 
 def test_an_episode_can_be_played_on_the_loop_of_the_caller(link: RecordingLink) -> None:
-    engine = make_engine(link, "Gated", "UpAgent")
+    episodes = make_episodes(link, "Gated", "UpAgent")
     Gated.reset_gate()
 
     async def run() -> None:
-        task = asyncio.ensure_future(engine.play(play_frame()))
+        task = asyncio.ensure_future(episodes.play(play_frame()))
         assert await asyncio.to_thread(Gated.entered.acquire, timeout=60)
         task.cancel()
         await asyncio.sleep(0)
@@ -372,8 +378,8 @@ def test_an_episode_can_be_played_on_the_loop_of_the_caller(link: RecordingLink)
 def test_clocks_are_those_of_the_driver(link: RecordingLink) -> None:
     setup = make_setup("Counter", "AsyncUpAgent")
     configure = Configure(setup=setup, clock_offset_ns=100, wall_offset_s=60.0)
-    engine = Engine(link, configure, FROZEN, lambda: 7)
-    engine.handle(Play(header=episode_header(), track="slot 0"))
+    episodes = WorkerEpisodes(link, configure, FROZEN, lambda: 7)
+    episodes.handle(Play(header=episode_header(), track="slot 0"))
     assert link.reader.wait_for(Started).at == datetime(2026, 3, 4, 0, 1, tzinfo=UTC)
     link.reader.wait_for(Free)
     spans = msgspec.json.decode(link.reader.of(Ended)[0].end.traces.spans, type=list[Span])

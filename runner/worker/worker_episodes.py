@@ -1,4 +1,4 @@
-"""The engine of a worker: builds the factory of a batch once, and plays the episodes that the driver sends."""
+"""The episodes of a worker: builds the factory of a batch once, and plays the episodes that the driver sends."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from runner.util.clock import Clock
 from runner.util.resources import find_shortage
 from runner.worker.channel import DriverLink
 from runner.worker.episode_reporter import EpisodeReporter
-from runner.worker.episode_thread import EnvironmentThread, EpisodeWorker, blocks_loop, start_loop, wait_shielded
-from runner.worker.frame_sink import FrameSink, ReportedControl
+from runner.worker.episode_thread import EnvironmentThread, EpisodeThread, blocks_loop, start_loop, wait_shielded
+from runner.worker.frame_sender import FrameSender, ReportedControl
 from runner.worker.frames import (
     Command,
     Configure,
@@ -69,7 +69,7 @@ class _Episode(msgspec.Struct, eq=False):
     stop: Callable[[], object]
 
 
-class Engine:
+class WorkerEpisodes:
     """Plays the episodes of one batch in this process; thread-safe.
 
     Episodes of an async agent share an event loop. If their environment is sync, its methods run on a thread of the
@@ -99,7 +99,7 @@ class Engine:
         self._server_times: dict[str, EndpointTimes] = {}
         self._lessons: list[EndpointLesson] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._idle_threads: list[EpisodeWorker] = []
+        self._idle_threads: list[EpisodeThread] = []
         self._wants_tokens = False
         self._episodes: dict[str, _Episode] = {}
         self._traces: dict[str, TraceEncoder] = {}
@@ -262,7 +262,7 @@ class Engine:
     async def _play_on_thread(self, play: Play) -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[BaseException | None] = loop.create_future()
-        thread = self._idle_threads.pop() if self._idle_threads else EpisodeWorker("episode")
+        thread = self._idle_threads.pop() if self._idle_threads else EpisodeThread("episode")
         self._register(play, thread.interrupt)
 
         def on_done(problem: BaseException | None) -> None:
@@ -281,9 +281,9 @@ class Engine:
         header, spans = play.header, SpanList()
         control = self._episodes[header.episode_id].control
         tracer = Tracer(self._setup.tracing, (spans,), play.track, self._clock_ns)
-        sink = FrameSink(header.episode_id, control, self._link.send)
+        sender = FrameSender(header.episode_id, control, self._link.send)
         trace = self._traces.setdefault(play.track, TraceEncoder(header.boot, play.track))
-        reporter = EpisodeReporter(tracer, spans, sink, self._clock, trace=trace, max_tokens_per_s=MAX_TOKEN_FRAMES)
+        reporter = EpisodeReporter(tracer, spans, sender, self._clock, trace=trace, max_tokens_per_s=MAX_TOKEN_FRAMES)
         context = EpisodeContext(
             header=header,
             control=control,
@@ -291,7 +291,7 @@ class Engine:
             emit=reporter.emit,
             on_reset=reporter.on_reset,
             on_sequence=reporter.on_sequence,
-            on_error=sink.on_error,
+            on_error=sender.on_error,
             wants_tokens=lambda: self._wants_tokens,
             clock=self._clock,
             call_environment=call,
