@@ -10,9 +10,10 @@ from itertools import islice
 import msgspec
 
 from runner.cli.arguments import add_state_options, at_least
+from runner.cli.cells import format_number
+from runner.cli.left_out import damaged_json, report_damaged
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
-from runner.cli.report import damaged_json, format_number, report_damaged
 from runner.cli.results import cost_currency
 from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, print_stderr, safe_text, write_result

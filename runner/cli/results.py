@@ -8,19 +8,17 @@ import msgspec
 
 from runner import plugins
 from runner.cli.arguments import Options
-from runner.cli.logging_setup import log_to_file
-from runner.cli.report import (
+from runner.cli.cells import (
     USAGE_COLUMNS,
-    damaged_json,
     environment_cell,
     format_interval,
     format_number,
     format_success,
     outcomes_cell,
-    report_damaged,
-    report_recovered,
     usage_cells,
 )
+from runner.cli.left_out import damaged_json, report_damaged, report_recovered
+from runner.cli.logging_setup import log_to_file
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, write_result
 from runner.config import AgentSettings

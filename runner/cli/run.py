@@ -24,20 +24,12 @@ from runner.batch.slots import RUN_FILES, SLOT_FILES
 from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.batch.workspace import Workspace
 from runner.bus.address import durable_names, egress_reader
+from runner.cli.left_out import report_damaged, report_recovered
 from runner.cli.logging_setup import log_to_file
 from runner.cli.progress import batch_progress
-from runner.cli.report import (
-    SkippedBatch,
-    batch_label,
-    print_summary,
-    report_damaged,
-    report_errors,
-    report_models,
-    report_recovered,
-    report_refused,
-)
 from runner.cli.run_session import RunSession
 from runner.cli.signals import INTERRUPTED, SignalHandler
+from runner.cli.summary import SkippedBatch, batch_label, print_summary, report_errors, report_models, report_refused
 from runner.cli.terminal import print_stderr, reserve_stdout, write_result
 from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.inference.endpoints import NO_ENDPOINT
