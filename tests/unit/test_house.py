@@ -18,6 +18,19 @@ LOOSE_MODULES = {
 }
 MAX_LINES, SMALL, MAX_SMALL_FILES = 750, 65, 25
 REPEATED_BY_DESIGN = {"__init__.py", "environment.py", "oracle.py", "screen.py"}
+LONG_FUNCTIONS = {"_add_run_options", "_serve", "build_record"}
+"""Functions with more than ``MAX_BODY`` lines, each a list of things that follow one another."""
+MAX_BODY = 46
+CONSOLE_CIRCLES = [
+    {"sessions.control_client", "sessions.protocols"},
+    {"state.episode_list", "state.episode_query"},
+    {"screens.episode.compare", "screens.episode.screen"},
+    {
+        *("state.bus_reducer", "state.endpoint_use", "state.endpoints", "state.episode_reducer", "state.episodes"),
+        *("state.run_store", "state.slowness"),
+    },
+]
+"""Circles of imports in the console; a new one is a fault, and this list only shrinks."""
 BANNED = re.compile(r"\b(?:asked|told|says|said|tells?|nobody|whoever)\b", re.IGNORECASE)
 ENVIRONMENT_TEXTS = ("runner/envs/", "runner/agents/model/react.py")
 """Modules whose literals are AgentGym's own texts."""
@@ -78,3 +91,64 @@ def test_the_search_covers_docstrings_and_messages(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "ROOT", tmp_path)
         assert [match[0] for _, text in texts(module) for match in BANNED.finditer(text)] == ["told", "nobody", "said"]
+
+
+def test_functions_are_one_thought() -> None:
+    too_long = {
+        node.name
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and n_body_lines(node) > MAX_BODY
+    }
+    assert too_long == LONG_FUNCTIONS
+
+
+def n_body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the number of lines of a function's body without its docstring."""
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return body[-1].end_lineno - body[0].lineno + 1 if body and body[-1].end_lineno else 0
+
+
+@pytest.mark.parametrize(("package", "known"), [("runner", []), ("agentgym_tui", CONSOLE_CIRCLES)])
+def test_imports_have_no_circles(package: str, known: list[set[str]]) -> None:
+    assert [circle for circle in circles(imports_inside(package)) if circle not in known] == []
+
+
+def test_the_known_circles_of_the_console_exist() -> None:
+    found = circles(imports_inside("agentgym_tui"))
+    assert [known for known in CONSOLE_CIRCLES if known not in found] == []
+
+
+def imports_inside(package: str) -> dict[str, set[str]]:
+    """Return the modules that each module of a package imports from it, for types, too; names start in the package."""
+    files = {module_name(path): path for path in modules() if path.is_relative_to(ROOT / package)}
+    imports: dict[str, set[str]] = {name: set() for name in files}
+    for name, path in files.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                full = [f"{node.module}.{alias.name}" for alias in node.names]
+                imports[name] |= {each if each in files else node.module for each in full} & files.keys() - {name}
+    short = len(package) + 1
+    return {name[short:]: {each[short:] for each in imported} for name, imported in imports.items()}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def circles(imports: dict[str, set[str]]) -> list[set[str]]:
+    """Return the sets of modules that import one another, directly or by others."""
+    reached = {name: reachable(imports, name) for name in imports}
+    found = [{other for other in reached[name] if name in reached[other]} for name in sorted(imports)]
+    return [circle for i, circle in enumerate(found) if circle and circle not in found[:i]]
+
+
+def reachable(imports: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = imports[waiting.pop()] - seen
+        seen |= new
+        waiting += new
+    return seen
