@@ -27,6 +27,7 @@ from runner.results.statistics import wilson_interval
 from runner.results.summary import summarize_results
 from runner.types import Action
 from tests.support.batches import resolved_batch
+from tests.support.http_replies import operations
 from tests.support.rude_env_server import (
     EnvironmentHandler,
     Handler,
@@ -53,11 +54,6 @@ def maze_over_http(
     server: RudeServer, timeout_s: float = 10, timings: HttpTimings = DEFAULT_TIMINGS
 ) -> HttpEnvironment:
     return HttpEnvironment(env="maze", address=ServerAddress(server.url, timeout_s), timings=timings)
-
-
-def operations(server: RudeServer) -> list[str]:
-    """Return the requests except the checks before steps."""
-    return [each.path.rpartition("/")[2] for each in server.requests if "/observation?" not in each.path]
 
 
 def reply_with(reply: bytes, *, close_after: bool = False) -> Handler:

@@ -42,6 +42,7 @@ class RudeServer:
         requests: all requests, over all connections.
         n_connections: number of connections so far.
         n_closed: number of closed connections.
+        unread: numbers of the connections, from 1, that are closed before a request is read.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,7 @@ class RudeServer:
         self.requests: list[ReceivedRequest] = []
         self.n_connections = 0
         self.n_closed = 0
+        self.unread: frozenset[int] = frozenset()
         self._closed = threading.Condition()
 
     def reset(self, handler: Handler) -> None:
@@ -63,6 +65,8 @@ class RudeServer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.n_connections += 1
+        if self.n_connections in self.unread:
+            writer.close()
         try:
             while not writer.is_closing() and (request := await _read_request(reader)):
                 self.requests.append(request)
@@ -89,15 +93,15 @@ async def _read_request(reader: asyncio.StreamReader) -> ReceivedRequest | None:
 
 
 @contextmanager
-def run_rude_server(port: int = 0) -> Iterator[RudeServer]:
+def run_rude_server(port: int = 0, host: str = "127.0.0.1") -> Iterator[RudeServer]:
     """Run a server on ``port``, by default a free one."""
     server, ready = RudeServer(), threading.Event()
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def run() -> None:
         stop = asyncio.Event()
-        listener = await asyncio.start_server(server.serve, "127.0.0.1", port)
-        server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        listener = await asyncio.start_server(server.serve, host, port)
+        server.url = f"http://{host}:{listener.sockets[0].getsockname()[1]}"
         loops.append((asyncio.get_running_loop(), stop))
         ready.set()
         await stop.wait()

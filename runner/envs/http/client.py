@@ -150,8 +150,9 @@ def _describe(exc: Exception) -> str:
         return "the server disconnected"
     if isinstance(exc, aiohttp.ClientPayloadError):
         return "the reply is incomplete"
-    text = exc.message if isinstance(exc, aiohttp.ClientResponseError) else str(exc)
-    return one_line(text or type(exc).__name__)
+    if isinstance(exc, aiohttp.ClientResponseError):  # the message quotes the reply, which may hold the task's answer
+        return "the reply is not valid HTTP"
+    return one_line(str(exc) or type(exc).__name__)
 
 
 _NO_CLOSE_STATUSES = (404, 405)
