@@ -373,7 +373,7 @@ BROKEN_STREAMS: dict[str, tuple[StreamEnd, str]] = {
     "reset": ((b"", "reset"), BROKE),
     "half a chunk": ((FINISHED[:-9], "close"), BROKE),
     "a broken chunk": ((b"zz\r\n", "keep"), BROKE),
-    "an end without a finish": ((LAST_CHUNK, "keep"), "ended in the middle"),
+    "an end without a finish": ((LAST_CHUNK, "close"), "ended in the middle"),
     "silence": ((b"", "keep"), "silent for 1 s after 1 part of its answer (agent.idle_timeout_sec)"),
 }
 
