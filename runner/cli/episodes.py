@@ -25,7 +25,7 @@ from runner.store.failures import flag_names, parse_line
 from runner.store.index import open_index_to_read
 from runner.store.index_schema import EpisodeRow
 from runner.store.passages import PassageKind, TextPattern, find_hits
-from runner.types import is_result_unknown, split_models
+from runner.types import agentgym_item_id, is_result_unknown, split_models
 from runner.util.amounts import format_amount
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
@@ -159,7 +159,8 @@ def _print(rows: Iterator[EpisodeRow], currency: str, *, as_json: bool) -> None:
 def _as_json(row: EpisodeRow) -> dict[str, object]:
     cause, action, observation = parse_line(row.failure or "")
     failure = {"cause": cause, "action": action, "observation": observation, "step": row.failed_step}
-    fields = msgspec.structs.asdict(row) | {"models": split_models(row.models)}
+    item_id = None if row.task_index is None else agentgym_item_id(row.env, row.task_index)
+    fields = msgspec.structs.asdict(row) | {"models": split_models(row.models), "item_id": item_id}
     if _is_result_unknown(row):
         fields |= {"outcome": None, "success": None}
     del fields["failed_step"]

@@ -15,9 +15,8 @@ from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.envs.data_labels import AS_PUBLISHED, data_label_of
 from runner.envs.placement import find_environment
 from runner.errors import ConfigError
-from runner.formats.agentgym import ITEM_NAMES
 from runner.formats.task_files import group_tasks
-from runner.types import Mode
+from runner.types import Mode, agentgym_item_id
 from runner.util.argument_parser import SafeArgumentParser
 from runner.util.display_text import one_line
 
@@ -92,7 +91,7 @@ def _explained(env: str, environment: Any, tasks: Iterable[int]) -> Iterator[dic
             goal = found[1] if found else text.strip().rpartition("\n")[2]
             yield {
                 "task": number,
-                "id": f"{ITEM_NAMES[env]}_{number}" if env in ITEM_NAMES else "",
+                "id": agentgym_item_id(env, number) or "",
                 "about": one_line(" · ".join([*_details(env, environment, number), goal]), MAX_CHARS),
             }
 

@@ -22,7 +22,7 @@ from runner.formats.output import Output
 from runner.formats.reading import Place
 from runner.formats.writers import ArrayEncoder, ArrayWriter
 from runner.store.episode_file import EpisodeRecord
-from runner.types import Action, Message
+from runner.types import AGENTGYM_NAMES, Action, Message, agentgym_item_id
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 ACKNOWLEDGEMENT = "Ok."
@@ -32,12 +32,18 @@ ROLLOUTS_PATH = "step0/0.json"
 
 
 def encode_agenttraj(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return an item of AgentTraj; ``loss`` is true for the replies that are valid actions."""
+    """Return an item of AgentTraj; ``loss`` is true for the replies that are valid actions.
+
+    Raises:
+        LeftOut: AgentGym's filter of items does not know the environment, and fails.
+    """
     items = []
     for speaker, text, trained in _exchanges(episode):
         loss = trained if speaker == "gpt" else None
         items.append({"from": speaker, "loss": loss, "value": text})
-    return {"item_id": item_id(episode), "conversations": items, **result_fields(episode)}
+    if (item_id := agentgym_item_id(episode.env, episode.task_index)) is None:
+        raise LeftOut("AgentGym's filter does not know its environment")
+    return {"item_id": item_id, "conversations": items, **result_fields(episode)}
 
 
 def encode_rollout(episode: EpisodeRecord) -> dict[str, Any]:
@@ -48,17 +54,6 @@ def encode_rollout(episode: EpisodeRecord) -> dict[str, Any]:
     if "reward" in result:
         result["reward"] = episode.timesteps[-1].reward
     return {"item_id": episode.task_index, "conversations": items, **result}
-
-
-def item_id(episode: EpisodeRecord) -> str:
-    """Return the id of a task as AgentGym writes it, e.g. ``lmrlgym_maze_17``.
-
-    Raises:
-        LeftOut: AgentGym's filter of items, ``agentevol_filter.py``, does not know the environment, and fails.
-    """
-    if (name := ITEM_NAMES.get(episode.env)) is None:
-        raise LeftOut("AgentGym's filter does not know its environment")
-    return f"{name}_{episode.task_index}"
 
 
 def _exchanges(episode: EpisodeRecord) -> list[tuple[str, str, bool]]:
@@ -85,13 +80,7 @@ class RolloutWriter:
         return NOTHING_LEFT_OUT
 
 
-ITEM_NAMES = {
-    **{"WebShop": "webshop", "ALFWorld": "alfworld", "TextCraft": "textcraft", "SciWorld": "sciworld"},
-    **{"SQLGym": "sqlgym", "Wordle": "lmrlgym_wordle", "Maze": "lmrlgym_maze", "BabyAI": "babyai"},
-    **{"Weather": "weather", "Movie": "movie", "Todo": "todo"},
-}
-"""Names in ids of items, by the environments that AgentGym's filter knows."""
-_ENVS = {name: env for env, name in ITEM_NAMES.items()}
+_ENVS = {name: env for env, name in AGENTGYM_NAMES.items()}
 THRESHOLDS = {"sciworld": 99.0, "babyai": 0.0}
 """Reward above which AgentEvol counts an episode of an environment as a success; in the others above 0.99."""
 _TRIAL = "trial_T"

@@ -10,7 +10,7 @@ import msgspec
 
 from runner.results.statistics import pass_at_k, pass_hat_k
 from runner.results.summary import EVERYTHING, IS_RATED, SUCCESS_COLUMNS, ResultSource, Score, Selection
-from runner.types import Outcome
+from runner.types import Outcome, agentgym_item_id
 
 MAX_K = 16
 """Largest k of pass@k and pass^k that is computed."""
@@ -29,9 +29,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TaskGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The attempts of one task, oldest first."""
+    """The attempts of one task, oldest first; ``item_id`` is AgentGym's id of the task, if it has one."""
 
     task_index: int
+    item_id: str | None = None
     attempts: tuple[Attempt, ...]
 
     @property
@@ -141,7 +142,11 @@ _QUERY = f"""
 
 def _matrix(key: tuple[Any, ...], rows: Iterable[tuple[Any, ...]]) -> TaskMatrix:
     tasks = [
-        TaskGroup(task_index=task_index, attempts=tuple(_attempts(group)))
+        TaskGroup(
+            task_index=task_index,
+            item_id=agentgym_item_id(key[0], task_index),
+            attempts=tuple(_attempts(group)),
+        )
         for task_index, group in groupby(rows, key=lambda row: row[_N_KEY])
     ]
     names = dict(zip(_KEY.split(", "), key, strict=True))

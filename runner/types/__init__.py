@@ -2,6 +2,7 @@
 
 from runner.types.cells import CellRow, CellRun, Cells, PackedCells, merge_runs, unpack_cells
 from runner.types.data import (
+    AGENTGYM_NAMES,
     MAX_DURATION_S,
     MAX_ROUNDS,
     MAX_WORKERS,
@@ -40,6 +41,7 @@ from runner.types.data import (
     WorkerInfo,
     Workers,
     WorkerStatus,
+    agentgym_item_id,
     agentgym_score,
     best_agentgym_score,
     count_models,
@@ -97,6 +99,7 @@ from runner.types.protocols import (
 )
 
 __all__ = [
+    "AGENTGYM_NAMES",
     "IMPORTED",
     "MAX_DURATION_S",
     "MAX_ROUNDS",
@@ -184,6 +187,7 @@ __all__ = [
     "WorkerState",
     "WorkerStatus",
     "Workers",
+    "agentgym_item_id",
     "agentgym_score",
     "best_agentgym_score",
     "count_models",

@@ -525,6 +525,19 @@ def best_agentgym_score(env: str) -> float:
     return 100.0 if env.lower() == "sciworld" else 1.0
 
 
+AGENTGYM_NAMES: Final[Mapping[str, str]] = {
+    **{"WebShop": "webshop", "ALFWorld": "alfworld", "TextCraft": "textcraft", "SciWorld": "sciworld"},
+    **{"SQLGym": "sqlgym", "Wordle": "lmrlgym_wordle", "Maze": "lmrlgym_maze", "BabyAI": "babyai"},
+    **{"Weather": "weather", "Movie": "movie", "Todo": "todo"},
+}
+"""Names in AgentGym's ids of tasks, by the environments that its filter of items, ``agentevol_filter.py``, knows."""
+
+
+def agentgym_item_id(env: str, task_index: int) -> str | None:
+    """Return the id of a task as AgentGym writes it, e.g. ``lmrlgym_maze_17``; None if it has none."""
+    return None if (name := AGENTGYM_NAMES.get(env)) is None else f"{name}_{task_index}"
+
+
 class Trajectory(msgspec.Struct, kw_only=True):
     """A finished episode: its steps, its outcome, and the error that ended it, if any.
 
