@@ -46,6 +46,15 @@ class Blocking(Counter):
         return super().step(action)
 
 
+class Gated(Counter):
+    """Waits in every step until the file ``GATE`` exists."""
+
+    def step(self, action: Action) -> StepResult:
+        while not Path(os.environ["GATE"]).exists():
+            time.sleep(0.01)
+        return super().step(action)
+
+
 class Hostile(Counter):
     def reset(self, **kwargs: Any) -> Chat:  # noqa: ANN401
         raise RuntimeError("\x9b2J \x7f \u202e \ud800 \u00b7")
