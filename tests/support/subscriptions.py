@@ -125,9 +125,9 @@ async def collect_messages(client: Client, subject: str = "agentgym.>") -> list[
     return messages
 
 
-async def retry_until_success(work: Callable[[], Awaitable[object]]) -> None:
-    """Repeat ``work`` until it succeeds, for up to 20 s."""
-    async with asyncio.timeout(20):
+async def retry_until_success(work: Callable[[], Awaitable[object]], timeout_s: float = 20.0) -> None:
+    """Repeat ``work`` until it succeeds, for at most ``timeout_s`` seconds."""
+    async with asyncio.timeout(timeout_s):
         while True:
             try:
                 await work()
