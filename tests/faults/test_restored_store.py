@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,7 @@ async def play_on_node(node: NodeProcess, server: NatsServer, env: str) -> None:
     await wait_for_ids(server, episode_event_ids(node.data_dir) | {f"batch:{batch}"})
 
 
-async def wait_for_ids(server: NatsServer, expected: set[str]) -> None:
+async def wait_for_ids(server: NatsServer, expected: AbstractSet[str]) -> None:
     async with asyncio.timeout(30):
         while not expected <= (await stored_ids(server)).keys():  # noqa: ASYNC110 - another process sends
             await asyncio.sleep(0.1)

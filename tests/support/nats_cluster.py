@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -80,8 +81,8 @@ class NatsCluster:
     def display_url(self) -> str:
         return self.url
 
-    def others(self, *servers: NatsServer) -> list[NatsServer]:
-        return [server for server in self.servers if server not in servers]
+    def others(self, server: NatsServer) -> list[NatsServer]:
+        return [each for each in self.servers if each is not server]
 
     async def wait_until_healthy(self) -> None:
         """Start the servers that do not run, and wait until each has a copy of everything the cluster keeps."""
@@ -97,12 +98,10 @@ class NatsCluster:
         running = next(server for server in self.servers if server.running)
         async with asyncio.timeout(SETTLE_S), self.client(running) as client:
             while True:
-                try:
+                with contextlib.suppress(nats.errors.Error):  # such as a time-out while there is none
                     info = await client.jetstream(timeout=1).stream_info(stream)
-                except nats.errors.Error:
-                    continue
-                if info.cluster is not None and info.cluster.leader is not None:
-                    return self.servers[int(info.cluster.leader.removeprefix("s"))]
+                    if info.cluster is not None and info.cluster.leader is not None:
+                        return self.servers[int(info.cluster.leader.removeprefix("s"))]
                 await asyncio.sleep(0.1)
 
     def server_of(self, pid: int) -> NatsServer | None:
