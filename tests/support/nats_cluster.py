@@ -34,13 +34,13 @@ GRACE_S = 1
 class NatsCluster:
     """Servers that form one cluster; as a bus, it has the addresses of all of them.
 
-    The ports of the routes are chosen first, because every server must name the routes of all.
+    The ports of the routes are chosen first, because every server must name the routes of all. ``config`` is the part
+    of the configuration that all servers share.
     """
 
     def __init__(
         self, folder: Path, *, n_servers: int = 3, jetstream: bool = True, config: Mapping[str, Any] | None = None
     ) -> None:
-        """``config`` is the part of the configuration that all servers share."""
         routes = [free_port() for _ in range(n_servers)]
         self._health_ports = [free_port() for _ in range(n_servers)]
         self.servers = [
