@@ -20,15 +20,11 @@ MIN_KEY_LENGTH = 16
 """Minimum characters of a key to redact; a shorter key is a placeholder such as ``EMPTY``, not a secret."""
 
 _SENDABLE = re.compile(r"[\x21-\x7e]{1,4096}")
+_DECODER = msgspec.json.Decoder(ModelReply)
 
 
 def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> str | None:
-    """Return the API key to send to an endpoint, or None if no key is configured.
-
-    Raises:
-        EndpointFailure: if the configured variable is not set, its value is not valid in an HTTP header, or the URL of
-            the endpoint contains a login in addition to the key.
-    """
+    """Raises ``EndpointFailure`` if a key is missing or no valid header, or the URL has a login in addition to it."""
     name = spec.api_key_env or (spec.optional_key_env if kind == "tensorzero" else None)
     value = environ.get(name, "").strip() if name else ""
     if value and not _SENDABLE.fullmatch(value):
@@ -73,11 +69,7 @@ def build_mask(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> M
 
 
 def is_secret(key: str | None) -> TypeGuard[str]:
-    """Whether a key is long enough to be redacted."""
     return key is not None and len(key) >= MIN_KEY_LENGTH
-
-
-_DECODER = msgspec.json.Decoder(ModelReply)
 
 
 def redact_key(reply: ModelReply, key: str | None) -> ModelReply:
@@ -85,13 +77,10 @@ def redact_key(reply: ModelReply, key: str | None) -> ModelReply:
     if not is_secret(key):
         return reply
     encoded = without = msgspec.json.encode(reply)
-    for form in _encoded_forms(key):
+    forms = (msgspec.json.encode(form)[1:-1] for form in _forms(key))
+    for form in sorted(forms, key=len, reverse=True):
         without = without.replace(form, MASK.encode())
     return reply if without == encoded else _DECODER.decode(without)
-
-
-def _encoded_forms(key: str) -> list[bytes]:
-    return sorted((msgspec.json.encode(form)[1:-1] for form in _forms(key)), key=len, reverse=True)
 
 
 def _forms(key: str) -> list[str]:
@@ -117,7 +106,6 @@ class KeyFilter:
         return text[: len(text) - n_withheld]
 
     def flush(self) -> str:
-        """Call it at the end of the stream."""
         withheld, self._withheld = self._withheld, ""
         return withheld
 
@@ -146,7 +134,6 @@ class DeltaFilter:
             self._emit(filtered)
 
     def flush(self) -> None:
-        """Call it at the end of the stream."""
         for filter, last in self._parts.values():
             if text := filter.flush():
                 self._emit(msgspec.structs.replace(last, text=text))

@@ -114,7 +114,6 @@ class ModelReply(msgspec.Struct, kw_only=True):
 
     @property
     def is_silent(self) -> bool:
-        """Whether the reply has neither a text nor a tool call, and no reason why."""
         return not (self.content.strip() or self.tool_calls or self.cause_of_silence)
 
     @property
@@ -132,7 +131,6 @@ class ModelReply(msgspec.Struct, kw_only=True):
 
 
 def describe_cut(tokens: Tokens | None) -> str:
-    """Return that an answer was cut at its length limit, at which one, and whether all of it was reasoning."""
     if tokens is None or not tokens.completion:
         return "cut at its length limit"
     rest = ", all reasoning" if tokens.reasoning >= tokens.completion else ""
@@ -140,10 +138,7 @@ def describe_cut(tokens: Tokens | None) -> str:
 
 
 def tokens_per_s(reply: ModelReply, seconds: float) -> float | None:
-    """Return the completion tokens per second of a reply that took ``seconds`` in all, or None if unknown.
-
-    The time before the first token is excluded if it is known.
-    """
+    """``seconds`` are those of the whole reply; the time before the first token is excluded if it is known."""
     seconds -= reply.ttft_s or 0.0
     return reply.tokens.completion / seconds if reply.tokens and reply.tokens.completion and seconds > 0 else None
 
@@ -157,12 +152,7 @@ def request_body(
     episode_id: str | None = None,
     with_token_ids: bool = False,
 ) -> bytes:
-    """Return the JSON request body for a target, in the shape that its capabilities allow.
-
-    Args:
-        chat: the messages, as ``sent_chat`` returns them for these capabilities.
-        episode_id: TensorZero's id of the episode.
-    """
+    """``chat`` is what ``sent_chat`` returns for these capabilities, ``episode_id`` TensorZero's id of the episode."""
     fields = question.fields(capabilities, token_ids=with_token_ids)
     body: dict[str, Any] = {"model": target.model, "messages": _wire_chat(chat)}
     if "tools" in fields:
@@ -182,11 +172,7 @@ def request_body(
 
 
 def sent_chat(question: InferenceQuestion, capabilities: Capabilities, origin: str) -> Chat:
-    """Return the chat as an endpoint gets it.
-
-    Neighbours of one role are one message, and a message beside tool calls has the content "" instead of none, as the
-    strictest servers demand.
-    """
+    """Neighbours of one role become one message, and a missing content "", as the strictest servers demand."""
     has_calls = capabilities.tools == "native" or not question.tools
     merged: Chat = []
     ids: dict[str, str] = {}
@@ -210,10 +196,7 @@ def _foreign_ids(message: Message, origin: str) -> dict[str, str]:
 
 
 def _for_endpoint(message: Message, capabilities: Capabilities, origin: str, ids: dict[str, str]) -> Message:
-    """Return what an endpoint gets of a message: all of its own replies, but the reasoning by its capabilities.
-
-    ``ids`` replace those of another endpoint's calls.
-    """
+    """Return what an endpoint gets of a message; ``ids`` replace those of another endpoint's calls."""
     if len(message) == _PLAIN:
         return {"role": message["role"], "content": message["content"] or ""}
     shared = cast("Message", {name: value for name, value in message.items() if name in _SHARED_FIELDS})
@@ -265,11 +248,11 @@ def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
     if not isinstance(value, dict):
         raise EndpointFailure("reply", "the reply is not a JSON object")
     raise_on_error(value)
-    if not as_list(value.get("choices")):
+    if not (choices := as_list(value.get("choices"))):
         raise EndpointFailure("reply", "the reply is empty: it has no choices")
     if capture is not None:
         capture.add(value)
-    choice = as_dict(next(iter(as_list(value.get("choices"))), None))
+    choice = as_dict(choices[0])
     raise_on_failed_choice(choice)
     message = as_dict(choice.get("message"))
     reply = ModelReply(
@@ -288,11 +271,7 @@ def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
 
 
 def raise_on_error(value: dict[str, Any]) -> None:
-    """Check a decoded response body or stream chunk for an error, which may come with HTTP status 200.
-
-    Raises:
-        EndpointFailure: if there is an error; the message quotes the server, so the caller must mask it.
-    """
+    """Raise an error in a body or chunk, which may come with status 200; its text quotes the server, so mask it."""
     error = value.get("error")
     if not error and ("choices" in value or "delta" in value):
         return
@@ -332,9 +311,8 @@ def reply_too_long() -> EndpointFailure:
 
 def reasoning_of(message: dict[str, Any]) -> str:
     """Servers use different fields for it."""
-    for name in _REASONING_FIELDS:
-        if text := as_text(message.get(name)):
-            return text
+    if text := next(filter(None, (as_text(message.get(name)) for name in _REASONING_FIELDS)), ""):
+        return text
     parts = map(as_dict, as_list(message.get("tensorzero_extra_content")) or as_list(message.get("content")))
     texts = (part.get("text") or part.get("thinking") for part in parts if part.get("type") in _THOUGHT_KINDS)
     return "".join(content_text(text) for text in texts)
@@ -438,11 +416,7 @@ THINK_TAG: Final = ThinkingMark("Qwen, DeepSeek, GLM and others", "", "<(?i:thin
 
 
 def split_thinking(text: str, marks: tuple[ThinkingMark, ...] = (THINK_TAG,)) -> tuple[str, str]:
-    """Split a text into the contents of all blocks of reasoning and the remaining text, each stripped.
-
-    A block without an end mark extends to the end of the text. A block without a start mark extends from the beginning,
-    see ``ThinkingMark.alone``.
-    """
+    """Split a text into all its reasoning and the rest, each stripped; a block without an end mark ends with it."""
     starts, lonely_ends, ends = _compile_marks(tuple(mark for mark in marks if mark.hint in text))
     thoughts, answers, position = [], [], 0
     first_open, first_close = starts.search(text), lonely_ends.search(text)
@@ -459,9 +433,7 @@ def split_thinking(text: str, marks: tuple[ThinkingMark, ...] = (THINK_TAG,)) ->
 
 
 @functools.cache
-def _compile_marks(
-    marks: tuple[ThinkingMark, ...],
-) -> tuple[re.Pattern[str], re.Pattern[str], list[re.Pattern[str]]]:
+def _compile_marks(marks: tuple[ThinkingMark, ...]) -> tuple[re.Pattern[str], re.Pattern[str], list[re.Pattern[str]]]:
     starts = "|".join(f"({mark.start})" for mark in marks)
     alone = "|".join(mark.end for mark in marks if mark.alone)
     return re.compile(starts, re.DOTALL), re.compile(alone), [re.compile(mark.end) for mark in marks]

@@ -36,10 +36,7 @@ class LiveEndpoint:
         self.kind: AnyKind = spec.kind
 
     async def find_kind(self, client: HttpClient, mask: Mask, now: datetime) -> Kind:
-        """Detect the kind of server if it is ``auto`` and not yet detected.
-
-        Raises ``EndpointFailure`` if the endpoint does not answer or its kind cannot be detected.
-        """
+        """Detect the kind if it is ``auto`` and not known yet; raises ``EndpointFailure`` if it cannot be detected."""
         kind = self.kind
         if kind == "auto":
             self.kind = kind = await find_kind(client, self.spec, mask, now)

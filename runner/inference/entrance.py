@@ -28,6 +28,9 @@ PROBE_WINDOW_S = 5.0
 """Seconds after a rest during which only one caller may try the endpoint."""
 TOLERATED_FAILURES = 2
 """Number of consecutive server errors or invalid replies after which an endpoint still gets no rest."""
+WINDOW_S = 60.0
+_OPEN_S = 0.001
+"""Rest to report after a rest has ended without a success: the next request still needs the gate's admission."""
 
 
 class CircuitBreaker:
@@ -39,21 +42,19 @@ class CircuitBreaker:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.cause = ""
+        self.rests_until: float | None = None
+        """End of the last rest on the monotonic clock; None if the endpoint has answered since, or never rested."""
         self._now = now
         self._lock = threading.Lock()
         self._failures = 0
-        self._rests_until: float | None = None
         self._probed_until = 0.0
 
     def try_enter(self) -> bool:
-        """Return whether a request to the endpoint is allowed.
-
-        If it is, the caller must call ``record_success``, ``record_failure`` or ``leave`` after the request.
-        """
+        """If it is allowed, call ``record_success``, ``record_failure`` or ``leave`` after the request."""
         with self._lock:
             if self._wait_s() > 0:
                 return False
-            if self._rests_until is not None:
+            if self.rests_until is not None:
                 self._probed_until = self._now() + PROBE_WINDOW_S
             return True
 
@@ -61,14 +62,9 @@ class CircuitBreaker:
         with self._lock:
             return self._wait_s()
 
-    @property
-    def rests_until(self) -> float | None:
-        """End of the last rest on the monotonic clock; None if the endpoint has answered since, or never rested."""
-        return self._rests_until
-
     def record_success(self) -> None:
         with self._lock:
-            self._failures, self._rests_until, self._probed_until, self.cause = 0, None, 0.0, ""
+            self._failures, self.rests_until, self._probed_until, self.cause = 0, None, 0.0, ""
 
     def record_failure(self, failure: EndpointFailure, cause: str) -> None:
         """The ``cause`` is the explanation for callers."""
@@ -80,7 +76,7 @@ class CircuitBreaker:
             if rest_s is None:
                 rest_s = 0.0 if resting else _rest_s(failure, self._failures)
             if rest_s > self._wait_s():
-                self._rests_until, self.cause = self._now() + rest_s, cause
+                self.rests_until, self.cause = self._now() + rest_s, cause
 
     def leave(self) -> None:
         """End a request that shows neither success nor failure of the endpoint, e.g. a cancelled one."""
@@ -88,9 +84,9 @@ class CircuitBreaker:
             self._probed_until = 0.0
 
     def _wait_s(self) -> float:
-        if self._rests_until is None:
+        if self.rests_until is None:
             return 0.0
-        return max(max(self._rests_until, self._probed_until) - self._now(), 0.0)
+        return max(max(self.rests_until, self._probed_until) - self._now(), 0.0)
 
 
 def _rest_s(failure: EndpointFailure, n_failures: int) -> float:
@@ -128,17 +124,8 @@ def _seconds_until(header: str, now: datetime) -> float:
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now.timestamp()
 
 
-WINDOW_S = 60.0
-_OPEN_S = 0.001
-"""Rest to report after a rest has ended without a success: the next request still needs the gate's admission."""
-
-
 class Ticket:
-    """A request to an endpoint that waits for its admission, or has the result.
-
-    Args:
-        on_reply: receives whether the request is admitted, unless that is known at once.
-    """
+    """A request to an endpoint; ``on_reply`` receives whether it is admitted, unless that is known at once."""
 
     def __init__(self, endpoint: str, on_reply: Callable[[bool], None]) -> None:
         self.endpoint = endpoint
@@ -180,14 +167,11 @@ class RateLimiter:
 
 
 class Entrance:
-    """Circuit breaker, rate limits and waiting requests of one endpoint; not thread-safe.
-
-    ``has_timer``: a timer is set for the next request that the requests per minute admit.
-    """
+    """Circuit breaker, rate limits and waiting requests of one endpoint; not thread-safe."""
 
     def __init__(self, spec: EndpointSpec, now: Callable[[], float]) -> None:
         self.waiting: deque[Ticket] = deque()
-        self.has_timer = False
+        self.has_timer = False  # for the next request that the requests per minute admit
         self.breaker = CircuitBreaker(now)
         self.limiter = RateLimiter(spec.limit, now)
         self._limit_text = describe_limit(spec.limit)
@@ -199,11 +183,9 @@ class Entrance:
         return self.breaker.cause or self._limit_text
 
     def decide(self) -> tuple[list[Ticket], float | None]:
-        """Admit the requests that may start now, or refuse all if the endpoint rests.
+        """Admit the requests that may start now, or refuse all if the endpoint rests; return those that wait no longer.
 
-        Returns:
-            The decided requests, which wait no longer; and the seconds after which to call this again, or None if the
-            end of a request decides about the next one.
+        The seconds are those after which to call this again; None: the end of a request decides about the next one.
         """
         decided: list[Ticket] = []
         while self.waiting:
@@ -238,11 +220,7 @@ class Entrance:
         return before != (self.breaker.rests_until, self._last_failure != "")
 
     def state(self) -> tuple[float, str]:
-        """Return the seconds of the rest and its cause.
-
-        0 seconds with a cause: the endpoint has failed, but does not rest. No cause: it has not failed since its last
-        success.
-        """
+        """Return the seconds and cause of the rest: 0.0 if it failed without one, "" if not since its last success."""
         if self.breaker.rests_until is None:
             return 0.0, self._last_failure
         return max(self.breaker.wait_s(), _OPEN_S), self.breaker.cause or self._last_failure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from runner.errors import InferenceFault
 from runner.util.display_text import one_line
@@ -37,7 +37,7 @@ _REFUSALS = frozenset({400, 404, 422, 500, 501, 502})
 
 
 class EndpointFailure(InferenceFault):
-    """Failure of one endpoint to answer one request.
+    """Failure of one endpoint to answer one request; its text is shown to the user, masked and on one line.
 
     Attributes:
         retry_after_s: seconds to wait by the ``Retry-After`` header, or None.
@@ -56,7 +56,6 @@ class EndpointFailure(InferenceFault):
         unknown_model: bool = False,
         context_tokens: int | None = None,
     ) -> None:
-        """Create a failure; ``text`` is shown to the user, so it must be masked and on one line."""
         super().__init__(text)
         self.reason = reason
         self.status = status
@@ -131,14 +130,11 @@ def _error_message(body: bytes) -> str:
     if text and (code := as_text(named.get("code"))) and "_" in code and code not in text:
         text = f"{text} ({code})"
     if not text and isinstance(error, list):  # FastAPI's problems, which quote the request beside their messages
-        text = "; ".join(map(_describe_problem, map(as_dict, error)))
+        problems = [(as_list(each.get("loc")), as_text(each.get("msg"))) for each in map(as_dict, error)]
+        text = "; ".join(f"{'.'.join(map(str, place))}: {problem}" for place, problem in problems)
     if not text and error:
         text = encode_json(error).decode()
     return (text or body[:4096].decode("utf-8", "replace"))[:2000].strip()
-
-
-def _describe_problem(problem: dict[str, Any]) -> str:
-    return f"{'.'.join(map(str, as_list(problem.get('loc'))))}: {as_text(problem.get('msg'))}"
 
 
 Field: TypeAlias = Literal[

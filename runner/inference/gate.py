@@ -61,10 +61,8 @@ class EndpointGate(Protocol):
 class LocalGate:
     """The gate in the process of the batch; no method blocks.
 
-    Workers in other processes use it through ``request``, ``release``, ``report`` and ``release_all``.
-
-    Args:
-        call_later: calls a function after some seconds on any thread; None: with a timer's thread.
+    Workers in other processes use it through ``request``, ``release``, ``report`` and ``release_all``. ``call_later``
+    calls a function after some seconds on any thread; None: with a timer's thread.
     """
 
     def __init__(
@@ -82,7 +80,6 @@ class LocalGate:
         self._time_watchers: list[OnServerTimes] = []
 
     async def enter(self, endpoint: str, time_left_s: float) -> bool:
-        """Requests are admitted in their order."""
         loop = asyncio.get_running_loop()
         admission: asyncio.Future[bool] = loop.create_future()
 
@@ -93,7 +90,7 @@ class LocalGate:
                 self._give_back(ticket)
 
         ticket = Ticket(endpoint, on_reply)
-        if self._enqueue(ticket):
+        if self._admit(endpoint, ticket):
             return ticket.is_admitted
         try:
             async with asyncio.timeout(time_left_s):
@@ -115,7 +112,6 @@ class LocalGate:
         return self._server_times.get(endpoint)
 
     def set_server_times(self, endpoint: str, times: ServerTimes | None) -> None:
-        """Set the means of an endpoint's server, and pass a change on to ``watch_server_times``."""
         with self._report_lock:
             if self._server_times.get(endpoint) == times:
                 return
@@ -127,10 +123,7 @@ class LocalGate:
                 watcher(endpoint, times)
 
     def watch_server_times(self, on_times: OnServerTimes) -> Callable[[], None]:
-        """Call ``on_times`` with the means of each server, now and when they change; return what ends the calls.
-
-        ``on_times`` must not block.
-        """
+        """Call ``on_times``, which must not block, with each server's means, now and later; return what ends that."""
         with self._report_lock:
             self._time_watchers = [*self._time_watchers, on_times]
             for state in self._server_times.items():
@@ -144,17 +137,15 @@ class LocalGate:
 
     def leave(self, endpoint: str) -> None:
         self._entrances[endpoint].breaker.leave()
-        self._end_request(endpoint)
+        with self._lock:
+            self._entrances[endpoint].limiter.end()
+        self._admit(endpoint)
 
     def watch(self, on_rest: OnRest) -> Callable[[], None]:
-        """Call ``on_rest`` with an endpoint, the seconds of its rest and the cause, when one of them changes.
+        """Call ``on_rest`` when an endpoint, its seconds of rest or their cause changes; return what ends the calls.
 
         The thread that reports an outcome calls it, so it must not block or report one. 0 seconds without a cause: the
-        endpoint has answered again. 0 seconds with a cause: it has failed without a rest, so its next success is of
-        interest.
-
-        Returns:
-            A function that ends the calls.
+        endpoint has answered again; with a cause: it has failed without a rest, so its next success is of interest.
         """
         with self._lock:
             self._watchers = [*self._watchers, on_rest]
@@ -172,12 +163,9 @@ class LocalGate:
         return [state for state in states if state[2]]
 
     def request(self, owner: Hashable, key: Hashable, endpoint: str, on_reply: Callable[[bool], None]) -> None:
-        """Request admission for a worker, and call ``on_reply`` once with the result, now or later on another thread.
+        """Request admission for a worker, which knows the request by ``key``; an unknown endpoint is refused.
 
-        Args:
-            key: identifies the request among those of the worker.
-            endpoint: name of the endpoint; an unknown one is refused.
-            on_reply: receives whether the request is admitted; must not block.
+        ``on_reply`` is called once with the result, now or later on another thread, and must not block.
         """
 
         def reply(is_admitted: bool) -> None:
@@ -191,7 +179,7 @@ class LocalGate:
             return
         with self._lock:
             self._held.setdefault(owner, {})[key] = ticket
-        if self._enqueue(ticket):
+        if self._admit(endpoint, ticket):
             reply(ticket.is_admitted)
 
     def release(self, owner: Hashable, key: Hashable) -> None:
@@ -229,16 +217,8 @@ class LocalGate:
         elif ticket.is_admitted:
             self.leave(ticket.endpoint)
 
-    def _end_request(self, endpoint: str) -> None:
-        with self._lock:
-            self._entrances[endpoint].limiter.end()
-        self._admit(endpoint)
-
-    def _enqueue(self, ticket: Ticket) -> bool:
-        """Add a request; return whether it was decided at once, which makes no call of ``on_reply``."""
-        return self._admit(ticket.endpoint, ticket)
-
     def _admit(self, endpoint: str, new: Ticket | None = None) -> bool:
+        """Return whether the new request was decided at once, which makes no call of its ``on_reply``."""
         entrance = self._entrances[endpoint]
         with self._lock:
             if new is not None:

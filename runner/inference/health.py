@@ -23,17 +23,14 @@ from runner.util.json_accessors import as_count, as_dict, as_list, as_text, deco
 SLOW_AFTER_S = 1.0
 """Seconds of a request above which the endpoint counts as slow."""
 
-_CONTEXT_FIELDS = ("max_model_len", "max_context_length", "context_length", "context_window")
-"""Fields of a listed model that vLLM and SGLang, Mistral, OpenRouter and Kimi, and Groq have."""
-
 Status: TypeAlias = Literal["up", "slow", "down", "misconfigured"]
 
+_CONTEXT_FIELDS = ("max_model_len", "max_context_length", "context_length", "context_window")
+"""Fields of a listed model that vLLM and SGLang, Mistral, OpenRouter and Kimi, and Groq have."""
 _N_LISTED = 8
 """Maximum number of a server's models that a cause names."""
-
 _LACKS_SCOPE = re.compile(rb"(?i)scope|permission")
 """Text of a refusal of a valid key that may only ask models."""
-
 _UNKNOWN_TOOL = "agentgym_preflight"
 """Name of an undefined tool. TensorZero first looks up the model and then rejects the tool, so no model runs."""
 
@@ -70,21 +67,13 @@ async def check_endpoints(
     context: InferenceContext, model: str, timeout_s: float = CHECK_TIMEOUT_S
 ) -> list[EndpointHealth]:
     client = await model_client()
-    return list(
-        await asyncio.gather(
-            *(_EndpointCheck(context, client, endpoint, model, timeout_s).run() for endpoint in context.endpoints)
-        )
-    )
+    checks = [_EndpointCheck(context, client, endpoint, model, timeout_s) for endpoint in context.endpoints]
+    return list(await asyncio.gather(*(check.run() for check in checks)))
 
 
 class _EndpointCheck:
     def __init__(
-        self,
-        context: InferenceContext,
-        client: HttpClient,
-        endpoint: LiveEndpoint,
-        model: str,
-        timeout_s: float,
+        self, context: InferenceContext, client: HttpClient, endpoint: LiveEndpoint, model: str, timeout_s: float
     ) -> None:
         self._context = context
         self._client = client
@@ -118,8 +107,7 @@ class _EndpointCheck:
         kind = await self._endpoint.find_kind(self._client, context.mask, context.timing.clock.now())
         self._has_response = not was_known
         self._target = target = resolve_target(spec, kind, self._model)
-        key = read_api_key(spec, target.kind, context.environ)
-        headers = bearer_header(key)
+        headers = bearer_header(read_api_key(spec, target.kind, context.environ))
         if target.kind == "tensorzero":
             await self._check_gateway(target, headers)
             return
@@ -200,7 +188,7 @@ class _EndpointCheck:
             path = one_line(urlsplit(self._target.url).path, 200)
             return f"no chat completions at {path}: correct the endpoint's URL"
         if failure.is_about_key:
-            return self._key_hint
+            return key_advice(self._endpoint.spec, self._kind)
         match self._kind:
             case "ollama":
                 return f"pull it with: ollama pull {model}"
@@ -208,15 +196,12 @@ class _EndpointCheck:
                 return f"add [models.{model}] to the gateway's configuration, or change agent.model in the profile"
         return "check the endpoint's URL and model"
 
-    @property
-    def _key_hint(self) -> str:
-        return key_advice(self._endpoint.spec, self._kind)
-
     def _health(self, status: Status, cause: str | None = None, hint: str | None = None) -> EndpointHealth:
         endpoint, target = self._endpoint, self._target
         url, sent_model = (endpoint.spec.url, "") if target is None else (target.url, target.model)
-        display_url, model = safe_url(url), one_line(sent_model or endpoint.spec.model or self._model)
-        differs = target is not None and (url, sent_model) != self._configured()
+        configured_model = endpoint.spec.model or self._model
+        display_url, model = safe_url(url), one_line(sent_model or configured_model)
+        differs = target is not None and (url, sent_model) != (endpoint.spec.url, configured_model)
         note = f"uses {display_url} with model {model}" if differs else None
         return EndpointHealth(
             name=endpoint.spec.name,
@@ -232,11 +217,8 @@ class _EndpointCheck:
             limit=endpoint.spec.limit,
             context_tokens=self._context_tokens,
             listed=self._listed,
-            key_hint=self._key_hint,
+            key_hint=key_advice(endpoint.spec, self._kind),
         )
-
-    def _configured(self) -> tuple[str, str]:
-        return self._endpoint.spec.url, self._endpoint.spec.model or self._model
 
 
 def _names(reply: SmallResponse, key: str, field: str) -> tuple[str, ...]:

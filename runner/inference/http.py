@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 4.0
 """Seconds to keep an unused connection to a model server."""
+MAX_SMALL_BODY = 1 << 20
+"""Maximum bytes of a response other than a model's reply: a health check, a model list or an error."""
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
@@ -35,11 +37,9 @@ class ModelHttpClient(HttpClient):
         self._routes: dict[str, Route] = {}
 
     def find_route(self, url: str) -> Route:
-        """The URL may contain a login. Raises ``aiohttp.InvalidURL`` if it cannot be used."""
-        route = self._routes.get(url)
-        if route is None:
-            self._routes[url] = route = _find_route(url)
-        return route
+        if url not in self._routes:
+            self._routes[url] = _find_route(url)
+        return self._routes[url]
 
 
 def _find_route(url: str) -> Route:
@@ -72,10 +72,6 @@ def _proxy_of(url: str) -> str | None:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-MAX_SMALL_BODY = 1 << 20
-"""Maximum bytes of a response other than a model's reply: a health check, a model list or an error."""
-
-
 async def model_client() -> HttpClient:
     return await loop_client(ModelHttpClient)
 
@@ -91,12 +87,7 @@ class SmallResponse(msgspec.Struct, frozen=True):
 async def fetch(
     client: HttpClient, method: str, url: str, body: object = None, headers: dict[str, str] | None = None
 ) -> SmallResponse:
-    """Send a request and return its complete response.
-
-    Raises:
-        EndpointFailure: if there is no response, or its body is larger than ``MAX_SMALL_BODY`` bytes or compressed
-            although its status is 200.
-    """
+    """Raises ``EndpointFailure`` without a response, or for one that is too large, or compressed with status 200."""
     content = None if body is None else msgspec.json.encode(body)
     async with send_request(client, method, url, content, headers or {}) as response:
         body = await (read_body(response, MAX_SMALL_BODY) if response.status == 200 else read_refusal(response))
@@ -108,10 +99,7 @@ def bearer_header(key: str | None) -> dict[str, str]:
 
 
 async def fetch_within(timeout_s: float, method: str, url: str, body: object, headers: dict[str, str]) -> SmallResponse:
-    """Send a request with the client of the running event loop and return its complete response.
-
-    Raises ``EndpointFailure`` as ``fetch``, or if the response is not complete within ``timeout_s`` seconds.
-    """
+    """Raises ``EndpointFailure`` as ``fetch``, or if the response is not complete within ``timeout_s`` seconds."""
     try:
         async with asyncio.timeout(timeout_s):
             return await fetch(await model_client(), method, url, body, headers)
@@ -123,11 +111,7 @@ async def fetch_within(timeout_s: float, method: str, url: str, body: object, he
 async def send_request(
     client: HttpClient, method: str, url: str, content: bytes | None, headers: dict[str, str], mask: Mask = str
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """Send a request and yield the response; the caller reads its body in the ``with`` block.
-
-    Raises:
-        EndpointFailure: for a network error, including errors while the caller reads the body.
-    """
+    """The caller reads the body in the ``with`` block, whose network errors become ``EndpointFailure``, too."""
     with translate_errors(mask):
         async with await client.send(method, url, content, headers) as response:
             yield response
@@ -180,11 +164,7 @@ def _encoding(response: aiohttp.ClientResponse) -> str:
 
 @contextmanager
 def translate_errors(mask: Mask) -> Iterator[None]:
-    """Convert exceptions of the HTTP client in the ``with`` block to endpoint failures with masked messages.
-
-    Raises:
-        EndpointFailure: for network errors, protocol errors and invalid URLs.
-    """
+    """Convert exceptions of the HTTP client in the ``with`` block to ``EndpointFailure`` with masked messages."""
     import aiohttp
 
     try:

@@ -1,6 +1,4 @@
-"""Inferences of one episode (``InferenceSession``), and the cost of tokens.
-
-One inference: try the endpoints in order until one answers, and record a span of each request.
+"""Inferences of one episode: its endpoints are tried in order, with a span of each request, until one answers.
 
 The names of the spans' attributes are those of OpenTelemetry's GenAI semantic conventions.
 """
@@ -30,7 +28,7 @@ from runner.inference.chat_format import (
     tokens_per_s,
 )
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
-from runner.inference.endpoints import NO_ENDPOINT, EndpointSpec, Kind
+from runner.inference.endpoints import NO_ENDPOINT, EndpointSpec
 from runner.inference.entrance import MAX_PASSES, pause_s
 from runner.inference.errors import EndpointFailure
 from runner.inference.gate import learner_of
@@ -49,10 +47,18 @@ from runner.util.resources import find_shortage
 
 GRACE_S = 0.25
 """Seconds that a request may exceed the episode's time limit, so that the episode ends as a timeout, not an error."""
-
-
 CONFIRM_S = 5.0
 """Seconds to wait for a refusal that confirms a lesson: refusals come at once, and an answer is at hand already."""
+OPERATION = "chat"
+"""Value of the span attribute ``gen_ai.operation.name``."""
+CATEGORY = "inference"
+
+OnGatewayId: TypeAlias = Callable[[str, str, str], None]
+"""Receives the id of an episode, the name of an endpoint, and the endpoint's id of the episode."""
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_NO_TRACER = Tracer("off")
+_numbers = itertools.count()  # of requests: the sessions of an episode share its ids
 
 
 class InferenceRequest(msgspec.Struct, frozen=True):
@@ -105,7 +111,7 @@ class _NotAdmitted(Exception):
 
 
 class FallbackChain:
-    """Tries the endpoints in order until one answers; ``warnings`` lists the failures before the answer.
+    """Tries the endpoints in order until one answers; ``run`` may be awaited only once.
 
     After a failure the next endpoint is tried immediately. When all endpoints have failed, the chain waits until at
     least one of them is ready again and then tries all once more, up to ``MAX_PASSES`` passes. An endpoint that refuses
@@ -113,7 +119,6 @@ class FallbackChain:
     """
 
     def __init__(self, context: InferenceContext, request: InferenceRequest) -> None:
-        """Prepare one inference; ``run`` may be awaited only once."""
         self._context = context
         self._gate = context.gate
         self._request = request
@@ -135,12 +140,7 @@ class FallbackChain:
         return tuple(f"{name}: {note}" for name, note in (*self._notes.items(), *self._lessons.items()))
 
     async def run(self) -> EndpointAnswer:
-        """Return the first answer.
-
-        Raises:
-            ContextExceeded: if the chat is too long for an endpoint and the request can be shortened.
-            InferenceFault: if no endpoint answers; the message names each endpoint and its failure.
-        """
+        """Raises ``ContextExceeded`` for a chat to shorten, else ``InferenceFault`` that names each failure."""
         for attempt in range(MAX_PASSES):
             if attempt and not await self._wait(attempt):
                 break
@@ -151,7 +151,7 @@ class FallbackChain:
         raise InferenceFault(self._failure_summary())
 
     async def _wait(self, attempt: int) -> bool:
-        """Wait until an endpoint is ready again; return False if no endpoint will be ready before the time limit."""
+        """Return False if no endpoint will be ready before the time limit."""
         usable = [end for end in self._context.endpoints if end.spec.name not in self._excluded]
         if not usable:
             return False
@@ -339,30 +339,24 @@ class FallbackChain:
         flow_id: int,
         on_delta: Callable[[StreamDelta], None] | None,
     ) -> EndpointAnswer:
+        question = self._request.question
         async with limit_answer(self._context.settings, self._deadline - self._now() + GRACE_S) as limits:
             client = await model_client()
-            target = resolve_target(endpoint.spec, await self._kind(endpoint, client), self._request.model)
-            record_target(span, target)
+            kind = await endpoint.find_kind(client, self._context.mask, self._context.timing.clock.now())
+            target = resolve_target(endpoint.spec, kind, self._request.model)
+            span.set_attribute("gen_ai.provider.name", target.kind)  # known only after detection
             key = read_api_key(endpoint.spec, target.kind, self._context.environ)
             gateway_id = self._request.gateway_ids.get(endpoint.spec.name) if target.kind == "tensorzero" else None
-            question = self._request.question
             origin = f"{endpoint.spec.name} {target.model}"
             chat = sent_chat(question, capabilities, origin)
-            body = request_body(
-                question,
-                target,
-                capabilities,
-                chat,
-                episode_id=gateway_id,
-                with_token_ids=self._capture is not None,
-            )
+            wants_ids = self._capture is not None
+            body = request_body(question, target, capabilities, chat, episode_id=gateway_id, with_token_ids=wants_ids)
             streams = question.stream and capabilities.stream
             started = self._now()
             reply = await self._send(client, target, body, key, limits, streams, on_delta)
             total_s = self._now() - started
         server = self._gate.server_times(endpoint.spec.name)
         times = answer_times(total_s, reply.ttft_s, (reply.prefill_s, reply.decode_s), server)
-        rate = tokens_per_s(reply, total_s)
         return EndpointAnswer(
             endpoint=endpoint,
             target=target,
@@ -371,13 +365,10 @@ class FallbackChain:
             sent=stored_chat(chat),
             reply=redact_key(reply, key),
             used_tools=bool(question.tools) and capabilities.tools == "native",
-            tokens_per_s=rate,
+            tokens_per_s=tokens_per_s(reply, total_s),
             times=times,
             flow_id=flow_id,
         )
-
-    async def _kind(self, endpoint: LiveEndpoint, client: HttpClient) -> Kind:
-        return await endpoint.find_kind(client, self._context.mask, self._context.timing.clock.now())
 
     async def _send(
         self,
@@ -389,18 +380,17 @@ class FallbackChain:
         streams: bool,
         on_delta: Callable[[StreamDelta], None] | None,
     ) -> ModelReply:
-        context = self._context
         delta_filter = DeltaFilter(key, on_delta) if on_delta is not None and is_secret(key) else None
         emit = on_delta if delta_filter is None else delta_filter.add
         call = InferenceCall(
             target=target,
             body=body,
             key=key,
-            mask=context.mask,
+            mask=self._context.mask,
             limits=limits,
             streams=streams,
             on_delta=emit,
-            clock=context.timing.clock,
+            clock=self._context.timing.clock,
             capture=self._capture,
         )
         reply = await send_call(client, call)
@@ -424,11 +414,6 @@ class FallbackChain:
             others = "; the other endpoints refused it, too" if self._n_refusals > 1 else ""
             refused = f"{others}. Check agent.model, agent.max_tokens and agent.context_tokens in the profile"
         return f"no model answered; {'; '.join(causes)}{refused}. Run agentgym-runner preflight for a hint on each"
-
-
-OPERATION = "chat"
-"""Value of the span attribute ``gen_ai.operation.name``."""
-CATEGORY = "inference"
 
 
 @contextmanager
@@ -455,11 +440,6 @@ def request_span(
             raise
 
 
-def record_target(span: SpanHandle, target: Target) -> None:
-    """The kind of server is known only after detection."""
-    span.set_attribute("gen_ai.provider.name", target.kind)
-
-
 def record_times(tracer: Tracer, span: SpanHandle, times: AnswerTimes) -> None:
     parts = {name: getattr(times, f"{name}_s") for name in ("queue", "prefill", "decode")}
     for name, seconds in parts.items():
@@ -484,15 +464,6 @@ def record_reply(span: SpanHandle, reply: ModelReply, tokens_per_s: float | None
         span.set_attribute("gen_ai.usage.output_tokens", reply.tokens.completion)
         span.set_attribute("gen_ai.usage.cache_read.input_tokens", reply.tokens.cached)
         span.set_attribute("gen_ai.usage.reasoning.output_tokens", reply.tokens.reasoning)
-
-
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_NO_TRACER = Tracer("off")
-_MILLION = 1_000_000
-_numbers = itertools.count()  # of requests: the sessions of an episode share its ids
-
-OnGatewayId: TypeAlias = Callable[[str, str, str], None]
-"""Receives the id of an episode, the name of an endpoint, and the endpoint's id of the episode."""
 
 
 class InferenceSession:
@@ -525,9 +496,15 @@ class InferenceSession:
         can_shorten: bool = False,
         tools_as_text: bool = False,
     ) -> Inference:
-        """See ``runner.types.ModelSession``."""
-        request = msgspec.structs.replace(
-            self._request(messages, tools, time_left_s, on_delta, tracer),
+        request = InferenceRequest(
+            question=self._question(messages, tools),
+            model=self.model,
+            episode=self._episode,
+            id=f"{self._episode}:{next(_numbers)}",
+            time_left_s=time_left_s,
+            tracer=tracer or _NO_TRACER,
+            on_delta=on_delta,
+            gateway_ids=self._gateway_ids,
             on_tokens=on_tokens,
             label=label,
             can_shorten=can_shorten,
@@ -547,31 +524,14 @@ class InferenceSession:
             flow_id=answer.flow_id,
         )
 
-    def _request(
-        self,
-        messages: Chat,
-        tools: list[ToolSchema],
-        time_left_s: float,
-        on_delta: Callable[[StreamDelta], None] | None,
-        tracer: Tracer | None,
-    ) -> InferenceRequest:
+    def _question(self, messages: Chat, tools: list[ToolSchema]) -> InferenceQuestion:
         settings = self._context.settings
-        question = InferenceQuestion(
+        return InferenceQuestion(
             messages=messages,
             tools=tools,
             temperature=settings.temperature,
             max_tokens=settings.max_tokens,
             stream=settings.stream,
-        )
-        return InferenceRequest(
-            question=question,
-            model=self.model,
-            episode=self._episode,
-            id=f"{self._episode}:{next(_numbers)}",
-            time_left_s=time_left_s,
-            tracer=tracer or _NO_TRACER,
-            on_delta=on_delta,
-            gateway_ids=self._gateway_ids,
         )
 
     def _remember_gateway_id(self, answer: EndpointAnswer) -> None:
@@ -617,4 +577,4 @@ def token_cost(tokens: Tokens | None, price: Price | None) -> float | None:
     per_reasoning = price.completion_per_mtok if price.reasoning_per_mtok is None else price.reasoning_per_mtok
     total = (tokens.prompt - cached) * price.prompt_per_mtok + cached * per_cached
     total += (tokens.completion - reasoning) * price.completion_per_mtok + reasoning * per_reasoning
-    return total / _MILLION
+    return total / 1_000_000

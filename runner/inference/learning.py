@@ -21,6 +21,20 @@ from runner.inference.endpoints import EndpointSpec
 from runner.inference.errors import EndpointFailure, Field, named_field, wants_completion_tokens, wants_reasoning
 
 OnLesson: TypeAlias = Callable[[LessonKey, Capabilities], None]
+_AnswerT = TypeVar("_AnswerT")
+
+KNOWN_SERVERS: Final[dict[str, Capabilities]] = {
+    "api.openai.com": Capabilities(rename={"max_tokens": "max_completion_tokens"}),
+    "api.mistral.ai": Capabilities(omit=("stream_options",)),
+}
+"""Capabilities by host name, where a server is known not to take the usual shape."""
+_TRIALS: Final[tuple[Field, ...]] = (
+    *("stream_options", "token_ids", "temperature", "max_tokens"),
+    *("reasoning", "stream", "system", "tools"),
+)
+"""Parts in the order in which they are left out, the least valuable first."""
+_MAX_REPEATS = 2
+"""Maximum number of times that a request is repeated unchanged until a server error comes twice in a row."""
 
 
 class Lessons:
@@ -73,29 +87,6 @@ class Lessons:
         return end
 
 
-_AnswerT = TypeVar("_AnswerT")
-
-KNOWN_SERVERS: Final[dict[str, Capabilities]] = {
-    "api.openai.com": Capabilities(rename={"max_tokens": "max_completion_tokens"}),
-    "api.mistral.ai": Capabilities(omit=("stream_options",)),
-}
-"""Capabilities by host name, where a server is known not to take the usual shape."""
-
-_TRIALS: Final[tuple[Field, ...]] = (
-    "stream_options",
-    "token_ids",
-    "temperature",
-    "max_tokens",
-    "reasoning",
-    "stream",
-    "system",
-    "tools",
-)
-"""Parts in the order in which they are left out, the least valuable first."""
-_MAX_REPEATS = 2
-"""Maximum number of times that a request is repeated unchanged until a server error comes twice in a row."""
-
-
 def first_capabilities(spec: EndpointSpec) -> Capabilities:
     """Those of the profile, else those of the table of known servers."""
     return spec.capabilities or KNOWN_SERVERS.get(urlsplit(spec.url).hostname or "", Capabilities())
@@ -130,13 +121,10 @@ def without_all(capabilities: Capabilities, fields: frozenset[Field]) -> Capabil
 
 
 class Learner(Generic[_AnswerT]):
-    """Looks for a shape of one request that an endpoint answers.
+    """Looks for a shape of one request that an endpoint answers; ``confirm`` sends one whose answer is not used.
 
     Each part of the request is left out at most once, so the number of requests is limited by the number of parts, one
     without all of them, one confirmation, and the repetitions of server errors.
-
-    Args:
-        confirm: sends a request whose answer is not used, in a shape.
     """
 
     def __init__(
@@ -155,9 +143,8 @@ class Learner(Generic[_AnswerT]):
     async def run(self, refusal: EndpointFailure) -> tuple[_AnswerT, Capabilities]:
         """Return the first answer and what was learned, which is the known shape if a failure has only passed.
 
-        Raises:
-            EndpointFailure: a refusal if the endpoint refuses every shape; another failure, such as that of a rate
-                limit or of a key, if it ends the search.
+        Raises a refusal if the endpoint refuses every shape, or another failure, such as that of a rate limit, that
+        ends the search.
         """
         for _ in range(_MAX_REPEATS if _is_server_error(refusal) else 0):
             again = await self._try(self._known)

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 PATH = "/feedback"
 REQUEST_TIMEOUT_S = 10.0
+FLUSH_TIMEOUT_S = 5.0
+"""Maximum seconds that ``InferenceManager.close`` takes to send the queued feedback."""
 MAX_QUEUED = 1000
 MAX_EPISODES = 10_000
 """Maximum number of running episodes whose gateway ids are kept; the oldest ids are dropped."""
@@ -47,18 +49,10 @@ class _FeedbackItem(NamedTuple):
 
 
 class FeedbackSender:
-    """Sends feedback in the background; thread-safe.
-
-    Only the endpoints of ``specs`` receive feedback, none if ``metrics`` is None. ``mask`` hides secrets in logged
-    messages.
-    """
+    """Sends feedback in the background to the endpoints of ``specs``, or none if ``metrics`` is None; thread-safe."""
 
     def __init__(
-        self,
-        metrics: FeedbackMetrics | None,
-        specs: Iterable[EndpointSpec],
-        environ: Mapping[str, str],
-        mask: Mask,
+        self, metrics: FeedbackMetrics | None, specs: Iterable[EndpointSpec], environ: Mapping[str, str], mask: Mask
     ) -> None:
         self._metrics = metrics
         self._specs = {spec.name: spec for spec in specs}
@@ -99,19 +93,15 @@ class FeedbackSender:
         return [(name, value) for name, value in values if name is not None]
 
     async def _deliver(self, item: _FeedbackItem) -> None:
+        url = url_origin(item.link.spec.url) + PATH
+        body = {"metric_name": item.metric, "value": item.value, "episode_id": item.link.gateway_id}
         try:
-            await self._post(item)
+            headers = bearer_header(read_api_key(item.link.spec, "tensorzero", self._environ))
+            response = await fetch_within(REQUEST_TIMEOUT_S, "POST", url, body, headers)
+            if response.status != 200:
+                raise response_failure(response.status, response.body, self._mask)
         except EndpointFailure as failure:
             self._warn(f"{item.metric}: {failure}")
-
-    async def _post(self, item: _FeedbackItem) -> None:
-        spec = item.link.spec
-        key = read_api_key(spec, "tensorzero", self._environ)
-        headers = bearer_header(key)
-        body = {"metric_name": item.metric, "value": item.value, "episode_id": item.link.gateway_id}
-        response = await fetch_within(REQUEST_TIMEOUT_S, "POST", url_origin(spec.url) + PATH, body, headers)
-        if response.status != 200:
-            raise response_failure(response.status, response.body, self._mask)
 
     def _warn(self, text: str) -> None:
         # Only the first failure is logged: a gateway without a database rejects every item.
@@ -120,18 +110,12 @@ class FeedbackSender:
             logger.warning("feedback failed: %s; further failures are not logged", one_line(self._mask(text), 300))
 
 
-FLUSH_TIMEOUT_S = 5.0
-"""Maximum seconds that ``close`` takes to send the queued feedback."""
-
-
 class InferenceManager:
     """Sends inferences to the endpoints of a profile; thread-safe, usable on several event loops, one per process.
 
     A pickled manager contains no API keys; the unpickling process reads them from its own environment variables.
-
-    Args:
-        gate: admits the requests; None: a ``LocalGate`` of its own.
-        on_gateway_id: receives gateways' ids of episodes; None: ``remember_gateway_id``.
+    Without a ``gate``, a ``LocalGate`` of its own admits the requests; gateways' ids of episodes go to
+    ``on_gateway_id``, or else to ``remember_gateway_id``.
     """
 
     def __init__(
@@ -165,13 +149,10 @@ class InferenceManager:
         return InferenceSession(self._context, self._on_gateway_id, header.episode_id, chosen)
 
     def model_session(self, model: str) -> InferenceSession:
-        """Return an inference session of one model outside the episodes, such as for an environment's judge.
-
-        It uses only the endpoints that serve this model, and no feedback concerns it.
-        """
+        """Return a session outside the episodes, as for a judge: with the endpoints of one model, without feedback."""
         endpoints = tuple(each for each in self._context.endpoints if each.spec.model in (None, model))
         context = msgspec.structs.replace(self._context, endpoints=endpoints)
-        return InferenceSession(context, _ignore_gateway_id, f"{model}:{new_ulid()}", model)
+        return InferenceSession(context, lambda *ids: None, f"{model}:{new_ulid()}", model)
 
     async def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
         """Does not run a model."""
@@ -186,19 +167,12 @@ class InferenceManager:
         self._feedback.remember(episode_id, endpoint, gateway_id)
 
     def feedback(self, episode_id: str, reward: float, success: bool) -> None:
-        """Queue the reward (the sum of the rewards) and success of an episode for TensorZero.
-
-        Does nothing if no TensorZero gateway answered in the episode, or the profile disables feedback.
-        """
+        """Queue an episode's sum of rewards and success for TensorZero, if its gateway answered in the episode."""
         self._feedback.send(episode_id, reward, success)
 
     def close(self) -> None:
         """Takes at most ``FLUSH_TIMEOUT_S`` seconds; each event loop closes its connections."""
         self._feedback.close(FLUSH_TIMEOUT_S)
-
-
-def _ignore_gateway_id(episode: str, endpoint: str, gateway_id: str) -> None:
-    pass
 
 
 def _rebuild(kind: type[InferenceManager], settings: AgentSettings) -> InferenceManager:

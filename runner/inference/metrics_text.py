@@ -95,7 +95,7 @@ class Reading(msgspec.Struct, frozen=True):
 def parse_metrics(text: bytes) -> Reading | None:
     """Return the known samples of a Prometheus text; None if it has none, so it is not the text of a known server.
 
-    Unknown names, comments, damaged lines and values that are negative or not finite are ignored.
+    Damaged lines and values that are negative or not finite are ignored, as are unknown names.
     """
     server: Server | None = None
     samples: dict[bytes, list[float]] = {}

@@ -23,8 +23,6 @@ _T = TypeVar("_T")
 
 
 class NoModel(InferenceFault):
-    """Error: no model endpoint answers."""
-
     def __init__(self, states: Sequence[EndpointHealth]) -> None:
         causes = "; ".join(f"{state.name}: {state.cause}" for state in states)
         super().__init__(f"no model answers: {causes or NO_ENDPOINT}")
@@ -77,11 +75,7 @@ class Models:
             yield InferenceManager(self.settings, self._environ, only=endpoint.name)
 
     def require(self, model: str | None) -> list[EndpointHealth]:
-        """Check before a batch that an endpoint answers; return the endpoints' health, or no items for ``model=None``.
-
-        Raises:
-            NoModel: if no endpoint answers.
-        """
+        """Return the endpoints' health, none for ``model=None``; raises ``NoModel`` if no endpoint answers."""
         if model is None:
             return []
         states = self.check(model)
@@ -90,10 +84,7 @@ class Models:
         return states
 
     def feedback(self, episode: EpisodeRecord) -> None:
-        """Send an episode's reward and success to the gateway in the background.
-
-        Episodes with an outcome in ``UNRATED``, and unscored ones, are not sent.
-        """
+        """Send reward and success in the background, except of unscored episodes and outcomes in ``UNRATED``."""
         if episode.reward is None or self._opened is None:
             return
         if episode.outcome not in UNRATED and not episode.unscored:
@@ -139,7 +130,6 @@ def model_names(settings: AgentSettings) -> list[str]:
 
 
 def is_answering(state: EndpointHealth) -> bool:
-    """Healthy enough for a run."""
     return state.status in ("up", "slow")
 
 

@@ -49,12 +49,9 @@ def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
 
 
 async def find_kind(client: HttpClient, spec: EndpointSpec, mask: Mask, now: datetime) -> Kind:
-    """Detect the kind of an endpoint's server with three concurrent requests, without an API key.
+    """Detect the kind of server without an API key; raises ``EndpointFailure`` if it gives no answer or is too busy.
 
     TensorZero embedded in another program has no health; how its chat path refuses a request without messages shows it.
-
-    Raises:
-        EndpointFailure: if the server does not answer, or is too busy to show its kind.
     """
     if spec.kind != "auto":
         return spec.kind

@@ -36,17 +36,14 @@ COUNTS_TIMEOUT_S = 10.0
 """Maximum seconds to wait for the token counts that follow a finish reason."""
 STREAM_END_TIMEOUT_S = 0.25
 """Maximum seconds to wait for the end of a stream after its final event."""
+REST = "the rest of episode.max_duration_sec, or of are.judge_timeout_sec for a judge"
 
 _FIELD = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry|error)?:")
 """The first line of server-sent events that is not blank."""
 
 
 class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
-    """An inference request that is ready to send; ``key`` is sent only in the Authorization header.
-
-    Attributes:
-        capture: receives the token ids of the reply; None if the request does not ask for them.
-    """
+    """A request to send; ``key`` goes only into its header, ``capture`` receives the token ids if it asks for them."""
 
     target: Target
     body: bytes
@@ -148,11 +145,7 @@ def _parse_body(
 
 
 def _media_type(response: aiohttp.ClientResponse) -> str:
-    declared = response.headers.get("content-type", "")
-    return declared.partition(";")[0].strip().lower()
-
-
-REST = "the rest of episode.max_duration_sec, or of are.judge_timeout_sec for a judge"
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 class AnswerLimits:
@@ -196,11 +189,7 @@ class AnswerLimits:
 
 @asynccontextmanager
 async def limit_answer(settings: AgentSettings, time_left_s: float) -> AsyncIterator[AnswerLimits]:
-    """Limit the time of the ``with`` block, first as that of a stream's first delta.
-
-    Raises:
-        EndpointFailure: if a limit is exceeded; the message names its key in the profile.
-    """
+    """Limit the time, first as that of a first delta; ``EndpointFailure`` names the key of an exceeded limit."""
     limits = AnswerLimits(settings, time_left_s)
     try:
         async with limits.timer:

@@ -87,8 +87,7 @@ class MetricsReader:
         kind, spec = endpoint.kind, endpoint.spec
         if kind == "auto":
             return None
-        key = read_api_key(spec, kind, self._context.environ)
-        headers = bearer_header(key)
+        headers = bearer_header(read_api_key(spec, kind, self._context.environ))
         path = "/api/ps" if kind == "ollama" else "/metrics"
         reply = await fetch(await model_client(), "GET", url_origin(spec.url) + path, None, headers)
         if reply.status != 200:

@@ -1,13 +1,13 @@
-"""Server-sent events: parsing of a stream, and accumulation of its chunks to a reply.
+"""Server-sent events: parsing of a stream, and accumulation of its chunks, with the pieces of tool calls, to a reply.
 
-Tool calls of a streamed reply, put together from their pieces by what these are, not only by their index.
-
-Servers differ: an index may be missing, be 0 for each call, or grow with each piece; the id and the name may come once
-or with each piece; and the arguments may come once more as a whole, or after an empty object in their place.
+Servers differ in the pieces: an index may be missing, be 0 for each call, or grow with each piece; the id and the name
+may come once or with each piece; and the arguments may come once more as a whole, or after an empty object in their
+place.
 """
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,6 +32,11 @@ from runner.inference.tool_calls import MAX_TOOL_CALLS, CallPiece, build_calls, 
 from runner.types import DeltaPart, StreamDelta
 from runner.util.json_accessors import as_dict, as_list, as_text, content_text, decode_json, encode_json
 
+MAX_EVENT = 4 << 20
+"""Maximum bytes of one event."""
+DONE = b"[DONE]"
+
+_BLANK = BOM_UTF8 + b" \t\r\n"
 _MAX_FAILED_CHECKS = 8
 """How often the arguments of a call are searched in vain for their end, because each search reads all of them."""
 
@@ -204,14 +209,6 @@ def _object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-MAX_EVENT = 4 << 20
-"""Maximum bytes of one event."""
-DONE = b"[DONE]"
-
-_BOM = b"\xef\xbb\xbf"
-_BLANK = _BOM + b" \t\r\n"
-
-
 class EventParser:
     """Parses a stream of server-sent events; chunks of bytes may end at any position.
 
@@ -230,15 +227,14 @@ class EventParser:
         self._after_return = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Add a chunk of bytes; return the data of each event that this chunk completes.
-
-        Raises:
-            EndpointFailure: if an event is larger than its limit.
-        """
+        """Return the data of each event that a chunk completes; raises ``EndpointFailure`` for one above the limit."""
         if self._is_json is None and (start := chunk.lstrip(_BLANK)):
             self._is_json = start.startswith((b"{", b"["))
         if self._is_json:
-            return self._add_json(chunk)
+            self._line_parts.append(chunk)
+            self._size += len(chunk)
+            self._check_size()
+            return []
         if self._after_return:  # a following newline belongs to the same line end
             chunk, self._after_return = chunk.removeprefix(b"\n"), not chunk
         if not chunk:
@@ -259,37 +255,29 @@ class EventParser:
             return [b"".join(self._line_parts).lstrip(_BLANK), DONE]
         return [data for data in self.feed(b"\n\n") if data.strip() == DONE or isinstance(decode_json(data), dict)]
 
-    def _add_json(self, chunk: bytes) -> list[bytes]:
-        self._line_parts.append(chunk)
-        self._size += len(chunk)
-        self._check_size()
-        return []
-
     def _check_size(self) -> None:
         if self._size > self._max_event:
             raise EndpointFailure("reply", f"an event of the stream is larger than {self._max_event >> 20} MiB")
 
     def _line(self, end: bytes) -> bytes | None:
         self._size += len(end)
-        line = end
-        if self._line_parts:
-            line = b"".join([*self._line_parts, end])
-            self._line_parts.clear()
+        line = b"".join([*self._line_parts, end])
+        self._line_parts.clear()
         if not self._has_started:
-            self._has_started, line = True, line.removeprefix(_BOM)
-        if line:
-            name, _, value = line.partition(b":")
-            value = value.removeprefix(b" ")
-            if name == b"data":
-                ended = self._end_event() if self._is_complete() else None
-                self._data.append(value)
-                return ended
-            if name == b"event":
-                self._type = value.strip()
-            elif name == b"error" and value.strip():
-                return _error(value.strip())
-            return None
-        return self._end_event()
+            self._has_started, line = True, line.removeprefix(BOM_UTF8)
+        if not line:
+            return self._end_event()
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            ended = self._end_event() if self._is_complete() else None
+            self._data.append(value)
+            return ended
+        if name == b"event":
+            self._type = value.strip()
+        elif name == b"error" and value.strip():
+            return _error(value.strip())
+        return None
 
     def _is_complete(self) -> bool:
         """Return whether the next line of data starts an event, because some servers end each with one newline."""
@@ -370,8 +358,7 @@ class StreamAccumulator:
         read_metadata(self._reply, chunk)
         if self._capture is not None:
             self._capture.add(chunk)
-        choices = [as_dict(choice) for choice in as_list(chunk.get("choices"))]
-        for choice in choices:
+        for choice in map(as_dict, as_list(chunk.get("choices"))):
             if choice.get("index") in (0, None):
                 self._add_choice(choice)
 

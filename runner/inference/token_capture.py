@@ -38,11 +38,8 @@ class TokenCapture:
     def add(self, value: dict[str, Any]) -> None:
         """The value is a decoded reply, or one event of a streamed reply."""
         value = _quoted_by_gateway(value)
-        choice: dict[str, Any] = {}
-        for each in map(as_dict, as_list(value.get("choices"))):
-            if each.get("index") in (0, None):
-                choice = each
-                break
+        choices = map(as_dict, as_list(value.get("choices")))
+        choice = next((each for each in choices if each.get("index") in (0, None)), {})
         prompt = value.get("prompt_token_ids") or choice.get("prompt_token_ids")
         content = as_list(as_dict(choice.get("logprobs")).get("content"))
         self.add_values(prompt, choice.get("token_ids"), [as_dict(item).get("logprob") for item in content])
@@ -55,11 +52,7 @@ class TokenCapture:
         self._add_logprobs(as_list(logprobs))
 
     def sequence(self, label: Label, n_completion: int | None, cause: str = "") -> TokenSequence:
-        """Return what was collected.
-
-        Args:
-            n_completion: number of completion tokens by the endpoint's own count; None if it has none.
-        """
+        """``n_completion`` is the number of completion tokens by the endpoint's own count; None if it has none."""
         return TokenSequence(
             label=label,
             endpoint=self._endpoint,

@@ -150,11 +150,7 @@ def other_fields(value: dict[str, Any], known: frozenset[str]) -> dict[str, Any]
 
 
 def _writable(value: Any, depth: int) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a decoded value that can be encoded: with lone surrogates escaped, and without infinity and NaN.
-
-    Raises:
-        RecursionError: if it nests too deeply.
-    """
+    """Escape lone surrogates, and drop infinity and NaN; raises ``RecursionError`` if the value nests too deeply."""
     match value:
         case dict() | list() if depth == 0:
             raise RecursionError
