@@ -116,12 +116,7 @@ class Instruction(msgspec.Struct, frozen=True):
 
 
 def read_instruction(env: str, environ: Mapping[str, str]) -> Instruction:
-    """Read the instruction of an environment from the checkout that ``AGENTENV_PATH`` names.
-
-    Raises:
-        ConfigError: AgentGym has no client of the environment, the variable names no checkout, or the client's source
-            does not have the texts where they are expected.
-    """
+    """Read it from the checkout in ``AGENTENV_PATH``; raises ``ConfigError`` without a client, checkout or texts."""
     if (client := _CLIENTS.get(env.lower())) is None:
         raise ConfigError(f"AgentGym has no client of {env}; choose another agent, e.g. react")
     path = _client_path(client.module, environ)
@@ -154,12 +149,7 @@ def _client_path(module: str, environ: Mapping[str, str]) -> Path:
 
 
 class _ClientTexts:
-    """The literal texts of a class in a module's source.
-
-    Raises:
-        SyntaxError, ValueError: the source is no Python module.
-        LookupError: a method finds no text.
-    """
+    """The literal texts of a class in a source, if any; a source that is no Python raises ``SyntaxError``, too."""
 
     def __init__(self, source: bytes, owner: str) -> None:
         tree = ast.parse(source)
@@ -209,10 +199,6 @@ class AgentGymAgent:
     """Agent with AgentGym's conversation: instruction, acknowledgement, then observations and answers, as text alone.
 
     It uses none of the profile's agent settings.
-
-    Attributes:
-        last_usage: token usage of the latest answer; None if it is unknown.
-        last_response_flow_id: id of the trace flow that starts at the latest answer.
     """
 
     uses_model: ClassVar[bool] = True
@@ -233,11 +219,6 @@ class AgentGymAgent:
         self._chat = []
 
     async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action | InvalidAction]:
-        """Return the chat and what AgentGym's client would send to its server.
-
-        Raises:
-            InferenceFault: if no endpoint answers, or the conversation does not fit into its context.
-        """
         if self._episode is None:
             raise AgentFault("the agent's act was called outside an episode; call enter first")
         episode, session = self._episode
@@ -250,8 +231,6 @@ class AgentGymAgent:
             on_delta=episode.stream,
             tracer=self.tracer,
             on_tokens=episode.record_tokens,
-            can_shorten=False,
-            tools_as_text=False,
         )
         self.last_usage, self.last_response_flow_id = inference.usage, inference.flow_id
         self._chat = [*self._chat, {"role": "assistant", "content": inference.text}]

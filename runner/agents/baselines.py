@@ -54,11 +54,6 @@ class ScriptedAgent:
         self._next = 0
 
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
-        """Return the next action of the script.
-
-        Raises:
-            AgentFault: if the script has no more actions.
-        """
         if self._next >= len(self._actions):
             raise AgentFault(f"The script has only {len(self._actions)} actions, but the episode is not over")
         self._next += 1
@@ -81,11 +76,7 @@ class RandomAgent:
     def init_after_reset(self) -> None: ...
 
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401 - async as the environment
-        """Return a uniformly chosen admissible action, as an awaitable if the environment is async.
-
-        Raises:
-            AgentFault: if the environment lists no admissible actions.
-        """
+        """Return an awaitable if the environment is async."""
         actions: MaybeAwaitable[list[str] | None] = None
         if self._environment is not None:
             list_actions = optional_method(self._environment, SupportsActionList.admissible_actions)
@@ -107,14 +98,9 @@ class RandomAgent:
 class OracleAgent:
     """Agent that plans on its twin, a local copy of the environment, and repeats each action on the twin.
 
-    The environment that is played may therefore run on a server. If its observations suffice for planning, the twin is
-    an ``ObservationPlanner`` instead, which needs no copy of the server's tasks.
-
-    Args:
-        twin: a local instance of the same environment, in the same mode, that has an oracle; or a planner.
-
-    Raises:
-        AgentFault: if the environment has no oracle.
+    The environment that is played may therefore run on a server. The twin is in the same mode and has an oracle; or,
+    where the observations suffice for planning, it is an ``ObservationPlanner``, which needs no copy of the server's
+    tasks.
     """
 
     tracer: Any = None
@@ -138,26 +124,21 @@ class OracleAgent:
         self._n_actions = 0
 
     async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action]:
-        """Return the planner's next action and execute it on the twin.
-
-        Raises:
-            OracleDiverged: if the environment's observation differs from the expected one.
-        """
+        """Raises ``OracleDiverged`` if the observation differs from that of the twin."""
         if self._n_actions is None:
             raise AgentFault("the oracle's act was called before init_after_reset")
         actual = _texts(observation)
         expected = self._plan.expect(actual)
         if actual != expected:
+            number, ours, theirs = first_difference(expected, actual)
+            shown = f"the oracle expected {ours}; the environment showed {theirs}"
             advice = self._plan.advice() if self._n_actions == 0 else None
-            raise OracleDiverged(f"{_describe_difference(expected, actual)}{f'. {advice}' if advice else ''}")
+            raise OracleDiverged(f"Line {number} of the observation differs: {shown}{f'. {advice}' if advice else ''}")
         self._n_actions += 1
         return single_chat(observation, await self._plan.next_action())
 
     async def render_cells(self) -> Cells | None:
-        """Return a picture of the twin, which is in the state that the environment should be in; None without a twin.
-
-        It may be requested before ``init_after_reset``, and then shows the first state of the task.
-        """
+        """Return a picture of the twin; before ``init_after_reset``, it is one of the first state of the task."""
         if self._n_actions is None:
             await self._plan.reset(self._reset_kwargs)
         return await self._plan.draw()
@@ -234,8 +215,3 @@ _Plan = _TwinPlan | _ObservedPlan
 
 def _texts(chat: Chat) -> str:
     return "\n".join(message.get("content") or "" for message in chat)
-
-
-def _describe_difference(expected: str, actual: str) -> str:
-    number, ours, theirs = first_difference(expected, actual)
-    return f"Line {number} of the observation differs: the oracle expected {ours}; the environment showed {theirs}"

@@ -1,6 +1,4 @@
-"""Language-model agents: ``ReactAgent`` with a configurable answer format, ``ToolsAgent`` with tool calls.
-
-Conversation of an episode, stored in a form that can be sent to a model, and trimmed to the size of its context.
+"""Language-model agents, ``ReactAgent`` with a configurable answer format and ``ToolsAgent``, and their conversation.
 
 The system prompt, the first observation and the latest turn are always sent. Of the other turns, the oldest are omitted
 until the estimated size fits; a note at the end of the first observation gives the number of omitted turns. If the chat
@@ -45,6 +43,24 @@ from runner.types import (
 )
 from runner.util.display_text import one_line, pluralize
 from runner.util.json_accessors import as_dict, as_text, content_text
+
+ReasoningTurns: TypeAlias = Literal["none", "calls", "all"]
+
+MAX_CALL_CHARS = 8000
+"""Maximum length of a reply's call arguments, in characters. A longer reply is sent as text, which can be cut."""
+NO_ANSWER = "(no answer)"
+"""Text that replaces an empty reply, since some endpoints reject empty messages."""
+NOT_EXECUTED = "Not executed: one action per step."
+CHARS_PER_TOKEN = 4
+"""Estimated characters per token."""
+ANSWER_RESERVE_TOKENS = 2048
+"""Tokens reserved for the answer if ``agent.max_tokens`` is not set; at most a quarter of the context."""
+_REPLACED = frozenset({"role", "content", "tool_calls", "refusal"})
+_COUNTED = frozenset({"role", "content", "tool_calls", "reasoning_content", "origin", "reasoning_field"})
+_MESSAGE_OVERHEAD_CHARS = 16
+_NOTE_CHARS = 60
+_MIN_CUT_CHARS = 400
+"""Minimum length of a cut message, in characters."""
 
 
 class EnvironmentGuide(NamedTuple):
@@ -156,33 +172,25 @@ _AS_CALL = 'The action is a JSON object with the name and the arguments, such as
 def system_prompt(
     env: str, schemas: Sequence[ToolSchema], *, as_calls: bool, max_rounds: int | None = None, mode: Mode = "strict"
 ) -> str:
-    """Return the system prompt for an environment.
+    """Return the system prompt; an unknown ``env``, which is case-insensitive, is described by its tools alone.
 
-    Args:
-        env: the environment's name, case-insensitive; an unknown environment is described by its tools alone.
-        as_calls: whether to request tool calls; the prompt then also explains the text form as a fallback.
-        max_rounds: maximum number of steps of the episode; None: only the environment limits them.
+    With ``as_calls`` it requests tool calls, and explains the text form as a fallback. Without ``max_rounds`` only the
+    environment limits the steps.
     """
     guide = _GUIDES.get(env.lower()) or EnvironmentGuide(
         f"You act in the environment {one_line(env)}.", _actions_of(schemas)
     )
-    form = f"{_FORMS[action_style(env)]}\n\n{guide.actions}{_words_of(env, schemas)}"
+    form = f"{_FORMS[action_style(env)]}\n\n{guide.actions}"
+    if env.lower() == "wordle":  # only its tool description lists the valid words
+        form += "".join(f"\n{_function(schema)[1]}" for schema in schemas)
     if as_calls:
         how = "Answer each observation with exactly one tool call. Only where you cannot call tools, write instead:"
     else:
         how = "Answer each observation with exactly one action and nothing after it, in this form:"
     rules = guide.rules.replace(*_ONCE) if mode == "compat" else guide.rules
-    return f"{rules}{_limit_of(guide, max_rounds)}\n\n{how}\n\n{form}"
-
-
-def _limit_of(guide: EnvironmentGuide, max_rounds: int | None) -> str:
     limits = [limit for limit in (guide.own_limit, max_rounds) if limit is not None]
-    return f" You have at most {pluralize(min(limits), guide.unit)}." if limits else ""
-
-
-def _words_of(env: str, schemas: Sequence[ToolSchema]) -> str:
-    # only Wordle's tool description lists the valid words
-    return "".join(f"\n{_function(schema)[1]}" for schema in schemas) if env.lower() == "wordle" else ""
+    at_most = f" You have at most {pluralize(min(limits), guide.unit)}." if limits else ""
+    return f"{rules}{at_most}\n\n{how}\n\n{form}"
 
 
 def _actions_of(schemas: Sequence[ToolSchema]) -> str:
@@ -218,16 +226,6 @@ def _kind(parameter: dict[str, Any]) -> str:
         return " or ".join(map(str, choices))
     described = as_text(parameter.get("description"))
     return (as_text(parameter.get("type")) or "any") + (f" ({described})" if described else "")
-
-
-ReasoningTurns: TypeAlias = Literal["none", "calls", "all"]
-
-MAX_CALL_CHARS = 8000
-"""Maximum length of a reply's call arguments, in characters. A longer reply is sent as text, which can be cut."""
-NO_ANSWER = "(no answer)"
-"""Text that replaces an empty reply, since some endpoints reject empty messages."""
-_REPLACED = frozenset({"role", "content", "tool_calls", "refusal"})
-NOT_EXECUTED = "Not executed: one action per step."
 
 
 class Conversation:
@@ -269,10 +267,7 @@ class Conversation:
 
 
 def strip_thinking(message: Message, mode: Mode = "strict") -> Message:
-    """Return a model's reply with its inline reasoning moved from ``content`` to ``reasoning_content``.
-
-    In compat mode only ``<think>`` marks reasoning.
-    """
+    """Move a reply's inline reasoning to ``reasoning_content``; in compat mode only ``<think>`` marks reasoning."""
     thought, answer = split_thinking(message["content"] or "", THINKING if mode == "strict" else (THINK_TAG,))
     reasoning = "\n".join(filter(None, [message.get("reasoning_content"), thought]))
     calls = message.get("tool_calls")
@@ -314,17 +309,6 @@ def _answer_calls(calls: list[dict[str, Any]], messages: Chat) -> Chat:
     observation = "\n".join(message["content"] or "" for message in messages)
     texts = [observation] + [NOT_EXECUTED] * (len(ids) - 1)
     return [{"role": "tool", "content": text, "tool_call_id": id} for id, text in zip(ids, texts, strict=True)]
-
-
-CHARS_PER_TOKEN = 4
-"""Estimated characters per token."""
-ANSWER_RESERVE_TOKENS = 2048
-"""Tokens reserved for the answer if ``agent.max_tokens`` is not set; at most a quarter of the context."""
-_COUNTED = frozenset({"role", "content", "tool_calls", "reasoning_content", "origin", "reasoning_field"})
-_MESSAGE_OVERHEAD_CHARS = 16
-_NOTE_CHARS = 60
-_MIN_CUT_CHARS = 400
-"""Minimum length of a cut message, in characters."""
 
 
 def tools_size(schemas: Sequence[ToolSchema]) -> int:
@@ -412,10 +396,6 @@ class ReactAgent:
     ``agent.format`` of the profile selects the form of the answer: ``tools`` for tool calls, ``react`` for text,
     ``auto`` for tool calls if the next endpoint supports them. An answer in the other form is also accepted. Of the
     other agent settings only the context limits are used. The agent can be pickled until ``enter`` is called.
-
-    Attributes:
-        last_usage: token usage of the latest answer; None if it is unknown.
-        last_response_flow_id: id of the trace flow that starts at the latest answer.
     """
 
     uses_model: ClassVar[bool] = True
@@ -440,11 +420,6 @@ class ReactAgent:
         self._conversation = Conversation()
 
     async def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> tuple[list[Chat], Action | InvalidAction]:
-        """Return the chat (prompt and reply) and the model's next action, which may be invalid.
-
-        Raises:
-            InferenceFault: if no endpoint answers.
-        """
         if self._episode is None:
             raise AgentFault("the model agent's act was called outside an episode; call enter first")
         episode, session = self._episode
@@ -465,9 +440,13 @@ class ReactAgent:
         known = session.capabilities(with_tools=as_calls)
         limits = (known.context_tokens, self._settings.context_tokens, self._fitting_tokens)
         context_tokens = min(filter(None, limits))
+        text, tools_chars = self._system_prompt(episode, schemas, as_calls)
+        opening, turns = self._conversation.opening, self._conversation.turns
+        turns = turns if as_calls else [flatten_tool_calls(turn) for turn in turns]
 
         def chat_of(context_tokens: int) -> Chat:
-            return self._chat(episode, schemas, as_calls, context_tokens, known.reasoning)
+            budget = chat_budget(self._settings, tools_chars, context_tokens)
+            return fit_chat(text, opening, turns, budget, known.reasoning)
 
         chat, can_shorten = chat_of(context_tokens), True
         warnings: tuple[str, ...] = ()
@@ -499,20 +478,6 @@ class ReactAgent:
         if self._format == "react" or not schemas:
             return False
         return self._format == "tools" or session.capabilities(with_tools=True).tools == "native"
-
-    def _chat(
-        self,
-        episode: EpisodeInfo,
-        schemas: list[ToolSchema],
-        as_calls: bool,
-        context_tokens: int,
-        reasoning: ReasoningTurns,
-    ) -> Chat:
-        text, tools_chars = self._system_prompt(episode, schemas, as_calls)
-        budget = chat_budget(self._settings, tools_chars, context_tokens)
-        opening, turns = self._conversation.opening, self._conversation.turns
-        turns = turns if as_calls else [flatten_tool_calls(turn) for turn in turns]
-        return fit_chat(text, opening, turns, budget, reasoning)
 
     def _system_prompt(self, episode: EpisodeInfo, schemas: list[ToolSchema], as_calls: bool) -> tuple[str, int]:
         """Return the system prompt and the size of the tools in characters, cached until the tools change."""

@@ -54,6 +54,10 @@ _STYLES: dict[str, ActionStyle] = {
 _LINE = re.compile(rf"{ACTION_MARK}\s*(.*)")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9, ]+")
 _SQL = re.compile(r"```sql(?:ite)?\b", re.IGNORECASE)
+_DECODER = json.JSONDecoder(strict=False)
+_CALL_PREFIX = re.compile(r"([\w.-]{1,100})\(\s*\Z")
+"""Start of a call such as ``move({"to": "left"})``: models imitate what ``flatten_tool_calls`` makes of their calls."""
+_MAX_PREFIX_CHARS = 120
 
 
 def action_style(env: str) -> ActionStyle:
@@ -75,25 +79,12 @@ def parse_action(text: str, style: ActionStyle) -> str | None:
             blocks = list(_SQL.finditer(text))
             action = text[blocks[-1].end() :].partition("```")[0] if blocks else ""
         case "fence":
-            action = _first_block(text)
+            block, closed, _ = text.partition("```")[2].partition("```")
+            # with the backticks, because WebArena's server parses them itself
+            action = f"```{block.strip()}```" if closed and block.strip() else ""
         case "raw":
             action = text
     return action.strip() or None
-
-
-def _first_block(text: str) -> str:
-    # includes the backticks, because WebArena's server parses them itself
-    block, closed, _ = text.partition("```")[2].partition("```")
-    return f"```{block.strip()}```" if closed and block.strip() else ""
-
-
-_DECODER = json.JSONDecoder(strict=False)
-_CALL_PREFIX = re.compile(r"([\w.-]{1,100})\(\s*\Z")
-"""Start of a call such as ``move({"to": "left"})``.
-
-``flatten_tool_calls`` writes earlier calls in this form for endpoints without tools, and models imitate the form.
-"""
-_MAX_PREFIX_CHARS = 120
 
 
 def parse_reply(
@@ -102,11 +93,7 @@ def parse_reply(
     """Return the action in a reply: native tool calls, else a call written as text, else an action text.
 
     Only the first call is executed. Later calls are kept if their arguments are valid JSON, since a chat must contain
-    an answer to each call.
-
-    Args:
-        message: the reply without the model's reasoning.
-        mode: strict mode also understands the dialects of models, see ``dialects``; compat mode has AgentGym's rules.
+    an answer to each call. The message lacks the model's reasoning already.
     """
     text = message["content"] or ""
     calls, tools = _native_calls(message), tool_parameters(schemas)
@@ -170,10 +157,7 @@ def _call_at_brace(text: str, start: int, tools: Tools) -> ToolCall | None:
 
 
 def _call_from_json(value: dict[str, Any]) -> ToolCall | None:
-    """Return the call in a JSON object of AgentGym's form (``function_name``) or OpenAI's; None for other objects.
-
-    AgentGym's form is that of ``agentenv/agentenv/controller/utils.py``.
-    """
+    """Return a call of the form of AgentGym's ``controller/utils.py`` (``function_name``) or OpenAI's; else None."""
     inner = as_dict(value.get("function")) or value
     name = as_text(inner.get("function_name")) or as_text(inner.get("name"))
     arguments = inner.get("arguments", inner.get("parameters"))
