@@ -68,10 +68,7 @@ class EpisodeControl:
             return self._paused_s + waiting
 
     async def wait_at_step(self, on_wait: Callable[[], None], on_resume: Callable[[], None]) -> bool:
-        """Wait while the episode is paused; return whether it may continue (False: it was cancelled).
-
-        If the episode is paused, ``on_wait`` is called before the wait and ``on_resume`` after it.
-        """
+        """Wait while paused, between ``on_wait`` and ``on_resume``; return False if the episode was cancelled."""
         waited = False
         while (wake := self._start_wait()) is not None:
             try:

@@ -15,6 +15,8 @@ from runner.errors import catch_foreign
 from runner.types import Agent, Environment, EpisodeHeader, Limits, SpanLevel, Trajectory
 from runner.util.clock import Clock, new_ulid
 
+__all__ = ["EpisodeContext", "EpisodeFactory"]
+
 _TARGET = "_target_"
 _CONSTANTS = (type(None), bool, int, float)
 
@@ -39,8 +41,7 @@ class PreparedConfig:
             importlib.import_module("hydra.utils")
 
     def __reduce__(self) -> tuple[type[PreparedConfig], tuple[Mapping[str, Any]]]:
-        """Return the configuration alone: a target may not be picklable."""
-        return type(self), (self._cfg,)
+        return type(self), (self._cfg,)  # the configuration alone, because a target may not be picklable
 
     def build(self, **objects: object) -> Any:  # noqa: ANN401 - any type the target has
         """Further arguments ``objects`` are not copied."""
@@ -120,9 +121,6 @@ def _locate(target: str) -> Callable[..., Any]:
     return found
 
 
-__all__ = ["EpisodeContext", "EpisodeFactory"]
-
-
 class EpisodeFactory:
     """Plays episodes of one agent in one environment; picklable, so it can be sent to another process.
 
@@ -184,7 +182,7 @@ class EpisodeFactory:
         return EpisodeHeader(
             episode_id=new_ulid(),
             batch_id=new_ulid(),
-            env=str(self.env_cfg.get("_target_", "")).rpartition(".")[2],
+            env=str(self.env_cfg.get(_TARGET, "")).rpartition(".")[2],
             task_index=int(reset_kwargs.get("task_index", 0)),
             started_at=Clock().now(),
         )

@@ -1,9 +1,4 @@
-"""The episode loop: build the environment and the agent, reset, run steps, evaluate, clean up.
-
-One step of an episode: let the agent act, check and execute its action, and check the observation.
-
-``TokenStream`` merges the many small deltas that a model streams during a step into a few per second.
-"""
+"""The episode loop: build the environment and the agent, reset, run steps, evaluate, clean up."""
 
 from __future__ import annotations
 
@@ -71,12 +66,10 @@ EMIT_INTERVAL_S = 0.1
 
 
 class TokenStream:
-    """Merges the stream deltas of each step; not thread-safe.
+    """Merges the many small deltas that a model streams during a step into a few per second; not thread-safe.
 
-    Args:
-        now: a monotonic clock in seconds.
-        emit: called with the index of the step and a merged delta; each part of an answer (reasoning, text, each tool
-            call) has its own deltas.
+    ``emit`` is called with the index of the step and a merged delta; each part of an answer (reasoning, text, each tool
+    call) has its own deltas.
     """
 
     def __init__(self, now: Callable[[], float], emit: Callable[[int, StreamDelta], None]) -> None:
@@ -127,6 +120,16 @@ class TokenStream:
         self._has_emitted = False
 
 
+def _merge(deltas: list[StreamDelta]) -> StreamDelta:
+    tool = next((delta.tool for delta in deltas if delta.tool), "")
+    text, n = "".join(delta.text for delta in deltas), sum(delta.n for delta in deltas)
+    return msgspec.structs.replace(deltas[0], text=text, tool=tool, n=n)
+
+
+def _ignore(*values: object) -> None:
+    pass
+
+
 def step_phases(wall_s: float, step: TimeStep, usage: Usage | None) -> Phases:
     """Return how the wall time of a step is split; the agent's time beside the model's answer is our own.
 
@@ -146,12 +149,6 @@ def step_phases(wall_s: float, step: TimeStep, usage: Usage | None) -> Phases:
         own=max(wall_s - step.env_s - times.total_s, 0.0),
         about=times.about,
     )
-
-
-def _merge(deltas: list[StreamDelta]) -> StreamDelta:
-    tool = next((delta.tool for delta in deltas if delta.tool), "")
-    text, n = "".join(delta.text for delta in deltas), sum(delta.n for delta in deltas)
-    return msgspec.structs.replace(deltas[0], text=text, tool=tool, n=n)
 
 
 class StepPlayer(msgspec.Struct):
@@ -178,7 +175,10 @@ class StepPlayer(msgspec.Struct):
         begun = self.now()
         with self.trace.span("timestep", index) as span:
             with self.trace.span("get_tool_schemas"):
-                schemas = self._check_schemas(await self.call(self.environment.get_tool_schemas))
+                schemas = await self.call(self.environment.get_tool_schemas)
+                if schemas != self._schemas:  # those of the previous step have been checked
+                    self._schemas = check_schemas(schemas)
+                schemas = self._schemas
             started = self.now()
             self.tokens.start_step(index)
             with self.trace.span("agent.act"):  # pass copies, because the agent may change its lists
@@ -228,20 +228,6 @@ class StepPlayer(msgspec.Struct):
         values["shape"] = usage.shape or msgspec.UNSET
         return msgspec.structs.replace(step, phases=phases, **values)
 
-    def _check_schemas(self, schemas: list[ToolSchema]) -> list[ToolSchema]:
-        # Checks only schemas that differ from those of the previous step.
-        if schemas != self._schemas:
-            self._schemas = check_schemas(schemas)
-        return self._schemas
-
-
-def _ignore(*values: object) -> None:
-    pass
-
-
-def _always() -> bool:
-    return True
-
 
 class EpisodeContext(msgspec.Struct, frozen=True):
     """Everything an episode needs besides its agent and environment.
@@ -270,7 +256,7 @@ class EpisodeContext(msgspec.Struct, frozen=True):
     on_reset: Callable[[Chat, str, PackedCells | None], None] = _ignore
     on_error: Callable[[BaseException], None] = _ignore
     on_sequence: Callable[[TokenSequence], None] = _ignore
-    wants_tokens: Callable[[], bool] = _always
+    wants_tokens: Callable[[], bool] = lambda: True
     clock: Clock = msgspec.field(default_factory=Clock)
     call_environment: CallMethod = call_here
     cleanup_timeout_s: float = CLEANUP_TIMEOUT_S

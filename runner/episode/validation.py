@@ -31,10 +31,7 @@ _PAIR_TYPES = (tuple, list)
 
 
 def check_chat(value: object, source: str) -> Chat:
-    """Return a copy of a list of messages; the environment may change its own list later.
-
-    Raises ``EnvironmentFault`` for another value; the error message names ``source`` and the type.
-    """
+    """Return a copy; raises ``EnvironmentFault``, which names ``source`` and the type, if it is no list of messages."""
     if isinstance(value, list):
         messages = list(map(read_message, value))
         if None not in messages:
@@ -112,11 +109,7 @@ def check_details(value: object) -> dict[str, Any]:
 async def resolve_action(
     environment: Environment, action: Action, schemas: list[ToolSchema], call: CallMethod = call_here
 ) -> Action:
-    """Return the action with the tool calls that its text contains, and with whether the one to execute is valid.
-
-    Raises:
-        EnvironmentFault: if the environment's parser returns neither ``Action`` nor ``InvalidAction``.
-    """
+    """Return the action with the tool calls that its text contains, and with whether the one to execute is valid."""
     if action.tool_calls:
         first = action.tool_calls[0]  # only the first call is executed; the model gets "Not executed" for the others
         return Action(action.text, action.tool_calls, valid=_matches_schema(first, schemas))
@@ -151,19 +144,14 @@ def check_usage(value: object) -> Usage | None:
 def _is_storable(action: Action | InvalidAction) -> bool:
     """The constructor does not check the types of the fields."""
     if isinstance(action, InvalidAction):
-        texts: tuple[object, ...] = (action.text, action.expected)
-        return all(isinstance(part, str) for part in texts)
+        return isinstance(action.text, str) and isinstance(action.expected, str)
     text, calls = cast(object, action.text), cast(object, action.tool_calls)
     if not (text is None or isinstance(text, str)) or not isinstance(calls, list):
         return False
-    for call in calls:
-        if not isinstance(call, ToolCall):
-            return False
-        parts: tuple[object, ...] = (call.id, call.name, call.arguments)
-        for part in parts:
-            if not isinstance(part, str):
-                return False
-    return True
+    return all(
+        isinstance(call, ToolCall) and all(isinstance(part, str) for part in (call.id, call.name, call.arguments))
+        for call in calls
+    )
 
 
 def _abbreviate(value: object) -> str:
@@ -172,11 +160,8 @@ def _abbreviate(value: object) -> str:
 
 
 def _matches_schema(call: ToolCall, schemas: list[ToolSchema]) -> bool:
-    for schema in schemas:
-        function = schema["function"]
-        if function["name"] == call.name:
-            break
-    else:
+    functions = (schema["function"] for schema in schemas)
+    if (function := next((each for each in functions if each["name"] == call.name), None)) is None:
         return False
     try:
         arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])

@@ -48,11 +48,7 @@ class WorldRecorder:
 
 
 def pack_cells(cells: object) -> PackedCells:
-    """Return the JSON form of a picture with safe texts; what exceeds a limit is cut.
-
-    Raises:
-        EnvironmentFault: if the value is not ``Cells`` with texts and known names.
-    """
+    """Return the JSON form with safe texts, cut to the limits; raises ``EnvironmentFault`` for what is no picture."""
     if not isinstance(cells, Cells):
         raise EnvironmentFault(f"render_cells should return Cells or None; got {type(cells).__name__}")
     try:
