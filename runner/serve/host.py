@@ -46,7 +46,6 @@ MIN_CONNECTIONS = 8
 
 _BACKLOG = 2048
 """Uvicorn's default for connections that wait to be accepted."""
-
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 
 
@@ -96,7 +95,7 @@ def read_token(source: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def run_apps(sites: Sequence[Site], *, on_ready: ReadyCallback) -> None:
-    """Serve all sites until SIGTERM or SIGINT; see `serve_apps`."""
+    """Serve all sites until SIGTERM or SIGINT; see ``serve_apps``."""
     limits = _fitting_limits(len(sites))
 
     async def run() -> None:
@@ -111,12 +110,7 @@ def run_apps(sites: Sequence[Site], *, on_ready: ReadyCallback) -> None:
 async def serve_apps(
     sites: Sequence[Site], *, on_ready: ReadyCallback, stop: asyncio.Event, limits: ServerLimits = DEFAULT_LIMITS
 ) -> None:
-    """Serve all sites until ``stop`` is set; if one address cannot be used, serve no site.
-
-    Args:
-        on_ready: called with ``<url> <description>`` of each site when the site accepts requests.
-        stop: ends serving; running requests then have ``limits.shutdown_timeout_s`` seconds to finish.
-    """
+    """Serve all sites until ``stop`` is set; if one address cannot be used, serve no site."""
     _silence_uvicorn()
     with ExitStack() as stack:
         listeners = [stack.enter_context(closing(_bind(site.host, site.port))) for site in sites]

@@ -43,8 +43,6 @@ def guard_app(
         app: any ASGI application; the guard passes no WebSocket connection to it.
         token: token to require, as ``Authorization: Bearer …`` or as the password of the URL; None: no authentication.
         max_body: maximum bytes of a body, even if its length is not declared.
-        allowed_hosts: additional host names to accept in ``Host``.
-        body_timeout_s: seconds that a client has to send the body of a request.
     """
     return _GuardMiddleware(app, token, max_body, frozenset(map(_normalize_host, allowed_hosts)), body_timeout_s)
 

@@ -31,10 +31,8 @@ def environment_app(
     """Build the web application of a registered environment; construct one instance to check that it loads.
 
     The id of the first instance should differ after each start, so that an id from before is unknown. ``idle_s`` are
-    the seconds without a request after which an instance is closed.
-
-    Raises:
-        ConfigError: the environment is unknown, cannot be loaded, or AgentGym has no server for it.
+    the seconds without a request after which an instance is closed. Raises ``ConfigError`` if the environment is
+    unknown or cannot be loaded, or AgentGym has no server for it.
     """
     name = plugins.canonical_name(plugins.ENVS, name)
     if name not in DIALECTS:

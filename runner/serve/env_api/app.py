@@ -70,7 +70,7 @@ class EnvironmentApp:
         dialect, id_field = self._dialect, RequestField(self._dialect.id_field)
         reset = (id_field, dialect.task_field, *dialect.reset_options)
         shared = [self._shared_routes(prefix) for prefix in dict.fromkeys((dialect.prefix, ""))]
-        return [
+        routes = [
             *itertools.chain(*shared),  # first, because paths are matched in order and most requests are steps
             Route("GET", "/", "The environment of this server, as text", self._root),
             Route("GET", "/health", "The environment of this server, as an object", self._health),
@@ -82,16 +82,12 @@ class EnvironmentApp:
                 self._get(read.path, "Read an instance", partial(self._read, dialect, read), (id_field,))
                 for read in dialect.read_routes
             ),
-            *(
-                self._get(path, "All actions of the environment", self._list_actions, ())
-                for path in dialect.action_list_paths
-            ),
-            *(
-                [self._get("/list_envs", "The ids of the open instances", self._list_open, ())]
-                if dialect.lists_instances
-                else []
-            ),
         ]
+        for path in dialect.action_list_paths:
+            routes.append(self._get(path, "All actions of the environment", self._list_actions, ()))
+        if dialect.lists_instances:
+            routes.append(self._get("/list_envs", "The ids of the open instances", self._list_open, ()))
+        return routes
 
     def _shared_routes(self, prefix: str) -> list[Route]:
         """Return the routes with ``env_id``, which exist with and without the prefix: their clients know none."""
@@ -168,7 +164,9 @@ class EnvironmentApp:
             for field in self._dialect.reset_options:
                 if field.choices and values[field.name] not in field.choices:
                     raise PoolRejected(f"{field.name} must be one of {', '.join(field.choices)}")
-            instance.reset(task_number, self._task_index(task_number))
+            n_tasks = self._sample.n_tasks
+            index = self._dialect.task_index_of(task_number, n_tasks) if self._compat else task_number % n_tasks
+            instance.reset(task_number, index)
             return render_reply(self._dialect.reset_reply, instance)
 
         return await self._run(self._dialect, values, operation)
@@ -218,11 +216,6 @@ class EnvironmentApp:
 
     async def _run(self, dialect: ServerDialect, values: Values, operation: Operation) -> Response:
         return await self._instances[dialect.id_field].run(values[dialect.id_field], operation)
-
-    def _task_index(self, task_number: int) -> int:
-        if self._compat:
-            return self._dialect.task_index_of(task_number, self._sample.n_tasks)
-        return task_number % self._sample.n_tasks
 
     def _require_running(
         self, dialect: ServerDialect, instance: PooledInstance, error_before_reset: str | None = None

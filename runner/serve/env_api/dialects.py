@@ -79,10 +79,7 @@ def babyai_task_index(task_number: int, n_tasks: int) -> int:
 
 
 def maze_task_index(task_number: int, n_tasks: int) -> int:
-    """Return the task index for a task number of AgentGym's Maze server.
-
-    The number is a Python index (so it may be negative) into a list of start positions, whose last entry is the goal.
-    """
+    """The number is a Python index, perhaps negative, into a list of start positions whose last entry is the goal."""
     n_starts = n_tasks + 1
     if not -n_starts <= task_number < n_starts:
         raise PoolRejected(f"The game {task_number} is not valid.")
@@ -282,13 +279,7 @@ DIALECTS: Mapping[str, ServerDialect] = {
         step_reply={"state": OBSERVATION, "reward": REWARD, "done": DONE, "info": constant(None)},
         read_routes=(
             ReadRoute("/observation", OBSERVATION),
-            ReadRoute(
-                "/available_actions",
-                {
-                    "has_search_bar": HAS_SEARCH_BAR,
-                    "clickables": CLICKABLES,
-                },
-            ),
+            ReadRoute("/available_actions", {"has_search_bar": HAS_SEARCH_BAR, "clickables": CLICKABLES}),
             ReadRoute("/instruction_text", shown_instruction),
         ),
         lists_instances=True,

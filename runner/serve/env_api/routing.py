@@ -21,6 +21,7 @@ from starlette.routing import Route as StarletteRoute
 
 Location: TypeAlias = Literal["body", "query"]
 Values: TypeAlias = dict[str, Any]
+JsonSchema: TypeAlias = dict[str, Any]
 
 MAX_DIGITS = 4300
 """Maximum characters of an integer in a string; Python has the same limit."""
@@ -29,6 +30,26 @@ _MAX_ECHO_BYTES = 1 << 16
 _INTEGER = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0*)?\s*", re.ASCII)
 _NULL = msgspec.Raw(b"null")
 _EMPTY = msgspec.Raw(b"{}")
+_TEXT_ERROR: JsonSchema = {
+    "description": "The request failed; plain text, as from AgentGym's server",
+    "content": {"text/plain": {"schema": {"type": "string"}}},
+}
+_FIELD_ERROR: JsonSchema = {
+    "type": "object",
+    "required": ["type", "loc", "msg"],
+    "properties": {
+        "type": {"type": "string"},
+        "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
+        "msg": {"type": "string"},
+        "input": {},
+        "ctx": {"type": "object"},
+    },
+}
+_VALIDATION_ERROR: JsonSchema = {
+    "type": "object",
+    "required": ["detail"],
+    "properties": {"detail": {"type": "array", "items": _FIELD_ERROR}},
+}
 
 
 class RequestField(msgspec.Struct, frozen=True):
@@ -75,12 +96,6 @@ def decode_body(body: bytes) -> dict[str, object]:
         message = "Input should be a valid dictionary or object to extract fields from"
         raise MalformedRequest(FieldError("model_attributes_type", ("body",), message, _echo_input(payload)))
     return payload
-
-
-def check_ignored_body(body: bytes) -> None:
-    """Check a body whose content is ignored: it must be empty or JSON."""
-    if body:
-        _decode_json(body)
 
 
 def parse_payload(fields: Sequence[RequestField], payload: Mapping[str, object]) -> Values:
@@ -166,10 +181,7 @@ Handler: TypeAlias = Callable[[Values], Awaitable[Response]]
 
 
 class BodyVariant(NamedTuple):
-    """Another body of a route with its own handler.
-
-    It applies to bodies with the first of its fields and without the first of the route's fields.
-    """
+    """Another body of a route: with the first of its own fields, and without the first of the route's fields."""
 
     handler: Handler
     fields: Sequence[RequestField]
@@ -218,8 +230,8 @@ async def _handle(by_method: Mapping[str, Route], request: Request) -> Response:
             if variant is not None and variant.fields[0].name in payload and fields[0].name not in payload:
                 handler, fields = variant
             values |= parse_payload(fields, payload)
-        elif route.method == "POST":
-            check_ignored_body(await request.body())
+        elif route.method == "POST" and (body := await request.body()):
+            _decode_json(body)
     except MalformedRequest as exc:
         return json_response({"detail": exc.errors}, 422)
     return await handler(values)
@@ -230,9 +242,6 @@ async def _http_error(request: Request, exc: Exception) -> Response:
     response = json_response({"detail": error.detail}, error.status_code)
     response.headers.update(error.headers or {})
     return response
-
-
-JsonSchema: TypeAlias = dict[str, Any]
 
 
 def openapi_document(title: str, version: str, routes: Sequence[Route], *, text_errors: bool) -> JsonSchema:
@@ -294,31 +303,3 @@ def _field_schema(field: RequestField) -> JsonSchema:
 
 def _response_schema(description: str, schema: JsonSchema) -> JsonSchema:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
-
-
-_TEXT_ERROR: JsonSchema = {
-    "description": "The request failed; plain text, as from AgentGym's server",
-    "content": {"text/plain": {"schema": {"type": "string"}}},
-}
-
-
-_VALIDATION_ERROR: JsonSchema = {
-    "type": "object",
-    "required": ["detail"],
-    "properties": {
-        "detail": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["type", "loc", "msg"],
-                "properties": {
-                    "type": {"type": "string"},
-                    "loc": {"type": "array", "items": {"type": ["string", "integer"]}},
-                    "msg": {"type": "string"},
-                    "input": {},
-                    "ctx": {"type": "object"},
-                },
-            },
-        }
-    },
-}

@@ -35,6 +35,24 @@ from runner.serve.request_guard import guard_app
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
 
+HEADER = "x-agentgym-test-model"
+"""Header of every response, including errors; it marks a response as not written by a language model."""
+FAULT_HEADER = "x-agentgym-test-fault"
+MAX_BODY_BYTES = 8 << 20
+HUGE_REPLY_CHARS = 10 << 20
+
+_FILLER = "A very long reply. "
+_JSON_TYPE = "application/json"
+_STREAM_TYPE = "text/event-stream"
+_HTML_PAGE = b"<!doctype html><title>502 Bad Gateway</title><h1>502 Bad Gateway</h1>\n"
+_STREAM_END = b"data: [DONE]\n\n"
+_BROKEN_JSON = b'{"choices": [{"delta": {"content"'
+_RETRY_STATUSES = (429, 503)
+_ERRORS: dict[int, tuple[str, str | None, str]] = {
+    401: ("invalid_request_error", "invalid_api_key", "Incorrect API key provided: it has expired."),
+    429: ("requests", "rate_limit_exceeded", "Rate limit reached."),
+}
+
 
 class PacedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """An ASGI application that sends one response with delays; it ends when the client disconnects.
@@ -83,21 +101,6 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass  # the rest of the request is irrelevant
 
 
-HUGE_REPLY_CHARS = 10 << 20
-
-_FILLER = "A very long reply. "
-_JSON_TYPE = "application/json"
-_STREAM_TYPE = "text/event-stream"
-_HTML_PAGE = b"<!doctype html><title>502 Bad Gateway</title><h1>502 Bad Gateway</h1>\n"
-_STREAM_END = b"data: [DONE]\n\n"
-_BROKEN_JSON = b'{"choices": [{"delta": {"content"'
-_RETRY_STATUSES = (429, 503)
-_ERRORS: dict[int, tuple[str, str | None, str]] = {
-    401: ("invalid_request_error", "invalid_api_key", "Incorrect API key provided: it has expired."),
-    429: ("requests", "rate_limit_exceeded", "Rate limit reached."),
-}
-
-
 class ResponseBuilder:
     def __init__(self, behavior: Behavior) -> None:
         self.closing = asyncio.Event()
@@ -108,9 +111,7 @@ class ResponseBuilder:
     def json_response(
         self, value: object, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> PacedResponse:
-        body = msgspec.json.encode(value)
-        all_headers = {"content-type": _JSON_TYPE, "content-length": str(len(body)), **(headers or {})}
-        return PacedResponse(closing=self.closing, chunks=[body], status=status, headers=all_headers)
+        return self._body_response(msgspec.json.encode(value), _JSON_TYPE, status, headers)
 
     def error_response(self, status: int, message: str | None = None, **fields: str) -> PacedResponse:
         """There is a default message for each status."""
@@ -144,7 +145,8 @@ class ResponseBuilder:
             return self._body_response(reply.body.encode(), _JSON_TYPE, reply.status)
         if reply.status >= 400:
             return self.error_response(reply.status, reply.content)
-        completion = self._completion(request, reply, responder_name)
+        id, created = f"chatcmpl-test-{next(self._completion_numbers)}", int(self._now().timestamp())
+        completion = Completion(id, created, f"{TEST_MODEL_NAME}:{responder_name}", request, reply)
         if request.stream:
             return self._stream_response(completion, fault)
         document = completion.document()
@@ -155,19 +157,11 @@ class ResponseBuilder:
             body[: len(body) // 2] + _BROKEN_JSON if fault == "invalid-json" else body, _JSON_TYPE, reply.status
         )
 
-    def _completion(self, request: ChatRequest, reply: ScriptedReply, responder_name: str) -> Completion:
-        created = int(self._now().timestamp())
-        return Completion(
-            f"chatcmpl-test-{next(self._completion_numbers)}",
-            created,
-            f"{TEST_MODEL_NAME}:{responder_name}",
-            request,
-            reply,
-        )
-
-    def _body_response(self, body: bytes, content_type: str, status: int = 200) -> PacedResponse:
-        headers = {"content-type": content_type, "content-length": str(len(body))}
-        return PacedResponse(closing=self.closing, chunks=[body], status=status, headers=headers)
+    def _body_response(
+        self, body: bytes, content_type: str, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> PacedResponse:
+        all_headers = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
+        return PacedResponse(closing=self.closing, chunks=[body], status=status, headers=all_headers)
 
     def _stream_response(self, completion: Completion, fault: str | None) -> PacedResponse:
         chunks: list[dict[str, Any]] = list(completion.chunks())
@@ -198,12 +192,6 @@ class ResponseBuilder:
         return response
 
 
-HEADER = "x-agentgym-test-model"
-"""Header of every response, including errors; it marks a response as not written by a language model."""
-FAULT_HEADER = "x-agentgym-test-fault"
-MAX_BODY_BYTES = 8 << 20
-
-
 class ModelApp:
     """An OpenAI-compatible endpoint; a header marks each response as not written by a language model.
 
@@ -212,11 +200,7 @@ class ModelApp:
     """
 
     def __init__(
-        self,
-        responder: Responder | None = None,
-        *,
-        behavior: Behavior | None = None,
-        models: Iterable[str] = (),
+        self, responder: Responder | None = None, *, behavior: Behavior | None = None, models: Iterable[str] = ()
     ) -> None:
         oracle = OracleResponder()
         responder = responder or oracle

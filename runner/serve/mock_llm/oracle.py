@@ -1,6 +1,4 @@
-"""The oracle as a model: recognize the task of a conversation and reply with the oracle's next action.
-
-Recognition of the task of a conversation, and replay of its actions on a second instance, the twin.
+"""The oracle as a model: recognize a conversation's task, replay its actions on a twin, reply with the next action.
 
 A task is recognized by its first observation, with an index of tasks that is built on demand.
 """
@@ -27,7 +25,14 @@ from runner.types import Action, Chat, Mode, OraclePlanner, SupportsOracle, Tool
 from runner.util.display_text import one_line
 
 ASSISTANT = "assistant"
-
+THOUGHT = "The test oracle has planned this."
+ORACLE_MODEL_PREFIX = "oracle:"
+"""Prefix of a model name that selects the task: ``oracle:<environment>:<task index>``."""
+OMITTED_TURNS = re.compile(r"\[(\d{1,9}) earlier turns? left out]")
+"""Text that the runner's agents insert for the turns that they omit because of the context window."""
+MAX_SESSIONS = 256
+MAX_MESSAGES_SEARCHED = 10
+"""Number of messages, from the first, among which the first observation must be."""
 _REJECTED_ACTION = "Invalid action. Expected "
 """Beginning of the message after an action that the runner rejected without stepping the environment."""
 _ACTION_MARK = re.compile(r"\bAction:", re.IGNORECASE)
@@ -161,7 +166,6 @@ class ReplaySession(msgspec.Struct):
     Attributes:
         remaining: other tasks with the same first observation, for the case that ``candidate`` is wrong.
         verify: whether the observations of the twin must match those of the conversation.
-        plan: the next action of the planner; None if it is not computed yet.
     """
 
     candidate: TaskCandidate
@@ -171,7 +175,7 @@ class ReplaySession(msgspec.Struct):
     verify: bool
     turns: tuple[Turn, ...] = ()
     done: bool = False
-    plan: str | None = None
+    plan: str | None = None  # the planner's next action, if it is computed
 
     def apply_turn(self, turn: Turn) -> bool:
         """Return whether the observation of the twin matches that of the turn."""
@@ -213,16 +217,6 @@ def _replay_all(session: ReplaySession, turns: tuple[Turn, ...]) -> bool:
     return results[0]
 
 
-ORACLE_MODEL_PREFIX = "oracle:"
-"""Prefix of a model name that selects the task: ``oracle:<environment>:<task index>``."""
-OMITTED_TURNS = re.compile(r"\[(\d{1,9}) earlier turns? left out]")
-"""Text that the runner's agents insert for the turns that they omit because of the context window."""
-MAX_SESSIONS = 256
-MAX_MESSAGES_SEARCHED = 10
-"""Number of messages, from the first, among which the first observation must be."""
-THOUGHT = "The test oracle has planned this."
-
-
 class OracleResponder:
     """Replays conversations on twins (second instances) of the embedded environments; their oracles plan the replies.
 
@@ -239,10 +233,7 @@ class OracleResponder:
         self._executor = ThreadPoolExecutor(1, "oracle")  # a single thread: twins and matcher are not thread-safe
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
-        """Return a reply with the oracle's next action, or with the reason why there is none.
-
-        The action is a tool call if the request offers the tool, else a text.
-        """
+        """The reply has the oracle's next action, as a tool call if the request offers its tool, or why it has none."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._respond, request)
 
     def _respond(self, request: ChatRequest) -> ScriptedReply:
@@ -313,11 +304,7 @@ class OracleResponder:
 
 
 def task_from_model_name(model: str) -> tuple[Opening, list[TaskCandidate]]:
-    """Return the opening and the tasks for a model name that selects a task, such as ``oracle:Maze:3``.
-
-    Raises:
-        ConfigError: the name has another form, or the environment is unknown.
-    """
+    """Return opening and tasks of a name such as ``oracle:Maze:3``; raises ``ConfigError`` for an invalid name."""
     env, _, task = model.removeprefix(ORACLE_MODEL_PREFIX).partition(":")
     if not (task.isascii() and task.isdecimal() and len(task) < 16):
         raise ConfigError(f"{one_line(model)!r} must be {ORACLE_MODEL_PREFIX}<environment>:<task index>")

@@ -1,6 +1,4 @@
-"""Replies of the test endpoint: their contents, script files, responders that choose them, and faults.
-
-OpenAI's format of chat completions: the request fields that the test endpoint reads, and its replies.
+"""Replies of the test endpoint in OpenAI's format: contents, script files, responders that choose them, and faults.
 
 The test endpoint has no tokenizer: four characters count as one token, whose id is their checksum.
 """
@@ -21,12 +19,32 @@ from msgspec import Meta
 from runner.errors import ConfigError
 from runner.util.display_text import one_line
 
+TEST_MODEL_NAME = "agentgym-test-model"
+"""Model name of the test endpoint in replies and model lists."""
 CHARS_PER_TOKEN = 4
 """Estimated characters per token."""
 MAX_STREAM_CHUNKS = 20_000
 """Maximum number of chunks for one streamed text; a longer text has larger chunks."""
 VOCABULARY = 50_000
 """Number of different token ids."""
+MAX_SCRIPT_BYTES = 16 << 20
+FAULT_KINDS = {
+    "drop": "close the connection after the headers",
+    "drip": "send the reply byte by byte",
+    "empty-choices": "send a completion without choices",
+    "hang": "send nothing until the client disconnects",
+    "huge": "send 10 MB of text",
+    "invalid-json": "send malformed JSON",
+    "truncated": "close the connection after half of the reply",
+    "wrong-type": "send a web page",
+}
+"""Kinds of faults and their meaning. A status from 400 to 599 is also a kind; 429 and 503 have ``Retry-After``."""
+
+_STATUS = re.compile(r"[45][0-9]{2}")
+_SPEC = re.compile(r"(?P<kind>[a-z0-9-]+?)(?::(?P<share>[0-9]*\.?[0-9]+))?(?:x(?P<times>[1-9][0-9]{0,6}))?")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,998}[\x21-\x7e])?")
+_FRAMING_HEADERS = frozenset({"connection", "content-length", "transfer-encoding", "upgrade"})
 
 
 class ContentPart(msgspec.Struct):
@@ -105,7 +123,9 @@ class Completion(msgspec.Struct, frozen=True):
     reply: ScriptedReply
 
     def document(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": self.reply.content, **self._reasoning_field()}
+        message: dict[str, Any] = {"role": "assistant", "content": self.reply.content}
+        if self.reply.reasoning_content is not None:
+            message["reasoning_content"] = self.reply.reasoning_content
         if self.reply.tool_calls:
             message["tool_calls"] = self._tool_calls()
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason()}
@@ -165,10 +185,6 @@ class Completion(msgspec.Struct, frozen=True):
             fields["logprobs"] = {"content": content}
         return fields
 
-    def _reasoning_field(self) -> dict[str, str]:
-        reasoning = self.reply.reasoning_content
-        return {} if reasoning is None else {"reasoning_content": reasoning}
-
     def _tool_calls(self) -> list[dict[str, Any]]:
         return [
             {
@@ -206,7 +222,6 @@ def token_id(token: str) -> int:
 
 
 def token_logprob(token: str) -> float:
-    """Follows from the id of the token."""
     return -(token_id(token) % 1000 + 1) / 1000
 
 
@@ -225,22 +240,6 @@ def _split_tokens(text: str | None) -> list[str]:
     text = text or ""
     size = max(CHARS_PER_TOKEN, -(-len(text) // MAX_STREAM_CHUNKS))
     return [text[start : start + size] for start in range(0, len(text), size)]
-
-
-FAULT_KINDS = {
-    "drop": "close the connection after the headers",
-    "drip": "send the reply byte by byte",
-    "empty-choices": "send a completion without choices",
-    "hang": "send nothing until the client disconnects",
-    "huge": "send 10 MB of text",
-    "invalid-json": "send malformed JSON",
-    "truncated": "close the connection after half of the reply",
-    "wrong-type": "send a web page",
-}
-"""Kinds of faults and their meaning. A status from 400 to 599 is also a kind; 429 and 503 have ``Retry-After``."""
-
-_STATUS = re.compile(r"[45][0-9]{2}")
-_SPEC = re.compile(r"(?P<kind>[a-z0-9-]+?)(?::(?P<share>[0-9]*\.?[0-9]+))?(?:x(?P<times>[1-9][0-9]{0,6}))?")
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -282,10 +281,9 @@ class Behavior(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultInjector:
-    """Chooses at random which requests get which fault."""
+    """Chooses at random which requests get which fault; with the same seed and faults, the choices are the same."""
 
     def __init__(self, faults: Iterable[Fault], seed: int) -> None:
-        """With the same seed and faults, the choices are the same."""
         self._remaining = [(fault, fault.times) for fault in faults]
         self._random = random.Random(seed)
 
@@ -308,15 +306,6 @@ def check_fault_kind(kind: str) -> None:
         raise ConfigError(
             f"{one_line(kind)!r} is not a kind of fault; valid: a status from 400 to 599, {', '.join(FAULT_KINDS)}"
         )
-
-
-TEST_MODEL_NAME = "agentgym-test-model"
-"""Model name of the test endpoint in replies and model lists."""
-MAX_SCRIPT_BYTES = 16 << 20
-
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-_HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,998}[\x21-\x7e])?")
-_FRAMING_HEADERS = frozenset({"connection", "content-length", "transfer-encoding", "upgrade"})
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -372,12 +361,9 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 def read_script(path: Path) -> list[ScriptedReply]:
-    """Read the replies in a script file, one per line.
+    """Read the replies in a script file, one per line; ``ConfigError`` names an invalid line by its number.
 
-    A line that starts with ``{`` is a `ScriptedReply` as JSON; any other line is the content of a reply.
-
-    Raises:
-        ConfigError: the file cannot be read, or a line is invalid; the message contains the line number.
+    A line that starts with ``{`` is a ``ScriptedReply`` as JSON; any other line is the content of a reply.
     """
     try:
         with path.open("rb") as stream:
