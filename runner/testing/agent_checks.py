@@ -51,10 +51,15 @@ NAME = "stand-in"
 """Name of the endpoint and of its model."""
 MAX_REQUESTS = 200
 """Maximum number of requests in one step; an agent that repeats its request until the answer suits it exceeds it."""
+PATIENCE_S = 30.0
+"""Maximum seconds of an episode, and of its end after it was cancelled."""
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
+_INSTALLED, _LIBRARY = str(Path(runner.__file__).parent), sysconfig.get_path("stdlib")
 
 Answer: TypeAlias = Callable[[Chat, list[ToolSchema]], Awaitable[Message]]
 """Returns the model's answer to a chat with tools."""
+Reply: TypeAlias = Callable[[Chat, str], str]
+"""Returns the text of the model's answer to a chat without tools, given the text of a good action."""
 Expect: TypeAlias = Callable[[bool, str], None]
 """Reports a problem, the second argument, if the first is false."""
 
@@ -91,8 +96,6 @@ class StandInModel:
 
 
 class StandInSession:
-    """See ``ModelSession``."""
-
     def __init__(self, model: StandInModel) -> None:
         self._model = model
         self._is_busy = False
@@ -172,14 +175,6 @@ def _call_problem(messages: list[Any]) -> str:
     return ""
 
 
-Reply: TypeAlias = Callable[[Chat, str], str]
-"""Returns the text of the model's answer to a chat without tools, given the text of a good action."""
-
-PATIENCE_S = 30.0
-"""Maximum seconds of an episode, and of its end after it was cancelled."""
-_INSTALLED, _LIBRARY = str(Path(runner.__file__).parent), sysconfig.get_path("stdlib")
-
-
 def _is_ours(path: str) -> bool:
     """Return whether a file is this package's or Python's, so that its line does not show where the agent failed."""
     return path.startswith(_INSTALLED) or (path.startswith(_LIBRARY) and "site-packages" not in path)
@@ -256,11 +251,7 @@ class AgentCheck(ContractCheck):
     """Runs all checks, each in episodes of their own; see ``runner.testing.check_agent`` for the arguments."""
 
     def __init__(
-        self,
-        factory: Callable[..., Agent],
-        environment: Callable[[], Environment],
-        reply: Reply,
-        max_steps: int,
+        self, factory: Callable[..., Agent], environment: Callable[[], Environment], reply: Reply, max_steps: int
     ) -> None:
         super().__init__()
         self.factory = factory
@@ -274,7 +265,6 @@ class AgentCheck(ContractCheck):
         self._last_action = Action()
 
     async def run(self, tasks: Sequence[int]) -> list[str]:
-        """Return the distinct problems."""
         name = getattr(self.factory, "__name__", "agent")
         try:
             arguments = plugins.MODEL_ARGUMENTS if self.uses_model else ()
@@ -392,9 +382,5 @@ class AgentCheck(ContractCheck):
 
 
 def _calling(name: str, arguments: str) -> Message:
-    function: dict[str, Any] = {"name": name, "arguments": arguments}
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "call_0", "type": "function", "function": function}],
-    }
+    call = {"id": "call_0", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}

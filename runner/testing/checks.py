@@ -48,8 +48,9 @@ HOSTILE_TEXTS: tuple[str, ...] = (
     "a " * 500_000,
 )
 """Action texts, up to 1 MB, that a model could produce and that must not break an environment."""
-
 HOSTILE_ARGUMENTS = ("", "{", "null", "[]", "{}", '{"\ud800": 1}', '{"x": NaN}', "[" * 10_000)
+_N_SAMPLED = 200
+_N_COMPARED = 8
 
 
 async def reset(environment: Environment, **reset_kwargs: Any) -> str:  # noqa: ANN401 - an environment's own arguments
@@ -124,10 +125,6 @@ def shorten(text: str) -> str:
     return short.encode("utf-8", "backslashreplace").decode()
 
 
-_N_SAMPLED = 200
-_N_COMPARED = 8
-
-
 class ContractCheck:
     """Collects the distinct problems that checks find; a failed check does not stop the other checks."""
 
@@ -162,7 +159,6 @@ class EnvironmentCheck(ContractCheck):
         self._environments: list[Environment] = []
 
     async def run(self, tasks: Sequence[int]) -> list[str]:
-        """Return the distinct problems."""
         per_task = (self._resets, self._replay, self._actions, self._oracle)
         for task in tasks:
             for check in per_task:
