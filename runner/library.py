@@ -7,11 +7,11 @@ import logging
 import math
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -104,11 +104,7 @@ class Runner:
             await maybe_await(close())
 
     def save_trace(self, path: str | Path) -> None:
-        """Append the spans that this process has collected since the last call to a file for ui.perfetto.dev.
-
-        Raises:
-            StoreError: the file cannot be written.
-        """
+        """Append the spans since the last call to a file for ui.perfetto.dev; raises ``StoreError`` if that fails."""
         get_protobuf_collector().save(Path(path))
 
     async def _play(self, reset_kwargs: dict[str, Any]) -> Trajectory:
@@ -195,11 +191,7 @@ class _Trace(EpisodeTrace):
         return getattr(self._task, "task_id", "unknown") if self._task else "unknown"
 
 
-class _Callable(Protocol):
-    def __call__(self, **arguments: object) -> object: ...
-
-
-def _accepts(target: _Callable, argument: str) -> bool:
+def _accepts(target: Callable[..., object], argument: str) -> bool:
     parameters = inspect.signature(target).parameters
     return argument in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
