@@ -92,10 +92,7 @@ def probe_address(entry: EnvironmentEntry) -> ServerAddress | None:
 
 
 def availability_of(entry: EnvironmentEntry, state: ServerState | None, are: ARESettings = DEFAULT_ARE) -> Availability:
-    """Return the availability of an environment of the profile.
-
-    ``state`` is None if there is no server or it was not probed yet.
-    """
+    """``state`` is None if there is no server or it was not probed yet."""
     missing = missing_requirement(entry.name, entry.deps)
     can_embed = missing is None and entry.transport != "http"
     if state is None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from runner.envs.command_grammar import Grammar
 from runner.errors import EnvironmentFault
-from runner.types import Action, Chat, InvalidAction, Message, Mode, Rejection, StepResult, ToolSchema, Trajectory
+from runner.types import Action, Chat, InvalidAction, Mode, Rejection, StepResult, ToolSchema, Trajectory
 
 _REFUSALS: Final[Mapping[str, re.Pattern[str]]] = {
     "BabyAI": re.compile(
@@ -22,6 +22,9 @@ _REFUSALS: Final[Mapping[str, re.Pattern[str]]] = {
     "SciWorld": re.compile(r"No known action matches that input\."),
 }
 """Environment -> beginning of the observations that refuse an action. A maze refuses no move."""
+
+StepText = tuple[str, float, bool]
+"""``(observation, reward, done)`` of one step."""
 
 _SEPARATOR: Final = " [SEP] "
 _CLICK: Final = "click["
@@ -79,7 +82,8 @@ class EmbeddedEnvironment(ABC):
         self.mode = mode
         self.task_index = 0
         self._running = False
-        self._truncated = False
+        self.truncated = False
+        """Whether the episode ended at the environment's own step limit."""
 
     @abstractmethod
     def _reset(self, task_index: int) -> str:
@@ -87,7 +91,7 @@ class EmbeddedEnvironment(ABC):
 
     @abstractmethod
     def _step(self, text: str) -> StepText:
-        """Execute a command text, which may be malformed, and return ``(observation, reward, done)``."""
+        """Execute a command text, which may be malformed."""
 
     def _has_refused(self, observation: str) -> bool:
         return is_refusal(self.name, observation)
@@ -95,19 +99,16 @@ class EmbeddedEnvironment(ABC):
     def reset(self, *, task_index: int = 0, seed: int | None = None, **extra: Any) -> Chat:  # noqa: ANN401
         """Start task ``task_index`` modulo ``n_tasks``; ``seed`` and ``extra`` are ignored."""
         self.task_index = task_index % self.n_tasks
-        self._truncated = False
+        self.truncated = False
         observation = self._reset(self.task_index)
         self._running = True
         return [{"role": "user", "content": observation}]
 
     def step(self, action: Action) -> StepResult:
-        """Take one action.
+        """Take one action; a text is passed to ``_step`` unchanged, even if it is invalid.
 
         A tool call that does not match the tool's schema leaves the task unchanged, and the observation describes a
-        valid action. A text is passed to ``_step`` unchanged, even if it is invalid.
-
-        Raises:
-            EnvironmentFault: if no episode is running.
+        valid action.
         """
         if not self._running:
             raise EnvironmentFault(f"{self.name}: step called outside an episode; call reset first")
@@ -122,11 +123,9 @@ class EmbeddedEnvironment(ABC):
         return as_reply_messages(action, observation), reward, done
 
     def get_tool_schemas(self) -> list[ToolSchema]:
-        """Return the environment's commands as tools; the list is the same at every step."""
         return self.grammar.schemas
 
     def get_episode_id(self) -> str:
-        """Such as ``Maze-3``."""
         return f"{self.name}-{self.task_index}"
 
     def admissible_actions(self) -> list[str] | None:
@@ -136,21 +135,11 @@ class EmbeddedEnvironment(ABC):
         return self.grammar.parse(text)
 
     def success(self, trajectory: Trajectory) -> bool:
-        """Return whether any step has a positive reward."""
         return any(step.reward > 0 for step in trajectory.timesteps)
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the episode ended at the environment's own step limit."""
-        return self._truncated
 
     def cleanup(self) -> None:
         """A later ``reset`` starts a new episode."""
         self._running = False
-
-
-StepText = tuple[str, float, bool]
-"""``(observation, reward, done)`` of one step."""
 
 
 def as_reply_messages(action: Action, observation: str) -> Chat:
@@ -159,8 +148,5 @@ def as_reply_messages(action: Action, observation: str) -> Chat:
         return [{"role": "user", "content": observation}]
     not_executed = "Not executed: one action per step."
     texts = [observation] + [not_executed] * (len(action.tool_calls) - 1)
-    return [_tool_message(call.id, text) for call, text in zip(action.tool_calls, texts, strict=True)]
-
-
-def _tool_message(call_id: str, text: str) -> Message:
-    return {"role": "tool", "content": text, "tool_call_id": call_id}
+    answers = zip(action.tool_calls, texts, strict=True)
+    return [{"role": "tool", "content": text, "tool_call_id": call.id} for call, text in answers]

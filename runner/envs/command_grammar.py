@@ -15,8 +15,6 @@ from runner.util.json_schema import allowed_values, find_mismatch, show_value
 
 _MAX_CACHED_CHARS = 200
 """Maximum length of a text, in characters, whose parse result is cached."""
-
-
 _MAX_SHOWN_CHARS = 100
 """Maximum length of arguments that are quoted, in characters."""
 
@@ -80,10 +78,7 @@ class Grammar:
         return None
 
     def render(self, call: ToolCall) -> str | InvalidAction:
-        """Return the canonical text of a tool call, or an invalid action if the call does not stand for a command.
-
-        A number as text, or the other way round, still stands for the command.
-        """
+        """Return the text of a call, whose numbers may stand as texts and vice versa; else an invalid action."""
         command, parameters = self._by_name.get(call.name, (None, {}))
         if command is None:
             return InvalidAction(call.name, f"one of the tools {', '.join(self._by_name)}")

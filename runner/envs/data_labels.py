@@ -15,8 +15,6 @@ ALFWORLD_VARIABLE = "ALFWORLD_DATA"
 BIRD_VARIABLE = "AGENTENV_SQLGYM_BIRD_PATH"
 TEXTCRAFT_VARIABLE = "AGENTENV_TEXTCRAFT_PATH"
 """Environment variables for folders of published data, which AgentGym's servers read, too."""
-
-
 ALFWORLD_MAPPINGS = ("mappings_train.json", "mappings_test.json")
 """AgentGym's lists of ALFWorld's games; the places in both together are the numbers of its tasks."""
 NUMBERED_AS_AGENTGYM = "ALFWorld data, AgentGym's numbers"
@@ -44,10 +42,7 @@ _DATA_SOURCES = {
     "are": _DataSource("ARE"),
     "gymnasium": _DataSource("Gymnasium"),
     "sqlgym": _DataSource(
-        "local databases",
-        BIRD_VARIABLE,
-        "BIRD",
-        (str(Path("train", "train.json")), str(Path("dev", "dev.json"))),
+        "local databases", BIRD_VARIABLE, "BIRD", (str(Path("train", "train.json")), str(Path("dev", "dev.json")))
     ),
     "textcraft": _DataSource("local recipes", TEXTCRAFT_VARIABLE, "AgentGym recipes", ("recipes",)),
     "webshop": _DataSource("local catalogue"),
@@ -62,10 +57,7 @@ compat mode if that mode has other tasks.
 
 
 def data_label_of(env: str, environ: Mapping[str, str], mode: Mode = "strict") -> str:
-    """Return the ``data_label`` of an environment, empty if its tasks are the published ones.
-
-    ``env`` is case-insensitive, or ``family:id``.
-    """
+    """Empty if the tasks are the published ones. ``env`` is case-insensitive, or ``family:id``."""
     source = _source_of(env)
     if _folder(source, environ):
         is_mapped = source.variable == ALFWORLD_VARIABLE and mode == "compat" and alfworld_mappings(environ) is not None
@@ -79,10 +71,7 @@ def data_folder(env: str) -> str | None:
 
 
 def missing_data(env: str, environ: Mapping[str, str]) -> str | None:
-    """Return why the data folder that an environment variable names is unusable.
-
-    None if the folder looks complete or the environment has no data folder. ``env`` is as for :func:`data_label_of`.
-    """
+    """Return why the folder that a variable names cannot be used; None if it looks complete, or there is none."""
     source = _source_of(env)
     folder = _folder(source, environ)
     if not folder or any(map(os.path.exists, (Path(folder, marker) for marker in source.markers))):

@@ -23,6 +23,16 @@ _MAZE_LEGEND = (
     _RUNS[_WALKED],
     CellRun("way walked"),
 )
+_KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+_TILE_LEGEND = (
+    CellRun("[a]", "green", "solid"),
+    CellRun(" in place  "),
+    CellRun("(a)", "yellow", "solid"),
+    CellRun(" elsewhere  "),
+    CellRun(" - ", "dim"),
+    CellRun(" not in the word"),
+)
+_RANK = {"b": 1, "y": 2, "g": 3}
 
 
 def draw_maze(grid: tuple[str, ...], goal: tuple[int, int], walked: Sequence[tuple[int, int]]) -> Cells:
@@ -43,18 +53,6 @@ def _maze_row(line: str, marks: tuple[tuple[int, str], ...]) -> CellRow:
     for column, mark in marks:
         cells[column] = mark
     return merge_runs(_RUNS[cell] for cell in cells)
-
-
-_KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
-_TILE_LEGEND = (
-    CellRun("[a]", "green", "solid"),
-    CellRun(" in place  "),
-    CellRun("(a)", "yellow", "solid"),
-    CellRun(" elsewhere  "),
-    CellRun(" - ", "dim"),
-    CellRun(" not in the word"),
-)
-_RANK = {"b": 1, "y": 2, "g": 3}
 
 
 def draw_wordle(history: Sequence[tuple[str, str]], n_tries: int, max_guesses: int) -> Cells:

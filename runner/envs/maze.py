@@ -83,7 +83,6 @@ class Maze(EmbeddedEnvironment):
         return list(_MOVES)
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Parse a move; only lower-case texts are valid."""
         if self._trimmed(text) not in _MOVES:
             return InvalidAction(text, self.grammar.expected)
         return super().parse(text)
@@ -103,7 +102,7 @@ class Maze(EmbeddedEnvironment):
 
     def _step(self, text: str) -> StepText:
         if self._steps >= MAX_STEPS:
-            self._truncated = True
+            self.truncated = True
             return "Failure\n", -1.0, True
         self._steps += 1
         self.position = _moved(self.position, _MOVES.get(self._trimmed(text), (0, 0)))

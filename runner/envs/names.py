@@ -92,10 +92,7 @@ def unplayable_entry(entry: EnvironmentEntry, profile: Profile) -> UnplayableNam
 
 
 def server_only_problem(env: str, profile: Profile) -> UnplayableName | None:
-    """Return why an environment that is played only on a server cannot be played with a profile; None if it can.
-
-    Also None for any other environment.
-    """
+    """Return why a profile cannot play an environment that needs a server; None if it can, or none is needed."""
     if server_only_name(env) is None:
         return None
     entry = profile.find_entry(env)

@@ -29,6 +29,8 @@ SERVER_NAMES: dict[ServerKind, str] = {
     "wrong": "wrong server",
 }
 """Display name of each kind of server."""
+_MOUNTED: Final = ("maze", "wordle")
+"""Environments that AgentGym's LMRL-Gym server mounts below its root; AgentGym's clients take the URL of the mount."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,10 +70,6 @@ def environment_entry(profile: Profile, env: str) -> EnvironmentEntry | None:
     return entry if isinstance(entry, EnvironmentEntry) else None
 
 
-_MOUNTED: Final = ("maze", "wordle")
-"""Environments that AgentGym's LMRL-Gym server mounts below its root; AgentGym's clients take the URL of the mount."""
-
-
 def server_address(entry: EnvironmentEntry | None) -> ServerAddress | None:
     """Return None if the entry has neither base_url nor port."""
     if entry is None or (entry.base_url is None and entry.port is None):
@@ -99,10 +97,9 @@ def observation_planner(env: str) -> str | None:
 
 
 def find_environment(name: str) -> Plugin:
-    """Return the environment of a name, ignoring case; one without an import path can be played only on a server.
+    """Return the environment of a name, ignoring case; raises ``ConfigError`` if nothing plays it, or it is ambiguous.
 
-    Raises:
-        ConfigError: no package registers the name, or several do, and no server plays it.
+    One without an import path can be played only on a server.
     """
     if plugins.is_registered(plugins.ENVS, name):
         return plugins.find(plugins.ENVS, name)
@@ -112,12 +109,7 @@ def find_environment(name: str) -> Plugin:
 
 
 def resolve_environment(profile: Profile, name: str) -> Plugin:
-    """Return the environment of a name that the profile allows.
-
-    Raises:
-        UnplayableName: if the environment is unknown, not installed, skipped by the profile, or needs a server that the
-            profile does not have; with the reason and the names or keys that work.
-    """
+    """Raises ``UnplayableName``, with the names or keys that work, if it is unknown, skipped or needs a server."""
     entry = profile.find_entry(name)
     if isinstance(entry, SkipEntry):
         raise skipped_environment(entry, profile)
@@ -134,10 +126,8 @@ def resolve_environment(profile: Profile, name: str) -> Plugin:
 def choose_placement(entry: EnvironmentEntry | None, env: Plugin, mode: Mode, *, wait_s: float = 0.0) -> Placement:
     """Choose where to play a batch that is about to start; probes the server for at most two seconds.
 
-    Raises:
-        ServerBusy: if the server accepts the connection and does not reply, whatever the transport.
-        ConfigError: if the environment needs a server, and the server is not running or serves something else; or if
-            it cannot be loaded, or the data that an environment variable names is unusable.
+    Raises ``ServerBusy`` if the server accepts the connection and does not reply, whatever the transport, and
+    ``ConfigError`` if neither a server nor this process can play the environment.
     """
     transport = entry.transport if entry is not None else "auto"
     address = server_address(entry)
@@ -154,7 +144,10 @@ def choose_placement(entry: EnvironmentEntry | None, env: Plugin, mode: Mode, *,
     if reason is None:
         return msgspec.structs.replace(http_placement(state), wait_s=wait_s)
     if transport == "http" or not env.is_installed:
-        advice = _login_advice() if state.http_status == UNAUTHORIZED else _start_advice(env, address)
+        from runner.envs.http.response import ADVICE_BY_STATUS  # imported late: rarely needed
+
+        login = ADVICE_BY_STATUS[UNAUTHORIZED]
+        advice = login if state.http_status == UNAUTHORIZED else _start_advice(env, address)
         raise ConfigError(f"{env.name} cannot be played at {address.base}: {reason}. {advice}")
     return _embedded_placement(env, mode, "" if state.cause == NOT_LISTENING else f": at {address.base}: {reason}")
 
@@ -173,9 +166,8 @@ def _embedded_placement(env: Plugin, mode: Mode, why: str = "") -> Placement:
 def rejection_reason(state: ServerState, mode: Mode, *, must_identify: bool) -> str | None:
     """Return why a batch cannot be played on a server; None if it can be.
 
-    Args:
-        mode: the requested rules. ``compat`` requires these rules; ``strict``, the default, accepts any rules.
-        must_identify: whether to reject a server that does not identify itself.
+    The mode ``compat`` requires these rules; ``strict``, the default, accepts any rules. ``must_identify``: reject a
+    server that does not identify itself.
     """
     identity = state.identity
     if not state.usable or identity is None:
@@ -205,10 +197,7 @@ def http_placement(state: ServerState) -> Placement:
 
 
 def start_command(env: Plugin, address: ServerAddress) -> str | None:
-    """Return the command that starts this project's server at ``address``.
-
-    None if the address is not local or the environment is not a built-in one.
-    """
+    """Return the command that starts our server of a built-in environment at a local address; None otherwise."""
     parts = urlsplit(address.base)
     is_local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and not parts.path
     return f"agentgym-runner serve {env.name} --port {parts.port or 80}" if is_local and env.is_built_in else None
@@ -220,9 +209,3 @@ def _start_advice(env: Plugin, address: ServerAddress) -> str:
     if not env.is_installed:
         return f"{start}, or correct its port or base_url"
     return f"{start}; or set its transport to auto or embedded"
-
-
-def _login_advice() -> str:
-    from runner.envs.http.response import ADVICE_BY_STATUS  # imported late: rarely needed
-
-    return ADVICE_BY_STATUS[UNAUTHORIZED]

@@ -20,6 +20,9 @@ from runner.envs.lmrl_pictures import draw_wordle
 from runner.types import Cells, Mode
 from runner.util.data_dir import package_resource
 
+Marking: TypeAlias = Callable[[str, str], str]
+"""Marks a guess against a hidden word: per letter ``g`` (right place), ``y`` (other place) or ``b`` (absent)."""
+
 MAX_GUESSES = 6
 ALL_GREEN = "ggggg"
 
@@ -54,23 +57,12 @@ def shipped_words() -> tuple[str, ...]:
 
 @cache
 def hidden_words() -> tuple[str, ...]:
-    """The shipped words in task order.
-
-    They are sorted by digest, because the result of ``random.shuffle`` may differ between Python versions.
-    """
+    """In task order: by digest, because the result of ``random.shuffle`` may differ between Python versions."""
     return tuple(sorted(shipped_words(), key=lambda word: hashlib.sha256(word.encode()).digest()))
 
 
-Marking: TypeAlias = Callable[[str, str], str]
-"""Marks a guess against a hidden word: per letter ``g`` (right place), ``y`` (other place) or ``b`` (absent)."""
-
-
 def official_marks(guess: str, secret: str) -> str:
-    """Return the marks by the published rules.
-
-    A letter is marked ``g`` or ``y`` at most as often as the hidden word contains it; letters in the right place count
-    first.
-    """
+    """A letter is ``g`` or ``y`` at most as often as the word contains it; letters in the right place count first."""
     unplaced = [hidden for letter, hidden in zip(guess, secret, strict=True) if letter != hidden]
     marks = []
     for letter, hidden in zip(guess, secret, strict=True):
@@ -85,7 +77,7 @@ def official_marks(guess: str, secret: str) -> str:
 
 
 def loose_marks(guess: str, secret: str) -> str:
-    """Return the marks by AgentGym's rules: a misplaced letter is ``y`` whenever the hidden word contains it."""
+    """A misplaced letter is ``y`` whenever the hidden word contains it."""
     return "".join(
         "g" if letter == hidden else "y" if letter in secret else "b"
         for letter, hidden in zip(guess, secret, strict=True)
@@ -170,7 +162,6 @@ class Wordle(EmbeddedEnvironment):
         return words
 
     def oracle(self, seed: int | None) -> WordleOracle:
-        """The planner narrows the words down by the marks, without access to the hidden word."""
         return WordleOracle(self.words, self.marking, self.history, seed)
 
     def render_cells(self) -> Cells:
@@ -199,9 +190,8 @@ class Wordle(EmbeddedEnvironment):
 class WordleOracle:
     """Guesses the word whose marks split the candidates into the most classes.
 
-    Args:
-        history: the ``(guess, marks)`` pairs of the episode; the environment appends each new pair.
-        seed: selects the guesses to compare if there are too many guesses to compare all of them.
+    The environment appends each new ``(guess, marks)`` pair to ``history``. The seed selects the guesses to compare if
+    there are too many to compare all of them.
     """
 
     def __init__(

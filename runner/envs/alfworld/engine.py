@@ -26,8 +26,16 @@ GoalKind: TypeAlias = Literal[
 """ALFRED's names of the six task types."""
 
 Treatment: TypeAlias = Literal["clean", "heat", "cool"]
+Move: TypeAlias = Callable[[], str]
 ObjectLayout: TypeAlias = Mapping[str, Sequence[str]]
 """Receptacle -> objects in or on it, by names such as ``drawer 2``; the numbers of a kind run from 1 without gaps."""
+
+NOTHING_HAPPENS = "Nothing happens."
+HELP = (
+    "You can look around, check your inventory, go to a receptacle, open or close it, take an object from it, move an "
+    "object to it, examine it or what you carry, use a lamp, clean, heat or cool what you carry with the right "
+    "appliance, and slice something with the knife you carry."
+)
 
 PHRASES: Mapping[GoalKind, tuple[str, str]] = {
     "pick_and_place_simple": ("put a {thing} in {target}", "put some {thing} on {target}"),
@@ -115,16 +123,6 @@ def listing_order(name: str) -> tuple[str, int]:
     """Return the sort key of a name in ALFWorld's lists: by kind, then by descending number."""
     kind, _, number = name.rpartition(" ")
     return f"{kind}_", -int(number)
-
-
-NOTHING_HAPPENS = "Nothing happens."
-HELP = (
-    "You can look around, check your inventory, go to a receptacle, open or close it, take an object from it, move an "
-    "object to it, examine it or what you carry, use a lamp, clean, heat or cool what you carry with the right "
-    "appliance, and slice something with the knife you carry."
-)
-
-Move: TypeAlias = Callable[[], str]
 
 
 class LocalGame:

@@ -20,6 +20,7 @@ from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel, alfworld_mappings, data_folder
 from runner.types import Action, CellRow, CellRun, Cells, Mode, OraclePlanner, merge_runs
 
+MAX_STEPS = 50
 _WIDTH = 74
 """Columns of the picture, so that it fits a terminal of 80."""
 _MARKS = 6
@@ -155,10 +156,7 @@ GRAMMARS: dict[Mode, Grammar] = {"strict": STRICT, "compat": COMPAT}
 
 
 def as_agentgym_text(text: str) -> str:
-    """Convert an observation to the wording of AgentGym's server.
-
-    The result has ``put`` instead of ``move``, no "You arrive at …" and no empty lines.
-    """
+    """Convert to AgentGym's wording: ``put`` instead of ``move``, no "You arrive at …" and no empty lines."""
     text = re.sub(rf"\AYou arrive at {_NAME}\. ", "", text)
     text = re.sub(rf"\AYou move the ({_NAME}) to the ({_NAME})\.\Z", r"You put the \1 in/on the \2.", text)
     return text.replace("\n\n", "\n")
@@ -168,9 +166,6 @@ def as_agentgym_commands(commands: list[str]) -> list[str]:
     """Convert admissible commands to those of AgentGym's server, sorted: ``put`` instead of ``move``, no ``help``."""
     moved = (re.sub(rf"\Amove ({_NAME}) to ", r"put \1 in/on ", command) for command in commands if command != "help")
     return sorted(moved)
-
-
-MAX_STEPS = 50
 
 
 class _AgentGymPlanner:
@@ -240,10 +235,10 @@ class ALFWorld(EmbeddedEnvironment):
     def _step(self, text: str) -> StepText:
         self._steps += 1
         observation, won = self._observe(self._execute(text)), self._game.won
-        self._truncated = self._steps >= MAX_STEPS and not won
+        self.truncated = self._steps >= MAX_STEPS and not won
         if self._painter is not None:
             self._painter.look()
-        return observation, float(won), won or self._truncated
+        return observation, float(won), won or self.truncated
 
     def _execute(self, text: str) -> str:
         parsed = self.parse(text)
@@ -260,10 +255,7 @@ def make_planner(game: Game) -> OraclePlanner:
 
 
 class LocalOracle:
-    """Planner for a shipped room: fetches the object, treats it and puts it into the target.
-
-    Each command is derived from the game's current state, not from a stored plan.
-    """
+    """Planner for a shipped room; each command follows from the current state, not from a stored plan."""
 
     def __init__(self, game: LocalGame) -> None:
         self._game = game
@@ -332,10 +324,7 @@ class LocalOracle:
 
 
 class RealOracle:
-    """Planner for one of ALFWorld's own games: returns the commands of ALFWorld's own planner.
-
-    If the next command of a plan is not admissible, a new plan is made.
-    """
+    """Returns the commands of ALFWorld's own planner; a new plan is made if the next command is not admissible."""
 
     def __init__(self, game: RealGame) -> None:
         self._game = game

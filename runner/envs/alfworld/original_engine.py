@@ -20,10 +20,7 @@ _Any: TypeAlias = Any  # the packages have no types
 
 _LOCK = threading.Lock()
 _idle: list[_Any] = []
-"""TextWorld environments of finished games, reused by later games.
-
-Each environment holds a library of 33 MB, which cannot be unloaded without a crash.
-"""
+"""TextWorld environments of finished games, for later ones: each has a library of 33 MB that cannot be unloaded."""
 
 _WORDING_UPDATES = (
     ('"put {o} in/on {r}"', '"move {o} to {r}"'),
@@ -41,13 +38,10 @@ class GameFile(msgspec.Struct, frozen=True):
 
 
 class RealGame:
-    """A running game with the interface of ``LocalGame``, played by ALFWorld's own engine.
+    """A running game with the interface of ``LocalGame``; raises ``EnvironmentFault`` if the engine cannot play it.
 
     A command takes 20 to 200 ms. Starting a game takes about a second; text that this process prints during that time
     is lost.
-
-    Raises:
-        EnvironmentFault: if the engine is not installed or cannot play the file.
     """
 
     def __init__(self, game: GameFile, name: str) -> None:

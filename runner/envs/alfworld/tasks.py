@@ -81,13 +81,10 @@ class _MappedGame(msgspec.Struct, frozen=True):
 
 @cache
 def catalogue(data: str | None, mappings: Path | None = None) -> Catalogue:
-    """Return the games in ALFWorld's data folder, or the shipped tasks if ``data`` is None.
+    """Return the games in ALFWorld's data folder, or the shipped tasks; raises ``ConfigError`` if it has none to play.
 
     ``mappings`` is the folder with AgentGym's lists of games, whose order then numbers them; None: the order of the
     paths.
-
-    Raises:
-        ConfigError: if the folder has no games, a game cannot be read, or the engine is not installed.
     """
     if data is None:
         return local_tasks()

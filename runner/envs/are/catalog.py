@@ -7,7 +7,6 @@ are no literals, so where packages add scenarios, an unknown id is left to the w
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import os
 import sys
@@ -21,10 +20,14 @@ from runner.config import ARESettings
 from runner.envs.are.scenario_scan import scan
 from runner.errors import ConfigError
 
+FAMILY = "are"
+OFFLINE = f"{FAMILY}:offline"
 DISTRIBUTION = "meta-agents-research-environments"
 VERSION = "1.2.0"
 INSTALL_COMMAND = f"python3 -m venv .venv-are && .venv-are/bin/pip install {DISTRIBUTION}=={VERSION}"
 """Command that installs ARE into a virtual environment of its own, about 600 MB."""
+NOT_INSTALLED = f"ARE is not installed: {INSTALL_COMMAND}"
+"""Cause and remedy in one line, for lists; ``find_problem`` has the whole advice."""
 ADVICE = f"Install it with: {INSTALL_COMMAND}; then set are: {{python: .venv-are/bin/python}} in the profile"
 OFFLINE_SCENARIOS = (
     "scenario_tutorial",
@@ -36,6 +39,8 @@ OFFLINE_SCENARIOS = (
 """ARE's scenarios that need neither a model nor a download; ``are:offline`` plays them in this order."""
 _CHECK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('are.simulation') is None)"
 _CHECK_TIMEOUT_S = 60.0
+_SCAN = Path(__file__).with_name("scenario_scan.py")
+_SCAN_TIMEOUT_S = 60.0
 
 
 def interpreter(settings: ARESettings) -> str:
@@ -52,18 +57,13 @@ def find_problem(settings: ARESettings) -> str | None:
     python = interpreter(settings)
     if not os.access(python, os.X_OK):
         return f"are.python of the profile is {python}, which is no program. {ADVICE}"
-    return (
-        None
-        if _has_are(python, packages_version(python))
-        else f"The interpreter {python} has no package {DISTRIBUTION}. {ADVICE}"
-    )
+    if not _has_are(python, packages_version(python)):
+        return f"The interpreter {python} has no package {DISTRIBUTION}. {ADVICE}"
+    return None
 
 
 def worker_environment(python: str, scratch: Path) -> dict[str, str]:
-    """Return the variables of ARE's process: none of this process's, which may be secret, except the path.
-
-    Programs next to the interpreter are found, too. ``scratch`` holds temporary files and caches.
-    """
+    """None of this process's variables, which may be secret, except the path; ``scratch`` is for temporary files."""
     path = os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", os.defpath)])
     return {
         "PATH": path,
@@ -87,7 +87,7 @@ def packages_version(python: str) -> tuple[int, ...]:
     return ()
 
 
-@functools.cache
+@cache
 def _has_are(python: str, _version: tuple[int, ...]) -> bool:
     import subprocess  # imported late: few profiles name a Python with ARE
 
@@ -103,14 +103,6 @@ def _has_are(python: str, _version: tuple[int, ...]) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return completed.returncode == 0
-
-
-FAMILY = "are"
-OFFLINE = f"{FAMILY}:offline"
-NOT_INSTALLED = f"ARE is not installed: {INSTALL_COMMAND}"
-"""Cause and remedy in one line, for lists; ``find_problem`` has the whole advice."""
-_SCAN = Path(__file__).with_name("scenario_scan.py")
-_SCAN_TIMEOUT_S = 60.0
 
 
 class ScenarioCatalog(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,10 +141,7 @@ class _Scan(msgspec.Struct):
 
 
 def read_catalog(settings: ARESettings) -> ScenarioCatalog:
-    """Return the scenarios of the ARE that the profile's section ``are`` describes.
-
-    Another interpreter takes a fraction of a second, and is read once per change of its packages.
-    """
+    """Another interpreter takes a fraction of a second, and is read once per change of its packages."""
     if (problem := find_problem(settings)) is not None:
         return ScenarioCatalog(installed=False, problem=problem)
     python = interpreter(settings)
@@ -199,11 +188,7 @@ def scenario_problem(env: str, catalog: ScenarioCatalog) -> str | None:
 
 
 def check_scenario(env: str, settings: ARESettings) -> None:
-    """Check that an environment, if it is one of ARE's, can be played.
-
-    Raises:
-        ConfigError: ARE is not installed, or has no such scenario; the message suggests the closest one.
-    """
+    """Raises ``ConfigError`` if ARE is not installed, or has no such scenario; it suggests the closest one."""
     if is_are(env) and (problem := scenario_problem(env, read_catalog(settings))) is not None:
         raise ConfigError(problem)
 

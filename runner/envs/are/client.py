@@ -67,8 +67,7 @@ async def _no_answer(ask: Ask) -> Answer:
 class EpisodeProcess:
     """The process that plays one episode, and the socket to it; used by one task at a time.
 
-    Args:
-        time_limit_s: seconds after which a request fails and the process is ended, without those of ``answer_judge``.
+    After ``time_limit_s`` seconds a request fails and the process is ended; those of ``answer_judge`` do not count.
     """
 
     def __init__(self, connection: socket.socket, pid: int, server: WarmWorker, time_limit_s: float) -> None:
@@ -81,15 +80,11 @@ class EpisodeProcess:
         self.answer_judge: Callable[[Ask], Awaitable[Answer]] = _no_answer
 
     async def request(self, request: Request, expected: type[_ReplyT]) -> _ReplyT:
-        """Send a request and return its reply.
+        """Raises ``EvaluationFault`` if the model of a judge fails in a step, ``EnvironmentFault`` in other cases.
 
-        After a request that was cancelled, such as by the time limit of the episode, the next one first waits for the
-        reply to the cancelled one, for at most ``LATE_REPLY_S``.
-
-        Raises:
-            EvaluationFault: if the model of a judge fails during a step.
-            EnvironmentFault: if the process fails, ends, sends something else, or does not answer in time; it is then
-                ended, except when it reports the failure itself.
+        If the process does not report the failure itself, it is ended. After a request that was cancelled, such as by
+        the time limit of the episode, the next one first waits for the reply to the cancelled one, for at most
+        ``LATE_REPLY_S``.
         """
         if self._connection.fileno() < 0:
             raise EnvironmentFault("ARE's process of this episode has been ended already")
@@ -168,8 +163,7 @@ class _WorkerEnded(EnvironmentFault):
 class WarmWorker:
     """A process that has loaded ARE, and forks a process for each episode; usable from any thread.
 
-    Raises:
-        EnvironmentFault: if ARE is not installed, cannot be loaded, or does not start in time.
+    Raises ``EnvironmentFault`` if ARE is not installed, cannot be loaded, or does not start in time.
     """
 
     def __init__(self, settings: ARESettings) -> None:
@@ -286,10 +280,7 @@ _workers_lock = threading.Lock()
 
 
 def warm_worker(settings: ARESettings) -> WarmWorker:
-    """Return the warm worker of this process for some settings; start one if there is none or it has ended.
-
-    Blocks for seconds at the first call. Raises ``EnvironmentFault`` if it cannot be started.
-    """
+    """Start a worker if there is none for these settings or it has ended; blocks for seconds at the first call."""
     settings = msgspec.structs.replace(settings, judge_model=None, judge_timeout_sec=1.0)  # not the worker's
     key = os.getpid(), settings
     with _workers_lock:

@@ -27,10 +27,6 @@ always ``[environment] `` with the simulated time.
   number of further ones;
 - ``duration`` (seconds), ``simulated_s`` (seconds of simulated time), ``scenario``, ``memory_mib`` (peak of the
   episode's process, with the loaded package), ``memory_limit_mib`` (what it may use in addition to the package).
-
-Picture of a scenario of ARE: its apps with the calls made in each, and the inbox, the newest message first.
-
-It is drawn from the messages and tools that the agent has seen, so it needs nothing of the scenario's process.
 """
 
 from __future__ import annotations
@@ -72,9 +68,22 @@ from runner.types import (
 )
 from runner.types.cells import CellColor
 
+FAMILY = "are"
+OFFLINE = "offline"
+"""Id that stands for all of ``OFFLINE_SCENARIOS``, one task each."""
 NO_MODEL = "The judge of the scenario needs a model; name one of the profile's models by are: {judge_model: …}"
 _GRAPH = "graph per event"
 """Judge of ARE that compares each oracle event by fixed rules, and some texts by a model where they differ."""
+_SAMPLES: dict[str, Any] = {"string": "text", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
+_WIDTH = 74
+_MAX_APPS = 24
+_MAX_MESSAGES = 8
+_MAX_CHARS = 300
+"""Characters of a message that are kept."""
+_MAX_LINES = 3
+"""Lines of a message that are shown."""
+_MARKS: dict[str, tuple[str, CellColor]] = {"user": ("@", "yellow"), "notification": ("!", "cyan")}
+"""Mark and color of a message by its kind; messages of other kinds are no mail."""
 
 
 class JudgeModels(Protocol):
@@ -85,10 +94,7 @@ class JudgeModels(Protocol):
 
 
 class EpisodeJudge:
-    """Answers the chats of the judge of one episode, and counts the calls.
-
-    ``models`` is None if the profile names no model for judges.
-    """
+    """Answers the chats of one episode's judge, and counts the calls; ``models`` is None if the profile names none."""
 
     def __init__(self, models: JudgeModels | None, settings: ARESettings) -> None:
         model = settings.judge_model
@@ -131,21 +137,11 @@ class EpisodeJudge:
         return {**details, "judge": f"{judge} with model {self._model}", "judge_calls": {**calls, "tokens": tokens}}
 
 
-_WIDTH = 74
-_MAX_APPS = 24
-_MAX_MESSAGES = 8
-_MAX_CHARS = 300
-"""Characters of a message that are kept."""
-_MAX_LINES = 3
-"""Lines of a message that are shown."""
-_MARKS: dict[str, tuple[str, CellColor]] = {"user": ("@", "yellow"), "notification": ("!", "cyan")}
-"""Mark and color of a message by its kind; messages of other kinds are no mail."""
-
-
 class InboxPainter:
-    """Draws one scenario.
+    """Draws one scenario: its apps with the calls made in each, and the inbox, the newest message first.
 
-    The part of a tool's name before ``__`` is the app, as in ``Calendar__add_event``.
+    It needs only the messages and tools that the agent has seen, and nothing of the scenario's process. The part of a
+    tool's name before ``__`` is the app, as in ``Calendar__add_event``.
     """
 
     def __init__(self, tools: Iterable[str]) -> None:
@@ -208,12 +204,6 @@ def _message_rows(kind: str, text: str) -> list[CellRow]:
     mark, color = _MARKS[kind]
     lines = wrap(text, _WIDTH - 2, max_lines=_MAX_LINES, placeholder=" …") or [""]
     return [(CellRun(f"{mark} " if not number else "  ", color), CellRun(line)) for number, line in enumerate(lines)]
-
-
-FAMILY = "are"
-OFFLINE = "offline"
-"""Id that stands for all of ``OFFLINE_SCENARIOS``, one task each."""
-_SAMPLES: dict[str, Any] = {"string": "text", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
 
 
 class AREEnvironment:
@@ -299,11 +289,7 @@ class AREEnvironment:
         return [{"role": "user", "content": text} for text in _tagged(stepped)]
 
     async def step(self, action: Action) -> StepResult:
-        """An invalid action changes nothing.
-
-        Raises:
-            EnvironmentFault: if no episode is running, or the worker fails.
-        """
+        """An invalid action changes nothing."""
         if self._process is None or not self._running:
             raise EnvironmentFault(f"{self.name}: step called outside an episode; call reset first")
         parsed: Action | InvalidAction = action if action.tool_calls else self.parse(action.text or "")

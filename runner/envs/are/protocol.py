@@ -129,12 +129,7 @@ def decode_frame(data: bytes) -> Reply:
 
 
 def check_reply(reply: Reply, expected: type[_ReplyT]) -> _ReplyT:
-    """Return a reply of the expected type.
-
-    Raises:
-        EvaluationFault: if the worker reports that the model of a judge failed during a step.
-        EnvironmentFault: if the worker reports another failure, or the reply has another type.
-    """
+    """Raises ``EvaluationFault`` if the model of a judge failed, and ``EnvironmentFault`` for any other reply."""
     if isinstance(reply, expected):
         return reply
     if isinstance(reply, Failed) and reply.kind == "judge":

@@ -94,9 +94,9 @@ class BabyAI(EmbeddedEnvironment):
         observation, reward, terminated, truncated, _ = self.world.step(move)
         self._image = observation["image"]
         self._reward = float(reward)
-        self._truncated = truncated and not terminated and self.mode == "strict"
-        self._over = terminated or self._truncated
-        self._ending = _LIMIT if self._truncated else ""
+        self.truncated = truncated and not terminated and self.mode == "strict"
+        self._over = terminated or self.truncated
+        self._ending = _LIMIT if self.truncated else ""
         if terminated:
             self._ending = _COMPLETED if self._reward or self.mode == "compat" else _FAILED
 

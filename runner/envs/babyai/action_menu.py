@@ -52,10 +52,7 @@ class ActionMenu:
         return f"Available actions: {json.dumps(self.texts)}"
 
     def moves(self, text: str) -> list[int] | str:
-        """Return the low-level steps of a command, or the text that rejects the command.
-
-        The text must be in lower case and without surrounding white space.
-        """
+        """Return the low-level steps of a command, in lower case and stripped, or the text that rejects it."""
         if (command := self._commands.get(text)) is None:
             return self._rejections.get(text, UNKNOWN)
         if command.target is None:

@@ -72,6 +72,8 @@ _importing = threading.Lock()
 
 N_TASKS = len(LEVELS) * 2**32
 """Number of tasks. AgentGym accepts any index; 2**32 seeds per level are more than any batch uses."""
+_CHANGED_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {"GoToObjS6": {"room_size": 4}}
+"""Arguments with which minigrid 2.3.1 registers a level, where later versions register it with others."""
 
 
 def make_world(task_index: int, mode: Mode = "strict") -> tuple[World, Mapping[str, NDArray[np.uint8]]]:
@@ -90,10 +92,6 @@ def make_world(task_index: int, mode: Mode = "strict") -> tuple[World, Mapping[s
     world: World = kind(**kwargs)
     observation, _ = world.reset(seed=seed)
     return world, observation
-
-
-_CHANGED_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {"GoToObjS6": {"room_size": 4}}
-"""Arguments with which minigrid 2.3.1 registers a level, where later versions register it with others."""
 
 
 @cache
@@ -126,7 +124,8 @@ def _registered(level: str) -> tuple[str, Mapping[str, Any]]:
         import minigrid.envs.babyai.core.roomgrid_level
 
     for module in (minigrid.core.mission, minigrid.envs.babyai.core.roomgrid_level):
-        _silence(module)
+        # In this module only: redirecting stdout would affect all threads of the process.
+        vars(module)["print"] = lambda *_values, **_options: None
     registry = gymnasium.registry
     spec = registry.get(f"BabyAI-{level}-v0") or registry[f"BabyAI-{level}-v1"]
     return str(spec.entry_point), spec.kwargs
@@ -147,12 +146,3 @@ def _without_pygame() -> Iterator[None]:
         finally:
             for name in names:
                 sys.modules.pop(name, None)
-
-
-def _silence(module: ModuleType) -> None:
-    # shadows print in this module only: redirecting stdout would affect all threads of the process
-    vars(module)["print"] = _discard
-
-
-def _discard(*_values: object, **_options: object) -> None:
-    pass

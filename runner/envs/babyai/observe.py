@@ -1,10 +1,7 @@
-"""Text of the agent's 7x7 view: each object with its position relative to the agent.
+"""Text of the agent's 7x7 view, each object with its position relative to the agent, and picture of the whole level.
 
-The wording follows AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``.
-
-Picture of a BabyAI level: the whole grid, with the cells that the agent sees shaded; a cell is two columns wide.
-
-The first column is the kind of an object, the second its color, so that no color is needed to read it.
+The wording follows AgentGym's ``agentenv-babyai/agentenv_babyai/environment.py``. In the picture, a cell is two columns
+wide: the kind of an object and its color, so that no color is needed to read it.
 """
 
 from __future__ import annotations
@@ -27,6 +24,18 @@ KINDS = ("unseen", "empty", "wall", "floor", "door", "key", "ball", "box")
 COLORS = ("red", "green", "blue", "purple", "yellow", "grey")
 DOOR_STATES = ("open", "closed", "locked")
 PORTABLE = (KEY, BALL, BOX)
+
+_ARROWS = ("► ", "▼ ", "◄ ", "▲ ")
+_FORWARD = ((1, 0), (0, 1), (-1, 0), (0, -1))
+_SYMBOLS = {"key": "k", "ball": "●", "box": "□", "goal": "★"}
+_LETTERS = {"red": "r", "green": "g", "blue": "b", "purple": "p", "yellow": "y", "grey": "e"}
+_COLORS: dict[str, CellColor] = {"r": "red", "g": "green", "b": "blue", "p": "purple", "y": "yellow"}
+_EMPTY, _SEEN, _WALL, _SEEN_WALL = "  ", ": ", "░░", "▓▓"
+_LEGEND = (
+    (CellRun("k key  ● ball  □ box  : seen by the agent", "dim"),),
+    (CellRun("doors: / open  + closed  ! locked", "dim"),),
+    (CellRun("r red  g green  b blue  p purple  y yellow  e grey", "dim"),),
+)
 
 
 class Thing(NamedTuple):
@@ -67,12 +76,8 @@ class View:
         self.things = _numbered(visible)
 
     def text(self) -> str:
-        facing = self._facing()
-        held = f"a {' '.join(self.carrying)}" if self.carrying else ""
-        return (
-            f"{self._listing()}The room has walls around you. {facing}"
-            f"{f'You are carrying {held}.' if held else 'You are not carrying anything.'}"
-        )
+        held = f"You are carrying a {' '.join(self.carrying)}." if self.carrying else "You are not carrying anything."
+        return f"{self._listing()}The room has walls around you. {self._facing()}{held}"
 
     def _listing(self) -> str:
         if not self.things and WALL not in self.kinds.values():
@@ -104,19 +109,6 @@ def _place(cell: Cell) -> str:
         return f"right in front of you {forward} steps away"
     side = "right" if right > 0 else "left"
     return f"{forward} steps in front of you and {abs(right)} steps to your {side}"
-
-
-_ARROWS = ("► ", "▼ ", "◄ ", "▲ ")
-_FORWARD = ((1, 0), (0, 1), (-1, 0), (0, -1))
-_SYMBOLS = {"key": "k", "ball": "●", "box": "□", "goal": "★"}
-_LETTERS = {"red": "r", "green": "g", "blue": "b", "purple": "p", "yellow": "y", "grey": "e"}
-_COLORS: dict[str, CellColor] = {"r": "red", "g": "green", "b": "blue", "p": "purple", "y": "yellow"}
-_EMPTY, _SEEN, _WALL, _SEEN_WALL = "  ", ": ", "░░", "▓▓"
-_LEGEND = (
-    (CellRun("k key  ● ball  □ box  : seen by the agent", "dim"),),
-    (CellRun("doors: / open  + closed  ! locked", "dim"),),
-    (CellRun("r red  g green  b blue  p purple  y yellow  e grey", "dim"),),
-)
 
 
 class LevelPainter:

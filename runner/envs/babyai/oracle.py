@@ -22,7 +22,13 @@ GridCell: TypeAlias = tuple[int, int]
 WorldPose: TypeAlias = tuple[int, int, int]
 """Column, row and heading; heading 0 is to the right, 1 to 3 follow clockwise."""
 
+Texts: TypeAlias = Iterator[str]
+"""Command texts of a plan, one at a time; the plan reads the world again after the caller has executed a text."""
+
 PORTABLE = ("key", "ball", "box")
+_TEXTS = {LEFT: "turn left", RIGHT: "turn right", FORWARD: "move forward", DROP: "drop", TOGGLE: "toggle"}
+_AROUND = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))
+_NOWHERE: frozenset[GridCell] = frozenset()
 _HEADINGS = ((1, 0), (0, 1), (-1, 0), (0, -1))
 _COST_OF_CLEARING = 10
 """Approximate number of steps to carry an object out of the way."""
@@ -137,15 +143,6 @@ def _trace_path(arrivals: dict[WorldPose, _Edge | None], pose: WorldPose) -> lis
         steps = edge.steps + steps
         pose = edge.origin
     return steps
-
-
-Texts: TypeAlias = Iterator[str]
-"""Command texts of a plan, one at a time; the plan reads the world again after the caller has executed a text."""
-
-_TEXTS = {LEFT: "turn left", RIGHT: "turn right", FORWARD: "move forward", DROP: "drop", TOGGLE: "toggle"}
-_SIDES = ((1, 0), (0, 1), (-1, 0), (0, -1))
-_AROUND = ((1, 0), (1, 1), (0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1))
-_NOWHERE: frozenset[GridCell] = frozenset()
 
 
 class _Stuck(RunnerError):
@@ -265,10 +262,7 @@ class Planner:
             yield from self._clear(item, blocked, {step.pose[:2] for step in steps} | set(goals))
 
     def _unlock(self, cell: GridCell, door: Item, blocked: Collection[GridCell]) -> Texts:
-        """Yield the texts that fetch the key of a locked door.
-
-        If the agent carries another object, it puts the object down, opens the door and picks the object up again.
-        """
+        """Fetch the key of a locked door; a carried object is put down, and picked up again once the door is open."""
         held = self._env.world.carrying
         yield from self._put_down(blocked)
         elsewhere = {*blocked, cell}
@@ -309,7 +303,7 @@ class Planner:
         return {cell for cell, item in grid_items(self._env.world) if any(item is thing for thing in things)}
 
     def _free_beside(self, cells: Collection[GridCell]) -> set[GridCell]:
-        beside = {(x + dx, y + dy) for x, y in cells for dx, dy in _SIDES}
+        beside = {(x + dx, y + dy) for x, y in cells for dx, dy in _HEADINGS}
         return {cell for cell in beside if item_at(self._env.world, cell) is None}
 
     def _is_harmless(self, cell: GridCell) -> bool:

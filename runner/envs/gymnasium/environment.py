@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -20,8 +21,15 @@ from runner.util.display_text import one_line
 
 MAX_DRAWING_CHARS = 4000
 """Maximum length of a text rendering that is shown, in characters."""
+MAX_ACTIONS = 100
+MAX_NUMBERS = 64
+"""Maximum count of numbers in an observation that is shown as text; images have more."""
+_COLOR_CODE = re.compile(r"\x1b\[([0-9;]*)m")
+_COLORS: tuple[CellColor, ...] = ("dim", "red", "green", "yellow", "blue", "purple", "cyan", "plain")
+"""The colors of a terminal by the last digit of their codes."""
 
-_COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
+SuccessRule: TypeAlias = Literal["reward", "end", "limit"]
+"""What counts as success: a positive reward, an end other than the step limit, or lasting until the step limit."""
 
 
 class GymnasiumEnvironment(EmbeddedEnvironment):
@@ -29,10 +37,8 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
 
     An observation lists the numbers of the observation space, with names where they are known, followed by the
     environment's text rendering if it has one. An action is one of the names or numbers that the first observation
-    lists; an invalid text changes nothing. Gymnasium's step limits truncate the episode.
-
-    Args:
-        mode: has no effect, since AgentGym has no server for these environments.
+    lists; an invalid text changes nothing. Gymnasium's step limits truncate the episode. ``mode`` has no effect, since
+    AgentGym has no server for these environments.
     """
 
     n_tasks = 1_000_000
@@ -59,14 +65,12 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
         return list(self._actions)
 
     def success(self, trajectory: Trajectory) -> bool:
-        """The rule is the ``SuccessRule`` of the text codec."""
         if self._codec.info.goal == "reward":
             return super().success(trajectory)
         ended = bool(trajectory.timesteps) and trajectory.timesteps[-1].done
         return ended and self.truncated == (self._codec.info.goal == "limit")
 
     def cleanup(self) -> None:
-        """A reset creates a new Gymnasium instance."""
         super().cleanup()
         if self._environment is not None:
             self._environment.close()
@@ -87,7 +91,7 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
         if action is None:
             return f"Invalid action. Expected {self.grammar.expected}.", 0.0, False
         observation, reward, terminated, truncated, _ = self._environment.step(action)
-        self._truncated = bool(truncated) and not terminated
+        self.truncated = bool(truncated) and not terminated
         return self._describe(observation), float(reward), bool(terminated or truncated)
 
     def _describe(self, observation: object) -> str:
@@ -95,14 +99,7 @@ class GymnasiumEnvironment(EmbeddedEnvironment):
         if not self._codec.has_text_rendering:
             return text
         self._drawing = str(self._environment.render())
-        drawing = _COLOR_CODES.sub("", self._drawing)
-        return f"{text}\n{drawing.strip()[:MAX_DRAWING_CHARS]}"
-
-
-MAX_ACTIONS = 100
-
-SuccessRule: TypeAlias = Literal["reward", "end", "limit"]
-"""What counts as success: a positive reward, an end other than the step limit, or lasting until the step limit."""
+        return f"{text}\n{_COLOR_CODE.sub('', self._drawing).strip()[:MAX_DRAWING_CHARS]}"
 
 
 class EnvironmentInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,11 +177,7 @@ class TextCodec(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def load_codec(env_id: str) -> TextCodec:
-    """Return the text codec of a Gymnasium id.
-
-    Raises:
-        ConfigError: if Gymnasium cannot make the id, or its observations or actions have no short text form.
-    """
+    """Raises ``ConfigError`` if Gymnasium cannot make the id, or its observations or actions have no short text."""
     environment = _make(env_id, render_text=False)
     observations, actions = environment.observation_space, environment.action_space
     count = count_numbers(observations)
@@ -245,23 +238,11 @@ def _grammar(actions: tuple[str, ...]) -> Grammar:
     return Grammar([command], expected=f"exactly one of: {', '.join(actions)}")
 
 
-MAX_NUMBERS = 64
-"""Maximum count of numbers in an observation that is shown as text; images have more."""
-
-
-_FLAT = ("Discrete", "MultiDiscrete", "MultiBinary", "Box")
-
-
 def count_numbers(space: Any) -> int | None:  # noqa: ANN401 - Gymnasium's types are an optional dependency
     """Return how many numbers a value of a Gymnasium space has; None if the value contains anything else."""
     match type(space).__name__:
-        case "Discrete":
-            return 1
-        case name if name in _FLAT:
-            count = 1
-            for length in space.shape:
-                count *= int(length)
-            return count
+        case "Discrete" | "MultiDiscrete" | "MultiBinary" | "Box":
+            return math.prod(map(int, space.shape))
         case "Tuple":
             return _sum([count_numbers(part) for part in space.spaces])
         case "Dict":
@@ -295,24 +276,10 @@ def split_digits(value: int, bases: Sequence[int]) -> list[int]:
     return reversed_digits[::-1]
 
 
-_CODE = re.compile(r"\x1b\[([0-9;]*)m")
-_COLORS: dict[int, CellColor] = {
-    0: "dim",
-    1: "red",
-    2: "green",
-    3: "yellow",
-    4: "blue",
-    5: "purple",
-    6: "cyan",
-    7: "plain",
-}
-_MAX_CHARS = 4000
-
-
 def draw_text(drawing: str) -> Cells:
     style: tuple[CellColor, CellFill] = ("plain", "")
     rows: list[CellRow] = []
-    for line in drawing[:_MAX_CHARS].strip("\n").split("\n"):
+    for line in drawing[:MAX_DRAWING_CHARS].strip("\n").split("\n"):
         row: list[CellRun] = []
         for text, codes in _parts(line):
             if text:
@@ -324,7 +291,7 @@ def draw_text(drawing: str) -> Cells:
 
 def _parts(line: str) -> Iterator[tuple[str, str | None]]:
     start = 0
-    for match in _CODE.finditer(line):
+    for match in _COLOR_CODE.finditer(line):
         yield line[start : match.start()], match[1]
         start = match.end()
     yield line[start:], None

@@ -47,19 +47,13 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
     @property
     def base(self) -> str:
-        """Request paths are appended to this URL; it has no user, password and trailing slash.
-
-        Raises ``ConfigError`` if the URL is invalid.
-        """
+        """URL to which request paths are appended, without a login; raises ``ConfigError`` if it is invalid."""
         parts = self._parts()
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
     @property
     def authorization(self) -> str | None:
-        """Basic for a user and password, Bearer for a password alone, None for neither.
-
-        Raises ``ConfigError`` if the URL is invalid or the token is not visible ASCII.
-        """
+        """Basic for a user and password, Bearer for a password alone; raises ``ConfigError`` if it cannot be sent."""
         parts = self._parts()
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         if user:

@@ -36,6 +36,11 @@ MAX_RESPONSE_BYTES = 8 << 20
 """Maximum size of a response body, in bytes."""
 OVERDUE_AFTER_S = 1.0
 """Seconds after which a reply is overdue: a server that works answers within milliseconds."""
+LOCAL_REGISTRY = LocalRegistry()
+"""Places and leases of all batches of this process."""
+_registry: InstanceRegistry = LOCAL_REGISTRY
+_NO_CLOSE_STATUSES = (404, 405)
+"""Statuses of servers without a path ``/close``: AgentGym's Maze, Wordle, ALFWorld, SQLGym and WebShop."""
 
 
 class HttpTimings(msgspec.Struct, frozen=True):
@@ -61,7 +66,6 @@ class HttpConnection:
     """Sends requests of one environment to its server; belongs to one event loop at a time."""
 
     def __init__(self, env: str, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
-        """Raises ``ConfigError`` if the address is invalid; nothing is sent yet."""
         self._env = env
         self._base = address.base
         self._timeout_s = address.timeout_s
@@ -155,13 +159,6 @@ def _describe(exc: Exception) -> str:
     return one_line(str(exc) or type(exc).__name__)
 
 
-_NO_CLOSE_STATUSES = (404, 405)
-"""Statuses of servers without a path ``/close``: AgentGym's Maze, Wordle, ALFWorld, SQLGym and WebShop."""
-LOCAL_REGISTRY = LocalRegistry()
-"""Places and leases of all batches of this process."""
-_registry: InstanceRegistry = LOCAL_REGISTRY
-
-
 def use_registry(registry: InstanceRegistry) -> None:
     global _registry
     _registry = registry
@@ -201,17 +198,17 @@ def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerA
 class RemoteInstance:
     """One environment instance on a server; ``id`` is the server's id of it, None before ``open`` and after ``close``.
 
-    The requests raise ``EnvironmentFault`` if the server cannot be reached or sends an invalid reply.
+    An invalid address raises ``ConfigError`` at once. The requests raise ``EnvironmentFault`` if the server cannot be
+    reached or sends an invalid reply.
     """
 
     def __init__(self, dialect: ClientDialect, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
-        """Raises ``ConfigError`` if the address is invalid; sends nothing yet."""
         self.id: int | str | None = None
         self._dialect = dialect
         self._server, self._places = places_on(dialect, address)
         self._connection = HttpConnection(dialect.name, address, timings)
         self._close_timeout_s = timings.close_timeout_s
-        self._release: Callable[[], object] = _nothing
+        self._release: Callable[[], object] = lambda: None
         """Gives back the place and the lease once; without this call, the garbage collection of this object does."""
 
     async def open(self, task: int) -> None:
@@ -286,10 +283,6 @@ class RemoteInstance:
 
     def _with_id(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {self._dialect.id_field: self.id, **body}
-
-
-def _nothing() -> None:
-    pass
 
 
 def _encode_json(body: Mapping[str, Any]) -> bytes:

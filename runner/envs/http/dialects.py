@@ -1,9 +1,6 @@
 """Wire dialects of the environment servers: a ``ClientDialect`` describes requests and replies of one kind of server.
 
-The dialects follow AgentGym at commit 3ef9235; a comment at each dialect names the server's source file in AgentGym's
-repository. ``dialect_for`` and ``create_env_dialect`` look up a dialect, ``fill_placeholders`` fills in a request body.
-``textcraft_actions``, ``sqlgym_actions``, ``webshop_actions`` and ``sciworld_actions`` derive admissible actions from
-observations and hints, for servers that do not list the actions.
+They follow AgentGym at commit 3ef9235; a comment at each dialect names the server's source file in its repository.
 """
 
 from __future__ import annotations
@@ -27,10 +24,7 @@ _SEARCH_BUTTON = "search"
 
 
 def textcraft_actions(opening: str) -> list[str]:
-    """Return admissible actions of a TextCraft task: ``inventory``, a ``get`` per base ingredient, the listed recipes.
-
-    The list is not complete. Whether an action succeeds depends on the inventory.
-    """
+    """Return some admissible actions; whether one of them succeeds depends on the inventory."""
     recipes = list(_RECIPE_LINE.finditer(opening))
     outputs = {recipe["output"] for recipe in recipes}
     amounts = dict.fromkeys(amount for recipe in recipes for amount in recipe["ingredients"].split(", "))
@@ -312,10 +306,7 @@ def http_names() -> list[str]:
 
 
 def create_env_dialect(env: str) -> ClientDialect:
-    """Return the dialect of third-party servers that have the path ``/createEnv``, for the environment ``env``.
-
-    These servers choose the task themselves.
-    """
+    """Return the dialect of third-party servers with the path ``/createEnv``; they choose the task themselves."""
     row = dialect_for(env) or ClientDialect(name=env)
     return msgspec.structs.replace(_CREATE_ENV, name=row.name, embedded=row.embedded, expected=row.expected)
 

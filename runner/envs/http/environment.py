@@ -1,8 +1,4 @@
-"""Environment that runs on a server, ``HttpEnvironment``, and its rules: commands, number of tasks, success, rewards.
-
-``rules_for`` returns the ``TaskRules`` of a dialect: its embedded class, else ``FreeTextRules``. ``count_tasks``
-returns the number of tasks of a server. ``RewardReader`` turns the server's reward and done fields into step rewards.
-"""
+"""Environment that runs on a server, ``HttpEnvironment``, and its rules: commands, tasks, success and rewards."""
 
 from __future__ import annotations
 
@@ -44,7 +40,18 @@ from runner.util.display_text import first_difference
 
 UNKNOWN_N_TASKS = 2**31
 """Assumed number of tasks if the server's number is unknown. The server rejects a task index that it does not have."""
+MAX_REQUEST_BYTES = 512 << 10
+"""Maximum size of the body of a step request, in bytes. A longer action text is invalid and is not sent."""
+PICTURE_TIMEOUT_S = 2.0
+"""Maximum duration of a request for a picture, in seconds; the episode continues without it."""
+_ACTIONS_PREFIX = "Available actions: "
 _ROUNDING_TOLERANCE = 1e-9
+_COMPLETED_TEXT = "The task is completed."
+"""Text that marks success in observations of BabyAI's server, which resets ``done`` if the reward is 0.5 or less.
+
+Source: ``agentenv-babyai/agentenv_babyai/environment.py``.
+"""
+_TRUNCATED_PATH: JsonPath = ("truncated",)
 
 
 class FreeTextRules:
@@ -86,44 +93,26 @@ def rules_for(dialect: ClientDialect, mode: Mode) -> TaskRules:
 
 
 def count_tasks(dialect: ClientDialect, mode: Mode, rules: TaskRules) -> int:
-    """Return the number of tasks of a server that does not report it.
-
-    A server with strict rules is one of this project's own servers, which have as many tasks as the embedded class.
-    """
+    """A server with strict rules is one of our own, which have as many tasks as the embedded class."""
     n_agentgym_tasks = None if mode == "strict" and dialect.embedded else dialect.n_tasks
     return n_agentgym_tasks or rules.n_tasks
 
 
-_COMPLETED_TEXT = "The task is completed."
-"""Text that marks success in observations of BabyAI's server, which resets ``done`` if the reward is 0.5 or less.
-
-Source: ``agentenv-babyai/agentenv_babyai/environment.py``.
-"""
-_TRUNCATED_PATH: JsonPath = ("truncated",)
-
-
 class RewardReader:
-    """Converts the reward and done fields of one episode's replies into step rewards, one reply at a time.
-
-    Attributes:
-        truncated: whether the server ended the episode at the server's own step limit.
-    """
+    """Converts the reward and done fields of one episode's replies into step rewards, one reply at a time."""
 
     def __init__(self, dialect: ClientDialect) -> None:
         self._dialect = dialect
         self._total = 0.0
         self.truncated = False
+        """Whether the server ended the episode at the server's own step limit."""
 
     @property
     def reached_best(self) -> bool:
         return self._dialect.reward == "total" and self._total >= self._dialect.best - _ROUNDING_TOLERANCE
 
     def read(self, payload: Payload, observation: str) -> tuple[float, bool]:
-        """Return ``(reward of this step, whether the episode is over)``.
-
-        Raises:
-            EnvironmentFault: if the reply lacks the reward or the done flag.
-        """
+        """Return the reward of this step and whether the episode is over; raises ``EnvironmentFault`` without them."""
         value, done = payload.number(self._dialect.reward_at), payload.flag(self._dialect.done_at)
         self.truncated = payload.has(_TRUNCATED_PATH) and payload.flag(_TRUNCATED_PATH)
         reward, completed = value, False
@@ -136,27 +125,17 @@ class RewardReader:
         return reward, done or completed or self.truncated
 
 
-MAX_REQUEST_BYTES = 512 << 10
-"""Maximum size of the body of a step request, in bytes. A longer action text is invalid and is not sent."""
-PICTURE_TIMEOUT_S = 2.0
-"""Maximum duration of a request for a picture, in seconds; the episode continues without it."""
-_ACTIONS_PREFIX = "Available actions: "
-
-
 class HttpEnvironment:
     """Environment played on a server; the requests of one ``HttpEnvironment`` never overlap.
 
     A failed request ends the episode: ``step`` raises until the next ``reset``, because the server may or may not have
-    executed the step.
-
-    Args:
-        mode: rules of the server; AgentGym's servers have ``compat`` rules.
+    executed the step. ``mode`` names the rules of the server; AgentGym's servers have ``compat`` rules. Raises
+    ``ConfigError`` if the environment has no dialect or the address is invalid.
     """
 
     def __init__(
         self, *, env: str, address: ServerAddress, mode: Mode = "strict", timings: HttpTimings = DEFAULT_TIMINGS
     ) -> None:
-        """Raises ``ConfigError`` if the environment has no dialect or the address is invalid; sends nothing yet."""
         self._dialect = select_dialect(env, address)
         self._rules = rules_for(self._dialect, mode)
         self._instance = RemoteInstance(self._dialect, address, timings)
@@ -172,11 +151,6 @@ class HttpEnvironment:
         self._episode_id = ""
 
     async def reset(self, *, task_index: int = 0, seed: int | None = None, **extra: Any) -> Chat:  # noqa: ANN401
-        """Start a task; ``seed`` and ``extra`` are ignored.
-
-        Raises:
-            EnvironmentFault: if the server cannot be reached, or its reply is an error or invalid.
-        """
         async with self._lock:
             self._running = False
             self.task_index = task_index % self.n_tasks
@@ -195,14 +169,10 @@ class HttpEnvironment:
             return [{"role": "user", "content": self._observation}]
 
     async def step(self, action: Action) -> StepResult:
-        """Take one action.
+        """Take one action; ``EnvironmentFault`` is also raised if the instance belongs to another episode now.
 
         A tool call that does not match the tool's schema, or a text that is too long, is not sent and does not change
         the task; the observation describes a valid action.
-
-        Raises:
-            EnvironmentFault: if no episode is running, the server cannot be reached, its reply is unusable, or the
-                instance belongs to another episode now.
         """
         async with self._lock:
             if not self._running:
@@ -242,10 +212,7 @@ class HttpEnvironment:
         return self._fetch_actions()
 
     async def render_cells(self) -> Cells | None:
-        """Only this project's own servers draw; None from others.
-
-        Raises ``EnvironmentFault`` as ``reset``, and ``TimeoutError`` if nothing is drawn within ``PICTURE_TIMEOUT_S``.
-        """
+        """Only our own servers draw; raises ``TimeoutError`` if that takes longer than ``PICTURE_TIMEOUT_S``."""
         if not self._lists_actions:
             return None
         async with self._lock, asyncio.timeout(PICTURE_TIMEOUT_S):
@@ -293,14 +260,10 @@ class HttpEnvironment:
         return self._dialect.actions(self._opening) if callable(self._dialect.actions) else None
 
     async def _check_instance(self) -> None:
-        """Check that the instance is still that of the episode; another one's is left as it is.
+        """Raise ``EnvironmentFault`` if the instance shows something that this episode has not seen, and leave it.
 
         AgentGym's servers number their instances from 0 after each start, and SQLGym's shares eight of them. The ids of
-        this project's own servers are unique, so that they need no further request.
-
-        Raises:
-            EnvironmentFault: if the instance shows something else than this episode has seen.
-            ServerGone: if the server cannot be reached.
+        our own servers are unique, so that they need no further request.
         """
         if self._dialect.shows is None or self._lists_actions:
             return
@@ -325,14 +288,12 @@ class HttpEnvironment:
         if action.tool_calls:
             command = self._rules.grammar.render(action.tool_calls[0])
         else:
-            command = self._normalize(action.text or "")
+            text = action.text or ""
+            parsed = self._rules.parse(text) if self._dialect.sends_meaning else None
+            command = self._rules.grammar.render(parsed.tool_calls[0]) if isinstance(parsed, Action) else text
         if isinstance(command, str) and self._instance.request_size(command) > MAX_REQUEST_BYTES:
             return InvalidAction("", "a shorter text")
         return command
-
-    def _normalize(self, text: str) -> str | InvalidAction:
-        parsed = self._rules.parse(text) if self._dialect.sends_meaning else None
-        return self._rules.grammar.render(parsed.tool_calls[0]) if isinstance(parsed, Action) else text
 
     def _has_refused(self, command: str, observation: str) -> bool:
         if self._dialect.name == "WebShop":

@@ -132,10 +132,7 @@ class LocalRegistry:
             self._grant(server)
 
     def request_place(self, owner: Hashable, server: str, place: Place, on_granted: Callable[[], object]) -> None:
-        """Request a place; ``on_granted`` is called once it is granted, at once if one is free.
-
-        ``release_place`` ends a wait, too; ``on_granted`` may then still be called.
-        """
+        """Call ``on_granted`` once a place is free, perhaps still after ``release_place``, which ends the wait."""
         with self._locked():
             self._servers.setdefault(server, _Server()).waiting[owner, place] = on_granted
             self._grant(server)

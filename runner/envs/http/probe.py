@@ -27,6 +27,17 @@ from runner.util.display_text import one_line
 
 ServerKind: TypeAlias = Literal["console", "agentgym", "wrong", "unknown"]
 
+PROBE_TIMEOUT_S = 2.0
+"""Default time limit for probing all servers together, in seconds."""
+SLOW_AFTER_S = 0.5
+"""Seconds until the greeting from which on a server counts as slow; a healthy server takes a few milliseconds."""
+MAX_RESPONSE_BYTES = 64 * 1024
+"""Maximum size of a response including its headers, in bytes."""
+NOT_LISTENING = "nothing listens there"
+BUSY = "busy: it accepts connections, but does not reply in time"
+UNAUTHORIZED, METHOD_NOT_ALLOWED = 401, 405
+"""HTTP status if a login is required, and HTTP status of a GET on a path that accepts only POST."""
+
 _OK_GREETING = "ok"
 _AGENTGYM_GREETING = re.compile(r"This is environment (?P<env>[^\n]{1,100})\.")
 _CONSOLE_GREETING = re.compile(
@@ -50,10 +61,7 @@ class ServerIdentity(msgspec.Struct, frozen=True):
 
 
 def identify_server(env: str, payload: object) -> ServerIdentity:
-    """Identify the server of ``env``, case-insensitive, by its reply to ``GET /``.
-
-    ``payload`` is the decoded JSON of a reply with status 200; None if the body is not JSON.
-    """
+    """``payload`` is the decoded JSON of the reply to ``GET /`` with status 200; None if the body is not JSON."""
     if not isinstance(payload, str) or len(payload) > _MAX_GREETING_CHARS:
         return ServerIdentity("wrong")
     if match := _CONSOLE_GREETING.fullmatch(payload):
@@ -74,18 +82,6 @@ def _console_identity(env: str, match: re.Match[str]) -> ServerIdentity:
     kind: ServerKind = "console" if match["env"].lower() == env.lower() else "wrong"
     mode: Mode = "strict" if match["mode"] == "strict" else "compat"
     return ServerIdentity(kind, one_line(match["env"]), mode, one_line(match["label"]))
-
-
-PROBE_TIMEOUT_S = 2.0
-"""Default time limit for probing all servers together, in seconds."""
-SLOW_AFTER_S = 0.5
-"""Seconds until the greeting from which on a server counts as slow; a healthy server takes a few milliseconds."""
-MAX_RESPONSE_BYTES = 64 * 1024
-"""Maximum size of a response including its headers, in bytes."""
-NOT_LISTENING = "nothing listens there"
-BUSY = "busy: it accepts connections, but does not reply in time"
-UNAUTHORIZED, METHOD_NOT_ALLOWED = 401, 405
-"""HTTP status if a login is required, and HTTP status of a GET on a path that accepts only POST."""
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,10 +116,7 @@ class _Health(msgspec.Struct):
 
 
 def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROBE_TIMEOUT_S) -> dict[str, ServerState]:
-    """Probe the servers of several environments in parallel, ``within_s`` seconds for all together.
-
-    A server that did not respond in time is ``busy`` if it accepted the connection, else ``down``.
-    """
+    """A server that does not respond in time is ``busy`` if it accepted the connection, else ``down``."""
     deadline = time.monotonic() + within_s
     late = f"no answer within {within_s:g} s"
     states = {
@@ -187,14 +180,13 @@ def _probe_one(env: str, address: ServerAddress, get: Callable[[str], tuple[int,
         address = msgspec.structs.replace(address, dialect="createEnv")
     elif status != 200 or identity.kind == "wrong":
         shown = one_line(address.mask(body[:200].decode(errors="replace")), 120)
-        cause = f"GET / returned HTTP {status}: {shown}"
         return ServerState(
             status="wrong",
             address=address,
             identity=identity,
             latency_s=latency_s,
             http_status=status,
-            cause=cause,
+            cause=f"GET / returned HTTP {status}: {shown}",
             gone=status in (502, 503, 504),
         )
     health = _fetch_health(get) if identity.kind == "console" else _Health()

@@ -78,12 +78,7 @@ def decode_response(request: ServerRequest, response: ServerResponse) -> object:
 
 
 def check_status(request: ServerRequest, response: ServerResponse) -> None:
-    """Check that the status is 2xx.
-
-    Raises:
-        ServerGone: if the status is that of a gateway without a server.
-        EnvironmentFault: if the status is not 2xx; the message contains the server's error text.
-    """
+    """Raises ``EnvironmentFault`` unless the status is 2xx, ``ServerGone`` if a gateway has no server."""
     if 300 <= response.status < 400:
         advice = "Redirects are not followed; set base_url to the address that it redirects to"
         raise request.fault(f"was redirected (status {response.status})", advice)
@@ -163,14 +158,8 @@ class Payload:
 
 
 def _type_name(value: object) -> str:
-    names = {
-        dict: "an object",
-        list: "a list",
-        str: "a text",
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-    }
+    number = "a number"
+    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", int: number, float: number}
     return names.get(type(value), "nothing")
 
 
@@ -182,10 +171,7 @@ def _describe(response: ServerResponse) -> str:
 
 
 def _error_text(response: ServerResponse) -> str:
-    """Return the quoted error text of a response, empty if there is none.
-
-    AgentGym's servers return ``{"detail": [...]}`` (FastAPI's validation errors), ``{"error": …}`` or plain text.
-    """
+    """Quote FastAPI's ``{"detail": [...]}``, AgentGym's ``{"error": …}`` or plain text; empty if there is none."""
     try:
         payload: object = msgspec.json.decode(response.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

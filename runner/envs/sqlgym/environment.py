@@ -28,6 +28,17 @@ from runner.util.data_dir import package_resource
 
 Columns: TypeAlias = list[tuple[int, str]]
 """``(table number, name)`` of each column; the first entry is ``(-1, "*")`` and stands for no column."""
+_SPLITS = ("train", "dev")
+_DATABASE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_T = TypeVar("_T")
+_WIDTH = 76
+_MAX_TABLES = 30
+_FENCE = re.compile(r"```sql(?:ite)?\b", re.IGNORECASE)
+ENGINE_FAILED = "The query was stopped because the database engine failed or ran out of memory."
+_WORKER_TIMEOUT_S = worker.ALARM_S + worker.GOLD_LIMIT_S + worker.ALARM_S + 20
+_worker_slots = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
+"""Limit of concurrent queries, since each query may keep a CPU busy until its time limit."""
+_COMMAND = (sys.executable, "-I", "-S", str(Path(worker.__file__)))
 
 
 class DatabaseSchema(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,11 +89,6 @@ def _column_and_table(row: int, shift: int, tables: list[str], columns: Columns)
     # the column ``shift`` positions after ``row``, wrapping around, but the table of ``row``: AgentGym's quirk
     shifted = (row - 1 + shift) % (len(columns) - 1) + 1
     return columns[shifted][1], tables[columns[row][0]]
-
-
-_SPLITS = ("train", "dev")
-_DATABASE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_T = TypeVar("_T")
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -136,12 +142,9 @@ class Split:
 
 @cache
 def catalogue(bird: str | None) -> list[tuple[Split, Task]]:
-    """Return the tasks of BIRD's folder with their splits, or the shipped tasks if ``bird`` is None.
+    """Return the tasks of BIRD's folder, numbered as AgentGym's (train from 0, then dev), or the shipped ones for None.
 
-    With both splits, the task numbers are those of AgentGym: train from 0, then dev.
-
-    Raises:
-        ConfigError: if the folder has no tasks, or one of its files cannot be read.
+    Raises ``ConfigError`` if the folder has no tasks, or one of its files cannot be read.
     """
     if bird is None:
         folder = package_resource("data", "sqlgym")
@@ -168,10 +171,6 @@ def _read(file: Path, kind: type[_T]) -> _T:
         return msgspec.json.decode(file.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise ConfigError(f"Cannot read SQLGym's data file {file}: {exc}") from exc
-
-
-_WIDTH = 76
-_MAX_TABLES = 30
 
 
 class QueryResult(NamedTuple):
@@ -214,39 +213,19 @@ def _wrapped(text: str, color: CellColor, max_lines: int) -> list[CellRow]:
     return [(CellRun("  "), CellRun(line, color)) for line in lines]
 
 
-ENGINE_FAILED = "The query was stopped because the database engine failed or ran out of memory."
-_WORKER_TIMEOUT_S = worker.ALARM_S + worker.GOLD_LIMIT_S + worker.ALARM_S + 20
-_worker_slots = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
-"""Limit of concurrent queries, since each query may keep a CPU busy until its time limit."""
-_COMMAND = (sys.executable, "-I", "-S", str(Path(worker.__file__)))
-
-
 class Verdict(NamedTuple):
-    """Result of a query: the text for the agent, and whether the query's rows equal those of the gold query.
-
-    ``solved`` is None if the query works and the gold query has an error.
-    """
+    """Text for the agent, and whether the rows equal those of the gold query; None if only that has an error."""
 
     observation: str
     solved: bool | None
 
 
 def evaluate(database: Database, sql: str, gold: str) -> Verdict:
-    """Run an untrusted query and compare its rows with those of the gold query.
-
-    Raises:
-        EnvironmentFault: if the database cannot be opened or the gold query takes too long; the message hides the gold
-            query.
-    """
+    """Raises ``EnvironmentFault`` if the database cannot be opened or the gold query, which it hides, is too slow."""
     request = {"sql": sql, "gold": gold, **msgspec.structs.asdict(database)}
     done = _run(json.dumps(request).encode())  # unlike msgspec, json accepts lone surrogates
     match [json.loads(line) for line in done.stdout.splitlines()]:
-        case ["ready", str() as observation, bool() as solved] | [
-            "ready",
-            str() as observation,
-            "known",
-            bool() as solved,
-        ]:
+        case ["ready", str() as observation, *known, bool() as solved] if known in ([], ["known"]):
             return Verdict(observation, solved)
         case ["ready", str() as observation, "known"]:
             return Verdict(observation, solved=False)
@@ -289,7 +268,6 @@ _GRAMMAR = Grammar(
     ],
     expected="one SQL query, by itself or in a ```sql block",
 )
-_FENCE = re.compile(r"```sql(?:ite)?\b", re.IGNORECASE)
 
 
 class SQLGym(EmbeddedEnvironment):

@@ -55,10 +55,9 @@ Rows = list[Row]
 
 
 class GuardedQueries:
-    """Runs read-only queries with a time limit."""
+    """Runs queries on a connection that is restricted for good: read-only, limited sizes, interruptible."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Restrict ``connection`` permanently: read-only, limited sizes, interruptible."""
         self._connection = connection
         self._deadline = math.inf
         self._denied: set[int] = set()

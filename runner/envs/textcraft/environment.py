@@ -198,7 +198,8 @@ class TextCraft(EmbeddedEnvironment):
             case "craft":
                 return self._craft(**arguments)
             case _:
-                return self._listed_inventory(), 0.0, False
+                held = "".join(f"[{display_name(name)}] ({count}) " for name, count in self.inventory.items())
+                return f"Inventory: {held or 'You are not carrying anything.'}", 0.0, False
 
     def _get(self, count: int, item: str) -> str:
         name = item_id(item)
@@ -237,7 +238,3 @@ class TextCraft(EmbeddedEnvironment):
             return name
         tag, item = (name, None) if output in self._table.tags else (None, name)
         return f"ItemTagWithCount(item_tag=ItemTag(tag={tag!r}, item_id={item!r}), count={count})"
-
-    def _listed_inventory(self) -> str:
-        held = "".join(f"[{display_name(name)}] ({count}) " for name, count in self.inventory.items())
-        return f"Inventory: {held or 'You are not carrying anything.'}"

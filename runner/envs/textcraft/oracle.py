@@ -25,6 +25,12 @@ from runner.errors import AgentFault
 
 MAX_CRAFTINGS = 1000
 """Maximum number of craftings in a plan; AgentGym's recipes need fewer than 50."""
+MAX_RECIPES = 1000
+"""Maximum number of recipes in a first observation; AgentGym's longest list has fewer than 200."""
+_COUNT = "[1-9][0-9]{0,3}"
+_RECIPE = re.compile(rf"^craft ({_COUNT}) (.+?) using (.+)$", re.MULTILINE)
+_AMOUNT = re.compile(rf"({_COUNT}) (.+)")
+_GOAL = re.compile(r"^Goal: craft (.+)\.$", re.MULTILINE)
 
 
 class CraftStep(NamedTuple):
@@ -41,10 +47,7 @@ class TextCraftOracle:
 
     The recipe of each ingredient is chosen at the start by hill climbing: one recipe is changed at a time as long as
     the plan gets shorter. The oracle makes a new plan when the inventory, which the environment updates, differs from
-    the expected one.
-
-    Raises:
-        ValueError: if the goal needs more than ``MAX_CRAFTINGS`` craftings.
+    the expected one. Raises ``ValueError`` if the goal needs more than ``MAX_CRAFTINGS`` craftings.
     """
 
     def __init__(self, table: RecipeTable, goal: str, inventory: Items) -> None:
@@ -129,14 +132,6 @@ class _Plan:
         return item
 
 
-MAX_RECIPES = 1000
-"""Maximum number of recipes in a first observation; AgentGym's longest list has fewer than 200."""
-_COUNT = "[1-9][0-9]{0,3}"
-_RECIPE = re.compile(rf"^craft ({_COUNT}) (.+?) using (.+)$", re.MULTILINE)
-_AMOUNT = re.compile(rf"({_COUNT}) (.+)")
-_GOAL = re.compile(r"^Goal: craft (.+)\.$", re.MULTILINE)
-
-
 class ListingPlanner:
     """Planner that reads the goal and the recipes from the first observation, and the inventory from the replies.
 
@@ -153,11 +148,7 @@ class ListingPlanner:
         self._last: CraftStep
 
     def start(self, observation: str) -> None:
-        """Read a task from its first observation.
-
-        Raises:
-            AgentFault: if the text has no goal with a recipe, or its recipes cannot be planned with.
-        """
+        """Raises ``AgentFault`` if the text has no goal with a recipe, or its recipes cannot be planned with."""
         goal = _GOAL.search(observation)
         rows = _RECIPE.findall(observation)
         self._recipes, self._inventory = {}, {}

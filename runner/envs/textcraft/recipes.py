@@ -1,13 +1,8 @@
-"""Recipes, the tasks made from them, and the rules for crafting from an inventory.
+"""Recipes, shipped or of AgentGym's folder, the tasks made from them, and the rules for crafting from an inventory.
 
-An inventory is a dict of item -> count in the order of acquisition. Tags, goals, tasks and rules follow AgentGym's
-``agentenv-textcraft/agentenv_textcraft/crafting_tree.py`` and ``environment.py``. ``shipped_table`` returns the recipes
-of ``data/textcraft``.
-
-Reader of AgentGym's recipe folder, which holds recipe files of Minecraft 1.16.
-
-Recipes are selected as in ``agentenv-textcraft/agentenv_textcraft/crafting_tree.py``, in the order in which the
-operating system lists the folder: that order decides the numbers of the goals and which recipe of a cycle is left out.
+An inventory is a dict of item -> count in the order of acquisition. All follows AgentGym's
+``agentenv-textcraft/agentenv_textcraft/crafting_tree.py`` and ``environment.py``. In AgentGym's folder, the order in
+which the operating system lists the files decides the numbers of the goals and which recipe of a cycle is left out.
 """
 
 from __future__ import annotations
@@ -31,6 +26,15 @@ from runner.util.files import read_file
 
 Amounts: TypeAlias = Sequence[tuple[str, int]]
 """``(item or tag, count)`` pairs."""
+Items: TypeAlias = Mapping[str, int]
+
+MAX_DISTRACTORS = 10
+COUNT = "[0-9]{1,4000}"
+"""Pattern of a count. Python converts at most 4,300 digits, which sums of such counts do not reach in an episode."""
+RECIPES_FOLDER = "recipes"
+_AMOUNT = re.compile(rf"(?P<count>{COUNT}) (?P<item>.*)")
+_NAMESPACE = "minecraft:"
+_SHAPED, _SHAPELESS = "minecraft:crafting_shaped", "minecraft:crafting_shapeless"
 
 
 class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
@@ -64,7 +68,7 @@ class RecipeFile(msgspec.Struct, frozen=True):
 
 
 class RecipeTable:
-    """Immutable set of recipes without cycles.
+    """Immutable set of recipes without cycles; raises ``ValueError`` if an item is needed to make itself.
 
     A tag is a set of items that a recipe accepts in place of each other. A name is treated as a tag only if one of its
     members can be crafted; otherwise it is an item of that name, which ``get`` provides.
@@ -72,9 +76,6 @@ class RecipeTable:
     Args:
         members: tag -> items that the tag accepts.
         groups: further names that are not items, such as groups of recipes that no recipe accepts.
-
-    Raises:
-        ValueError: if an item is needed to make itself.
     """
 
     def __init__(
@@ -201,9 +202,6 @@ def _alternatives(row: tuple[str, int, dict[str, int]]) -> Iterator[Recipe]:
         yield Recipe(output, count, tuple(zip(names, ingredients.values(), strict=True)))
 
 
-MAX_DISTRACTORS = 10
-
-
 class Task(msgspec.Struct, frozen=True):
     """A task: the goal, the recipes that may contribute to the goal, and all listed recipes in display order."""
 
@@ -233,14 +231,6 @@ def _shuffled(recipes: Iterable[Recipe], seed: int) -> list[Recipe]:
     return sorted(recipes, key=lambda recipe: hashlib.sha256(f"{seed} {recipe.command}".encode()).digest())
 
 
-Items: TypeAlias = Mapping[str, int]
-
-COUNT = "[0-9]{1,4000}"
-"""Pattern of a count. Python converts at most 4,300 digits, which sums of such counts do not reach in an episode."""
-
-_AMOUNT = re.compile(rf"(?P<count>{COUNT}) (?P<item>.*)")
-
-
 class IngredientFormatError(ValueError):
     """Raised for a part of an ingredient list that is not ``<count> <item>``."""
 
@@ -253,10 +243,7 @@ def item_id(text: str) -> str:
 
 
 def parse_ingredients(text: str) -> Amounts:
-    """Parse an ingredient list such as ``2 oak planks, 1 stick``.
-
-    Raises ``IngredientFormatError`` with the first invalid part as its message.
-    """
+    """Parse e.g. ``2 oak planks, 1 stick``; ``IngredientFormatError`` has the first invalid part as its message."""
     amounts: list[tuple[str, int]] = []
     for part in text.split(","):
         match = _AMOUNT.match(part.strip())
@@ -318,11 +305,6 @@ def apply_crafting(inventory: dict[str, int], used: Amounts, item: str, count: i
     inventory[item] = inventory.get(item, 0) + count
 
 
-RECIPES_FOLDER = "recipes"
-_NAMESPACE = "minecraft:"
-_SHAPED, _SHAPELESS = "minecraft:crafting_shaped", "minecraft:crafting_shapeless"
-
-
 class _Ingredient(msgspec.Struct):
     item: str | None = None
     tag: str | None = None
@@ -355,11 +337,7 @@ _DECODER = msgspec.json.Decoder(_RecipeFile)
 
 @cache
 def recipe_table(folder: str | None) -> RecipeTable:
-    """Return the recipes of AgentGym's folder ``agentenv_textcraft``, or the shipped recipes if ``folder`` is None.
-
-    Raises:
-        ConfigError: if the folder has no crafting recipes, a file is not a recipe, or an item is needed to make itself.
-    """
+    """Return the recipes of AgentGym's folder, the shipped ones for None; raises ``ConfigError`` for unusable ones."""
     if folder is None:
         return shipped_table()
     path = Path(folder, RECIPES_FOLDER)
@@ -412,7 +390,11 @@ class _Selection:
         )
 
     def _add(self, file: _RecipeFile, *, shaped: bool) -> None:
-        amounts = tuple(self._shaped(file) if shaped else self._shapeless(file))
+        if shaped:
+            counts = ((choice, sum(line.count(key) for line in file.pattern)) for key, choice in file.key.items())
+            amounts = tuple((self._name(choice), count) for choice, count in counts)
+        else:
+            amounts = tuple(Counter(map(self._name, file.ingredients)).items())
         result = file.result if isinstance(file.result, _Result) else _Result(file.result)
         recipe = Recipe(_plain(result.item), result.count or 1, amounts)
         if not amounts or recipe.count < 0:
@@ -436,13 +418,6 @@ class _Selection:
             return True
         made_from.update(*below, (name for name, _ in recipe.ingredients))
         return False
-
-    def _shaped(self, file: _RecipeFile) -> Iterator[tuple[str, int]]:
-        for key, choice in file.key.items():
-            yield self._name(choice), sum(line.count(key) for line in file.pattern)
-
-    def _shapeless(self, file: _RecipeFile) -> Iterator[tuple[str, int]]:
-        yield from Counter(map(self._name, file.ingredients)).items()
 
     def _name(self, choice: _Choice) -> str:
         if isinstance(choice, list) and not choice:

@@ -14,6 +14,11 @@ import msgspec
 
 from runner.util.data_dir import package_resource
 
+MAX_HITS = 50
+MAX_WORDS = 64
+"""Maximum number of query words that are used, to bound the search time."""
+_WORD = re.compile(r"[a-z0-9]{1,40}")
+
 
 class Product(msgspec.Struct, frozen=True, array_like=True):
     """A product of the shop.
@@ -84,16 +89,6 @@ _DECODER = msgspec.json.Decoder(CatalogueFile)
 def shipped_catalogue() -> Catalogue:
     text = package_resource("data", "webshop", "catalogue.json").read_bytes()
     return Catalogue(_DECODER.decode(text))
-
-
-MAX_HITS = 50
-
-
-MAX_WORDS = 64
-"""Maximum number of query words that are used, to bound the search time."""
-
-
-_WORD = re.compile(r"[a-z0-9]{1,40}")
 
 
 class SearchIndex:

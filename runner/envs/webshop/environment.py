@@ -25,7 +25,27 @@ from runner.envs.webshop.catalogue import (
 from runner.types import Action, CellRow, CellRun, Cells, InvalidAction, Mode, Trajectory
 from runner.types.cells import CellColor
 
+Link: TypeAlias = Callable[[], float | None]
+"""Action that follows a link; returns the reward if the link makes a purchase, else None."""
+
+MATCH_THRESHOLD = 85.0
+"""Token-set ratio above which two texts count as equal."""
+PER_PAGE = 10
+SEPARATOR = " [SEP] "
 _WIDTH = 76
+_NO_WORD = re.compile(r"\W")
+_BASE_COLORS = {"forest green": "green", "green apple": "green", "lemon zest": "lemon", "rosemary": "rose"}
+"""The values in the catalogue that have the name of a basic color in them, by which WebShop replaces a value.
+
+Source: ``normalize_color`` of WebShop's ``engine/normalize.py``, which also takes ``rosemary`` for ``rose``.
+"""
+_RANDOM = "<r>"
+"""Keywords for which WebShop shows random products; here the same ones in every visit for the goal."""
+_UNFILLED = (
+    *("attrs", "None", "category", "None", "query", "None", "product category", "None", "Target", "asin", "options"),
+    *("attrs", "price upper", "instuction text", "category", "product category", "query", "Goal", "None", "Reward"),
+)
+"""Pieces of WebShop's last page between the options and the score: labels of values that AgentGym does not fill in."""
 
 
 def draw_page(visit: Visit) -> Cells:
@@ -208,7 +228,6 @@ class WebShopOracle:
     """
 
     def __init__(self, visit: Visit, kind: str) -> None:
-        """``kind`` is the kind of product to buy; the caller executes the actions."""
         self._visit = visit
         self._keywords = " ".join([*visit.goal.attributes, kind])
 
@@ -229,11 +248,6 @@ class WebShopOracle:
         chosen, options = self._visit.chosen, self._visit.goal.options
         missing = (value for name, value in options.items() if chosen.get(name) != value)
         return f"click[{next(missing, 'buy now')}]"
-
-
-_NO_WORD = re.compile(r"\W")
-MATCH_THRESHOLD = 85.0
-"""Token-set ratio above which two texts count as equal."""
 
 
 def purchase_reward(
@@ -297,13 +311,6 @@ def _has_option(name: str, required: str, chosen: Mapping[str, str]) -> bool:
     return any(token_set_ratio(required, value) > MATCH_THRESHOLD for value in chosen.values())
 
 
-_BASE_COLORS = {"forest green": "green", "green apple": "green", "lemon zest": "lemon", "rosemary": "rose"}
-"""The values in the catalogue that have the name of a basic color in them, by which WebShop replaces a value.
-
-Source: ``normalize_color`` of WebShop's ``engine/normalize.py``, which also takes ``rosemary`` for ``rose``.
-"""
-
-
 def _has_similar_option(name: str, required: str, chosen: Mapping[str, str]) -> bool:
     """As AgentGym's server compares options: the words of name and value, in which ``large`` is a part of ``x-large``.
 
@@ -332,20 +339,6 @@ def _common_length(first: str, second: str) -> int:
     return len(first) - row.bit_count()
 
 
-_RANDOM = "<r>"
-"""Keywords for which WebShop shows random products; here the same ones in every visit for the goal."""
-_UNFILLED = (
-    *("attrs", "None", "category", "None", "query", "None", "product category", "None", "Target", "asin", "options"),
-    *("attrs", "price upper", "instuction text", "category", "product category", "query", "Goal", "None", "Reward"),
-)
-"""Pieces of WebShop's last page between the options and the score: labels of values that AgentGym does not fill in."""
-PER_PAGE = 10
-SEPARATOR = " [SEP] "
-
-Link: TypeAlias = Callable[[], float | None]
-"""Action that follows a link; returns the reward if the link makes a purchase, else None."""
-
-
 class Page(NamedTuple):
     """A page of the shop: the pieces of its text, and a mapping from lower-case labels to links."""
 
@@ -359,7 +352,7 @@ class Page(NamedTuple):
 
 
 class Visit:
-    """State of one task in the shop: current page, latest search and chosen options.
+    """State of one task in the shop: current page, latest search and chosen options; ``compat``: as AgentGym's server.
 
     Attributes:
         keywords: keywords of the last search, empty after a return to the start page.
@@ -368,7 +361,6 @@ class Visit:
     """
 
     def __init__(self, catalogue: Catalogue, index: SearchIndex, goal: Goal, *, compat: bool = False) -> None:
-        """``compat``: with the pages of AgentGym's server."""
         self.goal = goal
         self._compat = compat
         self.page: Page

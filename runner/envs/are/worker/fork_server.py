@@ -87,8 +87,8 @@ def _load_and_serve(control: socket.socket, scratch: Path, memory_mib: int, step
         return
     gc.collect()
     gc.freeze()
-    described = sorted(scenarios)
-    write_frame(control, {"type": "ready", "version": _version(), "scenarios": described, "pid": os.getpid()})
+    ready = {"type": "ready", "version": _version(), "scenarios": sorted(scenarios), "pid": os.getpid()}
+    write_frame(control, ready)
     _ForkServer(control, scratch, scenarios, memory_mib, step_limit_s).run()
 
 
@@ -223,10 +223,8 @@ class EpisodeServer:
             return _failed("protocol", f"{request['type']} before reset")
         if request["type"] == "call":
             return self._stepped(self._played.call(str(request["name"]), dict(request["arguments"])))
-        return {
-            "type": "evaluated",
-            "details": {**self._played.evaluate(), "memory_limit_mib": self._memory_mib},
-        }
+        details = {**self._played.evaluate(), "memory_limit_mib": self._memory_mib}
+        return {"type": "evaluated", "details": details}
 
     def _ask(self, chat: judging.Chat) -> str:
         """The time limit of the request does not count meanwhile."""
@@ -246,8 +244,7 @@ class EpisodeServer:
             return _failed("unknown_scenario", f"ARE has no scenario {name!r}; it has {', '.join(self._scenarios)}")
         _use_sandbox(str(self._folder))
         self._played = PlayedScenario(create(), str(self._folder))
-        parts = self._played.start()
-        return {**self._stepped(parts), "tools": self._played.tool_schemas()}
+        return {**self._stepped(self._played.start()), "tools": self._played.tool_schemas()}
 
     def _stepped(self, parts: list[Part]) -> dict[str, Any]:
         assert self._played is not None

@@ -21,7 +21,25 @@ from runner.envs.are.tools import DEFAULT_WAIT_S, MAX_WAIT_S, WAIT, WAIT_TOOL, f
 from runner.envs.are.worker.determinism import CLOCK, simulated_start
 from runner.envs.are.worker.judging import MODEL, JudgeFailed, judge_name
 
+Part = tuple[str, str]
+"""Kind and text of a message; the kinds are listed in ``runner.envs.are.environment``."""
+
+MAX_EVENTS = 500
+MAX_EVENTS_CHARS = 1_000_000
+"""Maximum number of events in an evaluation, and of their characters as JSON: the last ones, and the first missed."""
+MAX_TEXT_CHARS = 64_000
+"""Maximum length of a text that an agent sees; longer texts are cut, and end with their full length."""
+MAX_EVENT_CHARS = 2_000
+"""Maximum length of a text in an event of the evaluation."""
+MAX_ITEMS = 100
+MAX_DEPTH = 6
+MASK = "***"
 _NO_LIMIT = 1 << 40
+_FINAL_MESSAGE = ("AgentUserInterface", "send_message_to_user")
+_KINDS = {"USER_MESSAGE": "user", "ENVIRONMENT_NOTIFICATION": "notification", "ENVIRONMENT_STOP": "environment"}
+_UTC = timezone.utc  # noqa: UP017 - ARE also runs on Python 3.10
+_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,16}")
+_SECRET = re.compile(r"passw|secret|token|api_?key|credential|authorization", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}")
 
 
@@ -195,18 +213,6 @@ def _reason(expected: _Expected, others: list[Any]) -> str:
     return f"called with other arguments: {', '.join(nearest)}"
 
 
-MAX_EVENTS = 500
-MAX_EVENTS_CHARS = 1_000_000
-"""Maximum number of events in an evaluation, and of their characters as JSON: the last ones, and the first missed."""
-_FINAL_MESSAGE = ("AgentUserInterface", "send_message_to_user")
-_KINDS = {"USER_MESSAGE": "user", "ENVIRONMENT_NOTIFICATION": "notification", "ENVIRONMENT_STOP": "environment"}
-
-_UTC = timezone.utc  # noqa: UP017 - ARE also runs on Python 3.10
-
-Part = tuple[str, str]
-"""Kind and text of a message; the kinds are listed in ``runner.envs.are.environment``."""
-
-
 class PlayedScenario:
     """A scenario that an agent plays step by step, without ARE's thread that sleeps through simulated time.
 
@@ -270,7 +276,7 @@ class PlayedScenario:
         self._environment.tick()
         parts = self._arrived()
         for _ in range(MAX_WAIT_S):
-            if parts or self._would_end() or not self._has_pending():
+            if parts or self._would_end() or not self._pending_times():
                 break
             parts = self._advance()
         apps = ", ".join(app.name for app in self._scenario.apps or [])
@@ -368,9 +374,6 @@ class PlayedScenario:
         after = environment.time_manager.time_passed() + environment.time_increment_in_seconds
         return self.done or (environment.duration is not None and after > environment.duration)
 
-    def _has_pending(self) -> bool:
-        return bool(self._pending_times())
-
     def _pending_times(self) -> list[float]:
         """Return the times of the scheduled events; ARE ignores oracle events outside its oracle mode."""
         from are.simulation.types import OracleEvent
@@ -383,7 +386,7 @@ class PlayedScenario:
         reminders = self._environment.notification_system.reminder_app
         return (
             self._environment.duration is not None
-            or self._has_pending()
+            or bool(self._pending_times())
             or bool(reminders and any(not each.already_notified for each in reminders.reminders.values()))
         )
 
@@ -404,10 +407,7 @@ class PlayedScenario:
         return "environment", f"Simulated time: {shown}"
 
     def next_oracle_action(self) -> dict[str, Any] | None:
-        """Return the oracle's next action ``{name, arguments}``: a tool of an oracle event, or a wait for the next one.
-
-        None if an oracle event calls a function that is no tool.
-        """
+        """Return ``{name, arguments}`` of a tool or a wait for the next event; None if an event calls no tool."""
         due = self._plan.next_due()
         if due is None:
             scheduled = [] if self._plan.all_done() else self._pending_times()
@@ -499,18 +499,6 @@ def _described(event: Any, *, nested: bool) -> dict[str, Any]:  # noqa: ANN401 -
     if nested:
         shown["nested"] = True
     return shown
-
-
-MAX_TEXT_CHARS = 64_000
-"""Maximum length of a text that an agent sees; longer texts are cut, and end with their full length."""
-MAX_EVENT_CHARS = 2_000
-"""Maximum length of a text in an event of the evaluation."""
-MAX_ITEMS = 100
-MAX_DEPTH = 6
-MASK = "***"
-
-_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,16}")
-_SECRET = re.compile(r"passw|secret|token|api_?key|credential|authorization", re.IGNORECASE)
 
 
 def as_text(value: object, limit: int = MAX_TEXT_CHARS) -> str:
