@@ -113,15 +113,14 @@ def retry_after_s(header: str | None, now: datetime) -> float | None:
     if header is None:
         return None
     try:
-        seconds = _seconds_until(header, now) if ":" in header else float(header)
+        if ":" in header:
+            date = parsedate_to_datetime(header)
+            seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now.timestamp()
+        else:
+            seconds = float(header)
     except (ValueError, OverflowError):
         return None
     return min(max(seconds, 0.0), MAX_RETRY_AFTER_S) if math.isfinite(seconds) else None
-
-
-def _seconds_until(header: str, now: datetime) -> float:
-    date = parsedate_to_datetime(header)
-    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now.timestamp()
 
 
 class Ticket:
@@ -134,11 +133,7 @@ class Ticket:
 
 
 class RateLimiter:
-    """Counts the requests to an endpoint against its limits; not thread-safe, and it never waits itself.
-
-    No more than ``limit.requests_per_minute`` requests start within any ``WINDOW_S`` seconds, and no more than
-    ``limit.concurrent_requests`` are in flight.
-    """
+    """Counts the requests of the last ``WINDOW_S`` seconds and those in flight; not thread-safe, and it never waits."""
 
     def __init__(self, limit: RateLimit, now: Callable[[], float]) -> None:
         self._limit = limit

@@ -17,17 +17,6 @@ Mask: TypeAlias = Callable[[str], str]
 
 MAX_QUOTE_CHARS = 240
 
-_STATUS_REASONS: dict[int, Reason] = {
-    401: "configuration",
-    402: "configuration",
-    403: "configuration",
-    404: "configuration",
-    405: "configuration",
-    407: "configuration",
-    408: "server",
-    425: "server",
-    429: "busy",
-}
 _REFUSED_KEYS = {
     401: "a model server answers, but the API key is missing or not valid: ",
     403: "a model server answers, but the API key is missing, not valid or not permitted to do this: ",
@@ -105,8 +94,13 @@ def response_failure(status: int, body: bytes, mask: Mask, retry_after_s: float 
 
 
 def _reason(status: int, message: str) -> Reason:
-    if status in _STATUS_REASONS:
-        return _STATUS_REASONS[status]
+    match status:
+        case 401 | 402 | 403 | 404 | 405 | 407:
+            return "configuration"
+        case 408 | 425:
+            return "server"
+        case 429:
+            return "busy"
     if status >= 500:
         return "server"
     if 400 <= status < 500:

@@ -12,7 +12,7 @@ import msgspec
 from runner.config.profile import GATEWAY, RateLimit
 from runner.inference.api_keys import key_advice, read_api_key
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
-from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, safe_url
+from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, safe_url, url_origin
 from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.http import SmallResponse, bearer_header, fetch, model_client
 from runner.inference.providers import NOT_OFFERED, Target, resolve_target
@@ -111,7 +111,7 @@ class _EndpointCheck:
         if target.kind == "tensorzero":
             await self._check_gateway(target, headers)
             return
-        urls = [target.models_url, *([f"{target.origin}/api/tags"] if target.kind == "ollama" else [])]
+        urls = [target.models_url, *([f"{url_origin(target.url)}/api/tags"] if target.kind == "ollama" else [])]
         replies = await asyncio.gather(*(self._fetch("GET", url, headers) for url in urls))
         self._check_model_listed(target, replies[-1])
         await self._check_chat_path(target, headers, is_listed=_lists_models(replies[0]))

@@ -37,13 +37,9 @@ MAX_EPISODES = 10_000
 """Maximum number of running episodes whose gateway ids are kept; the oldest ids are dropped."""
 
 
-class _Link(NamedTuple):
+class _FeedbackItem(NamedTuple):
     spec: EndpointSpec
     gateway_id: str
-
-
-class _FeedbackItem(NamedTuple):
-    link: _Link
     metric: str
     value: float | bool
 
@@ -59,7 +55,7 @@ class FeedbackSender:
         self._environ = environ
         self._mask = mask
         self._lock = threading.Lock()
-        self._links: OrderedDict[str, list[_Link]] = OrderedDict()
+        self._links: OrderedDict[str, list[tuple[EndpointSpec, str]]] = OrderedDict()
         self._queue = BackgroundQueue("feedback", self._deliver, MAX_QUEUED)
         self._warned = False
 
@@ -69,7 +65,7 @@ class FeedbackSender:
         if self._metrics is None or spec is None:
             return
         with self._lock:
-            self._links.setdefault(episode_id, []).append(_Link(spec, gateway_id))
+            self._links.setdefault(episode_id, []).append((spec, gateway_id))
             if len(self._links) > MAX_EPISODES:
                 self._links.popitem(last=False)
 
@@ -79,7 +75,7 @@ class FeedbackSender:
             links = self._links.pop(episode_id, [])
         for link in links:
             for metric, value in self._values(reward, success):
-                if not self._queue.put(_FeedbackItem(link, metric, value)):
+                if not self._queue.put(_FeedbackItem(*link, metric, value)):
                     self._warn(f"{MAX_QUEUED} items are queued already")
 
     def close(self, timeout_s: float) -> None:
@@ -93,10 +89,10 @@ class FeedbackSender:
         return [(name, value) for name, value in values if name is not None]
 
     async def _deliver(self, item: _FeedbackItem) -> None:
-        url = url_origin(item.link.spec.url) + PATH
-        body = {"metric_name": item.metric, "value": item.value, "episode_id": item.link.gateway_id}
+        url = url_origin(item.spec.url) + PATH
+        body = {"metric_name": item.metric, "value": item.value, "episode_id": item.gateway_id}
         try:
-            headers = bearer_header(read_api_key(item.link.spec, "tensorzero", self._environ))
+            headers = bearer_header(read_api_key(item.spec, "tensorzero", self._environ))
             response = await fetch_within(REQUEST_TIMEOUT_S, "POST", url, body, headers)
             if response.status != 200:
                 raise response_failure(response.status, response.body, self._mask)

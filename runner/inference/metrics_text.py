@@ -93,10 +93,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def parse_metrics(text: bytes) -> Reading | None:
-    """Return the known samples of a Prometheus text; None if it has none, so it is not the text of a known server.
-
-    Damaged lines and values that are negative or not finite are ignored, as are unknown names.
-    """
+    """Return the known samples of a text, None without any; damaged lines and impossible values are ignored."""
     server: Server | None = None
     samples: dict[bytes, list[float]] = {}
     for line in text.split(b"\n"):

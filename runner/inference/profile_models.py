@@ -102,25 +102,19 @@ def run_in_thread(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     The function does not wait for the event loop to close, because an unfinished name lookup may delay that for long.
     """
     import asyncio
+    from concurrent.futures import Future
 
-    results: list[_T] = []
-    problems: list[BaseException] = []
-    done = threading.Event()
+    result = Future[_T]()
 
     async def run() -> None:
-        results.append(await work())
-        done.set()
+        result.set_result(await work())
 
     def serve() -> None:
-        with catch_foreign(problems.append):
+        with catch_foreign(lambda exc: None if result.done() else result.set_exception(exc)):
             asyncio.run(run())
-        done.set()
 
     threading.Thread(target=serve, name="coroutine", daemon=True).start()
-    done.wait()
-    if not results:
-        raise problems[0]
-    return results[0]
+    return result.result()
 
 
 def model_names(settings: AgentSettings) -> list[str]:

@@ -31,10 +31,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     model: str
 
     @property
-    def origin(self) -> str:
-        return url_origin(self.url)
-
-    @property
     def models_url(self) -> str:
         return self.url.partition("?")[0].removesuffix(_CHAT_PATH) + "/models"
 

@@ -65,18 +65,13 @@ async def send_call(client: HttpClient, call: InferenceCall) -> ModelReply:
         call.limits.expect_whole()
     async with send_request(client, "POST", call.target.url, call.body, bearer_header(call.key), call.mask) as response:
         if response.status != 200:
-            raise await _refusal(response, call)
+            wait_s = retry_after_s(response.headers.get("retry-after"), call.clock.now())
+            raise response_failure(response.status, await read_refusal(response), call.mask, wait_s)
         if _media_type(response) == "text/event-stream":
             return await _stream(response, accumulator, call)
         call.limits.expect_whole()
         body = await read_body(response, MAX_BODY if call.capture is None else MAX_STREAM)
         return _parse_body(body, accumulator, _media_type(response), call.capture)
-
-
-async def _refusal(response: aiohttp.ClientResponse, call: InferenceCall) -> EndpointFailure:
-    body = await read_refusal(response)
-    wait_s = retry_after_s(response.headers.get("retry-after"), call.clock.now())
-    return response_failure(response.status, body, call.mask, wait_s)
 
 
 async def _stream(response: aiohttp.ClientResponse, accumulator: StreamAccumulator, call: InferenceCall) -> ModelReply:
