@@ -196,10 +196,7 @@ class _ClientTexts:
 
 
 class AgentGymAgent:
-    """Agent with AgentGym's conversation: instruction, acknowledgement, then observations and answers, as text alone.
-
-    It uses none of the profile's agent settings.
-    """
+    """AgentGym's conversation, as text alone; the agent uses none of the profile's agent settings."""
 
     uses_model: ClassVar[bool] = True
     tracer: Any = None

@@ -34,11 +34,7 @@ def single_chat(observation: Chat, text: str) -> tuple[list[Chat], Action]:
 
 
 class Script(msgspec.Struct, frozen=True):
-    """The action texts of a script.
-
-    The texts are untrusted. They are in a struct because the config tree that agents are built from would interpolate
-    ``${…}`` in plain strings.
-    """
+    """Untrusted texts, in a struct because the config tree of an agent would interpolate ``${…}`` in plain strings."""
 
     actions: tuple[str, ...]
 

@@ -229,10 +229,7 @@ def _kind(parameter: dict[str, Any]) -> str:
 
 
 class Conversation:
-    """The first observation, and one turn per model reply: the reply and the environment's answer.
-
-    In each turn, either every tool call has an answer or all messages are plain text.
-    """
+    """One turn per model reply; in each, either every tool call has an answer or all messages are plain text."""
 
     def __init__(self) -> None:
         self.opening: Chat = []
@@ -326,11 +323,7 @@ def chat_budget(settings: ModelSettings, tools_chars: int, context_tokens: int) 
 def fit_chat(
     instructions: str, opening: Chat, turns: Sequence[Chat], budget: int, reasoning: ReasoningTurns = "calls"
 ) -> Chat:
-    """Return the chat to send, trimmed by the rule of this module.
-
-    Each turn is a reply followed by the environment's answer. ``budget`` is in characters, see ``chat_budget``. The
-    reasoning that ``reasoning`` sends back counts.
-    """
+    """Trim the chat by the rule of this module; ``budget`` is in characters, and sent ``reasoning`` counts."""
     system: Message = {"role": "system", "content": instructions}
     sizes = [_chat_size(turn, reasoning) for turn in turns]
     total, n_omitted = _chat_size([system, *opening]) + sum(sizes) + _NOTE_CHARS, 0
