@@ -48,16 +48,14 @@ class PreparedConfig:
         if self._call is None and _is_plain(self._cfg):
             with catch_foreign(lambda _: None):  # Hydra then fails in the same way, with a better message
                 self._call = _prepare_call(self._cfg)
-        return _instantiate(self._cfg, objects) if self._call is None else self._call(**objects)
+        if self._call is not None:
+            return self._call(**objects)
+        from hydra.utils import instantiate
 
-
-def _instantiate(cfg: Mapping[str, Any], objects: Mapping[str, object]) -> Any:  # noqa: ANN401
-    from hydra.utils import instantiate
-
-    if not objects:
-        return instantiate(cfg, _convert_="all")
-    # Pass live objects outside the config tree, because Hydra copies the tree.
-    return instantiate(cfg, _convert_="all", _partial_=True)(**objects)
+        if not objects:
+            return instantiate(self._cfg, _convert_="all")
+        # Pass live objects outside the config tree, because Hydra copies the tree.
+        return instantiate(self._cfg, _convert_="all", _partial_=True)(**objects)
 
 
 def _is_plain(cfg: object) -> bool:

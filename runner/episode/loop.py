@@ -131,10 +131,7 @@ def _ignore(*values: object) -> None:
 
 
 def step_phases(wall_s: float, step: TimeStep, usage: Usage | None) -> Phases:
-    """Return how the wall time of a step is split; the agent's time beside the model's answer is our own.
-
-    Without the times of an answer, all of the agent's time counts as the answer if a model was used, else as our own.
-    """
+    """Without times, all of the agent's time counts as the answer if a model was used, else as our own."""
     times = None if usage is None else usage.times or AnswerTimes(total_s=step.model_s)
     if times is not None and times.total_s > step.model_s:  # of requests at the same time
         times = AnswerTimes(total_s=step.model_s)

@@ -38,10 +38,7 @@ async def rate(
     on_error: Callable[[BaseException], None] | None,
     call: CallMethod = call_here,
 ) -> None:
-    """Set the success and the outcome of a trajectory: by the environment's rule, if it has one, else by its rewards.
-
-    ``on_error`` receives an error of ``success``; without it, the error is only logged.
-    """
+    """By the environment's rule, else by rewards; ``on_error`` gets an error of ``success``, or it is only logged."""
     with catch_foreign(on_error or log_failure(logger, "success")):
         success = optional_method(environment, SupportsSuccess.success)
         by_rewards = any((step.reward or 0.0) > 0 for step in trajectory.timesteps)

@@ -66,11 +66,7 @@ def check_step(value: object, *, may_lack_reward: bool = False) -> StepResult:
 
 
 def check_act_result(value: object) -> ActResult:
-    """Return the result of an agent's ``act`` as ``(chats, action)``, with copied chats.
-
-    The agent may change its own lists later. Raises ``AgentFault`` if ``value`` has another form, or a text of the
-    action is not a string.
-    """
+    """Return ``(chats, action)`` with copied chats; raises ``AgentFault`` for another form or texts that are none."""
     if isinstance(value, _PAIR_TYPES) and len(value) == 2:
         chats, action = value[0], _as_action(value[1])
         if action is not None and isinstance(chats, list) and all(isinstance(chat, list) for chat in chats):

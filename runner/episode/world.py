@@ -23,10 +23,7 @@ _CUT_BYTES: Final = 32
 
 
 class WorldRecorder:
-    """Takes the pictures of one episode; none after the first failure.
-
-    They are of the agent's copy of the environment if the environment draws none.
-    """
+    """Takes the pictures of one episode, of the agent's copy if it draws none; no more after the first failure."""
 
     def __init__(self, environment: Environment, agent: Agent, call: CallMethod) -> None:
         owners: list[tuple[object, CallMethod]] = [(environment, call), (agent, call_here)]
