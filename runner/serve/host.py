@@ -127,14 +127,11 @@ async def serve_apps(
 
 
 class _Config(uvicorn.Config):
-    """Uvicorn's configuration, with the server limits for ``_Protocol``.
-
-    Attributes:
-        incomplete: the server's connections that are new or have sent a part of their next request, the oldest first.
-    """
+    """Uvicorn's configuration, with the server limits for ``_Protocol``."""
 
     limits: ServerLimits
     incomplete: dict[_Protocol, None]
+    """Connections that are new or have sent a part of their next request, the oldest first."""
 
 
 class _Protocol(H11Protocol):

@@ -32,11 +32,7 @@ _ENV_NAME = RequestField("env_name", "string", required=False)
 
 
 class EnvironmentApp:
-    """Serves the instances of one environment.
-
-    ``sample`` supplies the description of the environment and is never stepped. The clients have opened the instances
-    in ``pool`` over either protocol.
-    """
+    """Serves the instances in ``pool``; ``sample`` supplies the description of the environment and is never stepped."""
 
     def __init__(
         self, dialect: ServerDialect, sample: EmbeddedEnvironment, pool: InstancePool, executor: Executor

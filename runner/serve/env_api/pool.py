@@ -206,16 +206,13 @@ class InstanceCalls:
             self._executor.submit(self._attempt, instance.cleanup)
 
     def _attempt(self, action: Callable[[], object]) -> Response:
-        responses: list[Response] = []
-        with catch_foreign(lambda exc: responses.append(self._failure_response(exc))):
-            responses.append(json_response(action()))
-        return responses[0]
-
-    def _failure_response(self, exc: BaseException) -> Response:
-        if isinstance(exc, RunnerError):
-            return self._error_response(str(exc))
-        log_failure(logger, self._env)(exc)
-        return self._error_response(f"The environment failed: {type(exc).__name__}")
+        errors: list[BaseException] = []
+        with catch_foreign(errors.append):
+            return json_response(action())
+        if isinstance(errors[0], RunnerError):
+            return self._error_response(str(errors[0]))
+        log_failure(logger, self._env)(errors[0])
+        return self._error_response(f"The environment failed: {type(errors[0]).__name__}")
 
 
 def _text(chat: Chat) -> str:

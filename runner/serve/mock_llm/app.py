@@ -193,11 +193,7 @@ class ResponseBuilder:
 
 
 class ModelApp:
-    """An OpenAI-compatible endpoint; a header marks each response as not written by a language model.
-
-    Args:
-        models: model names for the responder, in addition to ``test-<responder>`` and ``agentgym-test-model``.
-    """
+    """An OpenAI-compatible endpoint; ``models`` are names of ``responder`` beside ``test-NAME`` and the usual one."""
 
     def __init__(
         self, responder: Responder | None = None, *, behavior: Behavior | None = None, models: Iterable[str] = ()

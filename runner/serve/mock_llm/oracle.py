@@ -119,11 +119,7 @@ def normalize_whitespace(text: str) -> str:
 
 
 class Turn(NamedTuple):
-    """An action of the model and the observation that follows it in a conversation.
-
-    Attributes:
-        observation: text of the messages until the next action, with single spaces.
-    """
+    """An action of the model, and the text of the messages until the next action, with single spaces."""
 
     tool_call: tuple[str, str] | None
     text: str
@@ -194,27 +190,19 @@ def replay_turns(candidates: Iterable[TaskCandidate], turns: tuple[Turn, ...], *
     """Return a session after these turns for the first candidate whose observations match; None if none matches."""
     remaining = iter(candidates)
     for candidate in remaining:
-        session = _start_session(candidate, remaining, verify=verify)
-        if session is not None and _replay_all(session, turns):
-            return session
+        twin = make_environment(candidate.env, candidate.mode)
+        twin.reset(task_index=candidate.task_index)
+        if isinstance(twin, SupportsOracle):
+            session = ReplaySession(candidate, twin, twin.oracle(None), remaining, verify)
+            if _replay_all(session, turns):
+                return session
     return None
 
 
-def _start_session(
-    candidate: TaskCandidate, remaining: Iterator[TaskCandidate], *, verify: bool
-) -> ReplaySession | None:
-    twin = make_environment(candidate.env, candidate.mode)
-    twin.reset(task_index=candidate.task_index)
-    if not isinstance(twin, SupportsOracle):
-        return None
-    return ReplaySession(candidate, twin, twin.oracle(None), remaining, verify)
-
-
 def _replay_all(session: ReplaySession, turns: tuple[Turn, ...]) -> bool:
-    results: list[bool] = []
-    with catch_foreign(lambda exc: results.append(False)):  # such as a step after the end of the episode
-        results.append(all(session.apply_turn(turn) for turn in turns))
-    return results[0]
+    with catch_foreign(lambda exc: None):  # such as a step after the end of the episode
+        return all(session.apply_turn(turn) for turn in turns)
+    return False
 
 
 class OracleResponder:

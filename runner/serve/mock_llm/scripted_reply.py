@@ -89,10 +89,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class ChatRequest(msgspec.Struct, kw_only=True):
-    """A chat completion request; ``agentgym_test_fault`` selects a fault for its reply.
-
-    ``return_token_ids`` and ``logprobs`` add token ids and log-probabilities in the form of vLLM.
-    """
+    """``agentgym_test_fault`` selects a fault; ``return_token_ids`` and ``logprobs`` add fields as in vLLM."""
 
     model: str
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
