@@ -1,7 +1,4 @@
-"""Checks of the environment contract, ``EnvironmentCheck``: calls with validated results, and hostile inputs.
-
-``ContractCheck`` is what they have in common with the checks of the agent contract.
-"""
+"""Checks of the environment contract, ``EnvironmentCheck``, and what those of the agent contract share with them."""
 
 from __future__ import annotations
 
@@ -77,11 +74,7 @@ async def timestep(environment: Environment, index: int, action: Action) -> Time
 
 
 def observation_text(chat: Chat) -> str:
-    """Return the texts of an observation's messages as JSON.
-
-    The roles are left out, because they differ between answers to texts and answers to tool calls. Raises
-    ``EnvironmentFault`` if a message has no text.
-    """
+    """As JSON, without the roles: they differ between answers to texts and to tool calls. Each message needs a text."""
     contents: list[object] = [message.get("content") for message in chat]
     if not all(isinstance(content, str) for content in contents):
         raise EnvironmentFault(f"an observation should have text in each message; got {shorten(repr(contents))}")
