@@ -198,11 +198,10 @@ def _accepts(target: Callable[..., object], argument: str) -> bool:
 
 def _worker_id() -> str:
     """Return the id of the Ray actor that this is in, or a new one outside of Ray."""
-    ids: list[str] = []
     with catch_foreign(lambda _: None):
         if (ray := sys.modules.get("ray")) is not None:
-            ids.append(ray.get_runtime_context().get_actor_id() or "runner_unknown")
-    return ids[0] if ids else f"runner_{uuid.uuid4().hex[:8]}"
+            return str(ray.get_runtime_context().get_actor_id() or "runner_unknown")
+    return f"runner_{uuid.uuid4().hex[:8]}"
 
 
 def _add_error(trajectory: Trajectory, exc: BaseException) -> None:
