@@ -42,11 +42,7 @@ class Availability(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """The row of one environment in each table of what can be played.
-
-    Attributes:
-        server: result of probing its server; None if there is no server or it was not probed yet.
-    """
+    """The row of an environment in each table; ``server`` is None without a server, and before it is probed."""
 
     name: str
     tier: str
@@ -58,10 +54,7 @@ class EnvironmentHealth(msgspec.Struct, frozen=True, kw_only=True):
 def environment_health(
     profile: Profile, servers: Mapping[str, ServerState], installed: Iterable[str] = ()
 ) -> list[EnvironmentHealth]:
-    """Return the row of each environment of the profile, and of each other one in ``installed``.
-
-    ``servers`` has the state of each environment's server by the name of the environment; see ``server_addresses``.
-    """
+    """``servers`` has the state of each environment's server, by the environment's name; see ``server_addresses``."""
     listed = [
         EnvironmentHealth(
             name=entry.name,

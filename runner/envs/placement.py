@@ -97,10 +97,7 @@ def observation_planner(env: str) -> str | None:
 
 
 def find_environment(name: str) -> Plugin:
-    """Return the environment of a name, ignoring case; raises ``ConfigError`` if nothing plays it, or it is ambiguous.
-
-    One without an import path can be played only on a server.
-    """
+    """Ignores case; what has no import path plays only on a server. Raises ``ConfigError`` if nothing plays it."""
     if plugins.is_registered(plugins.ENVS, name):
         return plugins.find(plugins.ENVS, name)
     if not has_http_dialect(name):

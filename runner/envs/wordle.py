@@ -85,10 +85,7 @@ def loose_marks(guess: str, secret: str) -> str:
 
 
 class DrawnWord:
-    """A hidden word that is redrawn for each guess from the words that fit all earlier marks.
-
-    Each valid guess draws once with ``random.Random(seed).choice``, so the seed and the guesses determine all words.
-    """
+    """A hidden word that is redrawn for each valid guess, by the seed, from the words that fit all earlier marks."""
 
     def __init__(self, words: Sequence[str], seed: int) -> None:
         self._candidates = list(words)

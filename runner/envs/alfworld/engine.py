@@ -1,7 +1,4 @@
-"""Engine for the shipped rooms, with the rules of ALFWorld 0.4.2; every object is in or on a receptacle.
-
-A task is described by its room (``Scene``), its goal (``Goal``), and the kinds of objects, receptacles and tasks.
-"""
+"""Engine for the shipped rooms, with the rules of ALFWorld 0.4.2; every object is in or on a receptacle."""
 
 from __future__ import annotations
 

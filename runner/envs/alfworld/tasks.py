@@ -110,11 +110,7 @@ def local_tasks() -> LocalTasks:
 
 
 def playable_games(data: Path) -> list[Path]:
-    """Return the game files in a data folder, sorted by path, so that the training games come first.
-
-    Like ALFWorld itself, leave out games with sliced objects or movable receptacles, and games that are not marked as
-    solvable.
-    """
+    """By path; like ALFWorld itself, without sliced objects, movable receptacles and what is not marked as solvable."""
     kinds = get_args(GoalKind)
     files = sorted((data / GAMES).rglob("game.tw-pddl"))
     supported = (file for file in files if _folder(file).partition("-")[0] in kinds and "Sliced" not in _folder(file))

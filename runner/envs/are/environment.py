@@ -269,11 +269,7 @@ class AREEnvironment:
         task: object = None,
         **extra: Any,  # noqa: ANN401
     ) -> Chat:
-        """Start a scenario; ``seed`` has no effect, since a scenario starts in the same state each time.
-
-        ``task`` is an object or mapping with ``task_id``, the id of the scenario to start instead of that of
-        ``task_index``.
-        """
+        """``task``, an object or mapping, may have a ``task_id``, the scenario to start; ``seed`` has no effect."""
         self.cleanup()
         self._scenario = _scenario_id(task) or self._scenarios[task_index % self.n_tasks]
         self._details = None
@@ -351,13 +347,10 @@ class AREEnvironment:
 
     async def success(self, trajectory: Trajectory) -> bool:
         """Return whether the scenario's validation succeeds; False if its judge failed, and before a reset."""
-        details = await self._evaluate()
+        details = await self.get_evaluation_details()
         return details is not None and details.get("success") is True
 
     async def get_evaluation_details(self) -> dict[str, Any] | None:
-        return await self._evaluate()
-
-    async def _evaluate(self) -> dict[str, Any] | None:
         if self._details is None and self._process is not None:
             evaluated = await self._process.request(Evaluate(), Evaluated)
             self._details = self._judge.describe(evaluated.details)
@@ -374,10 +367,7 @@ class AREOracle:
     """Oracle that returns the actions of the scenario's own oracle events, and waits until each is due.
 
     The worker computes the next action after each step, because ids such as that of a task are drawn when the scenario
-    is initialized.
-
-    Args:
-        next_request: returns the next action; None if the scenario has ended or an oracle event calls no tool.
+    is initialized; it is None if the scenario has ended or an oracle event calls no tool.
     """
 
     def __init__(self, next_request: Callable[[], ToolRequest | None]) -> None:

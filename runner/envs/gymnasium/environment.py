@@ -203,15 +203,12 @@ def _make(env_id: str, *, render_text: bool) -> Any:  # noqa: ANN401
     import gymnasium
 
     gymnasium.logger.min_level = gymnasium.logger.ERROR  # its colored warnings are for programmers
-    created: list[Any] = []
     errors: list[BaseException] = []
     with catch_foreign(errors.append):
-        created.append(gymnasium.make(env_id, disable_env_checker=True, render_mode="ansi" if render_text else None))
-    if errors:
-        reason = one_line(f"{type(errors[0]).__name__}: {errors[0]}").rstrip(".?")
-        hint = "" if env_id in gymnasium.registry else f" {_suggest_id(env_id, gymnasium.registry)}"
-        raise ConfigError(f"Gymnasium cannot make {env_id!r}: {reason}.{hint}") from errors[0]
-    return created[0]
+        return gymnasium.make(env_id, disable_env_checker=True, render_mode="ansi" if render_text else None)
+    reason = one_line(f"{type(errors[0]).__name__}: {errors[0]}").rstrip(".?")
+    hint = "" if env_id in gymnasium.registry else f" {_suggest_id(env_id, gymnasium.registry)}"
+    raise ConfigError(f"Gymnasium cannot make {env_id!r}: {reason}.{hint}") from errors[0]
 
 
 def _suggest_id(env_id: str, registered: Any) -> str:  # noqa: ANN401 - Gymnasium's registry

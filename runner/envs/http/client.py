@@ -170,10 +170,7 @@ def places_on(dialect: ClientDialect, address: ServerAddress) -> tuple[str, int 
 
 
 def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerAddress) -> threading.Thread:
-    """Close the instances of a lost worker on their server, then release its places and leases, on the returned thread.
-
-    A server with a limit would reject other episodes if the instances stayed open. Failures are only logged.
-    """
+    """Close a lost worker's instances, which count against a limit, then release its places and leases, on a thread."""
     instances = LOCAL_REGISTRY.instances_of(owner).get(places_on(dialect, address)[0], [])
 
     async def close(instance_id: int | str) -> None:

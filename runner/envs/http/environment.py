@@ -47,10 +47,7 @@ PICTURE_TIMEOUT_S = 2.0
 _ACTIONS_PREFIX = "Available actions: "
 _ROUNDING_TOLERANCE = 1e-9
 _COMPLETED_TEXT = "The task is completed."
-"""Text that marks success in observations of BabyAI's server, which resets ``done`` if the reward is 0.5 or less.
-
-Source: ``agentenv-babyai/agentenv_babyai/environment.py``.
-"""
+"""BabyAI's server (``agentenv_babyai/environment.py``) resets ``done`` after a success with a reward up to 0.5."""
 _TRUNCATED_PATH: JsonPath = ("truncated",)
 
 

@@ -30,10 +30,7 @@ class InstanceRegistry(Protocol):
     """Places and leases as episodes see them; thread-safe, callable on any event loop."""
 
     async def enter(self, server: str, places: int | None) -> int:
-        """Wait for a place on a server and return its id; a cancelled wait takes no place.
-
-        ``places`` is the maximum number of episodes on the server, None if unknown.
-        """
+        """Wait for one of at most ``places`` places, if known, and return its id; a cancelled wait takes none."""
 
     async def lease(self, server: str, instance: InstanceId) -> bool:
         """Lease an instance; return False if another episode leases it."""

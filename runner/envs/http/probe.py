@@ -215,12 +215,9 @@ def _decode_json(body: bytes) -> object:
 
 def _fetch_health(get: Callable[[str], tuple[int, bytes]]) -> _Health:
     """Return the reply to ``/health``; empty on any error, since the greeting alone shows that the server works."""
-    healths: list[_Health] = []
-    ignored: list[BaseException] = []
-    with catch_foreign(ignored.append):
-        _, body = get("/health")
-        healths.append(msgspec.json.decode(body, type=_Health))
-    return healths[0] if healths else _Health()
+    with catch_foreign(lambda exc: None):
+        return msgspec.json.decode(get("/health")[1], type=_Health)
+    return _Health()
 
 
 def _get(

@@ -107,11 +107,7 @@ class Database(msgspec.Struct, frozen=True):
 
 
 class Split:
-    """Tasks of one folder with their schemas and databases.
-
-    ``databases`` is a folder with ``<name>.sql`` or ``<name>/<name>.sqlite`` per database; the other files are JSON
-    lists.
-    """
+    """Tasks of one folder; ``databases`` has ``NAME.sql`` or ``NAME/NAME.sqlite``, the other files are JSON lists."""
 
     def __init__(self, tasks: Path, tables: Path, databases: Path) -> None:
         self.tasks = _read(tasks, list[Task])

@@ -165,10 +165,7 @@ class TextCraft(EmbeddedEnvironment):
         return msgspec.structs.replace(parsed, text=text)
 
     def admissible_actions(self) -> list[str]:
-        """Return ``inventory``, a ``get`` per base ingredient for the goal, and the listed recipes that can be crafted.
-
-        More actions are possible: ``get`` accepts any base item in any number, and unlisted recipes can be crafted.
-        """
+        """Not all of them: ``get`` accepts any base item in any number, and unlisted recipes can be crafted."""
         table = self._table
         amounts = dict.fromkeys(amount for recipe in self._task.tree for amount in recipe.ingredients)
         gets = [f"get {count} {display_name(name)}" for name, count in amounts if name in table.base]

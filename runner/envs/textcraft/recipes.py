@@ -163,11 +163,7 @@ def shipped_table() -> RecipeTable:
 
 
 def select_recipes(source: RecipeFile) -> RecipeTable:
-    """Return the table of a recipe file.
-
-    Recipes are added in the order of the file. Left out are recipes that unpack a single ``*_block``, and recipes that
-    would close a cycle, such as gold nuggets from an ingot that is made of gold nuggets.
-    """
+    """Left out are recipes that unpack a ``*_block`` or close a cycle, such as gold nuggets from their own ingot."""
     chosen: dict[str, list[Recipe]] = {}
     for recipe in itertools.chain.from_iterable(map(_alternatives, source.recipes)):
         if not recipe.unpacks_a_block and not _closes_a_cycle(recipe, chosen, source.generics):

@@ -222,10 +222,7 @@ def _command_prefix(text: str) -> str:
 
 
 class WebShopOracle:
-    """Planner that searches for the product by kind and attributes, opens its page, chooses its options and buys it.
-
-    Each action is derived from the current page alone, so the oracle can continue from any page of the shop.
-    """
+    """Searches by kind and attributes, chooses and buys; each action follows from the current page alone."""
 
     def __init__(self, visit: Visit, kind: str) -> None:
         self._visit = visit

@@ -269,10 +269,7 @@ class PlayedScenario:
         return [*own, WAIT_TOOL]
 
     def start(self) -> list[Part]:
-        """Let time pass until the first message arrives, but not to the scenario's end; return the first messages.
-
-        ARE's own agents start with the first message, too.
-        """
+        """Let time pass until the first message, with which ARE's own agents start, but not to the scenario's end."""
         self._environment.tick()
         parts = self._arrived()
         for _ in range(MAX_WAIT_S):
