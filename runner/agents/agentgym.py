@@ -116,7 +116,7 @@ class Instruction(msgspec.Struct, frozen=True):
 
 
 def read_instruction(env: str, environ: Mapping[str, str]) -> Instruction:
-    """Read it from the checkout in ``AGENTENV_PATH``; raises ``ConfigError`` without a client, checkout or texts."""
+    """Read it from the checkout in ``AGENTENV_PATH``; raises ``ConfigError`` without a client, checkout or text."""
     if (client := _CLIENTS.get(env.lower())) is None:
         raise ConfigError(f"AgentGym has no client of {env}; choose another agent, e.g. react")
     path = _client_path(client.module, environ)

@@ -193,7 +193,7 @@ class ResponseBuilder:
 
 
 class ModelApp:
-    """An OpenAI-compatible endpoint; ``models`` are names of ``responder`` beside ``test-NAME`` and the usual one."""
+    """An OpenAI-compatible endpoint; ``models`` are further names of the responder. A header marks each response."""
 
     def __init__(
         self, responder: Responder | None = None, *, behavior: Behavior | None = None, models: Iterable[str] = ()
