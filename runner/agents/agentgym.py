@@ -149,7 +149,7 @@ def _client_path(module: str, environ: Mapping[str, str]) -> Path:
 
 
 class _ClientTexts:
-    """The literal texts of a class in a source, if any; a source that is no Python raises ``SyntaxError``, too."""
+    """The literal texts of a class; a source that is no Python raises ``SyntaxError`` or ``ValueError``."""
 
     def __init__(self, source: bytes, owner: str) -> None:
         tree = ast.parse(source)
