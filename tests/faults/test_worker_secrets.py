@@ -1,123 +1,131 @@
-"""Secrets of the driver reach its workers over their channels, and are in the environment of no process."""
+"""Secrets of a run or node reach its workers, but no environment or command line of a process that it has started."""
 
 from __future__ import annotations
 
-import os
-import queue
-import sys
+import asyncio
+import contextlib
+import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
+from ulid import ULID
 
-from runner.batch.batch import Batch
-from runner.batch.workspace import Workspace
-from runner.config import AgentSettings, EndpointConfig
-from runner.inference.profile_models import Models
-from runner.pool import fork_server
-from runner.pool.fork_server import ForkServerClient
-from runner.types import Item, WorkerState
-from runner.worker.channel import StartMode
-from tests.conftest import Install
-from tests.support.batches import resolved_batch
+from tests.support.command import ENVIRON
+from tests.support.node_process import NodeProcess
 from tests.support.rude_model import PendingRequest, RudeModel, completion_response
+from tests.support.worker_runs import StartMode, WorkerRun, worker_environ
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(sys.platform != "linux", reason="run on Linux: reads /proc"),
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="run on Linux: reads /proc"),
 ]
 
 KEY, TOKEN, PASSWORD = "sk-8c1f0a-key-of-a-model", "t-51ab-token-of-an-environment", "p-90cc-password"
+VARIABLES = {"LAB_ACCESS": KEY, "LAB_TOKEN": TOKEN, "LAB_URL": f"http://u:{PASSWORD}@h/"}
+"""The first one is a secret only if the profile names it; the others are by their name or their value."""
+ALL_SECRETS = (KEY, TOKEN, PASSWORD)
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    workspace = Workspace(tmp_path / "data", node="test", profile="p1")
-    yield workspace
-    workspace.close()
+class ModelThatLooksAround:
+    """Answers two requests at a time, and reads first what other processes can read about the tester's processes.
 
-
-@pytest.fixture
-def variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"LAB_ACCESS": KEY, "LAB_TOKEN": TOKEN, "LAB_URL": f"http://u:{PASSWORD}@h/"}.items():
-        monkeypatch.setenv(name, value)
-
-
-class SeenProcesses:
-    """Records what other processes can read about the workers and their fork server during a model request.
-
-    Both workers make one request, and none is answered before the other: one of them could play both episodes.
+    Each worker makes one of the two requests: an answer waits for the other request, so none could play both episodes.
     """
 
     def __init__(self) -> None:
-        self.items: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self.texts: dict[int, str] = {}
-        self.client: ForkServerClient | None = None
+        self.root: psutil.Process | None = None
+        self.texts: dict[int, bytes] = {}
+        self.started = threading.Event()
         self._both, self._lock = threading.Barrier(2), threading.Lock()
-        self._workers: set[int] = set()
 
     def answer(self, pending: PendingRequest) -> None:
-        self._both.wait(60)
-        with self._lock:
-            self._look()
+        if "messages" in pending.request.json():  # else the run asks whether the model is there
+            self._both.wait(60)
+            assert self.started.wait(60)
+            with self._lock:
+                self._look()
         pending.send(completion_response("Thought: on.\nAction: up"))
 
     def _look(self) -> None:
-        assert self.client is not None
-        while len(self._workers) < 2:  # the driver reports a worker when it gets to it
-            item = self.items.get(timeout=60)
-            if isinstance(item, WorkerState) and item.pid:
-                self._workers.add(item.pid)
-        for pid in filter(None, (self.client.pid, *self._workers)):
-            parts = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")]
-            self.texts[pid] = b"\0".join(parts).decode()
+        assert self.root is not None
+        for process in self.root.children(recursive=True):
+            with contextlib.suppress(OSError):  # it has just ended
+                environ, command = (Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("environ", "cmdline"))
+                if environ:  # else it is a zombie
+                    self.texts[process.pid] = environ + command
+
+    def look_at(self, pid: int) -> None:
+        self.root = psutil.Process(pid)
+        self.started.set()
 
 
-@pytest.mark.parametrize("mode", ["fork", "spawn"])
-@pytest.mark.usefixtures("variables")
-def test_no_environment_of_a_process_has_a_secret_of_the_driver(
-    mode: StartMode, workspace: Workspace, install: Install, monkeypatch: pytest.MonkeyPatch
+def write_profile(folder: Path, url: str, key_name: str) -> None:
+    endpoint = {"url": url, "name": "lab", "kind": "openai", "model": "m", "api_key_env": key_name}
+    environments = {"lightweight": [{"name": "ReadingKeys"}]}
+    agent = {"mode": "local", "local_fallback": None, "endpoints": [endpoint]}
+    (folder / "p.yaml").write_text(json.dumps({"id": "p", "agent": agent, "environments": environments}))
+
+
+def check_episodes(data_dir: Path) -> None:
+    """Check that the environment had its secrets, and that no file has one."""
+    episodes: list[dict[str, Any]] = [json.loads(path.read_bytes()) for path in data_dir.glob("runs/*/*.json")]
+    observations = [episode["reset_observation"][0]["content"] for episode in episodes]
+    assert observations == [f"{len(KEY)} characters"] * 2
+    assert {episode["error"]["message"] for episode in episodes} == {"the key *** is refused"}
+    files = {path: path.read_bytes() for path in data_dir.rglob("*") if path.is_file()}
+    assert not [path for path, text in files.items() if has_secret(text, ALL_SECRETS)]
+
+
+def has_secret(text: bytes, secrets: tuple[str, ...]) -> bool:
+    return any(secret.encode() in text for secret in secrets)
+
+
+def check_processes(seen: ModelThatLooksAround, n_processes: int, secrets: tuple[str, ...]) -> None:
+    """Check that workers and what started them have variables of the run, and none of its secrets."""
+    assert len(seen.texts) >= n_processes
+    assert all(b"PATH=" in text for text in seen.texts.values())
+    assert not [pid for pid, text in seen.texts.items() if has_secret(text, secrets)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "key_name", "secrets"),
+    [
+        ("fork", "LAB_ACCESS", ALL_SECRETS),
+        ("spawn", "LAB_ACCESS", ALL_SECRETS),
+        ("fork", "LAB_TOKEN", (TOKEN, PASSWORD)),
+    ],
+)
+def test_no_process_of_a_run_shows_a_secret(
+    mode: StartMode, key_name: str, secrets: tuple[str, ...], tmp_path: Path
 ) -> None:
-    install({"ReadingKeys": "tests.support.rude_environments:ReadingKeys"})
-    seen = SeenProcesses()
-
-    def open_client(key_names: frozenset[str]) -> ForkServerClient:
-        seen.client = ForkServerClient(mode, key_names)
-        return seen.client
-
-    monkeypatch.setattr(fork_server, "open_client", open_client)
+    seen = ModelThatLooksAround()
     with RudeModel(seen.answer) as server:
-        endpoint = EndpointConfig(url=server.url, name="lab", kind="openai", model="m", api_key_env="LAB_ACCESS")
-        settings = AgentSettings(mode="local", local_fallback=None, endpoints=(endpoint,))
-        models = Models(settings, os.environ)
-        planned = resolved_batch(
-            models=models, env="ReadingKeys", agent="react", model="m", repeat=2, concurrency=2, workers=2
-        )
-        result = Batch(planned, workspace, observers=[seen.items.put], models=models).run()
-        assert seen.client is not None
-        seen.client.close()
-    assert {request.headers["authorization"] for request in server.chat_requests} == {f"Bearer {KEY}"}
-    assert len(seen.texts) == 3
-    assert all("PATH=" in text and "runner.worker" in text for text in seen.texts.values())
-    assert not [text for text in seen.texts.values() if any(secret in text for secret in (KEY, TOKEN, PASSWORD))]
-    records = [workspace.store.load(episode.episode_id) for episode in result.episodes]
-    assert [record.reset_observation[0]["content"] for record in records] == [f"{len(KEY)} characters"] * 2
-    assert {record.error.message for record in records if record.error} == {"the key *** is refused"}
+        write_profile(tmp_path, server.url, key_name)
+        options = ("--agent", "react", "--repeat", "2", "--config", "./p.yaml")
+        environ = worker_environ(tmp_path) | VARIABLES
+        with WorkerRun(tmp_path, "ReadingKeys", *options, workers=2, environ=environ, mode=mode) as run:
+            seen.look_at(run.pid)
+            assert run.wait() == 1
+    assert {request.headers["authorization"] for request in server.chat_requests} == {f"Bearer {VARIABLES[key_name]}"}
+    check_processes(seen, 3, secrets)
+    check_episodes(tmp_path / "data")
+    assert not has_secret(run.errors.encode() + (tmp_path / "output").read_bytes(), ALL_SECRETS)
 
 
-@pytest.mark.usefixtures("variables")
-def test_a_server_that_was_started_without_a_profile_has_no_recognized_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    clients: dict[frozenset[str], ForkServerClient] = {}
-    monkeypatch.setattr(fork_server, "_clients", clients)
-    early = fork_server.open_client()
-    assert fork_server.open_client({"LAB_TOKEN"}) is early
-    late = fork_server.open_client({"LAB_ACCESS"})
-    assert late is not early
-    for client in (early, late):
-        client.start_worker("worker", print).sock.close()
-    environs = [Path(f"/proc/{client.pid}/environ").read_text() for client in (early, late)]
-    for client in clients.values():
-        client.close()
-    assert [secret in environs[0] for secret in (KEY, TOKEN, PASSWORD)] == [True, False, False]
-    assert not [secret for secret in (KEY, TOKEN, PASSWORD) if secret in environs[1]]
+async def test_no_process_of_a_node_shows_a_secret(tmp_path: Path) -> None:
+    seen, batch_id = ModelThatLooksAround(), str(ULID())
+    with RudeModel(seen.answer) as server:
+        write_profile(tmp_path, server.url, "LAB_ACCESS")
+        environ = ENVIRON | worker_environ(tmp_path) | VARIABLES
+        with NodeProcess(tmp_path / "data", "--config", str(tmp_path / "p.yaml"), env=environ) as node:
+            seen.look_at(node.pid)
+            async with await node.connect() as connection:
+                batch: dict[str, Any] = {"envs": ["ReadingKeys"], "agent": "react", "repeat": 2, "concurrency": 2}
+                await node.request(connection, "start", batch_id=batch_id, workers=2, **batch)
+                await node.wait_for_batch(connection, batch_id, "completed", n_done=2)
+            await asyncio.to_thread(node.terminate)
+    check_processes(seen, 4, ALL_SECRETS)  # with its broker
+    check_episodes(tmp_path / "data")

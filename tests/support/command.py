@@ -45,12 +45,15 @@ def run_shell(cwd: Path, script: str, environ: dict[str, str] | None = None) -> 
     )
 
 
-def environ_with_environments(folder: Path, *names: str, agents: dict[str, str] | None = None) -> dict[str, str]:
-    """Return variables that make environments of ``tests.support.rude_environments``, and agents, appear installed."""
+def environ_with_environments(
+    folder: Path, *names: str, envs: dict[str, str] | None = None, agents: dict[str, str] | None = None
+) -> dict[str, str]:
+    """Return variables that make plugins appear installed: ``names`` from ``tests.support.rude_environments``."""
     metadata = folder / "rude-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
     points = "".join(f"{name} = tests.support.rude_environments:{name}\n" for name in names)
+    points += "".join(f"{name} = {value}\n" for name, value in (envs or {}).items())
     points += "[agentgym.agents]\n" + "".join(f"{name} = {value}\n" for name, value in (agents or {}).items())
     (metadata / "entry_points.txt").write_text(f"[agentgym.envs]\n{points}")
     return {"PYTHONPATH": f"{folder}:{REPOSITORY}"}
