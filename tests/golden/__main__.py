@@ -19,7 +19,7 @@ def main() -> None:
     for name, lines in recordings.items():
         path = FOLDER / f"{name}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="")
 
 
 if __name__ == "__main__":

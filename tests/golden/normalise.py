@@ -1,71 +1,78 @@
-"""Replacement of what differs between two runs: ids, times, durations, places and versions, nothing else.
+"""Replacement of what differs between two runs, in the text as it was written: nothing is decoded and encoded again.
 
-- An id (ULID), a digest and the id of a span or flow becomes ``<id-N>``, numbered by its first appearance in the file.
-- A time becomes ``<time>``; a number under a key of ``MEASURED``, or with a unit of time at its end, ``<n>``.
-- The folder of the run becomes ``<folder>``, the host's name ``<host>``, versions of packages ``<version>``.
+- An id (ULID), a digest or a hash becomes ``<id-N>``, numbered by its first appearance in the recording.
+- A time keeps its form, with zeros for its digits.
+- A number under a key of ``MEASURED``, or whose key ends with a unit, becomes ``<int>`` or ``<float>``.
+- A chunk of a file, in base64, becomes ``<base64>``.
+- The folder of the run becomes ``<folder>``, the host's name ``<host>``, a port ``<port>``, a version ``<version>``.
 
-The order of keys and everything else stays, so that the recordings are about bytes.
+Everything else stays, so that the order of keys, spaces, the form of numbers, escapes and the end of each text count.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-_ID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}|[0-9a-f]{64}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?")
-_PORT: Final = re.compile(r"127\.0\.0\.1:\d+")
-_SECONDS: Final = re.compile(r"\d+\.\d\d s\b")
-MEASURED: Final = frozenset(
-    {
+from runner import __version__
+
+END: Final = "<end>"
+"""Ends each text, on a line of its own where the text ends with a line break."""
+
+_MEASURED: Final = "|".join(
+    (
         *("seq", "start", "end", "ts", "dur", "time", "created", "timestamp", "start_time", "end_time", "time_ms"),
         *("generation_ms", "setup", "size", "mtime_ns", "id_ns", "span_id", "flow_id", "parent_id", "from", "to"),
         *("pid", "cpu", "ram", "used", "own", "queue", "env", "prefill", "decode", "rss_bytes", "bytes"),
-        *("trace_last_response_flow_id", "free_bytes", "gpu", "n_bytes", "n_freed", "reset_at"),
-    }
+        *("trace_last_response_flow_id", "free_bytes", "gpu", "n_bytes", "n_freed", "reset_at", "total"),
+        *("sequence", "model"),
+        r"[a-z_]*_(?:s|sec|ns|ms|j|mib)",
+    )
 )
-_UNITS: Final = re.compile(r".*_(?:s|sec|ns|ms|j|mib)")
+_ID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}|[0-9a-f]{64}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?")
+_NUMBER: Final = re.compile(rf'(\\?"(?:{_MEASURED})\\?":\s*)(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)')
+_PORT: Final = re.compile(r"(127\.0\.0\.1|localhost):\d+")
+_SECONDS: Final = re.compile(r"\d+\.\d\d s\b")
+_VERSIONS: Final = re.compile(r'(\\?"versions\\?":\s*\{)([^}]*)(\})')
+_CHUNK: Final = re.compile(r'("data":")[A-Za-z0-9+/]{400,}={0,2}(")')
+_VERSION: Final = re.compile(r'(:\s*\\?")[^"\\]*')
 
 
 class Normaliser:
     """Normalises the texts of one recording; ids are numbered over all of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, measured: bool = True) -> None:
+        """Unless numbers and times are ``measured``, they stay as they are."""
         self._ids: dict[str, str] = {}
-        self._folder, self._host = str(folder), socket.gethostname()
+        self._folder, self._measured = str(folder), measured
+        self._host = f'"{socket.gethostname()}"'
 
-    def text(self, text: str) -> str:
-        """Return a text without ids, times, places and ports."""
-        if text == self._host:
-            return "<host>"
-        text = text.replace(self._folder, "<folder>")
+    def text(self, content: bytes | str) -> str:
+        """Return a text without ids, times, measured numbers, places, ports and versions."""
+        text = content.decode("utf-8", "backslashreplace") if isinstance(content, bytes) else content
+        text = text.replace("\r", "<CR>").replace(self._folder, "<folder>").replace(self._host, '"<host>"')
         text = _ID.sub(lambda match: self._ids.setdefault(match[0], f"<id-{len(self._ids) + 1}>"), text)
-        return _SECONDS.sub("<n> s", _PORT.sub("127.0.0.1:<port>", _TIME.sub("<time>", text)))
+        text = _VERSIONS.sub(lambda match: match[1] + _VERSION.sub(r"\1<version>", match[2]) + match[3], text)
+        text = _CHUNK.sub(r"\1<base64>\2", text)
+        text = _PORT.sub(r"\1:<port>", text.replace(f'"{__version__}"', '"<version>"'))
+        if not self._measured:
+            return text
+        text = _TIME.sub(lambda match: _without_digits(match[0]), text)
+        return _SECONDS.sub("<float> s", _NUMBER.sub(lambda match: match[1] + _kind(match[2]), text))
 
-    def line(self, data: bytes | str) -> str:
-        """Return a line; one of JSON with its values normalised by their keys, too."""
-        try:
-            value = json.loads(data)
-        except ValueError:
-            return self.text(data.decode("utf-8", "replace") if isinstance(data, bytes) else data)
-        return json.dumps(self._value(value, ""), ensure_ascii=False, separators=(",", ":"))
+    def lines(self, contents: Iterable[bytes | str]) -> list[str]:
+        """Return the lines of texts, normalised one after another."""
+        return [line for content in contents for line in f"{self.text(content)}{END}".split("\n")]
 
-    def lines(self, data: Iterable[bytes | str]) -> list[str]:
-        """Return lines, normalised one after another."""
-        return [self.line(each) for each in data]
 
-    def _value(self, value: Any, key: str) -> Any:  # noqa: ANN401
-        if isinstance(value, dict):
-            if key == "versions":
-                return dict.fromkeys(value, "<version>")
-            return {self.text(name): self._value(each, name) for name, each in value.items()}
-        if isinstance(value, list):
-            return [self._value(each, key) for each in value]
-        if isinstance(value, str):
-            return "<version>" if key == "version" else self.text(value)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return "<n>" if is_number and (key in MEASURED or _UNITS.fullmatch(key)) else value
+def _without_digits(time: str) -> str:
+    """Return the form of a time, with zeros for its digits but those of its offset."""
+    return re.sub(r"\d", "0", time)
+
+
+def _kind(number: str) -> str:
+    return "<int>" if number.removeprefix("-").isdigit() else "<float>"

@@ -1,15 +1,16 @@
-"""The fixed set of episodes, and every edge at which they are seen: files, events, exports and commands.
+"""The fixed set of episodes, and every edge at which they are seen, byte by byte: files, events, exports and commands.
 
 Each environment is played by the agent ``random`` with the seed 0, for three rounds; the other episodes are written as
 their recorder does: one of each outcome, one that a fallback answered, a fork, an unscored one and one of ARE, and one
-with token ids. What a command shows about this machine is recorded as the names of its fields.
+with token ids. Their times are fixed, so their numbers are recorded, too. What a command shows about this machine is
+recorded without the values.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-import json
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -35,8 +36,10 @@ from runner.store.token_file import TOKENS_SUFFIX, TokenizedEpisode
 from runner.types import Limits, Outcome, Tokens
 from runner.types.sequences import TokenSequence
 from runner.util.safe_values import encode
-from tests.golden.bus import record_bus
+from tests.golden.bus import header_lines, record_bus
 from tests.golden.normalise import Normaliser
+from tests.golden.samples import encoded_samples
+from tests.golden.scene import write_profile
 from tests.support.are_episodes import DETAILS, IDLE, are_record, store_records
 from tests.support.batches import resolved_batch
 from tests.support.episodes import END, RecordedEpisode, make_step
@@ -51,6 +54,7 @@ COMMANDS = {
     "clusters": ["clusters", "--json"],
     "compare": ["compare", "--json", "{first}", "{second}"],
     "audit": ["export", "--audit", "--json"],
+    "export": ["export", "--format", "agenttraj", "--output", "{folder}/exported", "outcome:success", "--json"],
     "tag": ["tag", "{first}", "seen", "--json"],
     "prune": ["prune", "--older", "1h", "--undelivered", "--dry-run", "--json"],
     "outbox": ["outbox", "--json"],
@@ -58,12 +62,17 @@ COMMANDS = {
     "tasks": ["tasks", "BabyAI", "1804", "3", "--json"],
 }
 """Commands with JSON output that read the episodes; ``{first}`` and ``{second}`` are ids of two of them."""
+NOW = {"export", "import", "tag"}
+"""Commands whose output has the present time."""
 RUNS = {
+    "battery": ["--battery", "lightweight", "--agent", "oracle", "--json"],
     "run": ["--run", "Maze", "--agent", "oracle", "--tasks", "24,3", "--json"],
     "dry_run": ["--run", "Maze", "--agent", "oracle", "--dry-run", "--json"],
 }
 MACHINE = {"list_envs": ["--list-envs", "--json"], "preflight": ["preflight", "--json", "--agent", "random"]}
 """Commands whose JSON depends on the machine."""
+_VALUE = re.compile(r': (?:"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null)')
+_TEXTS = re.compile(r'\[\s*"[^\[\]{}]*\]|\[\]')
 PARQUET = "parquet"
 """The format that needs a package of an extra; its columns do not."""
 IMPORTED = ("atif", "messages", "verifiers", "agenttraj")
@@ -73,23 +82,32 @@ def record_all(folder: Path) -> dict[str, list[str]]:
     """Play everything in an empty folder; return the lines of each recording by its name."""
     data = folder / "data"
     recordings = {f"environments/{env}": play(env, folder / env) for env in ENVS}
-    recordings["journal"] = Normaliser(folder).lines(write_episodes(data))
+    recordings["journal"] = _fixed(folder).lines([write_episodes(data)])
     files = sorted((data / "runs").glob("*/*.json"))
-    recordings["episodes"] = Normaliser(folder).lines(path.read_bytes() for path in files)
-    recordings["durable"] = Normaliser(folder).lines(durable_events(data))
-    recordings["tokens"] = Normaliser(folder).lines(token_ids(folder / "tokens"))
+    recordings["episodes"] = _fixed(folder).lines(path.read_bytes() for path in files)
+    recordings["durable"] = _fixed(folder).lines(durable_events(data))
+    recordings["tokens"] = _fixed(folder).lines(token_ids(folder / "tokens"))
+    recordings["samples"] = _fixed(folder).lines(encoded_samples())
     recordings |= dict(exports(data, folder)) | record_bus(folder)
     recordings |= {f"imports/{name}": imports(folder, name) for name in IMPORTED}
     recordings |= {f"commands/{name}": command(arguments, data, folder) for name, arguments in COMMANDS.items()}
+    profile = write_profile(folder / "runs.yaml", "http://127.0.0.1:1")
+    options = ["--config", str(profile), "--node", "golden"]
+    for name, words in RUNS.items():
+        recordings[f"commands/{name}"] = Normaliser(folder).lines([printed([*words, *options], folder / f"run-{name}")])
+    recordings["battery"] = Normaliser(folder).lines(durable_events(folder / "run-battery"))
     recordings |= {
-        f"commands/{name}": Normaliser(folder).lines([json.dumps(printed(words, folder / "run"))])
-        for name, words in RUNS.items()
-    }
-    recordings |= {
-        f"commands/{name}": [json.dumps(_names(printed(words, folder)), ensure_ascii=False)]
+        f"commands/{name}": Normaliser(folder).lines(
+            [_without_values(printed([*words, *options[:2]], folder / "empty"))]
+        )
         for name, words in MACHINE.items()
     }
     return recordings
+
+
+def _fixed(folder: Path) -> Normaliser:
+    """Return what normalises the episodes with fixed times."""
+    return Normaliser(folder, measured=False)
 
 
 def play(env: str, folder: Path) -> list[str]:
@@ -106,8 +124,8 @@ def ids(number: int) -> dict[str, Any]:
     return {"episode_id": f"01K000000000000000000E{number:04}", "batch_id": f"01K000000000000000000B{number:04}"}
 
 
-def write_episodes(data: Path) -> list[bytes]:
-    """Write the other episodes; return the lines of a journal just before the end of its episode."""
+def write_episodes(data: Path) -> bytes:
+    """Write the other episodes; return a journal just before the end of its episode."""
     store = EpisodeStore(data)
     answered: dict[str, Any] = {"endpoint": "gateway", "model": "m"}
     with closing(open_index(store)) as index:
@@ -133,7 +151,7 @@ def write_episodes(data: Path) -> list[bytes]:
         fork.start()
         fork.reset()
         fork.play(make_step(0, done=True))
-        journal = fork.journal.read_bytes().splitlines()
+        journal = fork.journal.read_bytes()
         fork.end()
     return journal
 
@@ -161,67 +179,59 @@ def imports(folder: Path, name: str) -> list[str]:
     """Return the report of an import of our own export, and the rows of its episodes."""
     data = folder / f"import-{name}"
     report = command(["import", str(folder / f"export-{name}"), "--json"], data, folder)
-    return [*report, *command(["episodes", "--json"], data, folder)]
+    return [*report, *command(["episodes", "--json"], data, folder, measured=True)]
 
 
-def printed(arguments: list[str], data: Path) -> object:
-    """Return the JSON that a command prints as a process of its own."""
+def printed(arguments: list[str], data: Path) -> bytes:
+    """Return what a command prints as a process of its own."""
     words = [COMMAND, *arguments, "--data-dir", str(data)]
-    return json.loads(subprocess.run(words, env=clean_environ(), capture_output=True, check=False).stdout)
+    return subprocess.run(words, env=clean_environ(), capture_output=True, check=False).stdout
 
 
-def _names(value: object) -> object:
-    """Return JSON with the names of all fields, and those of the first row of each table."""
-    if isinstance(value, dict):
-        return {name: _names(each) for name, each in value.items()}
-    rows = [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-    return [_names(rows[0])] if rows else "…"
+def _without_values(text: bytes) -> str:
+    """Return JSON without its texts and numbers: names, nesting and spaces."""
+    return _TEXTS.sub("[…]", _VALUE.sub(": …", text.decode()))
 
 
-def durable_events(data: Path) -> Iterator[str]:
+def durable_events(data: Path) -> Iterator[bytes]:
     """Yield subject, headers and payload of each event that waits for a broker."""
     with closing(open_index(EpisodeStore(data))) as index:
         for event in Outbox(index, durable_names(NatsSettings())).pending(LOCAL, 100):
             headers = headers_for(event.type, event.id, event.source, event.time)
-            yield json.dumps({"subject": event.subject, "headers": headers, "payload": json.loads(event.payload)})
+            yield f"{event.subject}\n{header_lines(headers)}".encode() + event.payload
 
 
 def exports(data: Path, folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield the files of each format that is written without further packages."""
     store = EpisodeStore(data)
     episodes = [store.load_with_tokens(path) for path in sorted((data / "runs").glob("*/*.json"))]
-    yield f"exports/{PARQUET}", Normaliser(folder).lines(encode(columns_of(each)) for each in episodes)
+    yield f"exports/{PARQUET}", _fixed(folder).lines(encode(columns_of(each)) for each in episodes)
     for name in sorted(writable_formats().keys() - {PARQUET}):
         target, path = find_format(name), folder / f"export-{name}"
         with closing(open_index(store)) as index:
             candidates, left_out = select_candidates(index, "TRUE", {}, Filters(), by_task=target.by_task)
         with contextlib.suppress(ConfigError):
             export_episodes(store, candidates, left_out, target, path, query="", filters=[], now=END)
-        normaliser, lines = Normaliser(folder), list[str]()
+        normaliser, lines = _fixed(folder), list[str]()
         for file in sorted([path, *path.rglob("*"), *folder.glob(f"export-{name}.*")]):
             if file.is_file():
-                lines += [f"== {normaliser.text(str(file.relative_to(folder)))}", *normaliser.lines(_lines(file))]
+                lines += [
+                    f"== {normaliser.text(str(file.relative_to(folder)))}",
+                    *normaliser.lines([file.read_bytes()]),
+                ]
         yield f"exports/{name}", lines
-
-
-def _lines(file: Path) -> list[bytes]:
-    content = file.read_bytes()
-    with contextlib.suppress(ValueError):
-        return [msgspec.json.encode(msgspec.json.decode(content))]
-    return content.splitlines()
 
 
 class _Stream(io.StringIO):
     encoding = "utf-8"
 
 
-def command(arguments: list[str], data: Path, folder: Path) -> list[str]:
-    """Return the exit code and the lines that a command prints on standard output."""
+def command(arguments: list[str], data: Path, folder: Path, *, measured: bool = False) -> list[str]:
+    """Return the exit code of a command that reads the episodes, and what it prints on standard output."""
     first, second = (ids(number)["episode_id"] for number in range(2))
-    words = [each.replace("{first}", first).replace("{second}", second) for each in arguments]
+    places = {"first": first, "second": second, "folder": folder}
+    words = [each.format(**places) for each in arguments]
     with contextlib.redirect_stdout(_Stream()) as output, contextlib.redirect_stderr(_Stream()):
         code = run([*words, *([] if words[0] == "tasks" else ["--data-dir", str(data)])])
-    text, normaliser = output.getvalue(), Normaliser(folder)
-    with contextlib.suppress(ValueError):
-        text = json.dumps(json.loads(text))
-    return [f"exit code {code}", *normaliser.lines(text.splitlines())]
+    normaliser = Normaliser(folder, measured=measured or words[0] in NOW)
+    return [f"exit code {code}", *normaliser.lines([output.getvalue()])]
