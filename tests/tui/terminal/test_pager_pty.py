@@ -16,7 +16,7 @@ from tests.support.console.launch import CONSOLE
 from tests.support.console.samples import HOSTILE
 from tests.support.episodes import RecordedEpisode, as_json
 from tests.support.escapes import foreign_escapes
-from tests.support.terminal import Terminal, terminal_environ
+from tests.support.terminal import INITIAL_MODES, Terminal, terminal_environ
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -69,6 +69,7 @@ def test_a_sanitized_private_copy_is_shown_and_removed(folder: Path, key: str, v
         assert len(terminal.lines) == 40
         terminal.send("q")
         assert terminal.wait_exit() == 0
+        assert terminal.modes == INITIAL_MODES and terminal.attributes_after == terminal.attributes_before
     flag, path, mode = (folder / "seen").read_text().split()
     assert (flag, mode) == ("--flag", "0o600") and not Path(path).exists() and not Path(path).parent.exists()
     copy = (folder / "copy").read_text()
@@ -85,7 +86,7 @@ def test_a_terminated_console_ends_the_program_and_removes_the_copy(folder: Path
         terminal.wait_for("PAGER SHOWS")
         os.kill(terminal.process.pid, 15)
         assert terminal.wait_exit() == 128 + 15
-        assert terminal.attributes_after == terminal.attributes_before
+        assert terminal.modes == INITIAL_MODES and terminal.attributes_after == terminal.attributes_before
     assert not Path((folder / "seen").read_text().split()[1]).exists()
 
 
