@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -78,24 +78,24 @@ def check_given_back(terminal: Terminal, code: int) -> None:
     assert terminal.wait_exit() == 0
 
 
-EXITS: dict[str, tuple[Callable[[Terminal, psutil.Process], object], int]] = {
-    "q": (lambda terminal, _: terminal.send("q"), 0),
-    "ctrl+c": (lambda terminal, _: terminal.send(CTRL_C), 0),
-    **{
-        number.name: (lambda _, console, number=number: console.send_signal(number), 128 + number)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    },
+EXITS: dict[str | signal.Signals, int] = {
+    "q": 0,
+    CTRL_C: 0,
+    **{number: 128 + number for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)},
 }
+"""Keys and signals that end the console, and its exit codes."""
 
 
-@pytest.mark.parametrize("name", EXITS)
-def test_a_shell_gets_its_terminal_back(data_dir: Path, name: str) -> None:
-    leave, code = EXITS[name]
+@pytest.mark.parametrize("exit", EXITS, ids=["q", "ctrl+c", "SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_shell_gets_its_terminal_back(data_dir: Path, exit: str | signal.Signals) -> None:
     with launch_in_shell(data_dir) as terminal:
         console = console_of(terminal)
         assert {1000, 1003, 1006, 1049, 2004} <= terminal.modes and 25 not in terminal.modes
-        leave(terminal, console)
-        check_given_back(terminal, code)
+        if isinstance(exit, str):
+            terminal.send(exit)
+        else:
+            console.send_signal(exit)
+        check_given_back(terminal, EXITS[exit])
     assert is_running(node_pid(data_dir))  # the node outlives its consoles
 
 
