@@ -51,6 +51,9 @@ class SlotReady(msgspec.Struct, frozen=True):
     slot: Slot
 
 
+_Message: TypeAlias = EpisodePlayed | EpisodeDone | EpisodeCommand | ServerChecked | SlotReady | WorkerChange
+
+
 class SlotTable:
     """Keeps as many slots as the batch needs, at most its concurrency; only the thread of the batch calls its methods.
 
@@ -76,10 +79,7 @@ class SlotTable:
         pool.open(lambda slot: on_change(SlotReady(slot)), on_change)
 
     def fill(self, waiting: EpisodeQueue, n_playing: int) -> str | None:
-        """Start slots, so that there are as many as episodes that are playing or waiting.
-
-        Return why the batch cannot continue: no slot could be started, or a lost one could not be replaced; else None.
-        """
+        """Start slots for all episodes that play or wait; return why the batch cannot go on, if too few started."""
         self._idle = [slot for slot in self._idle if slot.usable]
         n_episodes = len(waiting) - waiting.n_alone + n_playing
         n_missing = min(self._limit, n_episodes) - len(self._idle) - n_playing - self._n_late
@@ -175,25 +175,20 @@ class LostEpisodes:
         return f"{episodes} interrupted with a lost worker; the last one: {self._last}"
 
 
-logger = logging.getLogger(__name__)
-
-_Message: TypeAlias = EpisodePlayed | EpisodeDone | EpisodeCommand | ServerChecked | SlotReady | WorkerChange
-
-
 class Batch:
     """Plays one batch to its end; commands may come from any thread or a signal handler.
 
     Args:
         observers: called with every event and progress item; each runs on its own thread unless it is inline.
         on_record: called with every finished episode after it is stored, on the thread that called ``run``.
-        battery_id: id of the battery that the batch belongs to; None: the batch was started alone.
         earlier_episodes: stored episodes of this batch from an earlier run; finished episodes are not played again.
         grace_s: seconds that an episode may exceed its time limit, or take to end after its task was cancelled, before
             its worker is abandoned.
-        step_grace_s: seconds that a cancelled episode has to finish its step before its task is cancelled.
-        check_interval_s: seconds between two health checks of a server that is gone.
         models: the profile's models, required if the agent uses one; receives the reward of each episode as feedback.
         pool: the workers that play the episodes; ``run`` starts and closes them. None: those that ``batch`` has.
+
+    Raises:
+        ConfigError: the agent uses a model and there are no ``models``, or Ray cannot be used.
     """
 
     def __init__(
@@ -212,11 +207,6 @@ class Batch:
         models: Models | None = None,
         pool: WorkerPool | None = None,
     ) -> None:
-        """Prepare the batch; ``run`` starts the episodes.
-
-        Raises:
-            ConfigError: the agent uses a model and there are no ``models``, or Ray cannot be used.
-        """
         self.spec = spec = batch.spec
         self._placement = batch.placement
         self._pool = pool or open_pool(
@@ -282,10 +272,7 @@ class Batch:
         self._inbox.put(EpisodeCommand(name, episode_id))
 
     def run(self) -> BatchResult:
-        """Play all planned episodes and return the result.
-
-        A command, a full disk, a lost server or workers, a lack of files, memory or threads, or its budget ends it.
-        """
+        """Play all planned episodes; a command, a shortage, lost workers or servers, or the budget ends this early."""
         self._apply_early_commands()
         self._starter.reserve()
         with closing(SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)) as slots:
@@ -474,18 +461,17 @@ class Batch:
     def _emit_progress(self) -> None:
         n_left, n_new = self.spec.n_planned - len(self._stats.episodes), len(self._stats.episodes) - self._n_before
         waiting = self._wait.waiting
-        progress = self._stats.progress(
-            self.batch_id,
-            self.spec.n_planned,
-            at=self._clock.now(),
-            seq=next(self._seq),
+        progress = self._stats.progress(self.batch_id, self.spec.n_planned, at=self._clock.now(), seq=next(self._seq))
+        progress = msgspec.structs.replace(
+            progress,
             eta_s=self._playing.seconds / n_new * n_left if n_new else None,
             waiting_for=None if waiting is None else waiting.server,
             waiting_s=None if waiting is None else waiting.left_s,
             interrupted=self._status == "interrupted",
             interruption=None if self._interruption is None else self._interruption[0],
+            paused=self.paused,
         )
-        self._hub.emit(msgspec.structs.replace(progress, paused=self.paused))
+        self._hub.emit(progress)
 
     def _apply(self, command: EpisodeCommand) -> None:
         for episode in self._running.values():

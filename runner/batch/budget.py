@@ -43,8 +43,7 @@ class BudgetWatch:
     def add(self, record: EpisodeRecord) -> str | None:
         """Add an ended episode; return which limit is reached, with the numbers, or None.
 
-        Interrupted and cancelled episodes count with their tokens and cost, and neither continue nor end a row of
-        errors.
+        Interrupted and cancelled ones count with their tokens and cost, and neither continue nor end a row of errors.
         """
         self._cost += record.cost or 0.0
         self._n_unpriced += any(step.tokens is not None and step.cost is None for step in record.timesteps)

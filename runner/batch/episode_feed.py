@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
@@ -14,7 +14,6 @@ import msgspec
 from runner.batch.observers import LazyItem
 from runner.batch.result import UnstoredEpisode
 from runner.errors import ServerGone, StoreError, catch_foreign, log_failure
-from runner.pool.protocol import WorkerLost
 from runner.store import EpisodeRecorder
 from runner.store.encoded import EncodedEnd, EncodedLog, EncodedReset, EncodedStep, EncodedTraces
 from runner.store.episode_file import EpisodeRecord
@@ -39,6 +38,10 @@ from runner.types import (
     Trajectory,
 )
 from runner.util.resources import Resource, SpareResources, find_shortage
+
+logger = logging.getLogger(__name__)
+
+Publish: TypeAlias = Callable[[EpisodeEvent | LazyItem], object]
 
 _LIST = msgspec.json.Decoder(list[Any])
 _STEP = msgspec.json.Decoder(TimeStep)
@@ -69,8 +72,7 @@ class EncodedEvents:
         self._next_seq = max(self._next_seq, event.seq + 1)
 
     def add_reset(self, reset: EncodedReset) -> None:
-        """Add the result of the reset; its spans are emitted with those of the next part."""
-        self._unemitted.append(reset.traces)
+        self._unemitted.append(reset.traces)  # emitted with the spans of the next part
 
     def add_step(self, step: EncodedStep) -> list[LazyItem]:
         played = LazyItem(TimestepPlayed, partial(self._decode_step, step))
@@ -114,7 +116,8 @@ class EncodedEvents:
         return [LazyItem(SpansClosed, decode)] if n_spans else []
 
     def _decode_step(self, step: EncodedStep) -> TimestepPlayed:
-        timestep = self._timestep(step)
+        timestep, ref = _STEP.decode(step.data), step.summary.tool_schemas_ref
+        timestep.available_tool_schemas = [] if ref is msgspec.UNSET else self._schemas_at(ref)
         is_first = timestep.index == 0
         return TimestepPlayed(
             at=step.at,
@@ -128,9 +131,13 @@ class EncodedEvents:
     def _ended(self, end: EncodedEnd, played: list[LazyItem] | None = None) -> EpisodeEnded:
         """Decode the end; without the items of the steps, with the summaries of the steps in place of their texts."""
         header = self._header
+        if played is None:
+            steps = [msgspec.structs.replace(step.summary, available_tool_schemas=[]) for step in self._log.steps]
+        else:
+            steps = [item.step for item in map(LazyItem.get, played) if isinstance(item, TimestepPlayed)]
         trajectory = Trajectory(
             episode_id=header.episode_id,
-            timesteps=list(map(_summarized, self._log.steps)) if played is None else _decoded_steps(played),
+            timesteps=steps,
             reset_kwargs={"task_index": header.task_index, "seed": header.seed},
             error_info=end.error,
             trace_last_response_flow_id=end.trace_last_response_flow_id,
@@ -147,11 +154,6 @@ class EncodedEvents:
             fields = msgspec.structs.asdict(trajectory)
             trajectory = evaluated(**fields, evaluation=_DETAILS.decode(end.evaluation))
         return EpisodeEnded(at=end.at, episode_id=header.episode_id, seq=end.seq, trajectory=trajectory)
-
-    def _timestep(self, step: EncodedStep) -> TimeStep:
-        timestep, ref = _STEP.decode(step.data), step.summary.tool_schemas_ref
-        timestep.available_tool_schemas = [] if ref is msgspec.UNSET else self._schemas_at(ref)
-        return timestep
 
     def _reset_observation(self) -> list[Any]:
         return [] if self._log.reset is None else _LIST.decode(self._log.reset.observation)
@@ -170,19 +172,6 @@ class EncodedEvents:
 def decode_traces(parts: Sequence[EncodedTraces]) -> TraceDelta:
     spans = [span for part in parts for span in _SPANS.decode(part.spans)]
     return TraceDelta(spans, [flow for part in parts for flow in _FLOWS.decode(part.flows)])
-
-
-def _decoded_steps(played: Iterable[LazyItem]) -> list[TimeStep]:
-    return [item.step for item in map(LazyItem.get, played) if isinstance(item, TimestepPlayed)]
-
-
-def _summarized(step: EncodedStep) -> TimeStep:
-    return msgspec.structs.replace(step.summary, available_tool_schemas=[])
-
-
-logger = logging.getLogger(__name__)
-
-Publish: TypeAlias = Callable[[EpisodeEvent | LazyItem], object]
 
 
 class EpisodeFeed:
@@ -237,7 +226,6 @@ class EpisodeFeed:
         self._abandoned = False
 
     def on_source(self, traces: Callable[[], TraceDelta]) -> None:
-        """Take the spans of an abandoned episode, and those of the trace, from this source."""
         self.recorder.traces = traces
 
     def on_event(self, event: EpisodeEvent) -> None:
@@ -264,7 +252,6 @@ class EpisodeFeed:
         self._publish_all(self._events.add_step(step))
 
     def on_end(self, end: EncodedEnd) -> None:
-        """Record the end of the episode, and publish it if it is stored."""
         if self._can_put_back and self.gone is not None and self.recorder.log.reset is None:
             self._held = end
         else:
@@ -351,7 +338,6 @@ class EpisodeFeed:
             self._spare.release()
 
     def _store_again(self) -> None:
-        """Store an episode again if files ran out while it was stored; forget the problem if this succeeds."""
         if not any(isinstance(problem, StoreError) and find_shortage(problem) for problem in self.problems):
             return
         failures: list[BaseException] = []
@@ -371,7 +357,3 @@ class EpisodeFeed:
             encoder = TraceEncoder(self._trace_file.boot, self._track)
             packets = encoder.encode(decoded.spans, decoded.flows)
             self._trace_file.append(self._track, packets, encoder.n_lanes)
-
-
-def lost_error(lost: WorkerLost) -> ErrorInfo:
-    return ErrorInfo("worker_lost", str(lost), "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 
 from runner.batch.result import is_left
 from runner.batch.running_episode import RunningEpisode
@@ -12,10 +13,10 @@ from runner.store import EpisodeRecord
 
 
 class EpisodeQueue:
-    """Planned episodes in the order of the plan.
+    """Planned episodes in the order of the plan; only the thread of the batch changes the queue.
 
     An episode whose reset did not complete because its server was gone is put back: it starts again, with the
-    same id, when the server is back. Only the thread of the batch changes the queue.
+    same id, when the server is back.
     """
 
     def __init__(self, planned: Iterable[PlannedEpisode]) -> None:
@@ -56,20 +57,13 @@ class EpisodeQueue:
             self._planned.appendleft(planned)
 
     def put_back(self, episode: RunningEpisode) -> None:
-        """Keep an episode until ``return_all`` or ``remove``."""
         self._put_back[episode.planned] = episode
 
     def return_all(self, starts_again: Callable[[RunningEpisode], bool]) -> list[RunningEpisode]:
-        """Return the episodes that were put back to the front of the queue, if they are to start again.
-
-        Args:
-            starts_again: whether an episode is to start again.
-
-        Returns:
-            The other episodes; they are removed.
-        """
+        """Return to the front of the queue what was put back and starts again; remove and return the other episodes."""
         removed: list[RunningEpisode] = []
-        for planned in sorted(self._put_back.keys() - self._returned, key=_plan_order, reverse=True):
+        waiting = self._put_back.keys() - self._returned
+        for planned in sorted(waiting, key=attrgetter("task_index", "attempt"), reverse=True):
             if starts_again(self._put_back[planned]):
                 self._planned.appendleft(planned)
                 self._returned.add(planned)
@@ -114,7 +108,3 @@ def one_per_plan(episodes: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
         if earlier is None or is_left(earlier.outcome, earlier.error.type if earlier.error else None):
             chosen[record.task_index, record.attempt] = record
     return list(chosen.values())
-
-
-def _plan_order(planned: PlannedEpisode) -> tuple[int, int]:
-    return planned.task_index, planned.attempt

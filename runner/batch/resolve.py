@@ -26,7 +26,6 @@ from runner.util.display_text import one_line
 from runner.worker.runner_setup import RunnerSetup, uses_judge, uses_model
 
 MAX_MODEL_NAME_CHARS = 200
-"""Maximum length of a model name."""
 
 
 class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +34,6 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     A start request of the control bus has the same names, so that it is converted.
 
     Attributes:
-        seed, task_index, script: see ``BatchSpec``.
         tasks: the tasks, in their order, in place of ``repeat`` consecutive ones from ``task_index``.
         allow_longer: whether ``max_rounds`` and ``max_duration_sec`` may exceed the profile's values.
     """
@@ -90,7 +88,6 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         spec: the batch with registered names; once it is placed, with the rules of its placement.
         env_files: files that one episode's environment opens, apart from the connection to its server.
-        placement: where the environment runs; see ``place_batch``.
         lowered: a text that names the concurrency that was lowered to fit the open files; None if none was.
         unpriced: a text that names the models whose answers a budget of cost does not count; None if there are none.
     """
@@ -181,8 +178,7 @@ def _check_limits(profile: Profile, request: BatchRequest) -> None:
 def resolve_spec(profile: Profile, spec: BatchSpec) -> ResolvedBatch:
     """Return a batch of a queue with everything that the profile adds; the profile may skip its environment by now.
 
-    Raises:
-        ConfigError: see ``resolve_batch``.
+    Raises ``ConfigError`` like ``resolve_batch``.
     """
     return _resolve(profile, spec, find_environment(spec.env), plugins.find(plugins.AGENTS, spec.agent))
 

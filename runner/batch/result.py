@@ -237,7 +237,7 @@ class BatchStats:
                 self.add_answers(record)
 
     def add_answers(self, record: EpisodeRecord) -> None:
-        """Its task may be played again."""
+        """Add the answers of an episode whose task may be played again."""
         if record.cost is not None:
             self._currency = self._currency or record.currency
         for sums in self._sums(record):
@@ -261,23 +261,8 @@ class BatchStats:
         n_starting = sum(state == "starting" for state in self._workers.values())
         return WorkerCounts(n=len(self._workers) - n_starting, starting=n_starting, lost=self._n_lost)
 
-    @property
-    def n_errors(self) -> int:
-        return self._all.outcomes[Outcome.ERROR]
-
-    def progress(
-        self,
-        batch_id: str,
-        n_planned: int,
-        *,
-        at: datetime,
-        seq: int,
-        eta_s: float | None = None,
-        waiting_for: str | None = None,
-        waiting_s: float | None = None,
-        interrupted: bool = False,
-        interruption: str | None = None,
-    ) -> BatchProgress:
+    def progress(self, batch_id: str, n_planned: int, *, at: datetime, seq: int) -> BatchProgress:
+        """Return what the finished episodes show; the caller adds why the batch waits or is interrupted."""
         return BatchProgress(
             at=at,
             batch_id=batch_id,
@@ -286,15 +271,11 @@ class BatchStats:
             n_planned=n_planned,
             n_success=self._all.n_success,
             n_rated=self._all.n_rated,
-            errors=self.n_errors,
+            errors=self._all.outcomes[Outcome.ERROR],
             mean_reward=self._all.mean_reward,
-            eta_s=eta_s,
+            eta_s=None,
             tokens=self._all.tokens,
             cost=self._all.cost,
-            waiting_for=waiting_for,
-            waiting_s=waiting_s,
-            interrupted=interrupted,
-            interruption=interruption,
             workers=self.workers,
         )
 
@@ -347,7 +328,6 @@ def _summary(record: EpisodeRecord) -> EpisodeSummary:
 def is_left(outcome: Outcome, error_type: str | None) -> bool:
     """Return whether a batch that is resumed plays the task of an episode again.
 
-    It does after an interruption, and after an error of the machine (``resources``), which shows nothing about the
-    agent or the environment.
+    It does after an interruption, and after an error of the machine, which shows nothing about agent or environment.
     """
     return outcome in UNFINISHED or error_type == RESOURCES

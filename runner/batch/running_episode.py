@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from runner.batch.episode_feed import EpisodeFeed, Publish, lost_error
+from runner.batch.episode_feed import EpisodeFeed, Publish
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.slots import MAX_STORING, SPARE_BYTES, SPARE_FILES
 from runner.batch.spec import PlannedEpisode
@@ -30,6 +30,8 @@ OVERDUE_S = 1.0
 """Seconds that an episode must be past its deadline before its slot is abandoned."""
 START_TIMEOUT_S = 120.0
 """Seconds that a worker has to start an episode; more than a pool needs to give up a worker that does not start."""
+MAX_PUT_BACKS = 3
+"""Maximum number of times that an episode is put back; after that, the episode is recorded as an error."""
 
 
 class EpisodeCommand(msgspec.Struct, frozen=True):
@@ -70,7 +72,6 @@ class RunningEpisode(msgspec.Struct):
     Attributes:
         deadline_s: seconds since the start, without pauses, after which the slot is abandoned.
         grace_s: seconds that a cancelled episode has to end after its asyncio task was cancelled.
-        step_grace_s: seconds that a cancelled episode has to finish its step before its asyncio task is cancelled.
         n_put_backs: number of times that this episode was put back, because its server was gone before the reset was
             complete.
         is_played: whether its slot may play the next episode, while this one is stored.
@@ -153,10 +154,7 @@ class RunningEpisode(msgspec.Struct):
 
     def abandon(self) -> None:
         """Store the part of the episode that its journal contains; ignore all later events of its slot."""
-        final_outcome = self.control.final_outcome
-        outcome = final_outcome or self.control.cancel_outcome or Outcome.TIMEOUT
-        error = ErrorInfo("slot_abandoned", self._abandon_reason(), "")
-        self.feed.abandon(outcome, self.control.final_error if final_outcome else error)
+        self._abandon_feed(Outcome.TIMEOUT, ErrorInfo("slot_abandoned", self._abandon_reason(), ""))
         if not self.is_played:
             self.slot.abandon()
 
@@ -171,10 +169,13 @@ class RunningEpisode(msgspec.Struct):
 
     def abandon_lost(self, lost: WorkerLost) -> None:
         """Store the part of the episode that its journal contains, after its worker was lost."""
-        final_outcome = self.control.final_outcome
-        outcome = final_outcome or self.control.cancel_outcome or Outcome.INTERRUPTED
         if self.feed.recorder.is_started:
-            self.feed.abandon(outcome, self.control.final_error if final_outcome else lost_error(lost))
+            self._abandon_feed(Outcome.INTERRUPTED, ErrorInfo("worker_lost", str(lost), ""))
+
+    def _abandon_feed(self, outcome: Outcome, error: ErrorInfo) -> None:
+        """Use ``outcome`` and ``error`` unless the episode had its outcome, or a command ended it."""
+        control, final = self.control, self.control.final_outcome
+        self.feed.abandon(final or control.cancel_outcome or outcome, control.final_error if final else error)
 
     def _abandon_reason(self) -> str:
         if self._cancelled_at is None:
@@ -204,15 +205,8 @@ class RunningEpisodes(dict[str, RunningEpisode]):
         return True
 
 
-MAX_PUT_BACKS = 3
-"""Maximum number of times that an episode is put back; after that, the episode is recorded as an error."""
-
-
 class EpisodeStarter:
-    """Prepares the episodes of one batch.
-
-    ``on_done`` receives the end of each episode, and that it was played, on any thread.
-    """
+    """Prepares the episodes of one batch; ``on_done`` receives, on any thread, that one was played, and its end."""
 
     def __init__(
         self,
@@ -249,10 +243,9 @@ class EpisodeStarter:
     def prepare(
         self, slot: Slot, planned: PlannedEpisode, earlier: RunningEpisode | None, *, can_wait: bool
     ) -> RunningEpisode:
-        """Return an episode that is about to start.
+        """Return an episode that is about to start; ``earlier`` is its earlier start if it was put back.
 
-        ``earlier`` is its earlier start if it was put back; the episode keeps the id. ``can_wait``: whether the batch
-        waits for a server that is gone.
+        ``can_wait``: whether the batch waits for a server that is gone.
         """
         header, n_put_backs, clock = self._header(planned, slot), 0, self._workspace.clock
         if earlier is not None:

@@ -25,7 +25,6 @@ CHECK_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 10
 """Seconds between two log messages about the same wait."""
 MAX_SERVER_CHARS = 300
-"""Maximum length of ``Waiting.server``."""
 T = TypeVar("T")
 
 
@@ -39,10 +38,7 @@ class Waiting(msgspec.Struct, frozen=True):
 def wait_while_busy(place: Callable[[], T], go_on: Callable[[Waiting], bool]) -> T:
     """Return what ``place`` returns; repeat it while it raises ``ServerBusy``, for at most the seconds named there.
 
-    ``go_on`` is called before each repetition, and ends the wait by returning False.
-
-    Raises:
-        ServerBusy: the server was busy until the end of the wait.
+    ``go_on`` is called before each repetition; if it returns False, or at the end of the wait, the error is raised.
     """
     ends_at = math.inf
     while True:
@@ -87,9 +83,7 @@ class ServerWatch:
 
 
 class ServerWait:
-    """Decides whether a batch waits for its server.
-
-    Only the batch's thread calls its methods; any thread may read ``waiting``.
+    """Decides whether a batch waits for its server; only the batch's thread calls it, any thread may read ``waiting``.
 
     A wait starts when an episode finds the server gone. The first health check shows whether it is: an error
     as reply ends the wait at once. Later checks end it only if the batch's own server replies, since a server that
@@ -97,7 +91,6 @@ class ServerWait:
 
     Args:
         placement: where the batch runs; a wait is possible only on a server, with ``wait_s`` above 0.
-        clock: measures the seconds left.
         on_checked: called with the result of each health check, on another thread.
     """
 

@@ -23,10 +23,8 @@ They are those of a run (``RUN_FILES``), queue, locks, broker, and health checks
 """
 SPARE_FILES: Final = 8
 """Open files that a batch keeps spare, so that it can store its episodes if files run out."""
-
 SPARE_BYTES: Final = 8 << 20
 """Memory that a batch keeps spare for the same purpose."""
-
 SLOT_FILES: Final = 6
 """Open files of one episode.
 
@@ -45,21 +43,14 @@ WORKER_FILES: Final = 16
 
 
 def slot_files(spec: BatchSpec, env_files: int = 0) -> int:
-    """Return the number of files that one episode of a batch keeps open, in all processes.
-
-    ``env_files`` are those that its environment opens, apart from the connection to its server.
-    """
+    """Return the number of open files of one episode in all processes; ``env_files`` are its environment's own."""
     return SLOT_FILES + (0 if spec.model is None else MODEL_FILES) + env_files
 
 
 def fit_concurrency(spec: BatchSpec, own_files: int, env_files: int = 0) -> tuple[BatchSpec, str | None]:
-    """Lower the concurrency of a batch to what the limit of open files allows.
+    """Lower the concurrency of a batch to what the limit of open files allows; return also a text about that, or None.
 
-    Args:
-        own_files: open files of the process without its episodes, ``RUN_FILES`` or ``NODE_FILES``.
-
-    Returns:
-        The batch, and a text that names what was lowered; None if nothing was.
+    ``own_files`` are those of the process without its episodes, ``RUN_FILES`` or ``NODE_FILES``.
 
     Raises:
         ConfigError: the limit allows no episode.

@@ -14,19 +14,12 @@ from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, Budget, Limits
 INTEGER_LIMIT = 2**62
 """Exclusive limit of seeds and task indices; with the attempt or task number added, they still fit 64 bits."""
 MAX_CONCURRENCY = 256
-"""Maximum number of episodes that one batch plays at a time."""
 MAX_EPISODES = 1_000_000
-"""Maximum number of episodes in one batch."""
 DEFAULT_AGENT = "react"
 
 
 class Adaptive(msgspec.Struct, frozen=True, kw_only=True):
-    """The adaptive repeats of which a batch is a part.
-
-    Attributes:
-        width: width of the interval of the success rate that ends them.
-        repeat: maximum number of tasks of all parts.
-    """
+    """The adaptive repeats of which a batch is a part: up to ``repeat`` tasks, until the interval is ``width`` wide."""
 
     width: float
     task_index: int

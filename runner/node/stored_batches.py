@@ -28,6 +28,8 @@ MAX_CHOSEN = 3000
 MAX_WAITING = 200
 """Maximum number of batches in a ``queue`` item."""
 
+_PLANNED = "SELECT batch_id, episode_id, task_index, attempt FROM episodes ORDER BY batch_id, task_index, attempt"
+
 
 class StoredBatches:
     """Reads the stored episodes of batches, and publishes the results of batches that ended without one."""
@@ -86,10 +88,7 @@ class StoredBatches:
         return queued.n_done > 0 and not self._workspace.index.select(query, (queued.batch_id,))
 
     def placement_kind(self, queued: QueuedBatch) -> tuple[str, str, str] | None:
-        """Return the ``Placement.kind`` of the stored episodes of a batch and of all parts of its adaptive repeats.
-
-        None: none is stored.
-        """
+        """Return the ``Placement.kind`` of a batch and all parts of its adaptive repeats; None: nothing is stored."""
         battery_id = None if queued.spec.adaptive is None else queued.battery_id
         rows = self._workspace.index.select(
             "SELECT transport, mode, data_label FROM episodes "
@@ -103,11 +102,8 @@ class StoredBatches:
         stats, now = BatchStats(), self._workspace.clock.now()
         stored = self.episodes(queued.batch_id)
         stats.add_stored(stored, split_plan(queued.spec, stored)[0])
-        n_planned = queued.spec.n_planned
-        interrupted = interruption is not None
-        return stats.progress(
-            queued.batch_id, n_planned, at=now, seq=0, interrupted=interrupted, interruption=interruption
-        )
+        progress = stats.progress(queued.batch_id, queued.spec.n_planned, at=now, seq=0)
+        return msgspec.structs.replace(progress, interrupted=interruption is not None, interruption=interruption)
 
     def publish(self, queued: QueuedBatch, status: BatchStatus) -> None:
         """The same event again has no effect."""
@@ -153,18 +149,11 @@ def _describe_waiting(batch: QueuedBatch, *, paused: bool) -> WaitingBatch:
     )
 
 
-logger = logging.getLogger(__name__)
-
-_PLANNED = "SELECT batch_id, episode_id, task_index, attempt FROM episodes ORDER BY batch_id, task_index, attempt"
-
-
 def recover_queue(queue: BatchQueue, workspace: Workspace, ended_ids: Collection[str]) -> None:
     """List the batches of a lost queue again, and end the interrupted batches that have ended.
 
-    A process may have died before it saved a status, or the queue file may be an older copy.
-
-    Args:
-        workspace: the workspace, whose index has been updated from the files.
+    A process may have died before it saved a status, or the queue file may be an older copy. The index of
+    ``workspace`` must have been updated from the files.
     """
     if queue.is_incomplete:
         _restore_from_episodes(queue, workspace)
