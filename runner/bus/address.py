@@ -73,11 +73,7 @@ class BusAddress(msgspec.Struct, frozen=True):
         return self.tls is not None or any(server.startswith("tls:") for server in self.servers)
 
     def with_split_login(self) -> BusAddress:
-        """Return a copy with the URL's user information moved to the login fields.
-
-        Raises:
-            ConfigError: the URL is invalid.
-        """
+        """Return a copy with the URL's user information as login fields; raises ``ConfigError`` for an invalid URL."""
         infos = {info for _, info in _split(self.url)}
         if len(infos) > 1:
             raise ConfigError("all servers of a bus URL must have the same user and password, or none")

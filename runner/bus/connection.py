@@ -19,12 +19,25 @@ from runner.bus.errors import BusError, BusErrorKind, BusState, bus_error
 from runner.bus.hardened_client import HardenedNatsClient, connect_options
 from runner.errors import RunnerError, catch_foreign, log_failure
 
+__all__ = [
+    "BusAddress",
+    "BusError",
+    "BusErrorKind",
+    "BusState",
+    "NatsConnection",
+    "TlsSettings",
+    "address_from_environ",
+    "address_of_node",
+]
+
 logger = logging.getLogger(__name__)
 
+PROBE_INTERVAL_S = 1.0
+PROBE_TIMEOUT_S = 2
+MAX_BACKOFF_S = 2.0
 CLOSE_TIMEOUT_S = 2.0
 RECONNECT_SILENCE_S = 10.0
 """Seconds without a reported attempt after which a reconnecting client counts as stuck and is replaced."""
-
 MAX_DENIED_SUBJECTS = 100
 
 
@@ -64,7 +77,15 @@ class ClientLifecycle:
         """
         options = connect_options(self._address)
         self._opening = asyncio.get_running_loop().create_future()
-        attempt = asyncio.create_task(self.client.connect(name=name, **self._callbacks(), **options))
+        connecting = self.client.connect(
+            name=name,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnected,
+            reconnected_cb=self._on_reconnected,
+            closed_cb=self._on_closed,
+            **options,
+        )
+        attempt = asyncio.create_task(connecting)
         try:
             await asyncio.wait({attempt, self._opening}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not self._succeeded(attempt):
@@ -127,14 +148,6 @@ class ClientLifecycle:
             self._first_errors.append(self._rejected())
         return self.client.is_connected
 
-    def _callbacks(self) -> dict[str, Any]:
-        return {
-            "error_cb": self._on_error,
-            "disconnected_cb": self._on_disconnected,
-            "reconnected_cb": self._on_reconnected,
-            "closed_cb": self._on_closed,
-        }
-
     async def _on_error(self, exc: Exception) -> None:
         error = self._error(exc)
         if self._opening is not None:
@@ -191,23 +204,6 @@ class ClientLifecycle:
 
 def _disconnected(error: BusError | None) -> BusState:
     return BusState("disconnected") if error is None else BusState("disconnected", error.kind, str(error))
-
-
-__all__ = [
-    "BusAddress",
-    "BusError",
-    "BusErrorKind",
-    "BusState",
-    "NatsConnection",
-    "TlsSettings",
-    "address_from_environ",
-    "address_of_node",
-]
-
-
-PROBE_INTERVAL_S = 1.0
-PROBE_TIMEOUT_S = 2
-MAX_BACKOFF_S = 2.0
 
 
 class NatsConnection:

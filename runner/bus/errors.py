@@ -51,11 +51,7 @@ class PlaintextRefused(ConnectionError):
 
 
 def bus_error(exc: BaseException, servers: str) -> BusError:
-    """Classify an error of a connection.
-
-    Args:
-        servers: server URLs for the message, without user information.
-    """
+    """Classify an error of a connection; ``servers`` are the URLs for the message, without user information."""
     if isinstance(exc, BusError):
         return exc
     if isinstance(exc, PlaintextRefused):

@@ -25,7 +25,6 @@ OPTIONS: dict[str, Any] = {
     "pending_size": -1,
 }
 """Options that recovered from every tested outage; nats-py's defaults hang for minutes and hide the cause."""
-
 UNADVERTISED_TIMEOUT_S = 0.5
 """Seconds to wait for JetStream when the server does not advertise it.
 

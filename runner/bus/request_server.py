@@ -19,9 +19,16 @@ from nats.aio.msg import Msg
 from runner.errors import catch_foreign, log_failure
 from runner.util.display_text import one_line
 
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_PER_SENDER = 100
+MAX_WAITING = 300
+MAX_SENDERS = 1000
+"""Maximum number of senders that a budget remembers; the one that was inactive for the longest time is forgotten."""
 MAX_REPLY_CHARS = 255
 """Maximum length of a reply subject; inboxes of NATS clients have fewer than 60 characters."""
 
+_T = TypeVar("_T")
 _INBOX = re.compile(r"(?:_INBOX(?:_[A-Za-z0-9_-]+)?|_R_)(?:\.[!-)+-\-/-=?-~]+)+")
 """An inbox: a first token, then at least one token of visible ASCII characters without ``.``, ``*`` and ``>``.
 
@@ -50,12 +57,6 @@ def sender_of(reply: str) -> str:
     """
     first, _, rest = reply.partition(".")
     return f"{first}.{rest[:_NUID_PREFIX_CHARS]}" if rest else ""
-
-
-_T = TypeVar("_T")
-
-MAX_SENDERS = 1000
-"""Maximum number of senders that a budget remembers; the one that was inactive for the longest time is forgotten."""
 
 
 class TokenBucket:
@@ -148,12 +149,6 @@ class LogThrottle:
         return n_events
 
 
-logger = logging.getLogger(__name__)
-
-MAX_WAITING_PER_SENDER = 100
-MAX_WAITING = 300
-
-
 class RequestHandler(NamedTuple):
     """Handles the requests of a service.
 
@@ -168,11 +163,7 @@ class RequestHandler(NamedTuple):
 
 
 class RequestServer:
-    """Takes the requests of a subscription and answers them.
-
-    Args:
-        reserved: inboxes that never receive a reply, because the service publishes other messages there.
-    """
+    """Answers the requests of a subscription, but never on the ``reserved`` inboxes, where the service publishes."""
 
     def __init__(self, handler: RequestHandler, reserved: Collection[str] = ()) -> None:
         self._handler = handler

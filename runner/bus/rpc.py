@@ -18,7 +18,6 @@ from runner.bus.errors import BusError
 from runner.bus.request_server import RequestHandler, RequestServer
 
 FLUSH_TIMEOUT_S = 5
-"""Seconds to wait for the server to process a subscription."""
 
 
 class _StreamAck(msgspec.Struct):
@@ -131,12 +130,8 @@ async def serve(
                 continue
             generation = connection.generation
             await connection.client.subscribe(subject, cb=server.on_message)
-            await _flush(connection)
+            with contextlib.suppress(nats.errors.Error):  # the connection reports the failure
+                await connection.client.flush(timeout=FLUSH_TIMEOUT_S)
             served = generation
             if on_served is not None:
                 on_served()
-
-
-async def _flush(connection: NatsConnection) -> None:
-    with contextlib.suppress(nats.errors.Error):  # the connection reports the failure
-        await connection.client.flush(timeout=FLUSH_TIMEOUT_S)

@@ -18,20 +18,15 @@ from runner.events.subjects import EVENTS_STREAM, LIVE_STREAM, LIVE_SUBJECTS
 
 BUS_ERRORS: Final = (nats.errors.Error, OSError)
 """Errors of a client operation on the bus, including time-outs."""
-
 STREAM_NAMES_SUBJECT: Final = "$JS.API.STREAM.NAMES"
 """Subject of the request that looks up streams; a client needs the permission to publish to it."""
-
-_T = TypeVar("_T")
-
 DEFAULT_STREAMS = StreamSettings()
 
+_T = TypeVar("_T")
 _LIVE_MESSAGE_BYTES = 256
 """Average size of a live message; the maximum number follows from it, because tiny ones need more than their size."""
-
 _LIVE_WINDOW_S = 120.0
 """Duplicate window in seconds, which JetStream requires (at most ``max_age``) although live items have no ids."""
-
 _NOT_ENABLED = (None, 10039, 10076)
 """Error codes of a server or an account without JetStream; None is an error without a code."""
 
@@ -109,7 +104,6 @@ async def find_stream(js: JetStreamContext, subject: str) -> str | None:
 
 
 async def stream_info(js: JetStreamContext, stream: str) -> StreamInfo:
-    """Return configuration and state of a stream."""
     return await checked_reply(_checked_info(js, stream))
 
 

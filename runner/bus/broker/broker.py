@@ -1,8 +1,4 @@
-"""The node's own nats-server.
-
-``Broker`` runs one server per state directory, restarts it when it exits, and stops it with the node. ``DiskWatch``
-reports when a full disk has free space again.
-"""
+"""The node's own nats-server: one per state directory, restarted when it exits, and stopped with the node."""
 
 from __future__ import annotations
 
@@ -35,13 +31,9 @@ MAX_FIRST_STARTS = 3
 MAX_BACKOFF_S = 5.0
 STABLE_AFTER_S = 10.0
 """Seconds; a server that ran at least this long is restarted after the shortest pause."""
-
 DISK_POLL_S = 1.0
-"""Seconds between two checks of the disk."""
-
 DISK_FULL_BYTES = 1 << 20
 """A disk with fewer free bytes counts as full."""
-
 DISK_RECOVERED_BYTES = 4 << 20
 """A full disk counts as recovered when it has more free bytes than this."""
 
@@ -89,7 +81,6 @@ class Broker:
 
     Args:
         state_dir: absolute path; the server's files are in its ``nats/``, the log is in its ``logs/``.
-        max_payload: maximum message size in bytes.
         live_bytes: maximum size of the stream of live items, from which the memory limit of the server follows.
         monitor_port: port of the monitoring pages, such as ``/healthz``; None for no pages.
         on_restart: called in the broker's thread when a restarted server listens again.
@@ -100,7 +91,6 @@ class Broker:
         state_dir: Path,
         node: str,
         *,
-        max_payload: int = 1 << 20,
         live_bytes: int = LiveStream().max_bytes,
         monitor_port: int | None = None,
         on_restart: Callable[[], None] | None = None,
@@ -110,7 +100,6 @@ class Broker:
         self.log = state_dir / "logs" / "nats-server.log"
         self.credential_file = self.folder / "credential.json"
         self._node = node
-        self._max_payload = max_payload
         self._memory = server_process.memory_limit(live_bytes)
         self._monitor_port = monitor_port
         self._on_restart = on_restart
@@ -183,11 +172,7 @@ class Broker:
             self._lock = None
 
     def restore_credential(self) -> bool:
-        """Write the credential file again if it is missing, changed or readable by others; return whether it was.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Write the credential file again if it is missing, changed or readable by others; return whether it was."""
         try:
             if read_credential(self.credential_file) == self._credential:
                 return False
@@ -241,7 +226,6 @@ class Broker:
             name=self._node,
             port=self._choose_port(),
             credential=self._credential,
-            max_payload=self._max_payload,
             monitor_port=self._free_monitor_port(),
         )
         ports = self.folder / "ports"

@@ -23,7 +23,7 @@ from runner.util.files import replace_file, try_lock
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 """Seconds to wait until a started server listens; reading a large store takes time."""
-
+MAX_PAYLOAD_BYTES = 1 << 20
 LOG_BYTES = 4 << 20
 STORE_BYTES = 4 << 30
 MEMORY_BYTES = 512 << 20
@@ -52,11 +52,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def executable() -> str:
-    """Return the path of the nats-server installed with the runner, else of the one on ``PATH``.
-
-    Raises:
-        BusError: nats-server is not installed.
-    """
+    """Return the path of the runner's nats-server, else of that on ``PATH``; raises ``BusError`` if there is none."""
     for folder in (Path(sys.executable).parent, Path(sysconfig.get_path("scripts"))):
         if os.access(folder / "nats-server", os.X_OK):
             return str(folder / "nats-server")
@@ -72,7 +68,6 @@ def write_config(
     name: str,
     port: int,
     credential: Credential,
-    max_payload: int,
     monitor_port: int | None,
 ) -> Path:
     """Write the configuration of a server on the loopback interface and return its path; port -1 means any port.
@@ -83,7 +78,7 @@ def write_config(
         "host": HOST,
         "port": port,
         "server_name": name,
-        "max_payload": max_payload,
+        "max_payload": MAX_PAYLOAD_BYTES,
         "max_pending": PENDING_BYTES,
         "authorization": {"user": credential.user, "password": credential.password},
         "jetstream": {"store_dir": str(folder / "store"), "max_mem": MEMORY_BYTES, "max_file": STORE_BYTES},
@@ -102,10 +97,8 @@ def write_config(
 def memory_limit(live_bytes: int) -> int:
     """Return the memory in bytes above which the server collects garbage early.
 
-    Without it, Go lets the heap grow to twice of what is in use. Small messages need 1.5 times their size.
-
-    Args:
-        live_bytes: maximum size of the stream of live items, which is in memory.
+    Without it, Go lets the heap grow to twice of what is in use. The stream of live items, of at most ``live_bytes``,
+    is in memory; small messages need 1.5 times their size.
     """
     return (56 << 20) + live_bytes * 7 // 4
 
