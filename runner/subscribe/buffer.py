@@ -20,11 +20,8 @@ from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
 from runner.util.clock import digest_ulid
 
 MAX_IDS_REMEMBERED = 100_000
-"""Maximum number of event ids remembered to detect duplicates."""
-
 MAX_CORE_REMEMBERED = 1_000
 """Maximum number of messages of core subscriptions remembered, because a stream found later may repeat them."""
-
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -63,7 +60,7 @@ A subscriber to ``>`` receives every delivery a second time, and nats-server dis
 
 
 class DedupBuffer:
-    """Unread messages and notices of a subscription.
+    """Unread messages and notices of a subscription: ``capacity`` messages of ``max_bytes`` in total.
 
     The reader of a stream adds messages with ``put``, and calls ``wait_for_space`` before it fetches more. Messages
     without a stream are added with ``offer``, which drops and counts them when the buffer is full.
@@ -77,7 +74,6 @@ class DedupBuffer:
         max_bytes: int = 64 << 20,
         max_ids: int = MAX_IDS_REMEMBERED,
     ) -> None:
-        """The buffer holds ``capacity`` messages of ``max_bytes`` in total and remembers ``max_ids`` ids."""
         self._names = names
         self._capacity = capacity
         self._max_bytes = max_bytes
@@ -124,7 +120,10 @@ class DedupBuffer:
         if self._is_full(1.0):
             self._skipped += 1
         else:
-            self._remember_core_delivery(_content(message))
+            content = _content(message)
+            self._core_deliveries[content] = self._core_deliveries.get(content, 0) + 1
+            if len(self._core_deliveries) > MAX_CORE_REMEMBERED:
+                self._core_deliveries.popitem(last=False)
             self.put(message)
 
     def fetch_limit(self, stream: str) -> FetchLimit:
@@ -191,7 +190,9 @@ class DedupBuffer:
         if event_id:
             if self._is_known(source, event_id):
                 return None
-            self._remember(source, event_id)
+            self._ids[_key(source, event_id)] = None
+            if len(self._ids) > self._max_ids:
+                self._ids.popitem(last=False)
         return BusMessage(
             subject=message.subject,
             stream=message.stream,
@@ -219,11 +220,6 @@ class DedupBuffer:
             del self._core_deliveries[content]
         return n_times > 0
 
-    def _remember_core_delivery(self, content: int) -> None:
-        self._core_deliveries[content] = self._core_deliveries.get(content, 0) + 1
-        if len(self._core_deliveries) > MAX_CORE_REMEMBERED:
-            self._core_deliveries.popitem(last=False)
-
     def _report_skipped(self) -> None:
         if self._skipped:
             count, self._skipped = self._skipped, 0
@@ -234,11 +230,6 @@ class DedupBuffer:
         if is_known:
             self._ids.move_to_end(key)
         return is_known
-
-    def _remember(self, source: str, event_id: str) -> None:
-        self._ids[_key(source, event_id)] = None
-        if len(self._ids) > self._max_ids:
-            self._ids.popitem(last=False)
 
 
 def _identify(row: Decoded, message: RawMessage) -> Decoded:

@@ -50,14 +50,14 @@ class _Lane(msgspec.Struct, eq=False):
 class TimeOrderedBuffer(DedupBuffer):
     """``DedupBuffer`` that returns the messages of all streams in the order of their times.
 
-    Half of the capacity is shared equally by the streams. A message without a stream comes after all
-    messages that the streams had when it was added; later messages follow in the order of their arrival.
+    Half of the capacity is shared equally by the streams, and a fetch is for half of such a share, so that two fit. A
+    message without a stream comes after all messages that the streams had when it was added; later messages follow in
+    the order of their arrival. ``hold_s`` is the longest wait for a silent stream, in seconds.
     """
 
     def __init__(
         self, names: DurableNames, *, capacity: int = 10_000, max_bytes: int = 64 << 20, hold_s: float = HOLD_S
     ) -> None:
-        """Create an empty buffer; ``hold_s`` is the longest wait for a silent stream, in seconds."""
         super().__init__(names, capacity=capacity - capacity // 2, max_bytes=max_bytes - max_bytes // 2)
         self._lane_limit = FetchLimit(capacity // 2, max_bytes // 2)
         self._hold_s = hold_s
@@ -75,7 +75,6 @@ class TimeOrderedBuffer(DedupBuffer):
         return super().n_waiting + lanes
 
     def add_stream(self, stream: str, last: int) -> None:
-        """Register a stream; the others wait for its first message."""
         super().add_stream(stream, last)
         self._n_lanes += 1
         self._lanes.setdefault(stream, _Lane(self._n_lanes, stream)).is_removed = False
@@ -118,13 +117,11 @@ class TimeOrderedBuffer(DedupBuffer):
         self.update_pending(lane.name, message.pending)
 
     async def wait_for_space(self, stream: str) -> None:
-        """Wait until unread messages fill at most half of the stream's share of the buffer's capacity."""
         while (lane := self._lanes.get(stream)) is not None and self._is_half_full(lane):
             self._emptied.clear()
             await self._emptied.wait()
 
     def fetch_limit(self, stream: str) -> FetchLimit:
-        """Return half of the stream's share of the buffer's capacity, so that two fetches fit."""
         most, share = super().fetch_limit(stream), self._share()
         return FetchLimit(
             min(max(share.count // 2, MIN_FETCH.count), most.count),
@@ -148,7 +145,6 @@ class TimeOrderedBuffer(DedupBuffer):
                     await self._filled.wait()
 
     def pop(self) -> RawMessage | Notice | None:
-        """Return the next item, undecoded and possibly a duplicate; None when there is none."""
         match self._is_next_from_stream():
             case True:
                 return self._pop_lane()

@@ -33,7 +33,17 @@ from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionIte
 from runner.subscribe.stream_reader import API_TIMEOUT_S, POLL_S, Position, StreamReader, n_left
 from runner.util.display_text import mask, one_line
 
+__all__ = ["BusMessage", "DurableNames", "Notice", "RawMessage", "Since", "Subscription", "SubscriptionItem"]
+
+LOOKUP_INTERVAL_S: Final = 2.0
+SOON_LOOKUP_INTERVAL_S: Final = 0.8
+"""Seconds between two lookups of streams while a subject has none; shorter directly after it was found to have none."""
+REPORT_DELAY_S: Final = 0.4
+"""Seconds from the loss of the connection to its notice; a loss that ends in the meantime is one notice."""
+MAX_LOOKUP_FAILURES: Final = 2
+"""Consecutive unanswered lookups after which the subscription continues without streams."""
 FLUSH_TIMEOUT_S: Final = 2
+
 _DELIVERED: Final = "$JS.ACK."
 """Reply subject prefix of a message that a stream delivers to another consumer: a copy, which is ignored."""
 
@@ -179,19 +189,6 @@ def _permission_denial(connection: NatsConnection, subject: str) -> StreamsUnava
     return None
 
 
-__all__ = ["BusMessage", "DurableNames", "Notice", "RawMessage", "Since", "Subscription", "SubscriptionItem"]
-
-LOOKUP_INTERVAL_S: Final = 2.0
-SOON_LOOKUP_INTERVAL_S: Final = 0.8
-"""Seconds between two lookups of streams while a subject has none; shorter directly after it was found to have none."""
-
-REPORT_DELAY_S: Final = 0.4
-"""Seconds from the loss of the connection to its notice; a loss that ends in the meantime is one notice."""
-
-MAX_LOOKUP_FAILURES: Final = 2
-"""Consecutive unanswered lookups after which the subscription continues without streams."""
-
-
 class Subscription:
     """Messages of some subjects of a bus; use it with ``async with``, and inside that with ``async for``.
 
@@ -202,8 +199,6 @@ class Subscription:
         connection: connection to the bus; it may be lost at times, and is not closed.
         since: start of the history in each stream.
         in_time_order: merge several streams by time instead of by arrival.
-        lookup_interval_s: seconds between two lookups of streams while a subject has none.
-        soon_lookup_interval_s: seconds until the next lookup directly after a subject was found to have no stream.
     """
 
     def __init__(
@@ -267,10 +262,7 @@ class Subscription:
         return items
 
     async def next_raw(self, limit: int = 500, *, max_bytes: float = math.inf) -> list[RawMessage | Notice]:
-        """Return items like ``next_batch``, but undecoded and with duplicates.
-
-        No further item is added after ``max_bytes``.
-        """
+        """Return items like ``next_batch``, but undecoded, with duplicates, and no further one after ``max_bytes``."""
         if not await self._buffer.wait_filled():
             raise self._end_reason()
         items: list[RawMessage | Notice] = []

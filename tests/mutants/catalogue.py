@@ -318,8 +318,8 @@ MUTANTS = (
     _mutant(
         "doubled",
         "runner/subscribe/buffer.py",
-        "            if self._is_known(source, event_id):\n                return None\n            self._remember(source, event_id)",
-        "            self._remember(source, event_id)",
+        "            if self._is_known(source, event_id):\n                return None\n            self._ids[_key(source, event_id)] = None",
+        "            self._ids[_key(source, event_id)] = None",
         "unit/subscribe",
     ),
     _mutant(
