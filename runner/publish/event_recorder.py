@@ -42,11 +42,11 @@ class EventRecorder:
     """Adds the events of batches and of this process to the outbox; its methods are thread-safe and never raise.
 
     An event that cannot be added now is added with the next use of the index. If the process dies before, the next
-    start derives it from the episode files and the queue.
+    start derives it from the episode files and the queue. The episodes of the index are published on the subject in
+    ``names``.
     """
 
     def __init__(self, workspace: Workspace, names: DurableNames, *, role: Literal["node", "run"]) -> None:
-        """The episodes of the index are published on the subject in ``names``."""
         self.outbox = Outbox(workspace.index, names, workspace.clock)
         self.names = names
         workspace.index.episode_subject = None if names == DurableNames() else names.episode_completed

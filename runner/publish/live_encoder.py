@@ -1,10 +1,6 @@
-"""Encode runner events as live items: without tool schemas, and with texts and messages of bounded size.
+"""Encode runner events as live items: without tool schemas, and with texts and messages as JSON of bounded size.
 
-Most timesteps are short enough to be encoded unchanged; in the others each message is truncated.
-
-Encode untrusted messages as JSON of bounded size.
-
-A message that is short as JSON has no long text, so it is first tried unchanged.
+Most timesteps and messages are short enough to be encoded unchanged, which is tried first.
 """
 
 from __future__ import annotations
@@ -33,7 +29,6 @@ from runner.types import (
     BatchProgress,
     EpisodePaused,
     EpisodeResumed,
-    ErrorInfo,
     EvaluatedTrajectory,
     Item,
     SpansClosed,
@@ -49,13 +44,11 @@ from runner.util.safe_values import escape_surrogates, finite, safe_str, truncat
 
 MAX_NESTING = 32
 """Maximum nesting levels kept of a message; a whole payload may have 64."""
-
 MAX_VALUES = 20_000
-"""Maximum number of values kept of a message."""
-
 FULL_LENGTH = "full_length"
 
 _TEXTS = frozenset((str, NoneType))
+_DICT = frozenset((dict,))
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -160,9 +153,6 @@ def is_too_long(text: str) -> bool:
     return len(text) > MAX_TEXT or len(escape_surrogates(text).encode()) > MAX_TEXT
 
 
-_DICT = frozenset((dict,))
-
-
 def live_items(item: Item) -> list[msgspec.Raw]:
     """Return the live items of a runner event as JSON: one item, or one for each closed span."""
     match item:
@@ -220,7 +210,7 @@ def _started(item: episode_events.EpisodeStarted) -> EpisodeStarted:
 
 
 def _ended(item: episode_events.EpisodeEnded) -> EpisodeEnded:
-    trajectory = item.trajectory
+    trajectory, error = item.trajectory, item.trajectory.error_info
     return EpisodeEnded(
         at=item.at,
         episode_id=item.episode_id,
@@ -230,15 +220,9 @@ def _ended(item: episode_events.EpisodeEnded) -> EpisodeEnded:
         reward=finite(trajectory.reward),
         rounds=len(trajectory.timesteps),
         duration_s=trajectory.duration_s,
-        error=_error(trajectory.error_info),
+        error=None if error is None else {"type": truncate(error.type), "message": truncate(error.message)},
         unscored=isinstance(trajectory, EvaluatedTrajectory) and is_unscored(trajectory.evaluation),
     )
-
-
-def _error(error: ErrorInfo | None) -> dict[str, str] | None:
-    if error is None:
-        return None
-    return {"type": truncate(error.type), "message": truncate(error.message)}
 
 
 def _timestep(item: TimestepPlayed) -> msgspec.Raw:

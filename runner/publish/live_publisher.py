@@ -1,14 +1,4 @@
-"""Publisher of live items: batches them for ``INTERVAL_S`` and drops the oldest when a sink is too slow.
-
-Whether anything receives the streamed tokens that are sent to a sink.
-
-A publisher cannot list the subscribers of a subject. Two signals are reliable:
-
-- The own broker keeps all live items in a stream, which each console and ``watch`` reads with a consumer of its own, so
-  tokens are watched there while the stream has consumers.
-- Any other broker reports at once that nothing receives a message with a reply subject ("no responders"). A stream
-  that keeps live items receives it.
-"""
+"""Publisher of live items: batches them for ``INTERVAL_S`` and drops the oldest when a sink is too slow."""
 
 from __future__ import annotations
 
@@ -41,19 +31,42 @@ from runner.publish.outbox import LOCAL
 from runner.publish.sink import SinkConnection
 from runner.types import Item, TokensStreamed
 
-CHECK_INTERVAL_S: Final = 1.0
-"""Seconds between two calls of ``TokenWatch.check``."""
+logger = logging.getLogger(__name__)
 
+INTERVAL_S = 0.1
+RETRY_S = 1.0
+"""Seconds after which queued items are tried again although none was added, because a sink may be connected again."""
+MAX_MESSAGE_BYTES = 512 * 1024
+MAX_QUEUED_BYTES = 8 * 1024 * 1024
+MAX_UNSENT_BYTES = 2 * 1024 * 1024
+"""Maximum bytes in the client's send buffer; above this, items stay in the queue."""
+UNREQUESTED_S = 60.0
+"""Seconds after the last item with tokens, or question about them, after which it is not checked who watches tokens."""
+STREAM_TIMEOUT_S = 2.0
+"""Seconds to wait for the live stream of the own broker; then items are sent without it, to current subscribers."""
+CHECK_INTERVAL_S: Final = 1.0
 ANSWER_TIMEOUT_S: Final = 0.5
 """Seconds to wait for an answer of the broker; without one, tokens count as watched."""
 
+Queued: TypeAlias = tuple[LiveChannel, list[msgspec.Raw], int]
+"""The items of one event, and their size in bytes."""
+
+_ENVELOPE_BYTES = 512
 _NO_RESPONDERS = "503"
+_ENCODER = msgspec.json.Encoder()
 
 
 class TokenWatch:
-    """Finds out whether the tokens of one sink are watched.
+    """Finds out whether anything receives the streamed tokens that are sent to one sink.
 
     ``is_watched`` is True until the broker has reported otherwise, and False without a connection.
+
+    A publisher cannot list the subscribers of a subject. Two signals are reliable:
+
+    - The own broker keeps all live items in a stream, which each console and ``watch`` reads with a consumer of its
+      own, so tokens are watched there while the stream has consumers.
+    - Any other broker reports at once that nothing receives a message with a reply subject ("no responders"). A stream
+      that keeps live items receives it.
     """
 
     def __init__(self, sink_connection: SinkConnection, node: str, boot: str) -> None:
@@ -115,29 +128,6 @@ async def _has_consumers(client: Client) -> bool:
     return info.state.consumer_count != 0
 
 
-logger = logging.getLogger(__name__)
-
-INTERVAL_S = 0.1
-RETRY_S = 1.0
-"""Seconds after which queued items are tried again although none was added, because a sink may be connected again."""
-
-MAX_MESSAGE_BYTES = 512 * 1024
-MAX_QUEUED_BYTES = 8 * 1024 * 1024
-MAX_UNSENT_BYTES = 2 * 1024 * 1024
-"""Maximum bytes in the client's send buffer; above this, items stay in the queue."""
-
-UNREQUESTED_S = 60.0
-"""Seconds after the last item with tokens, or question about them, after which it is not checked who watches tokens."""
-
-STREAM_TIMEOUT_S = 2.0
-"""Seconds to wait for the live stream of the own broker; then items are sent without it, to current subscribers."""
-
-_ENVELOPE_BYTES = 512
-
-Queued: TypeAlias = tuple[LiveChannel, list[msgspec.Raw], int]
-"""The items of one event, and their size in bytes."""
-
-
 class _Batch(msgspec.Struct):
     """``LiveBatch`` whose items are already JSON."""
 
@@ -145,9 +135,6 @@ class _Batch(msgspec.Struct):
     boot: str
     dropped: int
     items: list[msgspec.Raw]
-
-
-_ENCODER = msgspec.json.Encoder()
 
 
 class _Queue:
@@ -255,7 +242,8 @@ class _SinkQueue:
 class LivePublisher:
     """Observer of episodes and batches that sends live items to every connected sink; never blocks, never raises.
 
-    While a sink is away or too slow, its oldest items are dropped; each message has the total number of dropped items.
+    Items are queued until ``run`` sends them. While a sink is away or too slow, its oldest items are dropped; each
+    message has the total number of dropped items.
 
     Args:
         capacity: maximum bytes queued per sink.
@@ -270,7 +258,6 @@ class LivePublisher:
         capacity: int = MAX_QUEUED_BYTES,
         tokens: LiveTokens = "watched",
     ) -> None:
-        """Items are queued until ``run`` sends them."""
         self._tokens = tokens
         self._queues = [_SinkQueue(sink_connection, node, boot, capacity) for sink_connection in sink_connections]
         self._loop: asyncio.AbstractEventLoop | None = None  # of ``run``, while it may sleep

@@ -36,11 +36,7 @@ MAX_TEXT_CHARS = 300
 
 
 class BatchNotification(msgspec.Struct, frozen=True, kw_only=True):
-    """An ended batch, as the command and the webhook get it.
-
-    Attributes:
-        interruption: why it was interrupted, if the cause is known.
-    """
+    """An ended batch, as the command and the webhook get it; ``interruption`` is its cause, if that is known."""
 
     event: str = "batch.ended"
     at: datetime
@@ -68,12 +64,7 @@ class BatchNotification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notifier:
-    """Delivers notifications one after another in the background; failures are logged.
-
-    Args:
-        environ: environment variables, of which the command gets all but the secrets.
-        retry_delays_s: seconds before each further attempt to reach the webhook.
-    """
+    """Delivers notifications one by one in the background; the command gets all of ``environ`` but the secrets."""
 
     def __init__(
         self,
@@ -82,14 +73,13 @@ class Notifier:
         environ: Mapping[str, str],
         *,
         retry_delays_s: tuple[float, ...] = RETRY_DELAYS_S,
-        clock: Clock | None = None,
     ) -> None:
         self._settings = profile.notify
         self._profile, self._currency = profile.id, profile.agent.currency
         self._node = node
         self._environ = environ
         self._retry_delays_s = retry_delays_s
-        self._clock = clock or Clock()
+        self._clock = Clock()
         self._queue = BackgroundQueue("notifier", self._deliver, MAX_QUEUED)
 
     def notify(self, result: BatchResult) -> None:

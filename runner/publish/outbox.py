@@ -6,8 +6,8 @@ It is a part of the index: each row of an episode has an event, which is derived
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,12 @@ KEEP_ACKED_S = 600.0
 nats-server writes acknowledged messages to disk every 2 minutes by default, so a power loss can lose them. A new sink
 gets all events kept at that time.
 """
-
 ABANDON_AFTER_S = 30 * 86400.0
 """Seconds after which dead letters, sinks that are no longer configured, and events of deleted files are deleted."""
-
 MAX_PRUNED_PER_TRANSACTION = 5000
 
 DAMAGED = "its row in the index is damaged"
 """Reason of a dead letter that no broker has refused."""
-
 LOCK_TIMEOUT_S = 1.0
 """Seconds to wait for another process that has locked the index; an episode that ends meanwhile waits, too."""
 
@@ -113,12 +110,13 @@ def episode_event(episode: EpisodeRow, names: DurableNames) -> OutboxEvent:
 class Outbox:
     """Durable events of an index and their delivery state per sink; safe for several threads and processes.
 
+    The caller closes the index.
+
     Raises:
         StoreError: from all methods, when the index cannot be used.
     """
 
     def __init__(self, index: EpisodeIndex, names: DurableNames | None = None, clock: Clock | None = None) -> None:
-        """The caller closes the index."""
         self.index = index
         self.names = names or DurableNames()
         self._clock = clock or Clock()
@@ -128,7 +126,6 @@ class Outbox:
         return self.index.data_dir
 
     def file_state(self) -> FileState:
-        """See ``runner.util.sqlite.file_state``."""
         return file_state(self.data_dir / FILE_NAME)
 
     def register_sinks(self, *sinks: str) -> None:
@@ -318,10 +315,8 @@ class Outbox:
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self.index.transaction(LOCK_TIMEOUT_S) as connection:
-            yield connection
+    def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self.index.transaction(LOCK_TIMEOUT_S)
 
 
 def _addition(event: OutboxEvent) -> Statement:

@@ -35,16 +35,19 @@ from runner.publish.sink import OnState, Sink, SinkConnection, SinkState, sink_k
 from runner.util.files import file_lock
 from runner.util.sqlite import FileState
 
+__all__ = ["Publisher", "Sink", "SinkState"]
+
+logger = logging.getLogger(__name__)
+
+MAINTENANCE_INTERVAL_S = 60.0
+DRAINED_POLL_S = 0.02
 MAX_TRIED_AFTER_FAILURE = 16
 """Number of events of a subject that are sent after a failure; its other events wait until one of them succeeds."""
-
 REFRESH_S = 60.0
 """Seconds after which the streams are looked up again even without failures."""
-
 CONNECTION_LOST = "the connection was lost"
 LOCK_POLL_S = 1.0
 """Seconds between two attempts to get the lock of a sink that another process holds."""
-
 MAX_BACKOFF_S = 10.0
 MIN_INTERVAL_S = 0.25
 """Minimum seconds between two reads of the outbox, so that single events share a transaction."""
@@ -53,7 +56,8 @@ MIN_INTERVAL_S = 0.25
 class OutboxDrain:
     """Sends the outbox to one sink. Only one process at a time drains a sink; others wait for the lock.
 
-    ``added`` must be set when the outbox may have new events.
+    ``added`` must be set when the outbox may have new events. The streams of ``subjects`` are looked up even without
+    pending events.
     """
 
     def __init__(
@@ -63,7 +67,6 @@ class OutboxDrain:
         subjects: Sequence[str],
         options: DeliveryOptions = DEFAULT_DELIVERY,
     ) -> None:
-        """The streams of ``subjects`` are looked up even without pending events."""
         self.added = asyncio.Event()
         self._sink_connection = sink_connection
         self._outbox = outbox
@@ -261,23 +264,12 @@ async def _wait(change: Coroutine[Any, Any, object], timeout_s: float) -> None:
             await change
 
 
-logger = logging.getLogger(__name__)
-
-MAINTENANCE_INTERVAL_S = 60.0
-DRAINED_POLL_S = 0.02
-
-__all__ = ["Publisher", "Sink", "SinkState"]
-
-
 class Publisher:
-    """Delivers events to all sinks concurrently; an outage of one sink does not affect the others.
+    """Delivers events to all sinks, whose names differ, concurrently; an outage of one does not affect the others.
 
     An event is delivered when the stream that keeps its subject has acknowledged it. When no stream keeps the subject
     (the broker has no JetStream, or its streams have other subjects), it is delivered when the server has processed it;
     then only current subscribers get it.
-
-    Args:
-        sinks: the sinks, with different names.
     """
 
     def __init__(
@@ -341,24 +333,15 @@ class Publisher:
         return [letter for letter in letters if letter.at >= start and letter.sink in self._sink_keys()]
 
     async def n_undelivered(self) -> int:
-        """Return the largest number of pending events of any sink.
-
-        The node's own broker does not count while it is unreachable.
-        """
-        counted = (
-            sink_connection
-            for sink_connection in self.sink_connections
-            if sink_connection.sink.name != LOCAL or not sink_connection.is_unreachable
-        )
-        keys = [key for sink_connection in counted if (key := sink_key(sink_connection.sink)) is not None]
-        return max([await asyncio.to_thread(self._outbox.n_pending, [key]) for key in keys], default=0)
+        """Return the largest number of pending events of a sink, without the own broker while it is unreachable."""
+        counted = [each for each in self.sink_connections if each.sink.name != LOCAL or not each.is_unreachable]
+        return max([await asyncio.to_thread(self._outbox.n_pending, [key]) for key in _keys(counted)], default=0)
 
     def _sink_keys(self) -> list[str]:
-        return [key for sink_connection in self.sink_connections if (key := sink_key(sink_connection.sink)) is not None]
+        return _keys(self.sink_connections)
 
     def _reachable_sink_keys(self) -> list[str]:
-        reachable = (sink_connection for sink_connection in self.sink_connections if not sink_connection.is_unreachable)
-        return [key for sink_connection in reachable if (key := sink_key(sink_connection.sink)) is not None]
+        return _keys(each for each in self.sink_connections if not each.is_unreachable)
 
     def _on_add(self, loop: asyncio.AbstractEventLoop) -> None:
         if not all(drain.added.is_set() for drain in self._drains):  # otherwise they are about to read it
@@ -370,7 +353,8 @@ class Publisher:
             drain.added.set()
 
     def _on_sink_state(self, state: SinkState) -> None:
-        logger.log(logging.INFO if state.cause is None else logging.WARNING, "sink %s", _state_line(state))
+        level, cause = (logging.INFO if state.cause is None else logging.WARNING), state.cause and f": {state.cause}"
+        logger.log(level, "sink %s is %s%s", state.sink, state.status, cause or "")
         if self._on_state is not None:
             self._on_state(state)
 
@@ -384,5 +368,5 @@ class Publisher:
             await asyncio.sleep(MAINTENANCE_INTERVAL_S)
 
 
-def _state_line(state: SinkState) -> str:
-    return f"{state.sink} is {state.status}" + (f": {state.cause}" if state.cause else "")
+def _keys(connections: Iterable[SinkConnection]) -> list[str]:
+    return [key for each in connections if (key := sink_key(each.sink)) is not None]

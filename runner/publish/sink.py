@@ -136,10 +136,7 @@ class SinkConnection:
 
 
 def sink_key(sink: Sink) -> str | None:
-    """Return the key of a sink in the outbox, None while it has no valid address.
-
-    The key is ``local``, or the sink's name and its servers without user information.
-    """
+    """Return a sink's key in the outbox: ``local``, or name and servers; None while it has no valid address."""
     if sink.name == LOCAL:
         return LOCAL
     try:
