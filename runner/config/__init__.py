@@ -29,7 +29,6 @@ from runner.config.profile import (
     RetentionSettings,
     SkipEntry,
     StreamSettings,
-    Tier,
 )
 from runner.util.data_dir import resolve_path
 
@@ -54,7 +53,6 @@ __all__ = [
     "RetentionSettings",
     "SkipEntry",
     "StreamSettings",
-    "Tier",
     "find_data_dir",
     "load_profile",
     "profile_digest",

@@ -15,7 +15,6 @@ from runner.config.profile import Profile
 from runner.errors import ConfigError
 
 MAX_PROBLEMS = 20
-"""Maximum number of problems reported for one file."""
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Location of a value: the mapping keys and list indexes from the top level of the file."""
@@ -24,8 +23,9 @@ Problem: TypeAlias = tuple[KeyPath, str]
 """A key path, and a description of the problem with its value."""
 
 FormatValue: TypeAlias = Callable[[KeyPath, YamlValue], str]
-"""Function that formats the value at a key path for an error message."""
 
+_REFERENCE = re.compile(r"\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?\})?")
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _TYPE_NAMES: dict[type[inspect.Type], str] = {
     inspect.StrType: "a text",
     inspect.IntType: "a whole number",
@@ -102,10 +102,6 @@ def _describe(expected: inspect.Type) -> str:
     if isinstance(expected, inspect.StructType):
         return f"a mapping with the keys {', '.join(field.encode_name for field in expected.fields)}"
     return _TYPE_NAMES.get(type(expected), "another type")
-
-
-_REFERENCE = re.compile(r"\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?\})?")
-_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class Expanded(msgspec.Struct):

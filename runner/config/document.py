@@ -18,7 +18,6 @@ from runner.errors import ConfigError
 YamlValue: TypeAlias = "str | int | float | bool | list[YamlValue] | dict[str, YamlValue] | None"
 
 MAX_DEPTH = 32
-"""Maximum levels of nesting."""
 MAX_NODES = 20_000
 """Maximum number of values; the values of an alias count each time it is used."""
 
@@ -33,11 +32,7 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 
 
 def parse_yaml(text: str) -> YamlValue:
-    """Parse a YAML text that has at most one document; return None for an empty text.
-
-    Raises:
-        ConfigError: invalid YAML, or a feature that is not supported; the message has the line number.
-    """
+    """Parse at most one YAML document, None for an empty text; the ``ConfigError`` about it has the line number."""
     try:
         return _Parser(text).parse()
     except yaml.MarkedYAMLError as exc:

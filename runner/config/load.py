@@ -184,10 +184,7 @@ def _digest(content: bytes) -> str:
 
 
 def user_config_dir(environ: Mapping[str, str]) -> Path | None:
-    """Return the user's folder of profiles; None if the user has no home folder.
-
-    It is ``$XDG_CONFIG_HOME/agentgym-console/configs``, by default under ``~/.config``.
-    """
+    """Return ``agentgym-console/configs`` in ``$XDG_CONFIG_HOME`` or ``~/.config``; None if there is no home folder."""
     base = environ.get("XDG_CONFIG_HOME", "")
     if not base.startswith("/"):  # XDG Base Directory Specification: relative paths are ignored
         home = environ.get("HOME")
@@ -222,11 +219,7 @@ def resolve_node(option: str | None, environ: Mapping[str, str], profile: Profil
     """
     for source, name in (("--node", option), ("AGENTGYM_NODE", environ.get("AGENTGYM_NODE"))):
         if name:
-            return _valid_node_name(source, name)
+            if not re.search(NODE_PATTERN, name):
+                raise ConfigError(f"{source}: expected {NODE_EXPECTED}, got '{one_line(name)}'")
+            return name
     return profile.hardware.node or re.sub(r"[^A-Za-z0-9_-]", "-", hostname)[:64] or "local"
-
-
-def _valid_node_name(source: str, name: str) -> str:
-    if not re.search(NODE_PATTERN, name):
-        raise ConfigError(f"{source}: expected {NODE_EXPECTED}, got '{one_line(name)}'")
-    return name

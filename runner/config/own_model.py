@@ -21,11 +21,7 @@ from runner.util.files import make_folder, write_all
 
 
 class OwnModel(NamedTuple):
-    """A model of a server that the user names.
-
-    Attributes:
-        key_env: name of the environment variable that contains the key; None: the server needs no key.
-    """
+    """A model of a server that the user names; ``key_env`` is the variable with its key, None if it needs none."""
 
     url: str
     model: str

@@ -3,9 +3,6 @@
 # Annotations are no text here: each command would compile and evaluate them again to check the profile.
 
 from itertools import count
-
-# Annotations are no text here: each command would compile and evaluate them again to check the profile.
-# Annotations are no text here, for the reason given in ``profile.py``.
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias
 from urllib.parse import urlsplit
 
@@ -35,6 +32,14 @@ from runner.config.field_types import (
 from runner.types import SpanLevel
 from runner.util.display_text import MASK, mask, one_line
 
+GATEWAY, FALLBACK = "gateway", "ollama"
+"""Names of the two endpoints whose names a profile does not set."""
+
+Tier: TypeAlias = Literal["lightweight", "moderate"]
+LiveTokens: TypeAlias = Literal["watched", "always", "never"]
+OptionalField: TypeAlias = Literal["temperature", "max_tokens", "stream_options", "token_ids"]
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _STREAMING: Final = {
     (True, True): "",
     (True, False): "no streaming without tools",
@@ -42,8 +47,6 @@ _STREAMING: Final = {
     (False, False): "no streaming",
 }
 """What is not streamed, by whether answers are streamed with and without tools."""
-
-OptionalField: TypeAlias = Literal["temperature", "max_tokens", "stream_options", "token_ids"]
 
 
 class LessonKey(NamedTuple):
@@ -90,15 +93,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return ", ".join(filter(None, parts))
 
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-
-
 class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an idle node does with old episodes; without ``older`` and ``max_bytes``, it keeps all.
-
-    Attributes:
-        max_bytes: size of the episode files, archives and traces above which the oldest episodes are pruned.
-    """
+    """What an idle node does with old episodes, or with the oldest above ``max_bytes`` of files; by default nothing."""
 
     older: Age | None = None
     max_bytes: Count | None = None
@@ -110,23 +106,12 @@ def age_seconds(age: str) -> float:
     return float(int(age[:-1]) * _UNITS[age[-1]])
 
 
-GATEWAY, FALLBACK = "gateway", "ollama"
-"""Names of the two endpoints whose names a profile does not set."""
-
-Tier: TypeAlias = Literal["lightweight", "moderate"]
-LiveTokens: TypeAlias = Literal["watched", "always", "never"]
-
-
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of all sections of a profile; an unknown key is an error."""
 
 
 class Hardware(_Section, frozen=True):
-    """The node's machine.
-
-    Attributes:
-        node: node name; None for the host name.
-    """
+    """The node's machine; ``node`` is its name, None for the host name."""
 
     gpu: str = ""
     vram_gb: Amount = 0.0
@@ -152,11 +137,7 @@ class EpisodeSettings(_Section, frozen=True):
 
 
 class EndpointConfig(_Section, frozen=True):
-    """An additional model endpoint.
-
-    Attributes:
-        capabilities: what it takes; None: the usual shape of requests, until a refusal teaches another one.
-    """
+    """An additional model endpoint; ``capabilities``: None for the usual requests, until a refusal teaches others."""
 
     url: Text
     name: Text | None = None
@@ -221,7 +202,6 @@ class AgentSettings(_Section, frozen=True):
     rate_limits: dict[str, RateLimit] = {}
 
     def __post_init__(self) -> None:
-        """Take an empty name of the fallback model as none."""
         if self.local_fallback == "":
             msgspec.structs.force_setattr(self, "local_fallback", None)
 

@@ -27,6 +27,18 @@ from runner.config.profile import FALLBACK, GATEWAY, EnvironmentEntry, Price, Pr
 _HTTP = ("http", "https")
 _VARIABLE_NAME = re.compile(VARIABLE_NAME_PATTERN)
 _NATS = ("nats", "tls")
+_STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
+_VALUE_TYPES: dict[str | int, Any] = {
+    "price": Price,
+    "rate_limits": RateLimit,
+    "env": VariableValue,
+    "resources": Amount,
+    "addresses": HostName,
+}
+"""Type of the values of each mapping whose keys the schema does not define."""
+_DEFAULT_ENDPOINT_KEYS = ("mode", "api_endpoint", "local_fallback")
+"""Keys of ``agent`` about the gateway and Ollama, which are used by default."""
+_FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
 
 _Entries: TypeAlias = list[tuple[KeyPath, EnvironmentEntry | SkipEntry]]
 
@@ -131,20 +143,6 @@ def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
         return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
     except ValueError:  # an invalid port or IPv6 address
         return False
-
-
-_STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-_VALUE_TYPES: dict[str | int, Any] = {
-    "price": Price,
-    "rate_limits": RateLimit,
-    "env": VariableValue,
-    "resources": Amount,
-    "addresses": HostName,
-}
-"""Type of the values of each mapping whose keys the schema does not define."""
-_DEFAULT_ENDPOINT_KEYS = ("mode", "api_endpoint", "local_fallback")
-"""Keys of ``agent`` about the gateway and Ollama, which are used by default."""
-_FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
 
 
 def build_profile(expanded: Expanded, format_value: FormatValue) -> Profile | list[Problem]:
