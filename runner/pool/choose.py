@@ -26,10 +26,6 @@ _output = logging.getLogger(WORKER_LOG)
 _output.setLevel(logging.INFO)
 
 
-def _log_output(line: str) -> None:
-    _output.info("%s", line)
-
-
 class PlannedBatch(Protocol):
     @property
     def concurrency(self) -> int: ...
@@ -43,16 +39,14 @@ def open_pool(
     spec: PlannedBatch,
     setup: RunnerSetup,
     models: Models | None,
-    log: Callable[[str], None] = _log_output,
+    log: Callable[[str], None] = _output.info,
     *,
     ray: RaySettings | None = None,
     clock: Clock | None = None,
 ) -> WorkerPool:
     """Return the workers of a batch; ``Batch.run`` starts and closes them.
 
-    Args:
-        models: the profile's models; required if ``setup.models`` is set.
-        log: receives each line that a worker writes, with the worker's name; by default the log file.
+    ``log`` receives each line that a worker writes, with the worker's name; by default the log file.
 
     Raises:
         ConfigError: the agent uses a model and ``models`` is None, or the Ray cluster cannot be used.
@@ -87,10 +81,7 @@ def _process_pool(n_workers: int, setup: RunnerSetup, models: Models | None, log
 
 
 def default_workers(n_slots: int, agent: str) -> int:
-    """Return the number of worker processes for ``n_slots`` episodes at a time: at most one for each CPU.
-
-    One episode at a time, and a human's, run in this process: 0.
-    """
+    """Return the number of worker processes, at most one per CPU; 0 for one episode at a time, and for a human's."""
     if n_slots <= 1 or agent == HUMAN_AGENT:
         return 0
     return min(n_slots, usable_cpus())

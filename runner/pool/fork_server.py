@@ -39,9 +39,7 @@ DEFAULT_MODE: Final[StartMode] = "fork" if sys.platform == "linux" else "spawn"
 REPLY_TIMEOUT_S = 60.0
 """Maximum seconds until the server replies; the first reply waits until it has loaded its modules."""
 CLOSE_TIMEOUT_S = 10.0
-"""Maximum seconds that ``close`` waits for the end of the server."""
 MAX_LINE_CHARS = 4096
-"""Maximum length of a line of a worker's log."""
 
 _POLL_S = 0.02
 _MAX_LINE_BYTES = 4 * MAX_LINE_CHARS
@@ -101,10 +99,7 @@ class ForkServerClient:
         return None if self._process is None else self._process.pid
 
     def start_worker(self, name: str, log: Callable[[str], None]) -> WorkerProcess:
-        """Start a worker with the id ``name``.
-
-        Each line that it writes to its standard output or error goes to ``log``, after its name, on a thread of the
-        worker.
+        """Start a worker; each line that it writes goes to ``log``, after its ``name``, on a thread of the worker.
 
         Raises:
             WorkerStartError: the worker could not be started.

@@ -21,6 +21,8 @@ from runner.worker.episode_thread import EpisodeThread, start_workers
 
 
 class LocalSlot:
+    """A slot on the running thread of ``worker``, which calls ``on_played`` after each episode."""
+
     def __init__(
         self,
         worker: EpisodeThread,
@@ -30,7 +32,6 @@ class LocalSlot:
         on_played: Callable[[], object],
         wants_tokens: Callable[[], bool],
     ) -> None:
-        """The thread of ``worker`` is running; ``on_played`` is called on it after each episode."""
         self.name = worker.name
         self.info = WorkerInfo(host=socket.gethostname(), id=worker.name, kind="local")
         self._worker = worker
@@ -97,18 +98,16 @@ class LocalPool:
         """A thread is usable as soon as it is started."""
 
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
-        """Start threads; see ``WorkerPool``. If the system does not allow all of them, a third is kept."""
+        """If the system does not allow all threads, a third is kept."""
         workers, shortage = start_workers(n_slots, lambda: f"slot {next(self._numbers)}")
-        return [self._slot(worker) for worker in workers], shortage
-
-    def _slot(self, worker: EpisodeThread) -> LocalSlot:
-        return LocalSlot(
-            worker,
-            self._factory,
-            self._clock,
+        new_slot = partial(
+            LocalSlot,
+            factory=self._factory,
+            clock=self._clock,
             on_played=self._freeze_objects,
             wants_tokens=lambda: self._watched,
         )
+        return [new_slot(worker) for worker in workers], shortage
 
     def start_alone(self) -> Slot | None:
         """No slot of this process can be lost."""

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
@@ -39,8 +39,15 @@ if TYPE_CHECKING:
     from runner.pool.ray_worker import RayWorker
 
 
+logger = logging.getLogger(__name__)
+
 LINGER_S = 0.025
 """Maximum seconds that frames which are not urgent stay in the channel, while they arrive in quick succession."""
+MAX_REASON_CHARS = 300
+END_REASON_S = 1.0
+"""Seconds in which a process must have ended after it closed its connection, for its exit code to be known."""
+MAX_FAILED_STARTS = 3
+"""Maximum number of workers in a row that end before they have started an episode."""
 
 _RECEIVE_BYTES = 1 << 16
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
@@ -105,10 +112,7 @@ class FrameBuffer:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[WorkerFrame]:
-        """Yield the frames that the bytes complete; the iterator must be used up.
-
-        Raises ``BrokenFrame`` if a frame is too large or invalid.
-        """
+        """Yield the frames that the bytes complete, which must all be taken; raises ``BrokenFrame``."""
         self._data += data
         start = 0
         while len(self._data) - start >= LENGTH_BYTES:
@@ -132,12 +136,6 @@ def _decode(data: bytes) -> WorkerFrame:
         return decode_worker_frame(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
         raise BrokenFrame(f"an invalid frame of {len(data):,} bytes: {exc}") from exc
-
-
-MAX_REASON_CHARS = 300
-"""Maximum length of the reason for which a worker was lost."""
-END_REASON_S = 1.0
-"""Seconds in which a process must have ended after it closed its connection, for its exit code to be known."""
 
 
 class WorkerTimings(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,7 +254,8 @@ class ProcessWorker:
         self._closing.set()
         with self._lock:
             if self._process is not None:
-                _shut_down(self._process.sock)
+                with suppress(OSError):  # it has ended
+                    self._process.sock.shutdown(socket.SHUT_WR)
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the process after ``close``, and kill it after ``timeout_s`` seconds."""
@@ -368,28 +367,11 @@ class ProcessWorker:
         except OSError:
             self._outgoing.clear()  # the reading thread finds the end of the connection
 
-    @property
-    def _pid(self) -> int | None:
-        process = self._process
-        return None if process is None else process.pid
-
     def _set_state(self, state: WorkerStatus) -> None:
         if state != self._state:
-            self._state = state
-            self._on_change(WorkerChange(id=self.info.id, host=self.info.host, state=state, pid=self._pid))
-
-
-def _shut_down(sock: socket.socket) -> None:
-    try:
-        sock.shutdown(socket.SHUT_WR)
-    except OSError:
-        return  # it has ended
-
-
-logger = logging.getLogger(__name__)
-
-MAX_FAILED_STARTS = 3
-"""Maximum number of workers in a row that end before they have started an episode."""
+            self._state, process = state, self._process
+            pid = None if process is None else process.pid
+            self._on_change(WorkerChange(id=self.info.id, host=self.info.host, state=state, pid=pid))
 
 
 class ProcessSlot:
@@ -423,11 +405,7 @@ class ProcessSlot:
 
 
 class ProcessPool:
-    """Worker processes of one batch.
-
-    Args:
-        start_process: starts a process with the name of its worker; called on several threads.
-    """
+    """Worker processes of one batch; ``start_process`` starts one with the name of its worker, on several threads."""
 
     def __init__(
         self,
@@ -436,14 +414,13 @@ class ProcessPool:
         services: BatchServices,
         start_process: Callable[[str], Process],
         timings: WorkerTimings | None = None,
-        clock: Clock | None = None,
     ) -> None:
         self._n_workers = n_workers
         self._configure = configure
         self._services = services
         self._start_process = start_process
         self._timings = timings or WorkerTimings()
-        self._clock = clock or Clock()
+        self._clock = Clock()
         self._host = socket.gethostname()
         self._slot_numbers, self._worker_numbers = itertools.count(), itertools.count()
         self._workers: list[ProcessWorker] = []

@@ -21,6 +21,12 @@ from runner.types import EpisodeHeader, WorkerInfo, WorkerStatus
 from runner.util.resources import Resource
 from runner.worker.episode_reporter import EpisodeParts
 
+logger = logging.getLogger(__name__)
+
+MAX_THREADS = 8
+
+Job: TypeAlias = Callable[[], object]
+
 
 class WorkerLost(RunnerError):
     """The process of a worker ended, or its connection broke, while it played an episode.
@@ -128,18 +134,10 @@ class WorkerPool(Protocol):
     def close(self) -> None: ...
 
 
-logger = logging.getLogger(__name__)
-
-MAX_THREADS = 8
-
-Job: TypeAlias = Callable[[], object]
-
-
 class Finishers:
     """Daemon threads that run jobs; thread-safe. A job must not raise."""
 
-    def __init__(self, max_threads: int = MAX_THREADS) -> None:
-        self._max_threads = max_threads
+    def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._n_threads = 0
@@ -149,7 +147,7 @@ class Finishers:
         """Runs on the caller's thread if the system starts none."""
         with self._lock:
             self._n_open += 1
-            needs_thread = self._n_open > self._n_threads < self._max_threads
+            needs_thread = self._n_open > self._n_threads < MAX_THREADS
             if needs_thread:
                 self._n_threads += 1
         self._jobs.put(job)

@@ -33,6 +33,15 @@ from runner.worker.runner_setup import RunnerSetup
 LOCALHOST = "localhost"
 """Key of ``ray.addresses`` that stands for every loopback address."""
 OLLAMA_VARIABLE = "OLLAMA_HOST"
+CONNECT_TIMEOUT_S = 1.0
+SIGACTION_BYTES = 512
+"""At least the size of ``struct sigaction``, which is 152 bytes on Linux."""
+NODE_TIMEOUT_S = 60.0
+"""Maximum seconds for a node of the cluster to describe itself; it starts a process for that."""
+EXTRA = "pip install 'agentgym-console[ray]'"
+HEAD_TIMEOUT_S = 600
+"""Seconds without the head of the cluster after which Ray ends this process."""
+_CONSOLE = "agentgym-console"
 
 
 def rewrite_setup(
@@ -79,10 +88,7 @@ def rewrite_url(url: str, addresses: Mapping[str, str]) -> str:
 
 
 def require_reachable(setup: RunnerSetup, variables: Mapping[str, str]) -> None:
-    """Check that no address of the settings is one that every machine has for itself.
-
-    The message of the ``ConfigError`` has the name and address of each that is.
-    """
+    """Raise a ``ConfigError`` that names each address of the settings which every machine has for itself."""
     found = [f"{name} at {safe_url(url)}" for name, url in _addresses(setup, variables) if is_loopback(_host(url))]
     if found:
         raise ConfigError(
@@ -117,23 +123,8 @@ def _host(url: str) -> str:
         return ""
 
 
-CONNECT_TIMEOUT_S = 1.0
-SIGACTION_BYTES = 512
-"""At least the size of ``struct sigaction``, which is 152 bytes on Linux."""
-NODE_TIMEOUT_S = 60.0
-"""Maximum seconds for a node of the cluster to describe itself; it starts a process for that."""
-EXTRA = "pip install 'agentgym-console[ray]'"
-HEAD_TIMEOUT_S = 600
-"""Seconds without the head of the cluster after which Ray ends this process."""
-_CONSOLE = "agentgym-console"
-
-
 class RayNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the cluster.
-
-    Attributes:
-        problem: why workers on it would not play as this process does; None if they would.
-    """
+    """A node of the cluster; ``problem`` is why workers on it would not play as this process does, or None."""
 
     name: str
     is_local: bool
@@ -143,10 +134,13 @@ class RayNode(msgspec.Struct, frozen=True, kw_only=True):
 class RayConnection:
     """The connection of this process to a cluster; all objects share it, and the last one to close ends it.
 
-    A cluster that the connection started is kept for later ones, until this process ends.
+    With an empty address, a cluster of this machine is started, and kept for later connections until this process ends.
 
     Args:
         key_names: names of environment variables with API keys, which a cluster of this machine does not inherit.
+
+    Raises:
+        ConfigError: Ray is not installed, or the cluster cannot be reached or started.
     """
 
     _lock = threading.Lock()
@@ -155,11 +149,6 @@ class RayConnection:
     _head: RayHead | None = None
 
     def __init__(self, settings: RaySettings, key_names: Iterable[str] = ()) -> None:
-        """Connect, unless this process is connected; with an empty address, start a cluster of this machine.
-
-        Raises:
-            ConfigError: Ray is not installed, or the cluster cannot be reached or started.
-        """
         self._is_open = True
         ray = load_ray(settings)
         with RayConnection._lock:
@@ -171,10 +160,7 @@ class RayConnection:
             RayConnection._n_open += 1
 
     def close(self, *, is_lost: bool = False) -> None:
-        """Release the connection; its end ends the actors of this process.
-
-        ``is_lost``: the head of the cluster is gone, so that the cluster is not kept for later connections.
-        """
+        """Release the connection, whose end ends its actors; with ``is_lost``, a cluster is not kept for later ones."""
         with RayConnection._lock:
             if not self._is_open:
                 return
@@ -279,9 +265,6 @@ def _kept_handler(number: signal.Signals) -> Iterator[None]:
 
     ``signal.signal`` could restore it on the main thread only.
     """
-    if os.name != "posix":
-        yield
-        return
     libc, action = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES)
     libc.sigaction(number, None, action)
     try:
@@ -324,10 +307,7 @@ def describe_installation() -> dict[str, str]:
 
 
 def difference(own: Mapping[str, str], other: Mapping[str, str]) -> str | None:
-    """Return how another installation differs from this one, in words; None if it does not.
-
-    The last number of Python's version may differ.
-    """
+    """Return in words how another installation differs, apart from the last number of Python's version, or None."""
     differing = [
         f"{name} {other.get(name) or 'not installed'} instead of {own.get(name) or 'none'}"
         for name in sorted(own.keys() | other.keys())
@@ -366,17 +346,11 @@ def inspect_nodes(timeout_s: float = NODE_TIMEOUT_S) -> list[RayNode]:
 
 def require_equal_nodes(nodes: Iterable[RayNode]) -> None:
     """The ``ConfigError`` names each node that plays otherwise than this process."""
-    if problems := list(_node_problems(nodes)):
+    if problems := [f"{node.name}: {node.problem}" for node in nodes if node.problem is not None]:
         raise ConfigError(
             f"The Ray cluster is not installed like this machine: {'; '.join(problems)}. Install the same versions on "
             "each node, or set ray.runtime_env"
         )
-
-
-def _node_problems(nodes: Iterable[RayNode]) -> Iterator[str]:
-    for node in nodes:
-        if node.problem is not None:
-            yield f"{node.name}: {node.problem}"
 
 
 def _problem(own: Mapping[str, str], report: object, timeout_s: float) -> str | None:
@@ -388,12 +362,9 @@ def _problem(own: Mapping[str, str], report: object, timeout_s: float) -> str | 
     except exceptions.GetTimeoutError:
         return f"no reply within {timeout_s:g} s"
     except exceptions.RayError as exc:
-        return one_line(mask(f"{type(exc).__name__}: {_last_line(str(exc))}"), 300)
+        last_line = (str(exc).strip().splitlines() or [""])[-1]
+        return one_line(mask(f"{type(exc).__name__}: {last_line}"), 300)
     return difference(own, found)
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1]
 
 
 def on_node(node_id: str, *, soft: bool) -> object:

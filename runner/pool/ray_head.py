@@ -23,7 +23,6 @@ STORE_BYTES = 200 << 20
 HEAD_VARIABLE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 """Ray's variable with the seconds that a process waits for the head before it ends; the cluster keeps the default."""
 START_TIMEOUT_S = 120.0
-"""Maximum seconds until the cluster is ready."""
 END_TIMEOUT_S = 10.0
 """Maximum seconds from the end of the standard input to the end of the process."""
 
@@ -32,7 +31,6 @@ class RayHead:
     """The process of a cluster of this machine; ``key_names`` are the variables that contain API keys."""
 
     def __init__(self, environ: Mapping[str, str], key_names: Iterable[str] = ()) -> None:
-        """Start the process; ``wait`` returns when the cluster is ready."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,

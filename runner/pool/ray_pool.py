@@ -77,7 +77,6 @@ class RayPool:
         connection: the connection to the cluster; ``close`` ends it.
         configure: the settings of the batch, with addresses as the workers reach them.
         variables: environment variables of the workers: API keys, and addresses of models.
-        clock: measures the intervals, and the clocks of the workers' hosts.
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class RayPool:
         variables: dict[str, str],
         services: BatchServices,
         timings: RayTimings | None = None,
-        clock: Clock | None = None,
     ) -> None:
         self._connection = connection
         self._settings = settings
@@ -96,7 +94,7 @@ class RayPool:
         self._variables = variables
         self._services = services
         self._timings = timings or RayTimings()
-        self._clock = clock or Clock()
+        self._clock = Clock()
         self._ray = import_ray()
         self._host = socket.gethostname()
         self._head = HeadWatch(self._clock, self._timings.head_check_s, self._timings.head_s)

@@ -42,11 +42,7 @@ class BrokenActor(RunnerError):
 
 
 class ClockSample(msgspec.Struct, frozen=True, kw_only=True):
-    """The clocks of a worker between two readings of the driver's; ``*_s`` in seconds, ``*_ns`` in nanoseconds.
-
-    Attributes:
-        received_wall_s: the driver's wall clock after the call.
-    """
+    """The clocks of a worker between two readings of the driver's, of which ``received_wall_s`` is the wall clock."""
 
     sent_ns: int
     received_ns: int
@@ -68,9 +64,10 @@ def clock_offsets(samples: Sequence[ClockSample]) -> tuple[int, float]:
 class RayWorker:
     """An actor from a start or restart on; ``advance`` is called by one thread, the other methods by any.
 
+    Its first sign of life is requested at once, and arrives when the actor has started.
+
     Args:
         variables: environment variables with secrets, an argument of a call to the started actor.
-        clock: the driver's clocks.
         finish: see ``RemoteWorker``.
     """
 
@@ -83,7 +80,6 @@ class RayWorker:
         clock: Clock,
         finish: Callable[[Callable[[], None]], object],
     ) -> None:
-        """Request the first sign of life, which arrives when the actor has started."""
         self._ray = import_ray()
         self.actor = actor
         self.actor_id = str(actor._actor_id.hex())
@@ -193,18 +189,15 @@ class RayWorker:
             frames = [decode_worker_frame(data) for data in unpack(packed)]
         except msgspec.MsgspecError as exc:
             raise BrokenActor(f"it sent an invalid frame: {exc}") from exc
-        self._begin()
+        with self._lock:
+            self._has_frames = True
+            held, self._held = self._held, []
+            for command in held:
+                self._handle(command)
         for frame in frames:
             if isinstance(frame, Free) and self._pending is generator:
                 self._pending = None
             self.episodes.receive(frame)
-
-    def _begin(self) -> None:
-        with self._lock:
-            self._has_frames = True
-            held, self._held = self._held, []
-            for frame in held:
-                self._handle(frame)
 
     def _handle(self, frame: DriverFrame) -> None:
         self.actor.handle.remote(encode_frame(frame))

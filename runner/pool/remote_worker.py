@@ -39,6 +39,9 @@ from runner.worker.frames import (
 
 logger = logging.getLogger(__name__)
 
+_PLAYED = (Outcome.SUCCESS, Outcome.FAILURE, Outcome.TRUNCATED)
+"""Outcomes after which a batch goes on in any case; after an error it may wait for its server first."""
+
 
 class BrokenFrame(RunnerError):
     """A worker sent bytes that are no frame, or a frame that does not fit those before it."""
@@ -76,7 +79,6 @@ class RemoteControl(EpisodeControl):
         self._send(Command(episode_id=self._episode_id, name="step"))
 
     def stop_task(self) -> None:
-        """The task is cancelled at its next ``await``."""
         self._send(Command(episode_id=self._episode_id, name="stop"))
 
     def paused_s(self) -> float:
@@ -86,10 +88,6 @@ class RemoteControl(EpisodeControl):
     def note_pause(self, frame: Paused) -> None:
         self._pause_began = None if frame.resumed else self._now()
         self._ended_pauses_s = frame.paused_s
-
-
-_PLAYED = (Outcome.SUCCESS, Outcome.FAILURE, Outcome.TRUNCATED)
-"""Outcomes after which a batch goes on in any case; after an error it may wait for its server first."""
 
 
 class _Episode(msgspec.Struct):
@@ -130,7 +128,7 @@ class RemoteWorker:
         self._send = send
         self._services = services
         self._clock = clock or Clock()
-        self._finish = finish or _run
+        self._finish = finish or (lambda function: function())
         self._frees_early = frees_early
         self._lock = threading.Lock()
         self._episodes: dict[str, _Episode] = {}
@@ -256,10 +254,6 @@ class RemoteWorker:
 
     def _lost_error(self, reason: str, n_suspects: int) -> WorkerLost:
         return WorkerLost(f"{self.name} was lost: {reason}", n_suspects)
-
-
-def _run(function: Callable[[], None]) -> None:
-    function()
 
 
 def _check(part: EncodedReset | EncodedStep | EncodedEnd, n_steps: int = 0) -> None:

@@ -104,7 +104,10 @@ class BatchServices:
 
     def _request(self, owner: Hashable, request: Request, send: Send) -> None:
         target, instance = request.target, request.instance
-        reply = partial(_reply, send, request.id)
+
+        def reply(granted: bool) -> None:
+            send(Reply(id=request.id, granted=granted))
+
         if request.name == "place":
             self._registry.request_place(owner, target, instance, partial(reply, True))
         elif request.name == "lease":
@@ -145,7 +148,3 @@ def batch_services(setup: RunnerSetup, models: Models | None) -> BatchServices:
 
     LOCAL_REGISTRY.declare(*places_on(dialect, address))
     return BatchServices(LOCAL_REGISTRY, models, release_owner)
-
-
-def _reply(send: Send, request_id: int, granted: bool) -> None:
-    send(Reply(id=request_id, granted=granted))
