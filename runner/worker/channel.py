@@ -34,6 +34,13 @@ from runner.worker.frames import (
 )
 
 RequestName: TypeAlias = Literal["place", "lease", "enter"]
+StartMode: TypeAlias = Literal["fork", "spawn"]
+
+_COPIED_BYTES = 1 << 16
+"""Largest frame that is copied behind its length, so that one system call sends both."""
+_CAN_WAIT = (Started, Reset, Stepped, Streamed, Decided, Ended)
+"""Frames that need no action of the driver: it may read them later, together with others."""
+_N_DESCRIPTORS = 2
 
 
 class DriverLink(ABC):
@@ -73,12 +80,6 @@ class DriverLink(ABC):
 def _set_reply(future: asyncio.Future[Reply], reply: Reply) -> None:
     if not future.done():
         future.set_result(reply)
-
-
-_COPIED_BYTES = 1 << 16
-"""Largest frame that is copied behind its length, so that one system call sends both."""
-_CAN_WAIT = (Started, Reset, Stepped, Streamed, Decided, Ended)
-"""Frames that need no action of the driver: it may read them later, together with others."""
 
 
 class FrameTooLarge(RunnerError):
@@ -126,10 +127,7 @@ def read_exactly(sock: socket.socket, size: int) -> bytes | None:
 
 
 class SocketLink(DriverLink):
-    """The link of a worker process to its driver; thread-safe.
-
-    ``on_broken`` is called when the driver is gone; it must not return.
-    """
+    """The link of a worker process; thread-safe. ``on_broken``, called when the driver is gone, must not return."""
 
     def __init__(self, sock: socket.socket, on_broken: Callable[[], object]) -> None:
         super().__init__()
@@ -192,20 +190,12 @@ class SocketLink(DriverLink):
                 os.write(self._bell, b"\0")
 
 
-StartMode: TypeAlias = Literal["fork", "spawn"]
-
-_N_DESCRIPTORS = 2
-
-
 class _Message(msgspec.Struct, frozen=True, tag=True, tag_field="t"):
     pass
 
 
 class StartWorker(_Message, frozen=True):
-    """Start a worker; the descriptors of its channel and of its log come with the message.
-
-    ``folder`` is its working directory, and ``path`` its ``sys.path``.
-    """
+    """Start a worker; the descriptors of its channel and log come with the message. ``path`` is its ``sys.path``."""
 
     name: str
     environ: list[tuple[bytes, bytes]]

@@ -18,6 +18,15 @@ from runner.errors import catch_foreign, log_failure
 from runner.types.maybe_async import maybe_await
 from runner.util.resources import Resource, find_shortage
 
+logger = logging.getLogger(__name__)
+
+KEPT_SHARE = 3
+"""If the system does not start all workers, one of this many started workers is kept."""
+JOIN_TIMEOUT_S = 5.0
+
+Job: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
+DoneCallback: TypeAlias = Callable[[BaseException | None], None]
+
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
@@ -48,11 +57,11 @@ class _Call(msgspec.Struct):
 class EnvironmentThread:
     """Runs the methods of one environment on one thread; they see the context variables of their caller.
 
-    A coroutine that such a method returns runs on the event loop of the caller.
+    A coroutine that such a method returns runs on the event loop of the caller. Raises ``RuntimeError`` if the system
+    starts no more threads.
     """
 
     def __init__(self, name: str) -> None:
-        """Raises ``RuntimeError`` if the system starts no more threads."""
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         threading.Thread(target=self._run_calls, name=name, daemon=True).start()
 
@@ -88,10 +97,7 @@ class EnvironmentThread:
             del call  # would keep the result until the next call
 
 
-_Done: TypeAlias = "asyncio.Future[None]"
-
-
-def _wake(loop: asyncio.AbstractEventLoop, done: _Done) -> None:
+def _wake(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None]) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(done.set_result, None)
 
@@ -110,28 +116,14 @@ async def wait_shielded(done: asyncio.Future[_T], on_cancel: Callable[[], object
     return done.result()
 
 
-logger = logging.getLogger(__name__)
-
-KEPT_SHARE = 3
-"""If the system does not start all workers, one of this many started workers is kept."""
-JOIN_TIMEOUT_S = 5.0
-
-Job: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
-DoneCallback: TypeAlias = Callable[[BaseException | None], None]
-
-
 class EpisodeThread:
-    """A daemon thread that runs submitted coroutines one after another in its own event loop.
+    """A daemon thread that runs submitted coroutines one after another in its own event loop, until ``close``.
 
-    ``name`` is also the track that shows its episodes in traces.
+    ``name`` is also the track that shows its episodes in traces. Raises ``OSError`` without enough open files for an
+    event loop, and ``RuntimeError`` if the system starts no more threads.
     """
 
     def __init__(self, name: str) -> None:
-        """Start the thread; it runs until ``close`` or the end of the process.
-
-        Raises ``OSError`` without enough open files for an event loop, and ``RuntimeError`` if the system starts no
-        more threads.
-        """
         self.name = name
         self._jobs: queue.SimpleQueue[tuple[Job, DoneCallback] | None] = queue.SimpleQueue()
         self._task: asyncio.Task[None] | None = None

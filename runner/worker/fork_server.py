@@ -42,6 +42,8 @@ from runner.worker.channel import (
 from runner.worker.frames import Configure, DriverFrame, Hello, Stop, decode_driver_frame
 from runner.worker.worker_episodes import WorkerEpisodes
 
+logger = logging.getLogger(__name__)
+
 GRACE_S = 3.0
 """Seconds that the workers have to end after their driver has ended; then they are killed."""
 KEPT_EXIT_CODES = 1024
@@ -49,8 +51,6 @@ KEPT_EXIT_CODES = 1024
 
 _PARENT_CHECK_MS = 1000
 _PR_SET_PDEATHSIG = 1
-
-
 _REQUESTS: msgspec.msgpack.Decoder[ServerRequest] = msgspec.msgpack.Decoder(ServerRequest)
 
 
@@ -78,10 +78,9 @@ def shared_modules() -> Iterator[str]:
 
 
 class ForkServer:
-    """Starts, kills and reaps the workers of one driver."""
+    """Starts, kills and reaps the workers of one driver; it installs the signal handlers of its process."""
 
     def __init__(self, control: socket.socket, mode: StartMode) -> None:
-        """Install the signal handlers."""
         self._control = control
         self._mode = mode
         self._driver = os.getppid()
@@ -248,16 +247,10 @@ def _become_worker(request: StartWorker, channel: int, log: int) -> NoReturn:
 
 
 def run_worker_process(channel: int, name: str, path: list[str]) -> NoReturn:
-    """Run a worker in this process, whose standard streams and working directory are already set.
-
-    ``channel`` is a descriptor, and ``path`` the driver's ``sys.path``.
-    """
+    """Run a worker on the descriptor ``channel``; the standard streams and the working directory are already set."""
     sys.path[:] = path
     os.set_inheritable(channel, False)
     run_worker(socket.socket(fileno=channel), name)
-
-
-logger = logging.getLogger(__name__)
 
 
 def run_worker(sock: socket.socket, name: str) -> NoReturn:

@@ -35,6 +35,8 @@ from runner.worker.frames import (
 MAX_QUEUED_BYTES = 4 << 20
 """Size of the queue above which a sender waits and streamed tokens are dropped."""
 
+Send: TypeAlias = Callable[[WorkerFrame], None]
+
 Packed: TypeAlias = bytes
 """Several encoded frames as one MessagePack array."""
 
@@ -100,9 +102,6 @@ class FrameQueue(DriverLink):
             event = asyncio.Event()
             self._waiter = asyncio.get_running_loop(), event
             return event
-
-
-Send = Callable[[WorkerFrame], None]
 
 
 class ReportedControl(EpisodeControl):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from runner.config import AgentSettings
-from runner.config.profile import Capabilities, LessonKey
 from runner.envs.http.places import InstanceId
 from runner.errors import EnvironmentFault
 from runner.inference.endpoints import EndpointSpec, resolve_endpoints
@@ -45,10 +44,7 @@ def apply_outcome(gate: LocalGate, frame: EndpointOutcome) -> None:
 
 
 class RemoteGate:
-    """An ``EndpointGate`` that knows the states of the endpoints from the driver's ``EndpointRest`` frames.
-
-    ``now`` is a monotonic clock in seconds.
-    """
+    """An ``EndpointGate`` that knows the endpoints from ``EndpointRest`` frames; ``now`` is a monotonic clock (s)."""
 
     def __init__(self, link: DriverLink, specs: Iterable[EndpointSpec], now: Callable[[], float]) -> None:
         self._link = link
@@ -57,7 +53,7 @@ class RemoteGate:
         self._keys = itertools.count()
         specs = with_learners(specs)
         self.lessons = Lessons(specs)
-        self.lessons.watch(self._send_lesson)
+        self.lessons.watch(lambda key, learned: link.send(EndpointLesson(key=key, capabilities=learned)))
         self._limits = {spec.name: describe_limit(spec.limit) for spec in specs}
         # The worker's own view of its failures, until the driver's frame arrives.
         self._breakers = {name: CircuitBreaker(now) for name in self._limits}
@@ -130,9 +126,6 @@ class RemoteGate:
 
     def on_lesson(self, frame: EndpointLesson) -> None:
         self.lessons.keep(frame.key, frame.capabilities, is_news=False)
-
-    def _send_lesson(self, key: LessonKey, learned: Capabilities) -> None:
-        self._link.send(EndpointLesson(key=key, capabilities=learned))
 
     def leave(self, endpoint: str) -> None:
         with self._lock:

@@ -12,7 +12,6 @@ from runner.config import AgentSettings, ARESettings
 from runner.envs.http.address import ServerAddress
 from runner.envs.placement import observation_planner
 from runner.episode.factory import EpisodeFactory
-from runner.errors import ConfigError
 from runner.plugins import Plugin, build_http_target
 from runner.types import Limits, Mode, SpanLevel
 
@@ -44,9 +43,6 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
     world: bool = False
 
     def build_factory(self, manager: InferenceManager | None) -> EpisodeFactory:
-        """Raises ``ConfigError`` if ``models`` is set and there is no ``manager``."""
-        if self.models is not None and manager is None:
-            raise ConfigError(f"The agent {self.agent.name} needs a model, and none is configured")
         own_args = self._environment_args()
         agent_args: dict[str, Any] = {}
         if self.agent.name == "oracle":

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -39,10 +38,7 @@ from runner.worker.frames import (
     Stop,
     Watch,
 )
-from runner.worker.remote_gate import RemoteRegistry
-
-if TYPE_CHECKING:
-    from runner.worker.remote_gate import RemoteGate
+from runner.worker.remote_gate import RemoteGate, RemoteRegistry, remote_manager
 
 logger = logging.getLogger(__name__)
 
@@ -50,10 +46,6 @@ MAX_TOKEN_FRAMES = 20
 """Maximum number of ``Streamed`` frames per second and episode; further texts are dropped."""
 CLOSE_TIMEOUT_S = 10.0
 """Maximum seconds that ``close`` waits for the cleanup of the running episodes."""
-
-
-def _nothing() -> None:
-    pass
 
 
 class _Prepared(msgspec.Struct, frozen=True):
@@ -84,13 +76,14 @@ class WorkerEpisodes:
         configure: Configure,
         clock: Clock | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
-        on_warm: Callable[[], object] = _nothing,
+        on_warm: Callable[[], object] = lambda: None,
     ) -> None:
         self._link = link
         self._setup = configure.setup
         self._secrets = configure.secrets
         self._clock = _shifted_clock(clock or Clock(), configure.wall_offset_s)
-        self._clock_ns = _shifted_ns(clock_ns, configure.clock_offset_ns)
+        offset_ns = configure.clock_offset_ns
+        self._clock_ns = (lambda: clock_ns() + offset_ns) if offset_ns else clock_ns
         self._prepared: _Prepared | None = None
         self._prepare_lock = threading.Lock()
         self._on_warm = on_warm
@@ -117,7 +110,9 @@ class WorkerEpisodes:
             case Watch():
                 self._wants_tokens = frame.tokens
             case EndpointRest():
-                self._rest(frame)
+                self._rests[frame.endpoint] = frame
+                if self._gate is not None:
+                    self._gate.on_rest(frame)
             case EndpointTimes():
                 self._server_times[frame.endpoint] = frame
                 if self._gate is not None:
@@ -134,10 +129,7 @@ class WorkerEpisodes:
                 logger.warning("a second Configure frame is ignored; start another worker for another batch")
 
     def prepare(self) -> None:
-        """Build the factory once, which imports the agent and environment.
-
-        Raises ``ConfigError`` if they cannot be loaded in this process.
-        """
+        """Build the factory once; raises ``ConfigError`` if agent or environment cannot be loaded in this process."""
         with self._prepare_lock:
             if self._prepared is None:
                 self._prepared = self._prepare()
@@ -159,7 +151,7 @@ class WorkerEpisodes:
         finally:
             self._episodes.pop(play.header.episode_id, None)
             self._send_free(play, problems)
-            on_warm, self._on_warm = self._on_warm, _nothing
+            on_warm, self._on_warm = self._on_warm, lambda: None
             on_warm()
             with self._all_ended:
                 self._all_ended.notify_all()
@@ -180,8 +172,6 @@ class WorkerEpisodes:
     def _prepare(self) -> _Prepared:
         setup, manager = self._setup, None
         if setup.models is not None:
-            from runner.worker.remote_gate import remote_manager  # imported late: many agents use no model
-
             environ = {**os.environ, **self._secrets}
             manager, gate = remote_manager(setup.models, environ, self._link, self._clock.monotonic)
             for rest in list(self._rests.values()):
@@ -238,11 +228,6 @@ class WorkerEpisodes:
                 episode.control.step()
             case "stop":
                 episode.stop()
-
-    def _rest(self, frame: EndpointRest) -> None:
-        self._rests[frame.endpoint] = frame
-        if self._gate is not None:
-            self._gate.on_rest(frame)
 
     async def _play(self, play: Play) -> None:
         assert self._prepared is not None
@@ -317,7 +302,3 @@ class WorkerEpisodes:
 def _shifted_clock(clock: Clock, offset_s: float) -> Clock:
     offset = timedelta(seconds=offset_s)
     return Clock(clock.monotonic, lambda: clock.now() + offset) if offset_s else clock
-
-
-def _shifted_ns(clock_ns: Callable[[], int], offset_ns: int) -> Callable[[], int]:
-    return (lambda: clock_ns() + offset_ns) if offset_ns else clock_ns
