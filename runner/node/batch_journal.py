@@ -66,7 +66,7 @@ def check_batch(batch: QueuedBatch) -> QueuedBatch:
 
 
 class BatchJournal:
-    """The file of batches; each write is on the disk when it returns.
+    """The file of batches, which need not exist; each write is on the disk when it returns.
 
     Attributes:
         is_complete: whether ``read`` found the file with its first line, which is empty, and could read all others.
@@ -74,7 +74,6 @@ class BatchJournal:
     """
 
     def __init__(self, path: Path) -> None:
-        """The file need not exist."""
         self.path = path
         self.is_complete = self.is_tidy = False
         self._written: tuple[int, int] | None = None

@@ -1,6 +1,4 @@
-"""The thread that runs a node's queued batches one after another.
-
-Adaptive repeats on a node: after each part, the next one is queued until the interval is narrow enough.
+"""The thread that runs a node's queued batches one after another, and queues the next parts of adaptive repeats.
 
 The id of a part is derived from its battery and its first task, so a part is queued once, also after a crash.
 """
@@ -33,8 +31,15 @@ from runner.node.stored_batches import StoredBatches
 from runner.results.summary import Selection, summarize_results
 from runner.types import BatchProgress, Item, WorkerState
 
+logger = logging.getLogger(__name__)
+logger.setLevel(logging.INFO)  # log the placement of each batch
 
-def _ignore(_: BatchResult) -> None: ...
+RETRY_S = 1.0
+"""Seconds after an error until the queue is read again."""
+MAX_INTERRUPTIONS = 1000
+"""Maximum number of batches whose reason of interruption is kept; the oldest are forgotten."""
+
+_USED = "SELECT total(cost), total(tokens_prompt + tokens_completion) FROM episodes WHERE batch_id = ?"
 
 
 class BatchCallbacks(msgspec.Struct, frozen=True):
@@ -50,12 +55,7 @@ class BatchCallbacks(msgspec.Struct, frozen=True):
     on_result: Callable[[BatchResult], None]
     on_busy: Callable[[bool], None]
     wants_item: Callable[[type[Item]], bool] = wants_all
-    on_end: Callable[[BatchResult], object] = _ignore
-
-
-logger = logging.getLogger(__name__)
-
-_USED = "SELECT total(cost), total(tokens_prompt + tokens_completion) FROM episodes WHERE batch_id = ?"
+    on_end: Callable[[BatchResult], object] = lambda result: None
 
 
 class AdaptiveRuns:
@@ -97,14 +97,6 @@ class AdaptiveRuns:
             entry = msgspec.structs.replace(battery_entry(battery_id, part), status=status)
             if self._queue.add(entry) and status == "queued":
                 self._queue.move({entry.batch_id}, 0)
-
-
-logger.setLevel(logging.INFO)  # log the placement of each batch
-
-RETRY_S = 1.0
-"""Seconds after an error until the queue is read again."""
-MAX_INTERRUPTIONS = 1000
-"""Maximum number of batches whose reason of interruption is kept; the oldest are forgotten."""
 
 
 class BatchPlayer:
@@ -184,7 +176,6 @@ class BatchPlayer:
         return f"{problem}; {waiting.get(n_waiting, f'{n_waiting} batches wait and continue by themselves')}"
 
     def start(self) -> None:
-        """Also starts the checks of the disk."""
         self.storage.start()
         self._thread.start()
 

@@ -26,8 +26,6 @@ __all__ = ["BatchQueue", "QueueFull", "QueuedBatch", "Status", "queued_ids"]
 BUSY_TIMEOUT_S = 1.0
 """Maximum seconds to wait for another process that has locked the queue file; a control request waits as long."""
 MAX_QUEUED = 1000
-"""Maximum number of batches that wait in the queue."""
-
 COLUMNS = "batch_id, battery_id, spec, status, n_done"
 """The columns of the table ``batches`` that hold the fields of a ``QueuedBatch``, in their order."""
 
@@ -66,7 +64,8 @@ class BatchQueue:
     """First-in, first-out queue of batches in SQLite; thread-safe within the node that owns it.
 
     A batch that a method has added, queued again or ended survives power loss, and is restored from the journal if the
-    queue file is lost, damaged or replaced by an older copy.
+    queue file is lost, damaged or replaced by an older copy. Batches that an earlier node left unfinished become
+    ``interrupted``; held ones stay queued and held, unless the queue file was lost.
 
     Attributes:
         notice: what was lost from the queue file and restored, for people; None if nothing was.
@@ -76,10 +75,6 @@ class BatchQueue:
     """
 
     def __init__(self, path: Path) -> None:
-        """Batches that an earlier node left unfinished become ``interrupted``.
-
-        Held batches stay queued and held, unless the queue file was lost.
-        """
         self._lock = threading.Lock()
         self._path = path
         self._journal = BatchJournal(path.with_name("batches.jsonl"))
@@ -97,10 +92,9 @@ class BatchQueue:
             raise
 
     def add(self, *batches: QueuedBatch) -> bool:
-        """Append all batches and return True; if the queue already has one of the ids, append none and return False.
+        """Append all batches, or none and return False, because the queue already has one of the ids.
 
-        Raises:
-            QueueFull: if too many batches would wait; none is appended.
+        Raises ``QueueFull`` if too many batches would wait.
         """
         try:
             with self._transaction() as connection:
@@ -185,11 +179,9 @@ class BatchQueue:
     def set_status(
         self, batch_id: str, status: Status, *, n_done: int | None = None, only: tuple[Status, ...] = ()
     ) -> bool:
-        """Set the status of a batch, and the number of its finished episodes; return whether they were set.
+        """Set the status of a batch and, if given, the number of its finished episodes; return whether they were set.
 
-        Args:
-            n_done: number of finished episodes; None: it stays as it is.
-            only: the statuses that the batch may have before; empty: any.
+        ``only`` are the statuses that it may have before; empty: any.
         """
         condition = f" AND status IN ({', '.join('?' * len(only))})" if only else ""
         statement = f"UPDATE batches SET status = ?, n_done = coalesce(?, n_done) WHERE batch_id = ?{condition}"
@@ -200,10 +192,9 @@ class BatchQueue:
         return is_set
 
     def queue_again(self, specs: Mapping[str, BatchSpec]) -> None:
-        """Queue the interrupted batches among these again; other batches stay as they are.
+        """Queue the interrupted batches among these again, with new specs that have the same episodes.
 
-        Each new spec must have the same episodes. Raises ``QueueFull`` if too many batches would wait; no batch is
-        changed.
+        Raises ``QueueFull`` if too many batches would wait; then none is changed.
         """
         update = "UPDATE batches SET status = 'queued', spec = ? WHERE batch_id = ? AND status = 'interrupted'"
         with self._transaction() as connection:
@@ -230,7 +221,6 @@ class BatchQueue:
             connection.execute("UPDATE batches SET n_done = ? WHERE batch_id = ?", (n_done, batch_id))
 
     def set_complete(self) -> None:
-        """Record that the batches which the journal lacked were restored."""
         with self._transaction() as connection:
             connection.execute("DROP TABLE IF EXISTS incomplete")
         self.is_incomplete = False
@@ -247,10 +237,7 @@ class BatchQueue:
         return bool(rows), max(n_added, 0)  # it is -1 without rows
 
     def _restore(self, connection: sqlite3.Connection, *, is_replaced: bool) -> None:
-        """Add what the journal has and the queue file has lost; batches that run or wait become ``interrupted``.
-
-        Held batches stay queued: none has started, and none may start before it is released.
-        """
+        """Add what the journal has and the queue file has lost; batches that run or wait become ``interrupted``."""
         connection.execute(_HELD)
         journaled = self._journal.read()
         n_damaged = delete_damaged_rows(connection)
@@ -260,6 +247,7 @@ class BatchQueue:
         connection.executemany(_INSERT, map(encode_row, lost))
         update = "UPDATE batches SET status = ?, n_done = ? WHERE batch_id = ?"
         connection.executemany(update, [(batch.status, batch.n_done, batch.batch_id) for batch in ended])
+        # held batches stay queued: none has started, and none may start before it is released
         connection.execute(f"UPDATE batches SET status = 'interrupted' WHERE status = 'running' OR {_READY}")
         connection.execute(_FORGET_HELD)
         restored = select_batches(connection, "ORDER BY position", ())
@@ -315,10 +303,7 @@ class BatchQueue:
 
 
 def queued_ids(path: Path, *, unfinished: bool = False) -> set[str]:
-    """Return the batch ids in a queue file without changing it; a running node may have the file open.
-
-    ``unfinished``: only those of batches that run, wait or can be resumed.
-    """
+    """Return the ids of all or the ``unfinished`` batches in a queue file, which a running node may have open."""
     if not path.exists():
         return set()
     condition = "WHERE status NOT IN ('completed', 'cancelled')" if unfinished else ""
@@ -336,7 +321,6 @@ def _check_room(connection: sqlite3.Connection) -> None:
 
 
 def _describe_loss(path: Path, *, n_lost: int, n_ended: int, n_damaged: int) -> str:
-    """See ``BatchQueue.notice``."""
     counts = {
         "batches that were missing and are listed again": n_lost,
         "batches that had ended": n_ended,

@@ -110,11 +110,7 @@ class Curator:
         )
 
     def apply(self, plan: CurationPlan) -> CurationReport:
-        """Archive or delete what the plan can still do now, and return what was done.
-
-        Raises:
-            StoreError: another process prunes the directory, or its state cannot be read.
-        """
+        """Do what the plan can still do now; raises ``StoreError`` also if another process prunes the directory."""
         with pruning_lock(self._store.data_dir):
             self._index.reconcile()
             plan = self.plan(plan.action, plan.episode_ids)
@@ -149,11 +145,7 @@ class Curator:
         )
 
     def undo(self) -> CurationReport | None:
-        """Return None if there is no action left to undo.
-
-        Raises ``StoreError`` if another process prunes the directory, or a file cannot be written; the next call goes
-        on.
-        """
+        """Return None if no action is left to undo; after a ``StoreError``, the next call goes on."""
         if not self._done:
             return None
         last = self._done[-1]

@@ -16,8 +16,6 @@ from runner.util.files import read_file
 
 CHUNK_BYTES = 256 * 1024
 MAX_CACHED_HASHES = 64
-"""Maximum number of files whose hashes are cached."""
-
 MAX_KEPT_BYTES = 16 << 20
 """Maximum size in bytes of the archived episode that is kept unpacked."""
 
@@ -46,12 +44,17 @@ class EpisodeFiles:
         Raises:
             StoreError: if the episode does not exist or its file cannot be read.
         """
-        path = self._path(episode_id)
+        if not (rows := self._batch_of(episode_id)):
+            raise StoreError(f"this node has no episode {episode_id!r}; check the id and the node")
+        path = self._store.path(rows[0][0], episode_id)
         if not path.exists():
             return self._archived_chunk(path, offset)
         try:
-            stamp = _stamp(path)
-            if (cached := self._cached(path, stamp)) is None:
+            status = path.stat(follow_symlinks=False)
+            stamp = status.st_size, status.st_mtime_ns
+            with self._lock:
+                cached = self._hashes.get(path)
+            if cached is None or cached.stamp != stamp:
                 return self._read_whole(path, stamp, offset)
             with path.open("rb") as file:
                 file.seek(min(offset, stamp[0]))
@@ -68,11 +71,6 @@ class EpisodeFiles:
     def _batch_of(self, episode_id: str) -> list[tuple[str]]:
         return self._index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (episode_id,))
 
-    def _path(self, episode_id: str) -> Path:
-        if not (rows := self._batch_of(episode_id)):
-            raise StoreError(f"this node has no episode {episode_id!r}; check the id and the node")
-        return self._store.path(rows[0][0], episode_id)
-
     def _archived_chunk(self, path: Path, offset: int) -> EpisodeChunk:
         """Return a chunk of an archived episode, whose content is kept for the next one unless it is large."""
         with self._lock:
@@ -81,8 +79,8 @@ class EpisodeFiles:
             data = self._store.read(path)
             with self._lock:
                 self._archived = (path, data) if len(data) <= MAX_KEPT_BYTES else (None, b"")
-        part = data[offset : offset + CHUNK_BYTES]
-        return EpisodeChunk(total=len(data), sha256=hashlib.sha256(data).hexdigest(), data=part)
+        sha256 = hashlib.sha256(data).hexdigest()
+        return EpisodeChunk(total=len(data), sha256=sha256, data=data[offset : offset + CHUNK_BYTES])
 
     def _read_whole(self, path: Path, stamp: tuple[int, int], offset: int) -> EpisodeChunk:
         data = read_file(path)
@@ -91,15 +89,4 @@ class EpisodeFiles:
             self._hashes[path] = _CachedHash(stamp, sha256)
             if len(self._hashes) > self._max_cached_hashes:
                 self._hashes.popitem(last=False)
-        part = data[offset : offset + CHUNK_BYTES]
-        return EpisodeChunk(total=len(data), sha256=sha256, data=part)
-
-    def _cached(self, path: Path, stamp: tuple[int, int]) -> _CachedHash | None:
-        with self._lock:
-            cached = self._hashes.get(path)
-        return cached if cached is not None and cached.stamp == stamp else None
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat(follow_symlinks=False)
-    return status.st_size, status.st_mtime_ns
+        return EpisodeChunk(total=len(data), sha256=sha256, data=data[offset : offset + CHUNK_BYTES])

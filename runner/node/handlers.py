@@ -51,9 +51,13 @@ from runner.types.notes import Note, NoteChange
 from runner.util.clock import is_ulid, new_ulid
 
 MAX_BATCHES = 200
-"""Maximum number of batches that one request starts."""
+MAX_LISTED_WAITING, MAX_LISTED_OTHERS = 200, 200
 CHANGEABLE = ("concurrency", "workers", "budget")
 """Arguments that may differ when an interrupted batch is resumed."""
+NEED_INDEX: Final[frozenset[Op]] = frozenset({"cancel", "replay", "episode", "annotate"})
+"""Operations that read stored episodes, so that a node which has not read all of them rejects them."""
+
+_COMMANDS: Final[dict[Op, CommandName]] = {"cancel": "cancel", "pause": "pause", "resume": "resume", "step": "step"}
 
 
 def split_models(args: StartArgs) -> list[StartArgs]:
@@ -80,11 +84,6 @@ def split_models(args: StartArgs) -> list[StartArgs]:
     return [msgspec.structs.replace(args, model=model, models=[]) for model in args.models]
 
 
-def with_parts(args: StartArgs, spec: BatchSpec) -> BatchSpec:
-    """Either all of the batch, or the first part of adaptive repeats."""
-    return spec if args.until_width is None else first_part(spec, args.until_width)
-
-
 def with_changes(spec: BatchSpec, args: StartArgs) -> BatchSpec:
     changes = {name: value for name in CHANGEABLE if (value := getattr(args, name)) is not None}
     return msgspec.structs.replace(spec, **changes)
@@ -96,7 +95,6 @@ def check_same(args: StartArgs, specs: Sequence[BatchSpec], *, resumes: bool = F
     If it ``resumes`` an interrupted batch, the arguments in ``CHANGEABLE`` may differ.
     """
     first = min(specs, key=lambda spec: spec.task_index)  # the first part of adaptive repeats has the whole budget
-    models = {spec.model for spec in specs}
     if args.tasks:
         given = {env.lower(): tuple(tasks) for env, tasks in args.tasks.items()}
         if any(spec.tasks != given.get(spec.env.lower()) for spec in specs):
@@ -105,7 +103,7 @@ def check_same(args: StartArgs, specs: Sequence[BatchSpec], *, resumes: bool = F
     existing = msgspec.structs.asdict(first) | {
         "envs": {spec.env.lower() for spec in specs},
         "agent": first.agent.lower(),
-        "models": models,
+        "models": {spec.model for spec in specs},
         "max_rounds": first.limits.max_rounds,
         "max_duration_sec": first.limits.max_duration_s,
         "until_width": None if first.adaptive is None else first.adaptive.width,
@@ -116,8 +114,7 @@ def check_same(args: StartArgs, specs: Sequence[BatchSpec], *, resumes: bool = F
         "agent": (args.agent or DEFAULT_AGENT).lower(),
         "models": {*args.models} or None,
     }
-    ignored = CHANGEABLE if resumes else ()
-    ignored = (*ignored, "tasks")
+    ignored = ("tasks", *(CHANGEABLE if resumes else ()))
     compared = {name: value for name, value in requested.items() if name in existing and name not in ignored}
     if different := [name for name, value in compared.items() if value not in (None, existing[name])]:
         raise _differs(args, different)
@@ -126,11 +123,6 @@ def check_same(args: StartArgs, specs: Sequence[BatchSpec], *, resumes: bool = F
 def _differs(args: StartArgs, names: Sequence[str]) -> RequestRejected:
     text = f"batch {args.batch_id} already exists and differs in {', '.join(names)}"
     return RequestRejected("refused", text, "use a new batch_id for a different request")
-
-
-MAX_LISTED_WAITING, MAX_LISTED_OTHERS = 200, 200
-NEED_INDEX: Final[frozenset[Op]] = frozenset({"cancel", "replay", "episode", "annotate"})
-"""Operations that read stored episodes, so that a node which has not read all of them rejects them."""
 
 
 class ControlHandler(msgspec.Struct, frozen=True):
@@ -156,7 +148,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
     def handle(self, payload: bytes, *, commands: bool = True) -> bytes:
         """Return the JSON reply to a request; invalid requests get an error reply.
 
-        If ``commands`` is False, every operation except ``health`` is rejected.
+        Without ``commands``, every operation except ``health`` is rejected.
         """
         replies: list[ControlReply] = []
         problems: list[BaseException] = []
@@ -178,7 +170,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             case StartArgs() as start:
                 return self._start(start)
             case TargetArgs() as target:
-                return self._command(_as_command(request.op), target)
+                return self._command(_COMMANDS[request.op], target)
             case MoveArgs() as move:
                 return self._move(move)
             case ReplayArgs() as replay:
@@ -215,7 +207,10 @@ class ControlHandler(msgspec.Struct, frozen=True):
             self._require_model(batch.spec)
         for batch in resolved:
             fit_batch(batch, NODE_FILES)
-        return self._enqueue(args.batch_id, [with_parts(args, batch.spec) for batch in resolved])
+        specs = [batch.spec for batch in resolved]
+        if args.until_width is not None:
+            specs = [first_part(spec, args.until_width) for spec in specs]
+        return self._enqueue(args.batch_id, specs)
 
     def _check_start(self, name: str, batch_id: str) -> None:
         if not is_ulid(batch_id):
@@ -276,7 +271,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
         raise RequestRejected("not_found", f"there is no batch {batch_id!r}", "the reply to list names the batches")
 
     def _resume(self, args: StartArgs, existing: list[QueuedBatch]) -> list[QueuedBatch]:
-        """Queue the interrupted batches again, with the concurrency and workers of the request if it has them."""
+        """Queue the interrupted batches again, with what the request changes."""
         specs = {batch.batch_id: with_changes(batch.spec, args) for batch in existing if batch.status == "interrupted"}
         problems = [problem for spec in specs.values() if (problem := self._problem(spec)) is not None]
         if len(problems) == len(specs):  # else the others play, and a batch that cannot be played ends with its reason
@@ -438,8 +433,3 @@ class ControlHandler(msgspec.Struct, frozen=True):
             queue=self.queue.notice,
             n_waiting=self.queue.n_queued,
         )
-
-
-def _as_command(op: Op) -> CommandName:
-    commands: dict[Op, CommandName] = {"cancel": "cancel", "pause": "pause", "resume": "resume", "step": "step"}
-    return commands[op]

@@ -39,18 +39,6 @@ MODELS_IDLE_BEATS = 60
 """Number of heartbeats between two checks of the models while the node is idle and receives no requests."""
 
 
-def _always_active() -> bool:
-    return True
-
-
-def _no_problem() -> str | None:
-    return None
-
-
-def _no_cause(env: str) -> None:
-    pass
-
-
 class HealthMonitor:
     """Checks the host, the environments and the models periodically, and keeps the latest results.
 
@@ -71,10 +59,10 @@ class HealthMonitor:
         clock: Clock,
         servers: EnvServerManager | None = None,
         models: Models | None = None,
-        is_active: Callable[[], bool] = _always_active,
-        storage_problem: Callable[[], str | None] = _no_problem,
+        is_active: Callable[[], bool] = lambda: True,
+        storage_problem: Callable[[], str | None] = lambda: None,
         *,
-        indexing: Callable[[], str | None] = _no_problem,
+        indexing: Callable[[], str | None] = lambda: None,
         sampler: MachineSampler | None = None,
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
         probe_timeout_s: float = PROBE_TIMEOUT_S,
@@ -104,6 +92,7 @@ class HealthMonitor:
         """Publish heartbeats and check results until cancelled; a check that fails is repeated after its interval."""
         self._update(ENVIRONMENTS, lambda: self._environments({}), live)
         async with asyncio.TaskGroup() as tasks:
+            # separate tasks, because servers and endpoints may answer slowly
             tasks.create_task(self._watch_environments(live))
             if self._models is not None:
                 tasks.create_task(self._watch_models(self._models, live))
@@ -125,7 +114,6 @@ class HealthMonitor:
         return Heartbeat(at=self._clock.now(), storage=problems[-1], indexing=self._indexing())
 
     async def _watch_environments(self, live: LivePublisher) -> None:
-        """Check the environments periodically; a separate task, because their servers may answer slowly."""
         addresses = server_addresses(self._profile)
         while True:
             n_changes = self._n_changes
@@ -136,7 +124,6 @@ class HealthMonitor:
                     await self._beat.wait()
 
     async def _watch_models(self, models: Models, live: LivePublisher) -> None:
-        """Check the models periodically; a separate task and thread, because their endpoints may answer slowly."""
         while True:
             with catch_foreign(partial(self._log_failure, MODELS)):
                 states = await asyncio.to_thread(models.check)
@@ -147,7 +134,6 @@ class HealthMonitor:
                 n_beats += 1
 
     async def _watch_servers(self, models: Models, live: LivePublisher) -> None:
-        """Read the load of the model servers at each heartbeat while the node is active or anything receives it."""
         manager = await asyncio.to_thread(lambda: models.manager)  # imports the HTTP client
         while True:
             await self._beat.wait()
@@ -184,9 +170,8 @@ class HealthMonitor:
                 live.put(item)
 
     def _log_failure(self, source: str, exc: BaseException) -> None:
-        # Logs a repeated failure only once.
         reason = f"{type(exc).__name__}: {exc}"
-        if self._failures.get(source) != reason:
+        if self._failures.get(source) != reason:  # a repeated failure is logged only once
             self._failures[source] = reason
             logger.warning("health check of %s failed: %s", source, reason)
 
@@ -200,9 +185,11 @@ class HealthMonitor:
         return [_model_health(state, self._clock.now()) for state in states]
 
     def _environments(self, states: Mapping[str, ServerState]) -> list[HealthItem]:
-        start_cause = _no_cause if self._servers is None else self._servers.cause
-        at, rows = self._clock.now(), environment_health(self._profile, states)
-        return [_env_health(row, at, start_cause(row.name)) for row in rows]
+        at, servers = self._clock.now(), self._servers
+        return [
+            _env_health(row, at, None if servers is None else servers.cause(row.name))
+            for row in environment_health(self._profile, states)
+        ]
 
 
 def _env_health(row: EnvironmentHealth, at: datetime, start_cause: str | None) -> EnvHealth:

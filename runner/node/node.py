@@ -7,11 +7,11 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -57,17 +57,31 @@ from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
 
+Services: TypeAlias = dict[str, Callable[[], Coroutine[Any, Any, None]]]
+"""By name, what is run until the node ends, and again after a failure."""
+
+STOP_TIMEOUT_S = 15.0
+"""Maximum seconds to wait for the running steps, and separately for publishing the remaining events."""
+STALL_TIMEOUT_S = 3.0
+"""Seconds without a delivered event after which publishing ends; the outbox keeps the remaining events."""
+JOIN_POLL_S = 0.2
+RETRY_S = 1.0
+"""Seconds until a failed service restarts."""
+IDLE_POLL_S = 5.0
+RECENT_REQUEST_S = 60.0
+"""Seconds after a control request during which the models are checked often, because a client is active."""
+BROKER_START_TIMEOUT_S = 15
+"""Maximum seconds until the node's own broker must accept a connection; those in which the node is stopped are free."""
+SLOW_START_S = 5.0
+"""Seconds between two reports of a broker that does not listen yet."""
+_WAIT_PERIOD_S = 1.0
 HEALTH_REQUEST = msgspec.json.encode(ControlRequest(id="name", op="health"))
 
 
 async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -> None:
-    """Check that no other node with this name answers a health request on the egress bus.
+    """Raise ``StoreError`` if another node with this name answers a health request on the egress bus.
 
-    Args:
-        boot: boot id of this node; a reply with this id comes from this node itself.
-
-    Raises:
-        StoreError: if another node answers; the message contains its boot id.
+    ``boot`` is the boot id of this node, whose own reply does not count.
     """
     if address is None:
         return
@@ -106,18 +120,6 @@ def _boot_of(reply: bytes) -> str:
     except (ValueError, RecursionError):  # also for invalid UTF-8 and for deep nesting
         pass
     return "unknown"
-
-
-STOP_TIMEOUT_S = 15.0
-"""Maximum seconds to wait for the running steps, and separately for publishing the remaining events."""
-
-STALL_TIMEOUT_S = 3.0
-"""Seconds without a delivered event after which publishing ends; the outbox keeps the remaining events."""
-
-JOIN_POLL_S = 0.2
-
-RETRY_S = 1.0
-"""Seconds until a failed service restarts."""
 
 
 async def stop_batches(batch_player: BatchPlayer, is_draining: Callable[[], bool], immediate: asyncio.Event) -> None:
@@ -181,21 +183,6 @@ async def run_with_restarts(
             await asyncio.sleep(retry_s)
 
 
-IDLE_POLL_S = 5.0
-"""Seconds between two checks of whether the node is idle."""
-RECENT_REQUEST_S = 60.0
-"""Seconds after a control request during which the models are checked often, because a client is active."""
-BROKER_START_TIMEOUT_S = 15
-"""Maximum seconds until the node's own broker must accept a connection; those in which the node is stopped are free."""
-SLOW_START_S = 5.0
-"""Seconds between two reports of a broker that does not listen yet."""
-_WAIT_PERIOD_S = 1.0
-
-
-def _ignore(node_file: NodeFile) -> None:
-    pass
-
-
 class Node:
     """The service that owns one state directory and runs its batches.
 
@@ -214,7 +201,7 @@ class Node:
         *,
         egress: Callable[[], BusAddress | None],
         idle_exit_s: float | None = None,
-        on_ready: Callable[[NodeFile], object] = _ignore,
+        on_ready: Callable[[NodeFile], object] = lambda node_file: None,
         profile_file: ProfileFile | None = None,
         retry_s: float = RETRY_S,
     ) -> None:
@@ -264,11 +251,7 @@ class Node:
             stack.callback(lock.release)
             self._variables = lock.digest_variables(variable_names(self._profile.agent), os.environ)
             workspace = Workspace(
-                self._data_dir,
-                node=self._name,
-                profile=self._profile.id,
-                boot=lock.boot,
-                reconcile=False,
+                self._data_dir, node=self._name, profile=self._profile.id, boot=lock.boot, reconcile=False
             )
             stack.callback(workspace.close)
             await check_name_is_free(self._name, workspace.boot, self._egress())
@@ -328,7 +311,7 @@ class Node:
         egress_requests = self._bus_requests(handler, commands=self._profile.nats.control)
         serve_requests = partial(serve, control_subject(self._name), name=self._name, reserved=recorder.names.all())
         restore_files = {"node.json": lock.restore_node_file, "the broker's credential": broker.restore_credential}
-        services: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+        services: Services = {
             "event publisher": publisher.run,
             "live publisher": live.run,
             "health monitor": partial(health.run, live),
@@ -336,7 +319,7 @@ class Node:
             "control server of the egress broker": partial(serve_requests, egress_requests, self._egress),
             "keeper of the state files": partial(keep_files, restore_files),
         }
-        upkeep: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+        upkeep: Services = {
             "retention": partial(
                 prune_when_idle,
                 Pruner(workspace.store, workspace.index, recorder.outbox, workspace.clock),
@@ -349,7 +332,7 @@ class Node:
         async with asyncio.TaskGroup() as tasks:
             service_tasks: list[asyncio.Task[None]] = []
 
-            def start(services: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
+            def start(services: Services) -> None:
                 for name, create in services.items():
                     service = run_with_restarts(name, create, retry_s=self._retry_s)
                     service_tasks.append(tasks.create_task(service))
@@ -413,7 +396,7 @@ class Node:
     async def _wait_until_stopped(self, batch_player: BatchPlayer) -> None:
         while not self._stopping.is_set():
             if not await _is_idle(batch_player):
-                self._last_activity_at = time.monotonic()
+                self._note_activity()
             remaining_s = IDLE_POLL_S
             if self._idle_exit_s is not None:
                 remaining_s = self._last_activity_at + self._idle_exit_s - time.monotonic()
@@ -455,20 +438,8 @@ class Node:
             adaptive_runs.on_end(result)
             self._notifier.notify(result)
 
-        callbacks = BatchCallbacks(
-            on_item=live,
-            on_result=on_result,
-            on_busy=on_busy,
-            wants_item=live.wants,
-            on_end=on_end,
-        )
-        batch_player = BatchPlayer(
-            workspace,
-            queue,
-            callbacks,
-            place=self._place,
-            models=self._models,
-        )
+        callbacks = BatchCallbacks(live, on_result, on_busy, wants_item=live.wants, on_end=on_end)
+        batch_player = BatchPlayer(workspace, queue, callbacks, place=self._place, models=self._models)
         return batch_player
 
     def _place(self, spec: BatchSpec) -> ResolvedBatch:

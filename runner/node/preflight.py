@@ -50,69 +50,16 @@ if TYPE_CHECKING:
     from runner.inference.health import EndpointHealth
     from runner.node.model_trial import ModelTrial
 
-
 TIMEOUT_S = 20.0
 """Maximum seconds for the nodes of a cluster to describe themselves; each starts a process for that."""
-
-
-def check_ray(settings: RaySettings, setups: Sequence[RunnerSetup]) -> list[PreflightCheck]:
-    """Check whether the workers of a run can be Ray actors; a cluster that the run would start is not started."""
-    check = PreflightCheck(what="workers", name="ray", state="ok", detail="")
-    try:
-        version = load_ray(settings).__version__
-        if not settings.address:
-            return [msgspec.structs.replace(check, detail=f"Ray {version}, a cluster of this machine for the run")]
-        with closing(RayConnection(settings)):
-            nodes = inspect_nodes(TIMEOUT_S)
-        connected = msgspec.structs.replace(check, detail=f"Ray {version}, {len(nodes)} nodes at {settings.address}")
-        return [connected, *map(_check_node, nodes), *_check_addresses(settings, nodes, setups)]
-    except ConfigError as exc:
-        return [_failed(check, exc)]
-
-
-def _failed(check: PreflightCheck, exc: ConfigError) -> PreflightCheck:
-    text = str(exc)
-    cause, separator, hint = text.rpartition("; ") if "; " in text else text.partition(": ")
-    return msgspec.structs.replace(check, state="fail", cause=cause if separator else text, hint=hint or None)
-
-
-def _check_node(node: RayNode) -> PreflightCheck:
-    check = PreflightCheck(what="ray node", name=node.name, state="ok", detail="installed like this machine")
-    if node.problem is None:
-        return check
-    hint = "install the same versions there, or set ray.runtime_env"
-    return msgspec.structs.replace(check, state="fail", detail="", cause=node.problem, hint=hint)
-
-
-def _check_addresses(
-    settings: RaySettings, nodes: Sequence[RayNode], setups: Sequence[RunnerSetup]
-) -> list[PreflightCheck]:
-    """Check that workers on other machines reach models and servers by other addresses than ``localhost``."""
-    if all(node.is_local for node in nodes):
-        return []
-    check = PreflightCheck(what="ray addresses", name="", state="ok", detail="of models and servers")
-    for setup in setups:
-        try:
-            require_reachable(*rewrite_setup(setup, settings.addresses, os.environ))
-        except ConfigError as exc:
-            return [_failed(check, exc)]
-    return [check]
-
-
 USUAL_EVENT_BYTES = 1_000
 """Size of the event of an episode with its headers; long names make it larger."""
 MONITOR = "egress's health"
-"""Name of the check of a broker's monitor."""
 BUS_TIMEOUT_S = 2.0
-"""Maximum seconds for a bus to answer."""
 
 
 class PreflightCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of the check of one resource that a run uses.
-
-    Attributes:
-        state: ``ok``; ``warn`` if an optional resource is unavailable; ``fail`` if a required one is unavailable.
-    """
+    """The check of one resource: ``warn`` if an optional one is unavailable, ``fail`` if a required one is."""
 
     what: str
     name: str
@@ -124,12 +71,7 @@ class PreflightCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run whose resources are to be checked.
-
-    Attributes:
-        request: the batch of its environment, or without a name, of every environment of the profile.
-        egress: returns the address of a second bus that also receives the events, or None.
-    """
+    """A run to be checked: ``request`` is the batch of one environment, or without a name, of all of the profile."""
 
     profile: Profile
     data_dir: Path
@@ -171,14 +113,10 @@ async def check_models(model: str | None, models: Models) -> list[PreflightCheck
     """Check the model endpoints; the checks fail only if no endpoint answers. Return no checks for ``model=None``."""
     if model is None:
         return []
-    checks = [_endpoint_check(state) for state in await models.manager.check(model)]
-    no_endpoint = PreflightCheck(
-        what="model", name=model, state="fail", detail="", cause=NO_ENDPOINT.partition(";")[0], hint=_NO_ENDPOINT_HINT
-    )
-    return _with_failures(checks) if checks else [no_endpoint]
-
-
-_NO_ENDPOINT_HINT = NO_ENDPOINT.partition("; ")[2]
+    if checks := [_endpoint_check(state) for state in await models.manager.check(model)]:
+        return _with_failures(checks)
+    cause, _, hint = NO_ENDPOINT.partition("; ")
+    return [PreflightCheck(what="model", name=model, state="fail", detail="", cause=cause, hint=hint)]
 
 
 def _with_failures(checks: Sequence[PreflightCheck]) -> list[PreflightCheck]:
@@ -300,8 +238,6 @@ def check_workers(spec: BatchSpec, profile: Profile, setups: Sequence[RunnerSetu
     """Check the workers of a run: how many local processes would start, or whether the Ray cluster can be used."""
     workers, concurrency = spec.chosen_workers, spec.concurrency
     if workers == "ray":
-        from runner.node.preflight import check_ray
-
         return check_ray(profile.ray, setups)
     check = PreflightCheck(what="workers", name="", state="ok", detail="")
     at_a_time = "one episode" if concurrency == 1 else f"{concurrency} episodes"
@@ -312,6 +248,50 @@ def check_workers(spec: BatchSpec, profile: Profile, setups: Sequence[RunnerSetu
     start = "forked from one that is loaded" if sys.platform == "linux" else "each loaded on its own"
     text = f"{n_workers} local process{plural} for {at_a_time} at a time on {usable_cpus()} CPUs, {start}"
     return [msgspec.structs.replace(check, detail=text)]
+
+
+def check_ray(settings: RaySettings, setups: Sequence[RunnerSetup]) -> list[PreflightCheck]:
+    """Check whether the workers of a run can be Ray actors; a cluster that the run would start is not started."""
+    check = PreflightCheck(what="workers", name="ray", state="ok", detail="")
+    try:
+        version = load_ray(settings).__version__
+        if not settings.address:
+            return [msgspec.structs.replace(check, detail=f"Ray {version}, a cluster of this machine for the run")]
+        with closing(RayConnection(settings)):
+            nodes = inspect_nodes(TIMEOUT_S)
+        connected = msgspec.structs.replace(check, detail=f"Ray {version}, {len(nodes)} nodes at {settings.address}")
+        return [connected, *map(_check_node, nodes), *_check_addresses(settings, nodes, setups)]
+    except ConfigError as exc:
+        return [_failed(check, exc)]
+
+
+def _failed(check: PreflightCheck, exc: ConfigError) -> PreflightCheck:
+    text = str(exc)
+    cause, separator, hint = text.rpartition("; ") if "; " in text else text.partition(": ")
+    return msgspec.structs.replace(check, state="fail", cause=cause if separator else text, hint=hint or None)
+
+
+def _check_node(node: RayNode) -> PreflightCheck:
+    check = PreflightCheck(what="ray node", name=node.name, state="ok", detail="installed like this machine")
+    if node.problem is None:
+        return check
+    hint = "install the same versions there, or set ray.runtime_env"
+    return msgspec.structs.replace(check, state="fail", detail="", cause=node.problem, hint=hint)
+
+
+def _check_addresses(
+    settings: RaySettings, nodes: Sequence[RayNode], setups: Sequence[RunnerSetup]
+) -> list[PreflightCheck]:
+    """Check that workers on other machines reach models and servers by other addresses than ``localhost``."""
+    if all(node.is_local for node in nodes):
+        return []
+    check = PreflightCheck(what="ray addresses", name="", state="ok", detail="of models and servers")
+    for setup in setups:
+        try:
+            require_reachable(*rewrite_setup(setup, settings.addresses, os.environ))
+        except ConfigError as exc:
+            return [_failed(check, exc)]
+    return [check]
 
 
 async def _check_buses(plan: PlannedRun) -> list[PreflightCheck]:

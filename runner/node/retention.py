@@ -46,12 +46,7 @@ _ROWS = "SELECT batch_id, episode_id, ended_at, size FROM episodes"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Which episodes are pruned, and how.
-
-    Attributes:
-        older_s: age in seconds from which episodes are pruned; None: age does not matter.
-        max_bytes: size above which the oldest episodes are pruned; None: size does not matter.
-    """
+    """Which episodes are pruned, and how: those of an age, and the oldest above a size; None: it does not matter."""
 
     older_s: float | None = None
     max_bytes: int | None = None
@@ -98,10 +93,6 @@ class _Candidate(NamedTuple):
     n_bytes: int
 
 
-def _never() -> bool:
-    return False
-
-
 class Pruner:
     """Prunes one state directory; only one process at a time does."""
 
@@ -112,11 +103,10 @@ class Pruner:
         self._clock = clock or Clock()
         self._notes = Notes(store.data_dir)
 
-    def prune(self, policy: Policy, *, dry_run: bool = False, should_stop: Callable[[], bool] = _never) -> PruneReport:
-        """Prune the oldest batches first; return what was done, or with ``dry_run`` what would be.
-
-        Args:
-            should_stop: checked before each batch.
+    def prune(
+        self, policy: Policy, *, dry_run: bool = False, should_stop: Callable[[], bool] = lambda: False
+    ) -> PruneReport:
+        """Prune the oldest batches first until ``should_stop``; return what was done, or what a ``dry_run`` would do.
 
         Raises:
             StoreError: another process prunes the directory, or the index, the queue or the tags cannot be read.
@@ -187,7 +177,9 @@ class Pruner:
     def _prune_batch(
         self, candidate: _Candidate, policy: Policy, report: PruneReport, kept: Counter[str], *, dry_run: bool
     ) -> None:
-        episode_ids = self._untagged(candidate.episode_ids) if policy.keep_tagged else candidate.episode_ids
+        # read again: a pruning of many batches takes minutes, in which a person may tag an episode
+        tagged: Collection[str] = self._notes.tags() if policy.keep_tagged else ()
+        episode_ids = [episode_id for episode_id in candidate.episode_ids if episode_id not in tagged]
         kept[TAGGED] += len(candidate.episode_ids) - len(episode_ids)
         if not episode_ids:
             return
@@ -212,11 +204,6 @@ class Pruner:
         report.n_deleted += 0 if policy.archive else n_episodes
         report.n_freed += n_freed
         report.n_bytes -= n_freed
-
-    def _untagged(self, episode_ids: list[str]) -> list[str]:
-        # A pruning of many batches takes minutes, in which a person may tag an episode.
-        tagged = self._notes.tags()
-        return [episode_id for episode_id in episode_ids if episode_id not in tagged]
 
 
 @contextlib.contextmanager
@@ -250,7 +237,6 @@ async def prune_when_idle(
 
     Args:
         policy: which episodes are pruned, and how; if it prunes none, nothing is done.
-        is_idle: whether no batch runs or waits.
         is_busy: whether one was added since; checked between batches, on another thread.
     """
     reported: list[str] = []

@@ -62,10 +62,12 @@ class StateLock:
     Attributes:
         boot: id of this process, a ULID that sorts after those of all earlier nodes of the directory, even if the clock
             was set back in the meantime.
+
+    Raises:
+        StoreError: the directory is unusable, or locked by another node, whose pid the message names.
     """
 
     def __init__(self, data_dir: Path) -> None:
-        """Raises ``StoreError`` if the directory is unusable or locked by another node, whose pid it names."""
         self._file = data_dir / "node.json"
         self._content: bytes | None = None
         self._writing = threading.Lock()
@@ -208,16 +210,15 @@ def _try_lock_folder(descriptor: int, *, shared: bool = False) -> bool:
         return True
 
 
-async def keep_files(restore: Mapping[str, Callable[[], bool]], *, interval_s: float = FILE_CHECK_INTERVAL_S) -> None:
+async def keep_files(restore: Mapping[str, Callable[[], bool]]) -> None:
     """Restore files periodically until cancelled; a failure is logged once, until the file has been restored.
 
-    Args:
-        restore: by file name, a function that writes the file if it is missing or changed, and returns whether it did.
+    Each function of ``restore`` writes its file if that is missing or changed, and returns whether it did.
     """
     failures: dict[str, str] = {}
     while True:
         await asyncio.to_thread(_restore_all, restore, failures)
-        await asyncio.sleep(interval_s)
+        await asyncio.sleep(FILE_CHECK_INTERVAL_S)
 
 
 def _restore_all(restore: Mapping[str, Callable[[], bool]], failures: dict[str, str]) -> None:
@@ -225,14 +226,11 @@ def _restore_all(restore: Mapping[str, Callable[[], bool]], failures: dict[str, 
         try:
             restored = restore_file()
         except (OSError, RunnerError) as exc:
-            _report(failures, name, str(exc))
+            if failures.get(name) != str(exc):
+                failures[name] = str(exc)
+                problem = "was deleted or changed and cannot be written"
+                logger.warning("%s %s: %s; make room or fix its folder", name, problem, exc)
         else:
             failures.pop(name, None)
             if restored:
                 logger.warning("%s was deleted or changed while the node runs; it was written again", name)
-
-
-def _report(failures: dict[str, str], name: str, reason: str) -> None:
-    if failures.get(name) != reason:
-        failures[name] = reason
-        logger.warning("%s was deleted or changed and cannot be written: %s; make room or fix its folder", name, reason)

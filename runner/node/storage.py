@@ -19,11 +19,8 @@ from runner.util.resources import file_advice
 logger = logging.getLogger(__name__)
 
 POLL_S = 1.0
-"""Seconds between two checks of the disk."""
-
 PROBE_BYTES = 64 * 1024
 """Size of the file that is written to find out whether a disk with free space can be written, e.g. with a quota."""
-
 ADVICE = "free disk space there or make it writable"
 
 
@@ -38,7 +35,6 @@ class StorageWatch(threading.Thread):
     """
 
     def __init__(self, folder: Path, on_change: Callable[[], object]) -> None:
-        """Create the thread; ``start`` checks the disk every ``POLL_S`` seconds."""
         super().__init__(name="storage watch", daemon=True)
         self._folder = folder
         self._on_change = on_change
@@ -80,9 +76,7 @@ class StorageFailure(NamedTuple):
 def storage_problem(folder: Path, *, min_free: int = DISK_RECOVERED_BYTES, write: bool = True) -> StorageFailure | None:
     """Return why nothing can be stored in a folder, or in its nearest existing parent; None if files can be stored.
 
-    Args:
-        min_free: bytes that must be free.
-        write: whether to write and remove a file of ``PROBE_BYTES``.
+    ``min_free`` bytes must be free; ``write``: whether to write and remove a file of ``PROBE_BYTES``, too.
     """
     existing = next((each for each in (folder, *folder.parents) if each.is_dir()), folder)
     try:
@@ -101,11 +95,7 @@ def storage_problem(folder: Path, *, min_free: int = DISK_RECOVERED_BYTES, write
 
 
 def require_storage(data_dir: Path) -> None:
-    """Check before the start of a node that files can be stored.
-
-    Raises:
-        StoreError: nothing can be stored; with the path and advice.
-    """
+    """Raise a ``StoreError`` with the path and advice if nothing can be stored."""
     if (problem := storage_problem(data_dir)) is not None:
         raise StoreError(f"{problem.text}; {problem.advice}, or choose another folder with --data-dir")
 

@@ -22,14 +22,12 @@ logger = logging.getLogger(__name__)
 
 READY_POLL_S = 0.2
 STOP_WAIT_S = 1.0
-"""Maximum seconds that ``stop`` waits for the server to end."""
 
 
 class EnvServerManager:
-    """Starts and stops environment servers; thread-safe."""
+    """Starts and stops environment servers, whose log files are in the folder ``logs``; thread-safe."""
 
     def __init__(self, profile: Profile, logs: Path, timings: StartTimings = DEFAULT_TIMINGS) -> None:
-        """No server is started yet; ``logs`` is the folder for the log files of the servers."""
         self._profile = profile
         self._logs = logs
         self._timings = timings
@@ -50,10 +48,7 @@ class EnvServerManager:
                     self.start(entry.name)
 
     def start(self, env: str) -> ServerInfo:
-        """Does not wait until the server is ready; does nothing if it already runs.
-
-        Raises ``ConfigError`` if the server cannot be started.
-        """
+        """Start a server unless it runs, without waiting for it; raises ``ConfigError`` if it cannot be started."""
         entry = self._entry(env)
         with self._guard:
             existing = self._servers.get(entry.name.casefold())
@@ -67,10 +62,7 @@ class EnvServerManager:
         return server.info
 
     def stop(self, env: str) -> ServerInfo:
-        """Wait at most ``STOP_WAIT_S`` seconds for the end of the server.
-
-        Raises ``ConfigError`` if this node did not start a server of that environment.
-        """
+        """Wait ``STOP_WAIT_S`` at most for the end; raises ``ConfigError`` if this node did not start such a server."""
         entry = self._entry(env)
         with self._guard:
             server = self._servers.get(entry.name.casefold())

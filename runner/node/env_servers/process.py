@@ -32,6 +32,16 @@ from runner.node.env_servers import process_guard
 from runner.node.env_servers.process_guard import SERVER_VARIABLE_PREFIX
 from runner.util.display_text import mask, masker, one_line, public_variables, secret_lines
 
+logger = logging.getLogger(__name__)
+
+READY_TIMEOUT_S = 60.0
+"""Maximum seconds until a started server must be ready; some servers load large data first."""
+WRONG_SERVER_TIMEOUT_S = 10.0
+"""Seconds that a starting server may give wrong answers; some answer with errors while they load data."""
+POLL_INTERVAL_S = 0.1
+STOP_TIMEOUT_S = process_guard.STOP_GRACE_S + 2.0
+DRAIN_TIMEOUT_S = 1.0
+"""Maximum seconds to read the output of an ended server; an orphaned child process may keep the pipe open."""
 MAX_BYTES = 1 << 20
 """Maximum bytes of the log file; a full log file is renamed to ``….log.1`` and replaces the one of that name."""
 MAX_LINE_BYTES = 2000
@@ -48,10 +58,12 @@ def log_name(env: str) -> str:
 
 
 class ServerLog:
-    """Only one thread may write to it."""
+    """The log file of one server, which its first line creates; only one thread may write to it.
+
+    ``mask`` hides secrets, by default this process's.
+    """
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES, mask: Callable[[str], str] | None = None) -> None:
-        """The first line creates the file. ``mask`` hides secrets, by default this process's."""
         self.path = path
         self._max_bytes = max_bytes
         self._recent: deque[str] = deque(maxlen=N_RECENT_LINES)
@@ -106,7 +118,9 @@ def prepare_launch(entry: EnvironmentEntry, environ: Mapping[str, str]) -> Launc
     """Check that the server of an environment can be started, and return how."""
     command = _command(entry)
     folder = None if entry.cwd is None else _folder(entry.name, resolve_path(entry.cwd, environ, Path.cwd()))
-    variables = _variables(entry.env)
+    variables = dict(entry.env)
+    if "PATH" in variables:
+        variables["PATH"] = _with_own_commands(variables["PATH"])
     inherited = child_environ(environ)
     if _locate(command[0], folder, variables.get("PATH", inherited["PATH"])) is None:
         place = "" if folder is None else f" (searched from its cwd {_shown(folder)})"
@@ -127,11 +141,6 @@ def child_environ(environ: Mapping[str, str]) -> dict[str, str]:
     safe = public_variables(environ)
     passed = {name: value for name, value in safe.items() if not name.startswith(SERVER_VARIABLE_PREFIX)}
     return passed | {"PATH": _with_own_commands(passed.get("PATH"))}
-
-
-def _variables(configured: Mapping[str, str]) -> dict[str, str]:
-    own_path = {"PATH": _with_own_commands(configured["PATH"])} if "PATH" in configured else {}
-    return {**configured, **own_path}
 
 
 def _with_own_commands(search_path: str | None) -> str:
@@ -170,18 +179,6 @@ def _shown(text: str | Path) -> str:
     return one_line(mask(str(text)))
 
 
-logger = logging.getLogger(__name__)
-
-READY_TIMEOUT_S = 60.0
-"""Maximum seconds until a started server must be ready; some servers load large data first."""
-WRONG_SERVER_TIMEOUT_S = 10.0
-"""Seconds that a starting server may give wrong answers; some answer with errors while they load data."""
-POLL_INTERVAL_S = 0.1
-STOP_TIMEOUT_S = process_guard.STOP_GRACE_S + 2.0
-DRAIN_TIMEOUT_S = 1.0
-"""Maximum seconds to read the output of an ended server; an orphaned child process may keep the pipe open."""
-
-
 class StartTimings(msgspec.Struct, frozen=True):
     """Durations in seconds: limit for becoming ready, limit for wrong answers, interval between two checks."""
 
@@ -206,6 +203,9 @@ class EnvServer:
     """A server process, started once and never restarted.
 
     ``on_change`` is called after each change of ``status``, on the thread that supervises the server.
+
+    Raises:
+        ConfigError: the profile has no usable command or port, or the working directory is missing.
     """
 
     def __init__(
@@ -215,7 +215,6 @@ class EnvServer:
         on_change: Callable[[], None],
         timings: StartTimings = DEFAULT_TIMINGS,
     ) -> None:
-        """Raises ``ConfigError`` if the profile has no usable command or port, or the working directory is missing."""
         self.env = entry.name
         self._launch = prepare_launch(entry, os.environ)
         self._address = _server_address(entry)
