@@ -14,7 +14,7 @@ from runner.cli.logging_setup import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, safe_text, write_result
 from runner.errors import ConfigError
-from runner.results.alignment import SIDES, AlignedEpisodes, AlignedStep, Segment, StepText, align, word_segments
+from runner.results.alignment import SIDES, AlignedEpisodes, AlignedStep, Segment, align, word_segments
 from runner.store import EpisodeStore, open_index_to_read
 from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.types import join_models
@@ -27,7 +27,6 @@ _ADVICE = "agentgym-runner episodes lists the ids"
 
 
 def main_compare(argv: Sequence[str]) -> int:
-    """Print the comparison of two episodes; return 0."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     _, data_dir = read_state(options)
@@ -121,7 +120,8 @@ def _step_lines(step: AlignedStep) -> Iterator[str]:
     if step.left is None or step.right is None:
         for side, text in zip(SIDES, (step.left, step.right), strict=True):
             if text is not None:
-                yield from _text_lines(side, text.action, _answer(text))
+                reward = f"\nreward {format_number(text.reward)}" if text.reward else ""
+                yield from _text_lines(side, text.action, text.observation + reward)
         return
     left, right = step.left, step.right
     if "action" not in step.differences and "observation" not in step.differences:
@@ -132,10 +132,6 @@ def _step_lines(step: AlignedStep) -> Iterator[str]:
     if "reward" in step.differences:
         yield f"  reward {format_number(left.reward)} / {format_number(right.reward)}"
     yield f"  time {left.time_s:.2f} s / {right.time_s:.2f} s"
-
-
-def _answer(text: StepText) -> str:
-    return f"{text.observation}\nreward {format_number(text.reward)}" if text.reward else text.observation
 
 
 def _text_lines(side: str, action: str, observation: str) -> Iterator[str]:

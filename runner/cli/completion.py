@@ -76,11 +76,7 @@ def completion_script(shell: str, program: str, options: Options) -> str:
 def options_of(
     parsers: Mapping[str, argparse.ArgumentParser], known: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, list[Option]]:
-    """Return the options of each parser.
-
-    Args:
-        known: values of arguments without choices, by the argument's placeholder or name.
-    """
+    """Return the options of each parser; ``known`` has values of arguments without choices, by placeholder or name."""
     return {
         name: [
             _option(each, known or {}) for each in parser._actions if not isinstance(each, argparse._SubParsersAction)

@@ -42,7 +42,7 @@ class EventThread:
         self._egress = egress
         self._ready = threading.Event()
         self.refused: list[DeadLetter] = []
-        self._closing: Callable[[], object] = _nothing
+        self._closing: Callable[[], object] = lambda: None
         self._live: LivePublisher | None = None
         self._thread = threading.Thread(target=self._serve, name="events", daemon=True)
         self._thread.start()
@@ -86,9 +86,6 @@ class EventThread:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _nothing() -> None: ...
 
 
 def _report_failure(exc: BaseException) -> None:

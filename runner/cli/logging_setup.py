@@ -17,7 +17,6 @@ from runner.util.files import make_folder
 
 MAX_BYTES = 4 * 1024 * 1024
 FILE_ONLY = ("aiohttp", "asyncio", "nats", "runner.worker.output")
-"""Loggers of libraries and of the output of worker processes."""
 
 _ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 

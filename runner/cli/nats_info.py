@@ -28,7 +28,6 @@ class NatsInfo(msgspec.Struct, kw_only=True):
 
 
 def main_nats_info(argv: Sequence[str]) -> int:
-    """Print the URL of the node's broker and the path of its credential file; return 0."""
     options = build_parser().parse_args(argv)
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     info = _read(resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd()))

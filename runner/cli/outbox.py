@@ -28,16 +28,14 @@ class SinkReport(SinkCounts, frozen=True, kw_only=True):
 
 
 def main_outbox(argv: Sequence[str]) -> int:
-    """Print the event counts of an outbox; with ``--retry``, first queue its dead letters again.
-
-    Return 1 if ``--retry`` finds no dead letter.
-    """
+    """Print the counts; with ``--retry``, first queue dead letters again, and return 1 if there is none."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     profile, data_dir = read_state(options)
     if not (data_dir / "runs").is_dir():
         print_stderr(f"No outbox in {data_dir}: no episode has run there yet")
-        return _report({}, [], as_json=options.json)
+        _report({}, [], as_json=options.json)
+        return 0
     with closing(open_index(EpisodeStore(data_dir))) as index:
         outbox = Outbox(index, durable_names(profile.nats))
         retried = _retry(outbox, options.retry)
@@ -76,28 +74,18 @@ def _sinks(outbox: Outbox, profile: Profile) -> dict[str, SinkReport]:
     }
 
 
-def _report(sinks: Mapping[str, SinkReport], letters: Sequence[DeadLetter], *, as_json: bool) -> int:
+def _report(sinks: Mapping[str, SinkReport], letters: Sequence[DeadLetter], *, as_json: bool) -> None:
     if as_json:
         print_json({"sinks": sinks, "dead_letters": letters})
-        return 0
-    _print_sinks(sinks)
-    _print_letters(letters)
-    return 0
-
-
-def _print_sinks(sinks: Mapping[str, SinkReport]) -> None:
+        return
     rows = [
         (name, "" if sink.configured else "not configured", str(sink.pending), str(sink.acked), str(sink.dead))
         for name, sink in sinks.items()
     ]
     print_table("Outbox", ("sink", "", "waiting", "recently delivered", "dead letters"), rows)
-
-
-def _print_letters(letters: Sequence[DeadLetter]) -> None:
-    if not letters:
-        return
     rows = [
         (letter.id, letter.sink, letter.subject, letter.at.isoformat(timespec="seconds"), letter.reason)
         for letter in letters
     ]
-    print_table("Dead letters", ("id", "sink", "subject", "since", "reason"), rows)
+    if rows:
+        print_table("Dead letters", ("id", "sink", "subject", "since", "reason"), rows)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
-from typing import Literal, Self, TypeAlias
+from typing import Literal, Self
 
 import msgspec
 
@@ -44,8 +44,20 @@ from runner.util.display_text import one_line, pluralize
 
 DEFAULT_MONITOR_PORT = 8222
 """Port on which brokers usually answer monitoring requests."""
-
 STATE_LABELS = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
+
+
+class DryRunRow(msgspec.Struct, frozen=True):
+    """Result of one check; ``warn`` is the state for a problem that does not prevent the run."""
+
+    what: str
+    ok: bool
+    detail: str
+    state: Literal["ok", "warn", "fail"]
+
+    @classmethod
+    def of(cls, what: str, ok: bool, detail: str) -> Self:
+        return cls(what, ok, detail, "ok" if ok else "fail")
 
 
 def main_preflight(argv: Sequence[str]) -> int:
@@ -161,22 +173,6 @@ def build_parser() -> argparse.ArgumentParser:
     add_state_options(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
     return parser
-
-
-State: TypeAlias = Literal["ok", "warn", "fail"]
-
-
-class DryRunRow(msgspec.Struct, frozen=True):
-    """Result of one check; ``warn`` is the state for a problem that does not prevent the run."""
-
-    what: str
-    ok: bool
-    detail: str
-    state: State
-
-    @classmethod
-    def of(cls, what: str, ok: bool, detail: str) -> Self:
-        return cls(what, ok, detail, "ok" if ok else "fail")
 
 
 def dry_run(session: RunSession) -> int:

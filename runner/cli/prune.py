@@ -48,7 +48,6 @@ _ADVICE: Final = {
     UNFINISHED: "Episodes of a batch can be pruned after it has ended; finish or cancel it",
     ARCHIVED: "--delete deletes archives, too",
 }
-"""What to do about episodes that are kept, by reason."""
 
 
 def main_prune(argv: Sequence[str]) -> int:

@@ -33,7 +33,6 @@ from runner.util.data_dir import require_named_folder
 from runner.util.display_text import pluralize
 
 NOT_MET = 3
-"""Exit code if a condition is not met."""
 MAX_COLUMNS = 16
 """Maximum number of attempts of a task in a printed matrix; JSON has all."""
 _MARKS = {
@@ -230,10 +229,7 @@ def _check_env(env: str, session: RunSession, stored: list[str]) -> None:
 def print_results(
     rows: Sequence[ResultRow], metrics: Sequence[str], currency: str = "", *, score: Score = "reward"
 ) -> None:
-    """Print a table for models, one for baselines, which has no column for the model, and one of time and GPUs.
-
-    ``metrics`` are the attributes of ``ResultRow`` that get a column.
-    """
+    """Print tables of models, of baselines, and of time and GPUs; ``metrics`` are the fields of a row with a column."""
     counted = ", AgentGym's score and success" if score == "agentgym" else ""
     columns = ("n", "errors", "95% interval", *metrics, "outcomes")
     models, baselines = [row for row in rows if not row.baseline], [row for row in rows if row.baseline]

@@ -45,17 +45,19 @@ from runner.util.clock import new_ulid
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
 
+logger = logging.getLogger(__name__)
+
+SERVER_INTERVAL_S = 2.0
+"""Seconds between two readings of the model servers, as of a node."""
 MAX_COMMANDS = 3
 """Maximum number of commands to print; one command plays consecutive tasks."""
 _REPLACED_OPTIONS = ("--run", "--battery", "--task-index", "--repeat", "--tasks")
-
-
+_MODEL_OPTIONS = ("--agent", "--model", "--endpoint", "--key-env")
 _ADVICE = {
     "resources": "Free what ran out",
     "budget": "Give another budget if you like",
     "workers": "See the log for the cause, or give --workers 0",
 }
-"""Next step by the cause of an interruption."""
 
 
 def report_remaining(spec: BatchSpec, result: BatchResult, argv: Sequence[str]) -> None:
@@ -148,14 +150,6 @@ def _report(part: BatchSpec, successes: int, n: int) -> None:
     print_stderr(f"{batch_label(part.env, part.model)}: {rate}, after {n_played} of at most {n_max} episodes")
 
 
-logger = logging.getLogger(__name__)
-
-SERVER_INTERVAL_S = 2.0
-"""Seconds between two readings of the model servers, as of a node."""
-
-_MODEL_OPTIONS = ("--agent", "--model", "--endpoint", "--key-env")
-
-
 def run_batches(session: RunSession) -> int:
     """Run the batches that the command line describes; return the exit code."""
     require_open_files(RUN_FILES + SLOT_FILES, "A run")
@@ -179,7 +173,7 @@ def run_batches(session: RunSession) -> int:
             closing(workspace),
             closing(models),
             closing(notifier),
-            _reading_servers(models) if _uses_model(batches) else nullcontext(),
+            _reading_servers(models) if any(batch.spec.model is not None for batch in batches) else nullcontext(),
             _event_recording(session, workspace, refused) as (recorder, observers),
         ):
             workspace.meter = GpuMeter(MachineSampler(None, workspace.clock), workspace.clock.monotonic)
@@ -196,10 +190,6 @@ def run_batches(session: RunSession) -> int:
         _report_interruptions(batches, results, session.options.argv)
         report_refused(refused, session.options)
         return code
-
-
-def _uses_model(batches: Iterable[ResolvedBatch]) -> bool:
-    return any(batch.spec.model is not None for batch in batches)
 
 
 def _report_interruptions(batches: list[ResolvedBatch], results: list[BatchResult], argv: Sequence[str]) -> None:

@@ -173,8 +173,7 @@ def _read_script(path: Path | None) -> tuple[str, ...] | None:
 def read_state(options: argparse.Namespace, *, creates: bool = False) -> tuple[Profile, Path]:
     """Return the profile and the state directory of a subcommand that runs no episodes.
 
-    Raises:
-        ConfigError: the profile is invalid, or ``--data-dir`` names no folder.
+    Raises ``ConfigError`` if the profile is invalid, or ``--data-dir`` names no folder.
     """
     cwd = Path.cwd()
     profile = load_profile(options.config, environ=os.environ, cwd=cwd)

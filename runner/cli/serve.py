@@ -27,7 +27,6 @@ THREADS = 16
 
 
 def main_serve(argv: Sequence[str]) -> int:
-    """Serve environments until SIGTERM or SIGINT; return 0."""
     parser = build_parser()
     options = parser.parse_args(argv)
     if options.all == bool(options.env):

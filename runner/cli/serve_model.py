@@ -33,7 +33,6 @@ faults: KIND for all requests, KIND:SHARE for a share of them, KINDxN for the fi
 
 
 def main_serve_model(argv: Sequence[str]) -> int:
-    """Serve the test endpoint until SIGTERM or SIGINT; return 0."""
     options = build_parser().parse_args(argv)
     token = read_token(options.token, os.environ)
     check_exposure(options.host, token)

@@ -21,7 +21,6 @@ INTERRUPTED = 130
 
 THREAD_EXIT_TIMEOUT_S = 1.0
 """Seconds that threads have to end after the run is complete."""
-
 MESSAGE_TIMEOUT_S = 1.0
 """Maximum seconds that the end of a run waits for a blocked terminal to print a message."""
 

@@ -22,7 +22,6 @@ from runner.util.display_text import one_line
 
 
 def main_tag(argv: Sequence[str]) -> int:
-    """Change the tags of an episode and print them; return 0."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     _, data_dir = read_state(options)

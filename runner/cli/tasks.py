@@ -22,7 +22,6 @@ from runner.util.display_text import one_line
 
 DEFAULT_LIMIT: Final = 20
 MAX_CHARS: Final = 120
-"""Largest number of characters of a printed task."""
 _LEVELS: Final = 40
 """Number of BabyAI's levels: task ``i`` is level ``i % 40 + 1`` with the seed ``i // 40``."""
 _GOALS: Final = {
@@ -35,7 +34,6 @@ _GOALS: Final = {
 
 
 def main_tasks(argv: Sequence[str]) -> int:
-    """Print the tasks of an environment; return 0."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     env = find_environment(options.env)

@@ -34,11 +34,21 @@ if TYPE_CHECKING:
     from runner.events.subjects import DurableNames
     from runner.subscribe.messages import Since
 
-
 MAX_LINE = 600
 MAX_VALUE = 120
 MAX_CLOCK_SKEW_S = 2.0
 """Seconds between the clocks of sender and receiver above which the difference is printed."""
+ALL_SUBJECTS = "agentgym.>"
+
+EPILOG = """Without --nats, watch connects to the node of the state directory. Credentials for another bus come from the
+variables NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files), and NATS_CA, NATS_CERT, NATS_KEY,
+NATS_TLS_FIRST. Notices, such as lost connections and gaps, go to standard error. Ctrl-C exits with code 130."""
+
+RESTORE_TIMEOUT_S = 10.0
+"""A node checks its files every 2 seconds; a starting node has none for longer."""
+RESTORE_POLL_S = 0.1
+_SINCE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def plain_lines(message: BusMessage, mask: SecretMasker) -> Iterator[str]:
@@ -130,19 +140,6 @@ def _format_value(value: object) -> str:
     return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"
 
 
-ALL_SUBJECTS = "agentgym.>"
-
-EPILOG = """Without --nats, watch connects to the node of the state directory. Credentials for another bus come from the
-variables NATS_USER and NATS_PASSWORD, NATS_TOKEN, NATS_NKEY or NATS_CREDS (files), and NATS_CA, NATS_CERT, NATS_KEY,
-NATS_TLS_FIRST. Notices, such as lost connections and gaps, go to standard error. Ctrl-C exits with code 130."""
-
-RESTORE_TIMEOUT_S = 10.0
-"""A node checks its files every 2 seconds; a starting node has none for longer."""
-RESTORE_POLL_S = 0.1
-_SINCE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
 def main_watch(argv: Sequence[str]) -> int:
     """Print the messages of a bus until interrupted, or until the reader of the output closes the pipe."""
     options = build_parser().parse_args(argv)
@@ -171,7 +168,6 @@ def _raise_failure(failure: BaseException) -> None:
 
 async def _watch(options: argparse.Namespace) -> None:
     from runner.bus.address import durable_names
-    from runner.cli.watch import MAX_LINE, json_lines, plain_lines
     from runner.subscribe.messages import Notice
     from runner.subscribe.subscription import Subscription
 
