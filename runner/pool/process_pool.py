@@ -369,7 +369,8 @@ class ProcessWorker:
 
     def _set_state(self, state: WorkerStatus) -> None:
         if state != self._state:
-            self._state, process = state, self._process
+            self._state = state
+            process = self._process
             pid = None if process is None else process.pid
             self._on_change(WorkerChange(id=self.info.id, host=self.info.host, state=state, pid=pid))
 
@@ -450,7 +451,9 @@ class ProcessPool:
                 self._free.append(self._new_slot(min(living, key=lambda worker: worker.n_slots)))
             elif (worker := self._start_worker()) is not None:
                 self._workers.append(worker)
-                self._free = _alternate(self._free, [self._new_slot(worker) for _ in range(self._slots_per_worker)])
+                fresh = [self._new_slot(worker) for _ in range(self._slots_per_worker)]
+                pairs = itertools.zip_longest(self._free, fresh)  # in this order, episodes spread evenly over workers
+                self._free = [slot for pair in pairs for slot in pair if slot is not None]
         slots, self._free = self._free[:n_slots], self._free[n_slots:]
         return list(slots), None
 
@@ -530,9 +533,3 @@ class ProcessPool:
 
     def _living(self) -> list[ProcessWorker]:
         return [worker for worker in self._workers if worker.usable and worker not in self._ended]
-
-
-def _alternate(first: list[ProcessSlot], second: list[ProcessSlot]) -> list[ProcessSlot]:
-    """Episodes spread evenly over slots in this order."""
-    pairs = itertools.zip_longest(first, second)
-    return [slot for pair in pairs for slot in pair if slot is not None]
