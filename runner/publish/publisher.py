@@ -353,8 +353,9 @@ class Publisher:
             drain.added.set()
 
     def _on_sink_state(self, state: SinkState) -> None:
-        level, cause = (logging.INFO if state.cause is None else logging.WARNING), state.cause and f": {state.cause}"
-        logger.log(level, "sink %s is %s%s", state.sink, state.status, cause or "")
+        level = logging.INFO if state.cause is None else logging.WARNING
+        cause = f": {state.cause}" if state.cause else ""
+        logger.log(level, "sink %s is %s%s", state.sink, state.status, cause)
         if self._on_state is not None:
             self._on_state(state)
 
