@@ -21,7 +21,8 @@ from tests.support.terminal import INITIAL_MODES, Terminal, terminal_environ
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
 PAGER = """
-import os, pathlib, sys
+import os, pathlib, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # input() would miss a signal that comes just before it reads
 path = pathlib.Path(sys.argv[-1])
 pathlib.Path("seen").write_text(f"{sys.argv[1]} {path} {oct(path.stat().st_mode & 0o777)}")
 pathlib.Path("copy").write_bytes(path.read_bytes())
@@ -58,7 +59,6 @@ def test_a_sanitized_private_copy_is_shown_and_removed(folder: Path, key: str, v
         terminal.send(key)
         terminal.wait_for("PAGER SHOWS")
         terminal.send("\x03")  # ctrl+c reaches the program and not the console
-        terminal.wait_for(lambda: b"KeyboardInterrupt" in terminal.raw)  # the console covers it at once
         terminal.wait_for("not opened")
         terminal.send(key)
         terminal.wait_for("PAGER SHOWS")
