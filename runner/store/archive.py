@@ -1,9 +1,7 @@
 """Archives of episodes: zip files with the episode files of a batch, compressed one by one.
 
-``runs/<batch_id>/<archive id>.zip`` has members named ``runs/<batch_id>/<episode_id>.json``, the token files beside
-them, and ``traces/<batch_id>.pftrace``, so ``unzip`` in the state directory restores them. Reading is bounded, because
-an archive may come from elsewhere: number and size of the members, the size of the directory, and what a member unpacks
-to.
+``unzip`` in the state directory restores the members of ``runs/<batch_id>/<archive id>.zip``. Reading is bounded,
+because an archive may come from elsewhere.
 """
 
 from __future__ import annotations
@@ -49,11 +47,7 @@ NEEDS_ZSTANDARD: Final = (
 
 
 class Member(NamedTuple):
-    """A file in an archive.
-
-    Attributes:
-        name: path of the file below the state directory; outside text where the archive comes from elsewhere.
-    """
+    """A file in an archive; where the archive comes from elsewhere, its ``name`` (the path in it) is outside text."""
 
     name: str
     size: int
@@ -83,14 +77,13 @@ def trace_member(batch_id: str) -> str:
 def read_directory(archive: Path) -> Mapping[str, Member]:
     """Return the members of an archive by name; the last of several with one name counts.
 
-    Raises:
-        StoreError: it is missing, unreadable, not a zip file, or exceeds the bounds.
+    Raises ``StoreError`` if it is missing, unreadable, not a zip file, or exceeds the bounds.
     """
     return _read_directory(archive, *_stamp(archive))
 
 
 def read_episodes(archive: Path) -> Mapping[str, Member]:
-    """The names are without folders; raises like ``read_directory``."""
+    """Return the episode files by name without folders; raises like ``read_directory``."""
     return _read_episodes(archive, *_stamp(archive))
 
 
@@ -119,7 +112,9 @@ def _read_directory(archive: Path, _inode: int, _size: int, _mtime_ns: int) -> M
                 raise StoreError(f"{archive} is not a regular file; move it away")
             _check_bounds(archive, descriptor)
             with zipfile.ZipFile(file) as opened:
-                members = {info.filename: _member(info) for info in opened.infolist() if not _is_folder(info)}
+                # no folders; ZipInfo.is_dir fails for an empty name
+                files = [info for info in opened.infolist() if not info.filename.endswith("/")]
+                members = {info.filename: _member(info) for info in files}
     except OSError as exc:
         raise _unreadable(archive, exc) from exc
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError) as exc:
@@ -148,17 +143,12 @@ def _check_bounds(archive: Path, descriptor: int) -> None:
         )
 
 
-def _is_folder(info: zipfile.ZipInfo) -> bool:
-    return info.filename.endswith("/")  # its own method fails for an empty name
-
-
 def _member(info: zipfile.ZipInfo) -> Member:
     method = -1 if info.flag_bits & _ENCRYPTED else info.compress_type
     return Member(info.filename, info.file_size, info.CRC, info.header_offset, info.compress_size, method)
 
 
 def read_member(archive: Path, member: Member, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Return the content of a member."""
     where = f"{archive}: {PurePosixPath(member.name).name!r}"
     if member.size > max_bytes or member.n_packed > max_bytes:
         raise StoreError(f"{where} is larger than {max_bytes} bytes; unpack it")
@@ -168,12 +158,11 @@ def read_member(archive: Path, member: Member, *, max_bytes: int = MAX_FILE_BYTE
             packed = _read_packed(descriptor, member)
         finally:
             os.close(descriptor)
-        content = _unpack(packed, member)
+        return _unpack(packed, member)
     except OSError as exc:
         raise _unreadable(archive, exc) from exc
     except (ValueError, zlib.error, struct.error, OverflowError) as exc:
         raise StoreError(f"{where} is damaged: {exc}; restore the archive or move it away") from exc
-    return content
 
 
 def _read_packed(descriptor: int, member: Member) -> bytes:
@@ -203,10 +192,7 @@ def _unpack(packed: bytes, member: Member) -> bytes:
 
 
 def _unpack_zstd(packed: bytes, max_bytes: int) -> bytes:
-    """Return at most ``max_bytes``.
-
-    Raises ``StoreError`` if the package zstandard is not installed, ``ValueError`` if the data cannot be unpacked.
-    """
+    """Return at most ``max_bytes``; raises ``ValueError`` if the data is damaged."""
     try:
         import zstandard
     except ImportError as exc:
@@ -223,9 +209,7 @@ def _unpack_zstd(packed: bytes, max_bytes: int) -> bytes:
 def write_archive(archive: Path, sources: Iterable[Source]) -> None:
     """Write files into a new archive: on the disk and read back when this returns, or not there at all.
 
-    Raises:
-        StoreError: a file cannot be read or is a link, the archive cannot be written, or it has other content than
-            was written. No archive is left.
+    Raises ``StoreError`` if a file cannot be read or is a link, or the archive cannot be written or has other content.
     """
     import zipfile
 
@@ -241,7 +225,6 @@ def write_archive(archive: Path, sources: Iterable[Source]) -> None:
 
 
 def _add(opened: zipfile.ZipFile, source: Source) -> tuple[int, int]:
-    """Return the size and CRC-32 of the file."""
     from zipfile import ZipInfo
 
     info = ZipInfo(source.name)  # with a fixed time: the episode has its own
@@ -261,12 +244,11 @@ def _check_written(archive: Path, descriptor: int, checksums: Mapping[str, tuple
 
 
 def file_checksum(path: Path) -> tuple[int, int]:
-    """The file must be regular; raises an ``OSError`` if it cannot be read."""
+    """Return size and CRC-32 of a regular file; raises ``OSError`` if it cannot be read."""
     return _read_parts(path, len)
 
 
 def _read_parts(path: Path, take: Callable[[bytes], object]) -> tuple[int, int]:
-    """Return the size and CRC-32 of the file, which must be regular."""
     size = crc = 0
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "rb") as file:

@@ -12,30 +12,24 @@ from runner.store.journal import Journal, apply_line
 from runner.types import EpisodeHeader, ErrorInfo, Outcome, TimeStep
 from runner.util.safe_values import encode, finite
 
+_EMPTY = b"[]"
+
 
 class EncodedTraces(msgspec.Struct, frozen=True, kw_only=True):
-    """Spans and flows that were closed since the previous part of the episode, and the open spans; JSON arrays.
+    """Spans and flows closed since the previous part (``n_spans``: how many spans), and the open spans; JSON arrays."""
 
-    Attributes:
-        n_spans: number of closed spans in ``spans``.
-    """
-
-    spans: bytes = b"[]"
-    flows: bytes = b"[]"
-    open_spans: bytes = b"[]"
+    spans: bytes = _EMPTY
+    flows: bytes = _EMPTY
+    open_spans: bytes = _EMPTY
     n_spans: int = 0
 
 
 class EncodedReset(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of an episode's reset.
-
-    Attributes:
-        world: JSON array of the rows of the environment's picture; empty if there is none.
-    """
+    """The result of a reset; ``world`` is the JSON array of the rows of the environment's picture, if it has one."""
 
     observation: bytes
     env_episode_id: str
-    world: bytes = b"[]"
+    world: bytes = _EMPTY
     traces: EncodedTraces = EncodedTraces()
 
 
@@ -43,10 +37,9 @@ class EncodedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A finished timestep.
 
     Attributes:
-        at: time at which the step ended.
         seq: number of the step's event within its episode; the events of its spans follow.
         summary: the step without chats, action and observation.
-        tool_schemas: JSON array of the lists of tool schemas that no earlier step refers to; empty if there are none.
+        tool_schemas: JSON array of the lists of tool schemas that no earlier step refers to.
         tokens: record of the step's token ids, see ``runner.types.sequences``; empty if it has none.
     """
 
@@ -54,7 +47,7 @@ class EncodedStep(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     data: bytes
     summary: TimeStep
-    tool_schemas: bytes = b"[]"
+    tool_schemas: bytes = _EMPTY
     tokens: bytes = b""
     traces: EncodedTraces = EncodedTraces()
 
@@ -63,9 +56,8 @@ class EncodedEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The end of an episode: the fields of its ``Trajectory`` that no other part has.
 
     Attributes:
-        at: time at which the episode ended.
         seq: number of the end's event within its episode; the events of its spans precede it.
-        evaluation: JSON of the environment's evaluation details; None if there are none.
+        evaluation: JSON of the environment's evaluation details.
         is_are: whether they are those of an ``AREEnvironment``.
         packets: all spans and flows of the episode as slices of the trace file, see ``runner.tracing.TraceEncoder``;
             empty if the process that played the episode did not encode them.
@@ -104,7 +96,7 @@ def encoding_problem(part: EncodedReset | EncodedStep | EncodedEnd) -> str | Non
         case EncodedEnd() if part.evaluation is not None:
             objects.append(part.evaluation)
     for data in arrays:
-        if data != b"[]" and not (data.startswith(b"[") and data.endswith(b"]") and b"\n" not in data):
+        if data != _EMPTY and not (data.startswith(b"[") and data.endswith(b"]") and b"\n" not in data):
             return "an array is incomplete or has several lines"
     for data in objects:
         if not (data.startswith(b"{") and data.endswith(b"}") and b"\n" not in data):
@@ -112,16 +104,11 @@ def encoding_problem(part: EncodedReset | EncodedStep | EncodedEnd) -> str | Non
     return None
 
 
-_EMPTY = b"[]"
-
-
 class EncodedLog:
     """Collects the parts of one episode in their order; decodes them only in ``journal``.
 
-    One thread adds the parts. Other threads may read ``reset`` and ``steps``, which only grow.
-
-    Attributes:
-        end: the end of the episode; None before it, and after an abandonment.
+    One thread adds the parts. Other threads may read ``reset`` and ``steps``, which only grow. ``end`` is None before
+    the end, and after an abandonment.
     """
 
     def __init__(self) -> None:
@@ -134,12 +121,11 @@ class EncodedLog:
         return [part.traces for part in (self.reset, *self.steps, self.end) if part is not None]
 
     def add_reset(self, reset: EncodedReset) -> bytes:
-        """Return the line of the result in the journal."""
+        """Return the line of the journal, as ``add_step`` does."""
         self.reset = reset
         return _reset_line(reset)
 
     def add_step(self, step: EncodedStep) -> bytes:
-        """Return the line of the step in the journal."""
         self.steps.append(step)
         return _step_line(step)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -45,7 +45,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an imported episode was made from; all texts come from outside.
 
     Attributes:
-        format: title of the format, e.g. ``ATIF v1.8``.
         missing: what the file lacks, e.g. ``reward``, which is then None; other fields have neutral values.
         rest: the difference between the original and its export, where the format restores the original from it.
     """
@@ -57,7 +56,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def known_reward(reward: float | None, origin: Origin | None) -> float | None:
-    """Return the reward of an episode; None instead of the 0 that earlier versions stored for an unknown one."""
+    """Return None instead of the 0 that earlier versions stored for an unknown reward."""
     return None if origin is not None and "reward" in origin.missing else reward
 
 
@@ -121,7 +120,6 @@ class EpisodeRecord(EpisodeHeader, kw_only=True):
 
     @property
     def shape(self) -> str:
-        """See ``join_shapes``."""
         return join_shapes(step.shape for step in self.timesteps)
 
 
@@ -170,7 +168,7 @@ def episode_record(
         rounds=len(steps),
         reward=reward,
         agentgym=agentgym_score(header.env, [step.reward for step in steps], reward),
-        models=_models(steps),
+        models=count_models((step.endpoint, step.model) for step in steps),
         tokens=sum((step.tokens for step in steps if step.tokens is not None), Tokens()),
         cost=finite(sum(costs)) if costs else None,
         timesteps=list(steps),
@@ -178,22 +176,18 @@ def episode_record(
     )
 
 
-def _models(steps: Iterable[TimeStep]) -> dict[str, int]:
-    return count_models((step.endpoint, step.model) for step in steps)
-
-
 def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
     """Decode and validate the content of the episode file ``path``.
 
-    Raises:
-        StoreError: the data is not UTF-8, has another schema, is not an episode, or does not match the file name.
+    Raises ``StoreError`` if it is not UTF-8, has another schema, is not an episode, or does not match the file name.
     """
     record = decode(data, _DECODER, path)
     refs = range(len(record.tool_schemas))
     if any(step.tool_schemas_ref not in refs for step in record.timesteps):
         raise StoreError(f"{path} refers to tool schemas that it does not contain; move it away")
     check_header(record, path)
-    record.models = record.models or _models(record.timesteps)  # files of earlier versions have neither
+    # files of earlier versions have neither
+    record.models = record.models or count_models((step.endpoint, step.model) for step in record.timesteps)
     if record.agentgym is None:
         record.agentgym = agentgym_score(record.env, [step.reward for step in record.timesteps], record.reward)
     return record
@@ -211,7 +205,6 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[_HeaderT], path: Path) -> 
 
 
 def check_header(header: EpisodeHeader, path: Path) -> None:
-    """Check the schema, ids and times of a header."""
     if header.schema != SCHEMA:
         raise _unsupported_schema(path, header.schema)
     ids_of_path = (path.parent.name, path.name.partition(".")[0])
@@ -220,12 +213,8 @@ def check_header(header: EpisodeHeader, path: Path) -> None:
             f"{path} contains episode {header.episode_id!r} of batch {header.batch_id!r}, "
             "which does not match its name; rename or move it"
         )
-    if not _all_aware((header.started_at, getattr(header, "ended_at", header.started_at))):
+    if None in (header.started_at.tzinfo, getattr(header, "ended_at", header.started_at).tzinfo):
         raise StoreError(f"{path} has a time without a time zone; move it away")
-
-
-def _all_aware(times: Iterable[datetime]) -> bool:
-    return all(time.tzinfo is not None for time in times)
 
 
 def _schema_of(data: bytes) -> int:

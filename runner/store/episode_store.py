@@ -65,13 +65,12 @@ class ArchiveFile(msgspec.Struct, frozen=True):
 class EpisodeStore:
     """Reads and writes ``<data_dir>/runs/<batch_id>/<episode_id>.json``; safe for threads and processes.
 
-    An episode without a file is read from the archives of its batch, ``<data_dir>/runs/<batch_id>/*.zip``.
-
-    ``damaged`` lists the journals that the last ``recover`` could not read, or could read only in part.
+    Creates the folders with mode 0700; raises ``StoreError`` if that fails. An episode without a file is read from the
+    archives of its batch, ``<data_dir>/runs/<batch_id>/*.zip``. ``damaged`` lists the journals that the last
+    ``recover`` could not read, or could read only in part.
     """
 
     def __init__(self, data_dir: Path) -> None:
-        """Creates the folders with mode 0700; raises ``StoreError`` if that fails."""
         self.data_dir = data_dir.absolute()
         self.runs = self.data_dir / "runs"
         self.damaged: list[DamagedFile] = []
@@ -82,7 +81,6 @@ class EpisodeStore:
 
     @property
     def is_writable(self) -> bool:
-        """False in a folder without permission and on a read-only disk."""
         return os.access(self.runs, os.W_OK)
 
     def path(self, batch_id: str, episode_id: str) -> Path:
@@ -151,7 +149,13 @@ class EpisodeStore:
         """Return a ``TokenizedEpisode`` if the episode has token ids; raises like ``load``."""
         record = self.load(path)
         has_ref = any(step.tokens_ref is not msgspec.UNSET for step in record.timesteps)
-        return self._with_tokens(record) if has_ref or self._has_token_file(path) else record
+        if not has_ref and not self._has_token_file(path):
+            return record
+        member = tokens_member(record.batch_id, record.episode_id)
+        try:
+            return with_sequences(record, self._read(self.tokens_path(record.batch_id, record.episode_id), member))
+        except StoreError as exc:
+            return with_sequences(record, exc)
 
     def _has_token_file(self, path: Path) -> bool:
         """Return whether there is a token file, to which no step refers if all of its sequences are of no step."""
@@ -159,13 +163,6 @@ class EpisodeStore:
         if os.path.lexists(tokens) or os.path.lexists(path):
             return os.path.lexists(tokens)
         return self._archive_with(tokens, tokens_member(path.parent.name, path.stem)) is not None
-
-    def _with_tokens(self, record: EpisodeRecord) -> TokenizedEpisode:
-        path = self.tokens_path(record.batch_id, record.episode_id)
-        try:
-            return with_sequences(record, self._read(path, tokens_member(record.batch_id, record.episode_id)))
-        except StoreError as exc:
-            return with_sequences(record, exc)
 
     def read_bytes(self, episode_id: str) -> bytes:
         """Raises a ``StoreError`` if the file does not exist."""
@@ -230,9 +227,7 @@ class EpisodeStore:
     ) -> Iterator[EpisodeFile]:
         """Yield all episode files in arbitrary order.
 
-        Args:
-            damaged: receives what is no batch or no episode by its name or kind, and the folders that cannot be read.
-            archives: receives the archives.
+        ``damaged`` receives what is no batch or no episode by its name or kind, and the folders that cannot be read.
         """
         damaged = [] if damaged is None else damaged
         archives = [] if archives is None else archives

@@ -35,12 +35,9 @@ CAUSES: Final[dict[Cause, str]] = {
     "limit": "stopped at a limit",
     "wrong": "the environment ended it without success",
 }
-"""What each cause of a failure means."""
-
 FOUND_COLUMNS: Final = ("flags", "failure", "failed_step")
-"""Columns with what was found in an episode."""
 MAX_WORDS: Final = 12
-"""Maximum number of words in a template."""
+"""Words in a template."""
 MAX_TEXT: Final = 2_000
 """Number of characters of a text that are looked at."""
 MAX_LINE: Final = 300
@@ -52,19 +49,15 @@ GAP: Final = "\N{HORIZONTAL ELLIPSIS}"
 
 _SENTENCE_END = re.compile(r"[\r\n]|\[SEP\]|[.!?](?=\s|$)")
 _QUOTED = re.compile(r""""[^"]*"|(?<!\w)'[^']*'|`[^`]*`""")
+# words before a colon that is followed by an explanation
 _EXPLAINED = re.compile(r"error|exception|fail|invalid|warning|cannot|could not", re.IGNORECASE)
-"""Words before a colon that is followed by an explanation."""
 _NUMBERED = re.compile(r"\b(the|an?) [^\W\d_]+ \d+\b", re.IGNORECASE)
 _TOKEN = re.compile(r"\S+")
 _PUNCTUATION = "\"'`.,;:!?()[]{}<>|"
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The failure of an episode.
-
-    Attributes:
-        action: template of the action that failed; empty without one.
-    """
+    """The failure of an episode; ``action`` is the template of the action that failed, ``step`` its index."""
 
     cause: Cause
     action: str = ""

@@ -21,8 +21,6 @@ FLAGS: Final[Mapping[FlagName, str]] = {
     "diverged": "the observation differs from the one that the oracle expected",
     "fallback": "an endpoint answered for one that failed",
 }
-"""What each flag of an episode means."""
-
 LOOP_REPEATS: Final = 3
 """Number of times in a row that the same steps are a loop."""
 MAX_PERIOD: Final = 4
@@ -46,6 +44,8 @@ class StepOutline(msgspec.Struct):
 
 
 PlayedStep: TypeAlias = TimeStep | StepOutline
+_DECODER = msgspec.json.Decoder(StepOutline)
+_MESSAGES = msgspec.json.Decoder(list[Any])
 
 
 class EndedEpisode(Protocol):
@@ -148,7 +148,3 @@ def messages(step: PlayedStep) -> list[Any]:
     """Return the messages of a step's observation; any JSON values."""
     observation = step.observation
     return _MESSAGES.decode(observation) if isinstance(observation, msgspec.Raw) else observation
-
-
-_DECODER = msgspec.json.Decoder(StepOutline)
-_MESSAGES = msgspec.json.Decoder(list[Any])

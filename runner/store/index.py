@@ -1,7 +1,5 @@
 """The index: an SQLite database with one row per episode file, for results and lists, and the events of these rows.
 
-Which rows of the index belong to archived episodes, and the rows of archives that the index does not have yet.
-
 The row of an archived episode has the size and modification time of its archive in place of those of a file.
 """
 
@@ -30,107 +28,45 @@ from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
 from runner.util.sqlite import BUSY_TIMEOUT_S, DATABASE_ERRORS, is_damage, open_database, transaction
 
+logger = logging.getLogger(__name__)
+
 Key: TypeAlias = tuple[str, str]
 """Batch id and episode id."""
 Stamp: TypeAlias = tuple[int, int]
 """Size in bytes and modification time in nanoseconds of the file that a row was read from."""
+Statement: TypeAlias = tuple[str, tuple[object, ...]]
+"""An SQL statement and its parameters."""
+FileId: TypeAlias = tuple[int, int]
+"""Device and inode of the open database file."""
 
+FILE_NAME = "index.sqlite"
+"""Name of the index in the state directory."""
+FILES_PER_TRANSACTION = 200
+"""Maximum number of files added in one transaction; other writers can get the lock between two transactions."""
+WRITE_TIMEOUT_S = 0.25
+"""Seconds that ``write`` waits for another process that has locked the database; an episode ends that much later."""
+GROUP_S = 0.1
+"""Seconds in which the rows of several episodes are written together; a transaction costs as much as several rows."""
+MAX_UNWRITTEN = 10_000
+"""Maximum number of statements that wait; older ones are dropped, and the next start derives them from the files."""
+
+_PLACEHOLDERS = ", ".join("?" for _ in range(len(EpisodeRow.__struct_fields__) + 2))
+_ADVICE = (
+    "free disk space; if this persists, delete the file: it is rebuilt from the episode files, and their events are "
+    "sent again with the same ids"
+)
+_INSERT = f"INSERT OR REPLACE INTO episodes VALUES ({_PLACEHOLDERS})"
+_SET_SUBJECT = "UPDATE events SET subject = ? WHERE id = ?"
 _FOREIGN = "it has no episode of this batch; move it away, and open it with agentgym-tui open or import it"
 _KNOWN = "INSERT INTO events (id) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = ?1)"
 _SETTLED = "DELETE FROM marks WHERE n = (SELECT n FROM events WHERE id = ?)"
 
 
-def keep_archived(
-    store: EpisodeStore, archives: Iterable[ArchiveFile], without_file: MutableMapping[Key, Stamp]
-) -> Iterator[ArchiveFile]:
-    """Remove the keys that the archives contain from ``without_file``, and yield the archives that were not read yet.
-
-    Args:
-        without_file: the stamp of each row without an episode file.
-    """
-    keys: defaultdict[str, list[Key]] = defaultdict(list)
-    for key in without_file:
-        keys[key[0]].append(key)
-    found: defaultdict[str, list[ArchiveFile]] = defaultdict(list)
-    for archive in archives:
-        found[archive.batch_id].append(archive)
-    for batch_id in sorted({*keys, *found}):
-        known = _remove_known(keys[batch_id], found[batch_id], without_file)
-        if len(known) == len(found[batch_id]) and not any(key in without_file for key in keys[batch_id]):
-            continue
-        # an archive replaces files only after it was completed: what has no file now is in an archive that exists now
-        with suppress(StoreError):  # the list of files reports the folder
-            yield from list(store.list_archives(batch_id))
-
-
-def _remove_known(
-    keys: Iterable[Key], archives: Iterable[ArchiveFile], without_file: MutableMapping[Key, Stamp]
-) -> set[Stamp]:
-    stamps = {(archive.size, archive.mtime_ns) for archive in archives}
-    known = set()
-    for key in keys:
-        if (stamp := without_file[key]) in stamps:
-            known.add(stamp)
-            del without_file[key]
-    return known
-
-
-def read_archive(
-    store: EpisodeStore, archive: ArchiveFile, damaged: list[DamagedFile]
-) -> tuple[list[list[object]], list[tuple[object, ...]]]:
-    """Return the rows of the episodes in an archive that have no file, and those of its damaged members.
-
-    Args:
-        damaged: receives the archive or the members that cannot be read.
-    """
-    rows: list[list[object]] = []
-    rejected: list[tuple[object, ...]] = []
-    try:
-        members = read_directory(archive.path)
-    except StoreError as exc:
-        damaged.append(DamagedFile(archive.path, str(exc)))
-        return rows, rejected
-    own = [(each, Path(each.name).stem) for each in members.values() if _is_of_batch(each, archive.batch_id)]
-    if not own:
-        damaged.append(DamagedFile(archive.path, _FOREIGN))
-    for member, episode_id in own:
-        path = store.path(archive.batch_id, episode_id)
-        if path.exists():
-            continue
-        file = EpisodeFile(archive.batch_id, episode_id, archive.size, archive.mtime_ns)
-        try:
-            record = decode_episode(read_member(archive.path, member), path)
-        except StoreError as exc:
-            damaged.append(DamagedFile(archive.path, str(exc)))
-            rejected.append((episode_id, archive.batch_id, archive.size, archive.mtime_ns, str(exc)))
-        else:
-            rows.append(to_columns(episode_row(record), file))
-    return rows, rejected
-
-
-def _is_of_batch(member: Member, batch_id: str) -> bool:
-    stem = Path(member.name).stem
-    return is_ulid(stem) and member.name == episode_member(batch_id, stem)
-
-
-def add_settled_events(connection: sqlite3.Connection, episode_ids: Iterable[str]) -> None:
-    """Add the events of episodes as delivered, unless they are known: of archived ones, and of imported ones."""
-    for episode_id in episode_ids:
-        event_id = f"episode:{episode_id}"
-        if connection.execute(_KNOWN, (event_id,)).rowcount:
-            connection.execute(_SETTLED, (event_id,))
-
-
-logger = logging.getLogger(__name__)
-
-
 def open_index(store: EpisodeStore, *, reconcile: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S) -> EpisodeIndex:
     """Open the index of a store and synchronize it with the files.
 
-    A missing or corrupt index is rebuilt; one of another version since 5 keeps its events and marks.
-
-    Raises:
-        StoreError: the files or the database cannot be read or written.
+    A missing or corrupt index is rebuilt; one of another version since 5 keeps its events and marks. Raises
+    ``StoreError`` if the files or the database cannot be read or written.
     """
     # Without the lock, two processes could find a corrupt database and one delete the other's new one.
     with file_lock(store.runs, wait=True):
@@ -159,37 +95,10 @@ def _reconciled(index: EpisodeIndex) -> EpisodeIndex:
     return index
 
 
-FILE_NAME = "index.sqlite"
-"""Name of the index in the state directory."""
-
-FILES_PER_TRANSACTION = 200
-"""Maximum number of files added in one transaction; other writers can get the lock between two transactions."""
-
-WRITE_TIMEOUT_S = 0.25
-"""Seconds that ``write`` waits for another process that has locked the database; an episode ends that much later."""
-
-GROUP_S = 0.1
-"""Seconds in which the rows of several episodes are written together; a transaction costs as much as several rows."""
-
-MAX_UNWRITTEN = 10_000
-"""Maximum number of statements that wait; older ones are dropped, and the next start derives them from the files."""
-
-Statement: TypeAlias = tuple[str, tuple[object, ...]]
-"""An SQL statement and its parameters."""
-FileId: TypeAlias = tuple[int, int]
-"""Device and inode of the open database file."""
-
-_PLACEHOLDERS = ", ".join("?" for _ in range(len(EpisodeRow.__struct_fields__) + 2))
-_ADVICE = (
-    "free disk space; if this persists, delete the file: it is rebuilt from the episode files, and their events are "
-    "sent again with the same ids"
-)
-_INSERT = f"INSERT OR REPLACE INTO episodes VALUES ({_PLACEHOLDERS})"
-_SET_SUBJECT = "UPDATE events SET subject = ? WHERE id = ?"
-
-
 class EpisodeIndex:
     """Rows of all episode files of a store, and the events of these rows; thread-safe, for several processes.
+
+    ``open_index`` opens it; without ``file_id``, the database is in memory.
 
     Attributes:
         damaged: the episode files that the last ``reconcile`` could not read.
@@ -205,7 +114,6 @@ class EpisodeIndex:
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         file_id: FileId | None = None,
     ) -> None:
-        """Use ``open_index`` instead. The database is open, and in memory without ``file_id``."""
         self._store = store
         self._connection = connection
         self._file_id = file_id
@@ -237,10 +145,8 @@ class EpisodeIndex:
 
         The row of an episode that ends within ``GROUP_S`` of the last transaction waits for the next call or use of the
         index; if the process dies before, the next start derives it from the file. ``content`` is the episode as its
-        file has it, if the record lacks texts; its steps may be encoded.
-
-        Raises:
-            StoreError: the file is missing, or the database cannot be written now; see ``write``.
+        file has it, if the record lacks texts; its steps may be encoded. Raises ``StoreError`` like ``write``, and if
+        the file is missing.
         """
         values = tuple(to_columns(episode_row(record, content), self._store.stat_file(record)))
         statements: list[Statement] = [(_INSERT, values)]
@@ -255,17 +161,14 @@ class EpisodeIndex:
         """Insert the row of a saved episode that was not played here, so that no event of it is ever sent."""
         values = to_columns(episode_row(record), self._store.stat_file(record))
         with self.transaction() as connection:
-            add_settled_events(connection, [record.episode_id])
+            _add_settled_events(connection, [record.episode_id])
             connection.execute(_INSERT, values)
 
     def write(self, *statements: Statement, timeout_s: float = WRITE_TIMEOUT_S) -> int:
         """Execute statements in one transaction, after those that failed before; return the number of changed rows.
 
-        Args:
-            timeout_s: seconds to wait for another process that has locked the database.
-
-        Raises:
-            StoreError: the database cannot be written now; the next call, and every ``select``, tries again.
+        ``timeout_s`` are the seconds to wait for another process that has locked the database. Raises ``StoreError``
+        if it cannot be written now; the next call, and every ``select``, tries again.
         """
         self._queue(statements)
         with self._session() as connection:
@@ -321,10 +224,8 @@ class EpisodeIndex:
         """Synchronize the index with the files: add new and changed files, remove deleted ones.
 
         A damaged file is read only once, then recognized by size and modification time; each call reports it.
-        ``should_stop`` is checked between two transactions; the next call reads the files that are left over.
-
-        Raises:
-            StoreError: the files or the database cannot be read, or the database cannot be written.
+        ``should_stop`` is checked between two transactions; the next call reads the files that are left over. Raises
+        ``StoreError`` if the files or the database cannot be read, or the database cannot be written.
         """
         # Read the rows before the files: an episode saved in between would otherwise look deleted.
         known = self._stamps()
@@ -334,7 +235,9 @@ class EpisodeIndex:
         archives: list[ArchiveFile] = []
         changed = sorted(self._changed_files(known, rejected, archives), key=lambda file: file.episode_id)
         unread = self._keep_archived(known, rejected, archives)
-        self._delete_rows([*known, *rejected])
+        if gone := [*known, *rejected]:
+            with self.transaction() as connection:
+                _delete(connection, gone)
         for start in range(0, len(changed), FILES_PER_TRANSACTION):
             self.progress = start, len(changed)
             if should_stop():
@@ -370,7 +273,7 @@ class EpisodeIndex:
     ) -> list[ArchiveFile]:
         stamps = {key: stamp for key, (stamp, _) in rejected.items()} | known
         # the newest last: of an episode in several archives, its row counts
-        unread = sorted(keep_archived(self._store, archives, stamps), key=lambda each: each.path.name)
+        unread = sorted(_unread_archives(self._store, archives, stamps), key=lambda each: each.path.name)
         for key in [key for key in known if key not in stamps]:
             del known[key]
         for key in [key for key in rejected if key not in stamps]:
@@ -379,15 +282,11 @@ class EpisodeIndex:
 
     def _add_archive(self, archive: ArchiveFile) -> None:
         """Replace the rows of the episodes in an archive, all at once: its stamp in a row means that it was read."""
-        rows, damaged = read_archive(self._store, archive, self.damaged)
+        rows, damaged = _read_archive(self._store, archive, self.damaged)
         if not rows and not damaged:
             return
-        ids = [str(row[0]) for row in [*rows, *damaged]]
-        with self.transaction() as connection:
-            _delete(connection, [(archive.batch_id, episode_id) for episode_id in ids])
-            add_settled_events(connection, [str(row[0]) for row in rows])
-            connection.executemany(_INSERT, rows)
-            connection.executemany("INSERT OR REPLACE INTO damaged VALUES (?, ?, ?, ?, ?)", damaged)
+        keys = [(archive.batch_id, str(row[0])) for row in [*rows, *damaged]]
+        self._replace(keys, rows, damaged, settled=[str(row[0]) for row in rows])
 
     def _changed_files(
         self, known: dict[Key, Stamp], rejected: dict[Key, tuple[Stamp, str]], archives: list[ArchiveFile]
@@ -418,16 +317,16 @@ class EpisodeIndex:
             except StoreError as exc:
                 self.damaged.append(DamagedFile(path, str(exc)))
                 damaged.append((file.episode_id, file.batch_id, file.size, file.mtime_ns, escape_surrogates(str(exc))))
+        self._replace([(file.batch_id, file.episode_id) for file in files], rows, damaged, settled=imported)
+
+    def _replace(
+        self, keys: list[Key], rows: list[list[object]], damaged: list[tuple[object, ...]], *, settled: list[str]
+    ) -> None:
         with self.transaction() as connection:
-            _delete(connection, [(file.batch_id, file.episode_id) for file in files])
-            add_settled_events(connection, imported)
+            _delete(connection, keys)
+            _add_settled_events(connection, settled)
             connection.executemany(_INSERT, rows)
             connection.executemany("INSERT OR REPLACE INTO damaged VALUES (?, ?, ?, ?, ?)", damaged)
-
-    def _delete_rows(self, keys: list[Key]) -> None:
-        if keys:
-            with self.transaction() as connection:
-                _delete(connection, keys)
 
     @contextmanager
     def transaction(self, timeout_s: float | None = None) -> Iterator[sqlite3.Connection]:
@@ -499,6 +398,85 @@ def _delete(connection: sqlite3.Connection, keys: Iterable[Key]) -> None:
         connection.executemany(f"DELETE FROM {table} WHERE batch_id = ? AND episode_id = ?", keys)
 
 
+def _unread_archives(
+    store: EpisodeStore, archives: Iterable[ArchiveFile], without_file: MutableMapping[Key, Stamp]
+) -> Iterator[ArchiveFile]:
+    """Remove the keys that the archives contain from ``without_file``, and yield the archives that were not read yet.
+
+    ``without_file`` has the stamp of each row without an episode file.
+    """
+    keys: defaultdict[str, list[Key]] = defaultdict(list)
+    for key in without_file:
+        keys[key[0]].append(key)
+    found: defaultdict[str, list[ArchiveFile]] = defaultdict(list)
+    for archive in archives:
+        found[archive.batch_id].append(archive)
+    for batch_id in sorted({*keys, *found}):
+        known = _remove_known(keys[batch_id], found[batch_id], without_file)
+        if len(known) == len(found[batch_id]) and not any(key in without_file for key in keys[batch_id]):
+            continue
+        # an archive replaces files only after it was completed: what has no file now is in an archive that exists now
+        with suppress(StoreError):  # the list of files reports the folder
+            yield from list(store.list_archives(batch_id))
+
+
+def _remove_known(
+    keys: Iterable[Key], archives: Iterable[ArchiveFile], without_file: MutableMapping[Key, Stamp]
+) -> set[Stamp]:
+    stamps = {(archive.size, archive.mtime_ns) for archive in archives}
+    known = set()
+    for key in keys:
+        if (stamp := without_file[key]) in stamps:
+            known.add(stamp)
+            del without_file[key]
+    return known
+
+
+def _read_archive(
+    store: EpisodeStore, archive: ArchiveFile, damaged: list[DamagedFile]
+) -> tuple[list[list[object]], list[tuple[object, ...]]]:
+    """Return the rows of the episodes in an archive that have no file, and those of its damaged members.
+
+    ``damaged`` receives the archive or the members that cannot be read.
+    """
+    rows: list[list[object]] = []
+    rejected: list[tuple[object, ...]] = []
+    try:
+        members = read_directory(archive.path)
+    except StoreError as exc:
+        damaged.append(DamagedFile(archive.path, str(exc)))
+        return rows, rejected
+    own = [(each, Path(each.name).stem) for each in members.values() if _is_of_batch(each, archive.batch_id)]
+    if not own:
+        damaged.append(DamagedFile(archive.path, _FOREIGN))
+    for member, episode_id in own:
+        path = store.path(archive.batch_id, episode_id)
+        if path.exists():
+            continue
+        file = EpisodeFile(archive.batch_id, episode_id, archive.size, archive.mtime_ns)
+        try:
+            record = decode_episode(read_member(archive.path, member), path)
+        except StoreError as exc:
+            damaged.append(DamagedFile(archive.path, str(exc)))
+            rejected.append((episode_id, archive.batch_id, archive.size, archive.mtime_ns, str(exc)))
+        else:
+            rows.append(to_columns(episode_row(record), file))
+    return rows, rejected
+
+
+def _is_of_batch(member: Member, batch_id: str) -> bool:
+    stem = Path(member.name).stem
+    return is_ulid(stem) and member.name == episode_member(batch_id, stem)
+
+
+def _add_settled_events(connection: sqlite3.Connection, episode_ids: Iterable[str]) -> None:
+    """Add the events of episodes as delivered, unless they are known: of archived ones, and of imported ones."""
+    for episode_id in episode_ids:
+        event_id = f"episode:{episode_id}"
+        if connection.execute(_KNOWN, (event_id,)).rowcount:
+            connection.execute(_SETTLED, (event_id,))
+
+
 # The triggers of the index mark events as waiting, without a time: only such marks are replaced by those of the deleted
 # file, because the others are newer. An event without any mark has been delivered everywhere. A sink that only the
 # deleted file has waits for the events that are new in the index, too.
@@ -540,11 +518,7 @@ def _add_deleted_index(deleted: sqlite3.Connection, connection: sqlite3.Connecti
             connection.executemany(f"INSERT INTO old.{table} VALUES ({values})", rows)
         connection.executescript(_ADD_DELETED)
     finally:
-        _detach(connection)
-
-
-def _detach(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
-    with suppress(sqlite3.Error):  # an error of the attached file counts, and not this one
-        connection.execute("DETACH old")
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # an error of the attached file counts, and not this one
+            connection.execute("DETACH old")

@@ -28,7 +28,6 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         model_s: total seconds of all model answers; None if no model answered.
-        error_type: ``error.type`` of the error that ended the episode.
         agentgym_score: see ``AgentGymScore``, whose success follows from it.
         unscored: whether the evaluation leaves the episode unscored, because idle play can succeed.
         energy_j: energy of the GPUs in joules; None if it was not measured.
@@ -40,8 +39,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         endpoint_s: seconds of failed requests.
         times_about: whether parts of the time are estimates from the server's metrics.
         flags: names of the flags, joined by commas; None if its steps are damaged.
-        failure: ``Failure.line`` of a failed episode; None for others.
-        failed_step: index of the step that failed; None without one.
+        failure: ``Failure.line`` of a failed episode.
     """
 
     episode_id: str
@@ -106,9 +104,6 @@ COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
 LOCAL = "local"
 """Name of the sink that every index has: the node's own broker."""
 
-# From version 5 on, the tables from "events" to "streams" record what was delivered, which no file can restore. They
-# are kept; only the tables derived from the episode files are replaced.
-_FIRST_DURABLE_VERSION = 5
 _VERSION = 12
 
 TIME_COLUMNS: Final[Mapping[Cause, str]] = {
@@ -129,14 +124,21 @@ RESULT_COLUMNS = (
     *("tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached", "task_index", "battery_id", "model"),
     *("energy_j", "energy_shared", "gpu_s", *TIME_COLUMNS.values(), "times_about"),
 )
+_SHARED_COLUMNS = (
+    *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
+    *("error_type", "models", "fallback", "shape", "limits", "flags", "failure", "currency"),
+)
+"""Columns in which many rows have the same text."""
 _RESULT_INDEX = f"CREATE INDEX IF NOT EXISTS results ON episodes ({', '.join(RESULT_COLUMNS)})"
 """Covers the columns of results in the order in which they are grouped: 100,000 rows are summed without being sorted.
 
 Without it, results take four times as long.
 """
 
-_EPISODES = f"CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID"
-_END = f"""
+_DERIVED = f"""
+    CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID;
+    CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
+        WITHOUT ROWID;
     CREATE TRIGGER announced AFTER INSERT ON episodes BEGIN
         INSERT INTO events (id) SELECT 'episode:' || new.episode_id
             WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = 'episode:' || new.episode_id);
@@ -145,13 +147,6 @@ _END = f"""
     PRAGMA user_version = {_VERSION};
     COMMIT;
 """
-_DERIVED = f"""
-    {_EPISODES};
-    CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
-        WITHOUT ROWID;
-    {_END}
-"""
-
 
 # Compared columns have the same type, as SQLite does not use an index otherwise.
 # The event of an episode has only an id: the rest follows from the row of the episode. Each event has one mark per sink
@@ -177,7 +172,9 @@ SCHEMA = SqliteSchema(
         "SELECT episode_id, batch_id, size, mtime_ns, reason FROM damaged LIMIT 0",
     ),
     upgrade=f"BEGIN IMMEDIATE; DROP TABLE IF EXISTS episodes; DROP TABLE IF EXISTS damaged; {_DERIVED}",
-    upgrade_from=_FIRST_DURABLE_VERSION,
+    # Since version 5, the tables from "events" to "streams" record what was delivered, which no file can restore. They
+    # are kept; only the tables derived from the episode files are replaced.
+    upgrade_from=5,
     indexes=(_RESULT_INDEX,),
     kept_probes=(
         "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
@@ -216,13 +213,6 @@ def time_values(steps: Iterable[TimedStep]) -> dict[str, Any]:
 
 def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:
     return [*map(_to_sqlite, msgspec.structs.astuple(row)), file.size, file.mtime_ns]
-
-
-_SHARED_COLUMNS = (
-    *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "agent", "model"),
-    *("error_type", "models", "fallback", "shape", "limits", "flags", "failure", "currency"),
-)
-"""Columns in which many rows have the same text."""
 
 
 def from_columns(values: tuple[object, ...]) -> EpisodeRow:

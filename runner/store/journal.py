@@ -59,15 +59,19 @@ class Journal(msgspec.Struct, kw_only=True):
     damage: str | None = None
 
 
+_HEADERS = msgspec.json.Decoder(EpisodeHeader)
+_STEPS = msgspec.json.Decoder(TimeStep)
+_EXTRAS = msgspec.json.Decoder(JournalExtras)
+
+
 class JournalWriter:
     """Appends to the journal of one episode; its caller lets one thread at a time use it.
 
     It holds the lock of the file until ``close`` or the death of the process. A process that gets the lock may recover
-    and remove the journal.
+    and remove the journal. Raises ``OSError`` if the journal cannot be written.
     """
 
     def __init__(self, path: Path, header: EpisodeHeader) -> None:
-        """Raises ``OSError`` if the journal cannot be written."""
         self.path = path
         make_folder(path.parent)
         # The journal gets its name after it is locked and has its header, so no process sees it incomplete.
@@ -96,11 +100,6 @@ class JournalWriter:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-
-_HEADERS = msgspec.json.Decoder(EpisodeHeader)
-_STEPS = msgspec.json.Decoder(TimeStep)
-_EXTRAS = msgspec.json.Decoder(JournalExtras)
 
 
 def read_journal(path: Path, *, was_moved: bool = False) -> Journal:
@@ -141,13 +140,11 @@ def unfinished_record(
     ended_at = max(ended_at, journal.header.started_at)
     worked_s = sum(step.model_s + step.env_s for step in journal.steps)
     spans = _close_spans(traces.spans, traces.open_spans)
-    if duration_s is None:
-        duration_s = _spanned_s(spans)
     return episode_record(
         journal.header,
         journal.steps,
         ended_at=ended_at,
-        duration_s=finite(max(duration_s, worked_s)),
+        duration_s=finite(max(_spanned_s(spans) if duration_s is None else duration_s, worked_s)),
         outcome=outcome,
         success=outcome is Outcome.SUCCESS,
         reset_observation=journal.reset_observation,
@@ -191,14 +188,11 @@ def apply_line(journal: Journal, data: bytes) -> str | None:
     journal.reset_observation = _set_or(extras.reset_observation, journal.reset_observation)
     journal.reset_world = _set_or(extras.reset_world, journal.reset_world)
     journal.env_episode_id = _set_or(extras.env_episode_id, journal.env_episode_id)
-    _add_traces(journal.traces, _set_or(extras.traces, TraceDelta()))
-    return None
-
-
-def _add_traces(traces: TraceDelta, new: TraceDelta) -> None:
+    new, traces = _set_or(extras.traces, TraceDelta()), journal.traces
     traces.spans += new.spans
     traces.flows += new.flows
     traces.open_spans = new.open_spans or traces.open_spans
+    return None
 
 
 def _set_or(value: _T | msgspec.UnsetType, default: _T) -> _T:

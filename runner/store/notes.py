@@ -108,8 +108,7 @@ class Notes:
             (count,) = connection.execute("SELECT count(*) FROM notes WHERE episode_id = ?", (episode_id,)).fetchone()
             if rows and count > MAX_PER_EPISODE:
                 raise InvalidNote(f"an episode has at most {MAX_PER_EPISODE} tags and notes; remove some")
-            found = _decode(connection.execute(_OF_EPISODE, (episode_id,)))
-        return found
+            return _decode(connection.execute(_OF_EPISODE, (episode_id,)))
 
     def _rows(self, episode_id: str, change: NoteChange) -> list[tuple[object, ...]]:
         if not is_ulid(episode_id) or not is_ulid(change.note_id or episode_id):

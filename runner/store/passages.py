@@ -113,14 +113,13 @@ def _step_passages(number: int, step: _Step, seen: set[str]) -> Iterator[Passage
                 thoughts.append(_text(message.get("reasoning_content")))
                 answers.append(text)
     action = _text(step.action.get("text"))
-    calls = [as_dict(call) for call in step.action.get("tool_calls") or () if isinstance(call, dict)]
+    found = [call for call in step.action.get("tool_calls") or () if isinstance(call, dict)]
+    calls = [f"{_text(call.get('name'))} {_text(call.get('arguments'))}" for call in found]
     yield from _joined(number, "prompt", prompts)
     yield from _joined(number, "thought", thoughts)
     yield from _joined(number, "answer", answers)
     yield from _joined(number, "action", [] if action in answers else [action])
-    yield from _joined(
-        number, "tool call", [f"{_text(call.get('name'))} {_text(call.get('arguments'))}" for call in calls]
-    )
+    yield from _joined(number, "tool call", calls)
 
 
 def _contents(messages: list[Any], seen: set[str]) -> list[str]:
@@ -147,7 +146,7 @@ def find_hits(data: bytes, patterns: Sequence[TextPattern]) -> Iterator[Hit]:
 
     Words that go on in the next line are a hit in the line of the first of them.
     """
-    compiled = [pattern for pattern in (each.compiled() for each in patterns) if pattern is not None]
+    compiled = list(filter(None, (each.compiled() for each in patterns)))
     for passage in read_passages(data):
         found: dict[int, tuple[int, int]] = {}
         for pattern in compiled:

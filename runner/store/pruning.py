@@ -38,10 +38,7 @@ _DELETE = "DELETE FROM episodes WHERE batch_id = ? AND episode_id = ?"
 
 
 class Pruned(NamedTuple):
-    """What the pruning of a batch has done.
-
-    ``n_freed`` are the bytes of the files and the trace, less those of the new ``archives``.
-    """
+    """What a pruning has done; ``n_freed`` are the bytes of files and trace, less those of the new ``archives``."""
 
     n_episodes: int = 0
     n_freed: int = 0

@@ -217,15 +217,12 @@ class EpisodeRecorder:
             ended_at=self._clock.now(),
             error=error,
             traces=self.traces and self.traces(),
-            duration_s=self._elapsed_s(),
+            duration_s=self._clock.monotonic() - self._started_s,
         )
         return msgspec.structs.replace(record, **self._stop_meter(header))
 
     def _stop_meter(self, header: EpisodeHeader) -> dict[str, float | bool | None]:
         return {} if self._meter is None else msgspec.structs.asdict(self._meter.stop(header.episode_id))
-
-    def _elapsed_s(self) -> float:
-        return self._clock.monotonic() - self._started_s
 
     def _add_to_index(self, record: EpisodeRecord) -> None:
         try:

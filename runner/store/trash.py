@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -82,7 +82,7 @@ class Trash:
         """
         left: list[Path] = []
         folders: set[Path] = set()
-        for path in _files(deletion):
+        for path in [Path(parent, name) for parent, _, names in os.walk(deletion) for name in sorted(names)]:
             target = self._data_dir / path.relative_to(deletion)
             try:
                 make_folder(target.parent)
@@ -97,7 +97,6 @@ class Trash:
         return left
 
     def close(self) -> None:
-        """Remove the files of all deletions."""
         if self._folder is not None:
             _remove(self._folder)
             self._folder = None
@@ -121,11 +120,6 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # others are in use
         folder.parent.rmdir()
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
-        yield from (Path(parent, name) for name in sorted(names))
 
 
 def _sync(folders: set[Path]) -> None:
