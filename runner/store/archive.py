@@ -26,9 +26,7 @@ SUFFIX: Final = ".zip"
 MAX_MEMBERS: Final = 20_000
 """Maximum number of members of an archive that is read; one that is written has at most half as many."""
 MAX_DIRECTORY_BYTES: Final = 8 << 20
-"""Maximum size in bytes of the directory of an archive that is read."""
 MAX_UNPACKED_BYTES: Final = 64 << 30
-"""Maximum size in bytes of all files in an archive that is read."""
 MAX_WRITTEN_BYTES: Final = 1 << 30
 """Bytes of uncompressed files after which the next archive begins; far below the limit of the plain zip format."""
 

@@ -130,10 +130,7 @@ class EncodedLog:
         return _step_line(step)
 
     def finish(self, header: EpisodeHeader, end: EncodedEnd) -> tuple[EpisodeRecord, EpisodeRecord]:
-        """Add the end; return the record of the episode without texts, schemas and traces, and with them encoded.
-
-        The evaluation is encoded in both.
-        """
+        """Add the end; return the record of the episode without texts, schemas and traces, and with them encoded."""
         self.end, traces = end, [*self.traces, end.traces]
         record = episode_record(
             header,

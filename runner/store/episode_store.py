@@ -41,7 +41,6 @@ STALE_S = 60.0
 NO_BATCH: Final = "it is no folder of a batch; move it away"
 NO_EPISODE: Final = "its name is not an episode id; move it away"
 LOST_AND_FOUND: Final = "lost+found"
-"""Folder that file systems create at their top."""
 
 
 class EpisodeFile(msgspec.Struct, frozen=True):
@@ -169,10 +168,7 @@ class EpisodeStore:
         return self.read(self._find(episode_id))
 
     def read(self, path: Path) -> bytes:
-        """Read it from an archive of its batch if there is no such file.
-
-        Raises ``StoreError`` if there is neither, or it cannot be read.
-        """
+        """Read it from an archive of its batch if there is no such file; raises ``StoreError`` if there is neither."""
         return self._read(path, _member_of(path))
 
     def _read(self, path: Path, member: str) -> bytes:
@@ -211,7 +207,6 @@ class EpisodeStore:
         return is_ulid(batch_id) and any(each.name.endswith(JOURNAL_SUFFIX) for each in _entries(self.runs / batch_id))
 
     def batch_ids(self) -> Iterator[str]:
-        """Raises a ``StoreError`` if the folders cannot be read."""
         return (batch.name for batch in self._batch_folders())
 
     def _find(self, episode_id: str) -> Path:
@@ -296,10 +291,7 @@ class EpisodeStore:
             return None
 
     def _finalize(self, path: Path) -> EpisodeRecord:
-        """Write the episode file of a journal that has no writer any more, then remove the journal.
-
-        A damaged journal is kept as ``….journal.jsonl.damaged``; its steps before the damage are recovered.
-        """
+        """Write the episode file of a journal without a writer; one that is damaged is kept as ``….jsonl.damaged``."""
         journal = read_journal(path)
         record = unfinished_record(journal, Outcome.INTERRUPTED, ended_at=_modified_at(path))
         self._write(record)

@@ -37,11 +37,8 @@ CAUSES: Final[dict[Cause, str]] = {
 }
 FOUND_COLUMNS: Final = ("flags", "failure", "failed_step")
 MAX_WORDS: Final = 12
-"""Words in a template."""
 MAX_TEXT: Final = 2_000
-"""Number of characters of a text that are looked at."""
 MAX_LINE: Final = 300
-"""Maximum number of characters of a failure in one line."""
 MAX_COMMAND: Final = 8
 """Maximum number of words of an invalid action that is taken for a command, and not for prose."""
 GAP: Final = "\N{HORIZONTAL ELLIPSIS}"
@@ -98,7 +95,6 @@ def shared_text(text: str) -> str:
 
 
 def flag_names(flags: str | None) -> tuple[str, ...]:
-    """Return nothing if the flags are not known."""
     return tuple(flags.split(",")) if flags else ()
 
 

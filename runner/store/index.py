@@ -30,17 +30,13 @@ from runner.util.sqlite import BUSY_TIMEOUT_S, DATABASE_ERRORS, is_damage, open_
 
 logger = logging.getLogger(__name__)
 
-Key: TypeAlias = tuple[str, str]
-"""Batch id and episode id."""
+Key: TypeAlias = tuple[str, str]  # batch id and episode id
 Stamp: TypeAlias = tuple[int, int]
 """Size in bytes and modification time in nanoseconds of the file that a row was read from."""
 Statement: TypeAlias = tuple[str, tuple[object, ...]]
-"""An SQL statement and its parameters."""
-FileId: TypeAlias = tuple[int, int]
-"""Device and inode of the open database file."""
+FileId: TypeAlias = tuple[int, int]  # device and inode
 
 FILE_NAME = "index.sqlite"
-"""Name of the index in the state directory."""
 FILES_PER_TRANSACTION = 200
 """Maximum number of files added in one transaction; other writers can get the lock between two transactions."""
 WRITE_TIMEOUT_S = 0.25
@@ -250,7 +246,6 @@ class EpisodeIndex:
             self._add_archive(archive)
 
     def close(self) -> None:
-        """Write what was not written yet, if possible, and close the database."""
         try:
             if self._unwritten:
                 self.write(timeout_s=self._busy_timeout_s)
@@ -291,10 +286,7 @@ class EpisodeIndex:
     def _changed_files(
         self, known: dict[Key, Stamp], rejected: dict[Key, tuple[Stamp, str]], archives: list[ArchiveFile]
     ) -> Iterator[EpisodeFile]:
-        """Yield new and changed files; remove the keys of all existing files from ``known`` and ``rejected``.
-
-        ``known`` has the stamps of the rows, ``rejected`` those of the damaged files and their problems.
-        """
+        """Yield new and changed files; remove the keys of all existing files from ``known`` and ``rejected``."""
         for file in self._store.list_files(self.damaged, archives):
             key, stamp = (file.batch_id, file.episode_id), (file.size, file.mtime_ns)
             known_stamp, rejection = known.pop(key, None), rejected.pop(key, None)
@@ -373,7 +365,6 @@ class EpisodeIndex:
 
 
 def file_id(path: Path) -> FileId | None:
-    """Return None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -401,10 +392,7 @@ def _delete(connection: sqlite3.Connection, keys: Iterable[Key]) -> None:
 def _unread_archives(
     store: EpisodeStore, archives: Iterable[ArchiveFile], without_file: MutableMapping[Key, Stamp]
 ) -> Iterator[ArchiveFile]:
-    """Remove the keys that the archives contain from ``without_file``, and yield the archives that were not read yet.
-
-    ``without_file`` has the stamp of each row without an episode file.
-    """
+    """Yield the archives that were not read yet; remove the keys that archives contain from ``without_file``."""
     keys: defaultdict[str, list[Key]] = defaultdict(list)
     for key in without_file:
         keys[key[0]].append(key)
@@ -435,10 +423,7 @@ def _remove_known(
 def _read_archive(
     store: EpisodeStore, archive: ArchiveFile, damaged: list[DamagedFile]
 ) -> tuple[list[list[object]], list[tuple[object, ...]]]:
-    """Return the rows of the episodes in an archive that have no file, and those of its damaged members.
-
-    ``damaged`` receives the archive or the members that cannot be read.
-    """
+    """Return the rows of the episodes in an archive that have no file, and those of its damaged members."""
     rows: list[list[object]] = []
     rejected: list[tuple[object, ...]] = []
     try:

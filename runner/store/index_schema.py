@@ -115,7 +115,6 @@ TIME_COLUMNS: Final[Mapping[Cause, str]] = {
     "endpoint": "endpoint_s",
     "own": "own_s",
 }
-"""Columns with the seconds of an episode's steps, by what they were spent on."""
 
 RESULT_COLUMNS = (
     *("batch_id", "env", "data_label", "mode", "agent", "models", "shape", "limits", "outcome", "unscored"),
@@ -187,7 +186,6 @@ SCHEMA = SqliteSchema(
 
 
 def episode_row(record: EpisodeRecord, content: EpisodeRecord | None = None) -> EpisodeRow:
-    """See ``EpisodeIndex.insert`` for ``content``."""
     return EpisodeRow(
         **(shared_fields(record, EpisodeRow) | {"models": join_models(record.model, record.models)}),
         agentgym_score=None if record.agentgym is None else record.agentgym.score,

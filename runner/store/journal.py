@@ -23,10 +23,7 @@ _T = TypeVar("_T")
 
 
 class TraceDelta(msgspec.Struct, omit_defaults=True):
-    """Closed spans and flows, and copies of all open spans, with the time of writing as end.
-
-    A line of a journal has those that were closed since the previous line.
-    """
+    """Closed spans and flows, in a line since the previous one, and copies of all open spans, which end now."""
 
     spans: list[Span] = []
     flows: list[Flow] = []
@@ -89,10 +86,7 @@ class JournalWriter:
         self._descriptor: int | None = descriptor
 
     def append(self, line: bytes) -> None:
-        """Do nothing after ``close``.
-
-        After an ``OSError``, append nothing more: lines after a partial line are unreadable.
-        """
+        """Do nothing after ``close``. After an ``OSError``, append nothing more: what follows would be unreadable."""
         if self._descriptor is not None:
             write_all(self._descriptor, line + b"\n")
 

@@ -93,8 +93,7 @@ class Notes:
     def change(self, episode_id: str, change: NoteChange) -> list[Note]:
         """Apply a change durably; return all tags and notes of the episode, the oldest first.
 
-        Raises ``InvalidNote`` also if the episode would have more than ``MAX_PER_EPISODE``, and ``StoreError`` if the
-        file cannot be used.
+        Raises ``InvalidNote`` also if the episode would have more than ``MAX_PER_EPISODE``.
         """
         rows = self._rows(episode_id, change)
         removed = [(episode_id, change.step, checked_tag(tag)) for tag in change.remove]
@@ -142,10 +141,7 @@ class Notes:
         return {episode_id: tuple(sorted(tags)) for episode_id, tags in found.items()}
 
     def find(self, kind: Kind, pattern: str) -> set[str]:
-        """Return the ids of the episodes with a matching tag or note; raises ``StoreError``.
-
-        ``pattern`` is a tag with the wildcards of SQLite's ``GLOB``, or a part of a note; ASCII case is ignored.
-        """
+        """``pattern`` is a tag with the wildcards of SQLite's ``GLOB``, or a part of a note; ASCII case is ignored."""
         if not self.path.exists():
             return set()
         test = "lower(text) GLOB lower(?)" if kind == "tag" else "instr(lower(text), lower(?)) > 0"

@@ -17,10 +17,7 @@ PASSAGE_KINDS: Final[tuple[PassageKind, ...]] = get_args(PassageKind)
 
 
 class Passage(msgspec.Struct, frozen=True):
-    """All texts of one kind in one step, separated by line feeds; untrusted.
-
-    ``step`` is None for the observation of the reset.
-    """
+    """All texts of one kind in one step (None: of the reset), separated by line feeds; untrusted."""
 
     step: int | None
     kind: PassageKind
@@ -28,10 +25,7 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 class TextPattern(msgspec.Struct, frozen=True):
-    """Words that follow one another in a passage; case, punctuation and white space between them are ignored.
-
-    With ``is_prefix``, the last word may go on.
-    """
+    """Words that follow one another, ignoring case, punctuation and space; ``is_prefix``: the last may go on."""
 
     text: str
     is_prefix: bool = False
@@ -43,7 +37,6 @@ class TextPattern(msgspec.Struct, frozen=True):
         return f'"{words}"{" *" if self.is_prefix else ""}'
 
     def compiled(self) -> re.Pattern[str] | None:
-        """Return None if there are no words."""
         words = [re.escape(word) for word in _WORD.findall(self.text)]
         if not words:
             return None

@@ -24,12 +24,9 @@ from runner.util.clock import Clock
 logger = logging.getLogger(__name__)
 
 LOCK_TIMEOUT_S = 2.0
-"""Default seconds that ``abandon`` waits for a file write in progress."""
 
 
 class Meter(Protocol):
-    """Measures what the GPUs do for each episode."""
-
     def start(self, episode_id: str) -> None: ...
 
     def stop(self, episode_id: str) -> GpuUse:
@@ -42,12 +39,10 @@ class EpisodeRecorder:
 
     The parts come from one thread; ``abandon`` may be called from another one. If the journal cannot be written, the
     error is logged and stored in ``journal_error``, and the episode continues without a journal. The internal lock is
-    held while files are written.
+    held while files are written. Errors of ``index`` are only logged: the next start adds the missing row.
 
     Args:
-        index: index of the episode; errors are only logged, because the next start adds the missing row.
         lock_timeout_s: seconds that ``abandon`` waits for a file write in progress.
-        meter: measures the GPU energy of the episode; None: it is unknown.
 
     Attributes:
         record: the ended episode, without texts, schemas and traces unless it was abandoned; None before its end.

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "text.sqlite"
-"""Name of the full-text index in the state directory."""
 EPISODES_PER_TRANSACTION: Final = 50
 BYTES_PER_TRANSACTION: Final = 4 << 20
 """Largest number and size of episodes that are read, and then added in one transaction."""
@@ -84,18 +83,15 @@ Stamped: TypeAlias = tuple[str, str, int, int]
 Summary: TypeAlias = tuple[int, float, int | None]
 """Number and size of all files, and the latest modification time."""
 SUMMARY: Final = "SELECT count(*), total(size), max(mtime_ns) FROM episodes"
-"""Selects the summary of the episode index."""
 STAMPS: Final = "SELECT episode_id, batch_id, size, mtime_ns FROM episodes ORDER BY 1"
-"""Selects the files in the episode index."""
 
 
 class TextIndex:
     """A full-text index, for several threads and processes; its first use opens the file.
 
     A row of ``passages`` is a passage: its number consists of those of episode, step and kind. Rows of episodes that
-    are gone stay until they are more than the others, as FTS5 cannot delete rows without their text.
-
-    ``read`` returns the content of an episode file for the ids of batch and episode; may raise ``StoreError``.
+    are gone stay until they are more than the others, as FTS5 cannot delete rows without their text. ``read`` returns
+    the content of an episode file for the ids of batch and episode. All methods raise ``StoreError``.
     """
 
     def __init__(self, path: Path, read: Callable[[str, str], bytes]) -> None:
@@ -127,9 +123,6 @@ class TextIndex:
             at_most: add nothing if more than this number of files are lacking.
             is_all: whether all other files are gone.
             go_on: called after each transaction with the seconds it took; may wait; returns whether to continue.
-
-        Raises:
-            StoreError: the database cannot be used.
         """
         missing = self._missing(wanted, is_all=is_all)
         if at_most is not None and len(missing) > at_most:
@@ -175,12 +168,10 @@ class TextIndex:
             return []
 
     def search(self, patterns: Iterable[TextPattern]) -> list[str]:
-        """Return the ids of the episodes with one of the patterns; raises ``StoreError``."""
         with self._session() as connection:
             return [episode_id for (episode_id,) in connection.execute(_FIND, (_expression(patterns),))]
 
     def count(self, patterns: Iterable[TextPattern], within: Container[str]) -> int:
-        """Return the number of passages with one of the patterns in the episodes ``within``; raises ``StoreError``."""
         with self._session() as connection:
             counts = connection.execute(_COUNT, (_expression(patterns),))
             return sum(n for episode_id, n in counts if episode_id in within)
@@ -236,7 +227,6 @@ def _parts(missing: Iterable[Stamped]) -> Iterator[list[Stamped]]:
 
 
 def _insert(connection: sqlite3.Connection, stamped: Stamped, passages: list[Passage]) -> None:
-    """Add an episode unless another process has added it."""
     episode_id, batch_id, *stamp = stamped
     known = connection.execute(_KNOWN + " AND episode_id = ? AND batch_id = ?", (episode_id, batch_id)).fetchone()
     if known == stamped:
@@ -272,7 +262,6 @@ def _start_again_if_mostly_gone(connection: sqlite3.Connection) -> None:
 
 
 def read_stamps(data_dir: Path) -> list[Stamped]:
-    """Return the files that the episode index of a state directory lists; raises ``StoreError``."""
     return _read(data_dir / INDEX_NAME, STAMPS)
 
 
@@ -295,8 +284,7 @@ def _read(path: Path, query: str) -> list[Any]:
 def find_texts(data_dir: Path, pattern: TextPattern) -> list[str]:
     """Return the ids of the episodes of a state directory with a pattern, after what is missing was added.
 
-    Where the index cannot be written, as in a read-only folder, every episode file is read instead. Raises
-    ``StoreError`` if the episodes cannot be read.
+    Where the index cannot be written, as in a read-only folder, every episode file is read instead.
     """
     from runner.store import EpisodeStore, open_index_to_read
 

@@ -19,7 +19,6 @@ from runner.util.clock import is_ulid, new_ulid
 from runner.util.files import file_lock, make_folder, sync_folder
 
 FOLDER: Final = "trash"
-"""Name of the folder in the state directory."""
 MAX_TRIES: Final = 5
 
 
