@@ -1,15 +1,13 @@
 """AgentGym's own formats: AgentTraj for supervised training, and the rollout log of AgentGym-RL.
 
-Sources: the data set AgentTraj-L and the inference output of AgentGym, whose items have a reward, too; the
-output of its evaluator, with roles and a success of 0 or 1; and ``verl/agent_trainer`` of AgentGym-RL, which logs the
-rollouts of each training step per rank. All begin with the prompt and the reply ``Ok.``, which is not trained on. The
-outcome is a field of our own.
+Sources: the data set AgentTraj-L and the inference output of AgentGym, whose items have a reward, too; the output of
+its evaluator, with roles and a success of 0 or 1; ``verl/agent_trainer`` of AgentGym-RL. The outcome is our own field.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -17,10 +15,9 @@ import msgspec
 from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
 from runner.formats.drafts import Draft, Transcript, labelled_draft, named_task, result_fields
 from runner.formats.foreign_values import UnreadableItem, name_of
-from runner.formats.format import NOTHING_LEFT_OUT, Format, Head, LeftOut, Reader
-from runner.formats.output import Output
+from runner.formats.format import Format, Head, LeftOut, Reader
 from runner.formats.reading import Place
-from runner.formats.writers import ArrayEncoder, ArrayWriter
+from runner.formats.writers import ArrayWriter
 from runner.store.episode_file import EpisodeRecord
 from runner.types import AGENTGYM_NAMES, Action, Message, agentgym_item_id
 from runner.util.json_accessors import as_dict, as_list, as_text
@@ -29,13 +26,18 @@ ACKNOWLEDGEMENT = "Ok."
 """Reply of every agent of AgentGym to its prompt."""
 ROLLOUTS_PATH = "step0/0.json"
 """Path of the only file of a rollout log: training step 0, rank 0."""
+_ENVS = {name: env for env, name in AGENTGYM_NAMES.items()}
+THRESHOLDS = {"sciworld": 99.0, "babyai": 0.0}
+"""Reward above which AgentEvol counts an episode of an environment as a success; in the others above 0.99."""
+_TRIAL = "trial_T"
+"""Part of the names of ALFWorld's trials, which end in a time."""
+_ITEM_ID = re.compile(r"(?P<env>.+)_(?P<task>[0-9]{1,9})", re.ASCII | re.DOTALL)
 
 
 def encode_agenttraj(episode: EpisodeRecord) -> dict[str, Any]:
     """Return an item of AgentTraj; ``loss`` is true for the replies that are valid actions.
 
-    Raises:
-        LeftOut: AgentGym's filter of items does not know the environment, and fails.
+    Raises ``LeftOut`` if AgentGym's filter of items does not know the environment, and fails.
     """
     items = []
     for speaker, text, trained in _exchanges(episode):
@@ -66,26 +68,6 @@ def _exchanges(episode: EpisodeRecord) -> list[tuple[str, str, bool]]:
         exchanges += [("human", observation, False), ("gpt", reply_text(turn, render), turn.step.valid)]
         observation = text_of(turn.observation)
     return [*exchanges, ("human", observation, False)]
-
-
-class RolloutWriter:
-    def __init__(self, output: Output) -> None:
-        self._array = ArrayEncoder(output.create(ROLLOUTS_PATH))
-
-    def write(self, episode: EpisodeRecord) -> None:
-        self._array.write(encode_rollout(episode))
-
-    def finish(self) -> Mapping[str, int]:
-        self._array.finish()
-        return NOTHING_LEFT_OUT
-
-
-_ENVS = {name: env for env, name in AGENTGYM_NAMES.items()}
-THRESHOLDS = {"sciworld": 99.0, "babyai": 0.0}
-"""Reward above which AgentEvol counts an episode of an environment as a success; in the others above 0.99."""
-_TRIAL = "trial_T"
-"""Part of the names of ALFWorld's trials, which end in a time."""
-_ITEM_ID = re.compile(r"(?P<env>.+)_(?P<task>[0-9]{1,9})", re.ASCII | re.DOTALL)
 
 
 def decode_agenttraj(value: object, place: Place) -> Iterator[Draft]:
@@ -147,14 +129,10 @@ def decode_rollout(value: object, place: Place) -> Iterator[Draft]:
 
 
 def _transcript(fields: dict[str, Any], roles: dict[str, str], speaker: str, content: str) -> Transcript:
-    """Return the conversation; the first exchange is the prompt and a reply that is not trained on."""
     items = [as_dict(item) for item in as_list(fields.get("conversations"))]
     transcript = Transcript()
-    if (
-        len(items) > 1
-        and roles.get(as_text(items[1].get(speaker))) == "assistant"
-        and _is_acknowledgement(items[1], content)
-    ):
+    reply = items[1] if len(items) > 1 else {}  # to the prompt; not trained on
+    if roles.get(as_text(reply.get(speaker))) == "assistant" and _is_acknowledgement(reply, content):
         if prompt := as_text(items[0].get(content)):
             transcript.add({"role": "system", "content": prompt})
         items = items[2:]
@@ -187,7 +165,7 @@ AGENTTRAJ = Format(
     name="agenttraj",
     title="AgentTraj",
     suffix=".json",
-    open_writer=lambda output: ArrayWriter(output, encode_agenttraj),
+    open_writer=lambda output: ArrayWriter(output.main, encode_agenttraj),
     reader=Reader(
         signature="objects with `item_id` and `conversations`, whose items have `from`",
         matches=is_agenttraj,
@@ -197,7 +175,7 @@ AGENTTRAJ = Format(
 AGENTGYM_RL = Format(
     name="agentgym-rl",
     title="AgentGym-RL rollout log",
-    open_writer=RolloutWriter,
+    open_writer=lambda output: ArrayWriter(output.create(ROLLOUTS_PATH), encode_rollout),
     reader=Reader(
         signature="objects with `item_id` and `conversations`, whose items have `role`",
         matches=is_rollout,

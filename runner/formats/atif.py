@@ -39,7 +39,7 @@ _EPISODE_EXTRA = (
 
 
 class _StepExtra(msgspec.Struct, kw_only=True):
-    """Our own fields of a step, see ``StepExtra``; those that are unset are not written."""
+    """Our own fields of a step, see ``StepExtra``."""
 
     reward: float | UnsetType = UNSET
     done: bool
@@ -58,8 +58,6 @@ class _StepExtra(msgspec.Struct, kw_only=True):
 
 
 class _Step(msgspec.Struct, kw_only=True):
-    """Fields that are unset are not written."""
-
     step_id: int
     timestamp: datetime | UnsetType = UNSET
     source: str
@@ -76,8 +74,7 @@ class _Step(msgspec.Struct, kw_only=True):
 def encode_atif(episode: EpisodeRecord) -> dict[str, Any]:
     """Return the trajectory of an episode; that of an imported one equals the original.
 
-    Raises:
-        LeftOut: the episode has no message, and ATIF needs one step.
+    Raises ``LeftOut`` if the episode has no message, as ATIF needs one step.
     """
     trajectory = _trajectory(episode)
     origin = episode.origin
@@ -101,7 +98,8 @@ def _trajectory(episode: EpisodeRecord) -> dict[str, Any]:
     if conversation.system is not None:
         steps.append(_Step(step_id=1, source="system", message=conversation.system))
     for message in conversation.opening:
-        steps.append(_Step(step_id=len(steps) + 1, source=_source(message), message=message["content"] or ""))
+        source = "system" if message["role"] == "system" else "user"
+        steps.append(_Step(step_id=len(steps) + 1, source=source, message=message["content"] or ""))
     elapsed_s, n_before = 0.0, len(steps)
     for number, turn in enumerate(conversation.turns):
         elapsed_s += turn.step.model_s + turn.step.env_s
@@ -118,13 +116,14 @@ def _trajectory(episode: EpisodeRecord) -> dict[str, Any]:
         "trajectory_id": episode.episode_id,
         "agent": _agent(episode),
         "steps": steps,
-        "final_metrics": _final_metrics(episode, len(steps)),
+        "final_metrics": {
+            "total_prompt_tokens": episode.tokens.prompt,
+            "total_completion_tokens": episode.tokens.completion,
+            "total_cached_tokens": episode.tokens.cached,
+            "total_steps": len(steps),
+        },
         "extra": {EXTRA: _without_none(extra) | ({"error": episode.error} if episode.error else {})},
     }
-
-
-def _source(message: Message) -> str:
-    return "system" if message["role"] == "system" else "user"
 
 
 def _agent(episode: EpisodeRecord) -> dict[str, Any]:
@@ -213,16 +212,6 @@ def _metrics(tokens: Tokens | None, trained: TokenSequence | None) -> dict[str, 
         if logprobs := usable_logprobs(trained):
             metrics["logprobs"] = logprobs
     return metrics
-
-
-def _final_metrics(episode: EpisodeRecord, n_steps: int) -> dict[str, Any]:
-    tokens = episode.tokens
-    return {
-        "total_prompt_tokens": tokens.prompt,
-        "total_completion_tokens": tokens.completion,
-        "total_cached_tokens": tokens.cached,
-        "total_steps": n_steps,
-    }
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

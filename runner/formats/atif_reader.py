@@ -30,6 +30,11 @@ TITLE: Final = "ATIF v1.8"
 _PREFIX: Final = "ATIF-v1."
 _MAX_DEPTH: Final = 8
 """Number of levels of agents below an agent that are read."""
+_SAME: Final = (
+    *("env", "data_label", "mode", "seed", "attempt", "outcome", "success", "reward", "duration_s", "paused_s"),
+    *("evaluation", "error"),
+)
+_TOTALS: Final = ("total_prompt_tokens", "total_completion_tokens", "total_cached_tokens", "")
 
 
 class EpisodeExtra(OwnFields, kw_only=True):
@@ -44,8 +49,6 @@ class EpisodeExtra(OwnFields, kw_only=True):
 
 
 class StepExtra(msgspec.Struct, kw_only=True):
-    """Our own fields of a step of an exported trajectory."""
-
     reward: float = 0.0
     done: bool = False
     actor: str = "agent"
@@ -108,15 +111,6 @@ def _draft(trajectory: dict[str, Any], steps: list[Any], *, is_root: bool) -> Dr
         original=trajectory if is_root else None,
         **{name: getattr(known, name) for name in _SAME},
     )
-
-
-_SAME: Final = (
-    *("env", "data_label", "mode", "seed", "attempt", "outcome", "success", "reward", "duration_s", "paused_s"),
-    *("evaluation", "error"),
-)
-
-
-_TOTALS: Final = ("total_prompt_tokens", "total_completion_tokens", "total_cached_tokens", "")
 
 
 def _versions(agent: dict[str, Any]) -> dict[str, str]:

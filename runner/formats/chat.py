@@ -19,6 +19,13 @@ from runner.store.episode_file import EpisodeRecord
 from runner.types import join_models
 from runner.util.json_accessors import as_dict, as_list, as_text
 
+_ROLES = {
+    **{"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"},
+    **{"chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "function_call": "assistant"},
+    **{"tool": "tool", "observation": "tool", "function_response": "tool"},
+}
+"""Roles by the speakers of FastChat, Axolotl and LLaMA-Factory."""
+
 
 def encode_messages(episode: EpisodeRecord) -> dict[str, Any]:
     require_steps(episode)
@@ -93,21 +100,11 @@ def decode_sharegpt(value: object, place: Place) -> Iterator[Draft]:
         role = _ROLES.get(as_text(item.get("from")))
         if role is None:
             raise UnreadableItem("a message has no known speaker")
-        if role == "assistant":
-            transcript.add_reply({"role": role, "content": as_text(item.get("value"))})
-        else:
-            transcript.add({"role": role, "content": as_text(item.get("value"))})
+        add = transcript.add_reply if role == "assistant" else transcript.add
+        add({"role": role, "content": as_text(item.get("value"))})
     if final := as_text(fields.get("final_observation")):
         transcript.add({"role": "user", "content": final})
     yield _labelled_draft(fields, transcript)
-
-
-_ROLES = {
-    **{"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"},
-    **{"chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "function_call": "assistant"},
-    **{"tool": "tool", "observation": "tool", "function_response": "tool"},
-}
-"""Roles by the speakers of FastChat, Axolotl and LLaMA-Factory."""
 
 
 def is_messages(head: Head) -> bool:
@@ -123,7 +120,7 @@ MESSAGES = Format(
     name="messages",
     title="OpenAI messages",
     suffix=".jsonl",
-    open_writer=lambda output: LinesWriter(output, encode_messages),
+    open_writer=lambda output: LinesWriter(output.main, encode_messages),
     reader=Reader(
         signature="objects with `messages`, or `traj` as of tau-bench, which have a `role`",
         matches=is_messages,
@@ -134,7 +131,7 @@ SHAREGPT = Format(
     name="sharegpt",
     title="ShareGPT",
     suffix=".jsonl",
-    open_writer=lambda output: LinesWriter(output, encode_sharegpt),
+    open_writer=lambda output: LinesWriter(output.main, encode_sharegpt),
     reader=Reader(
         signature="objects with `conversations`, whose items have `from` and `value`, and without `item_id`",
         matches=is_sharegpt,

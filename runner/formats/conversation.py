@@ -23,11 +23,9 @@ RenderCall: TypeAlias = Callable[[ToolCall], str]
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A step: the agent's reply and the environment's answer.
+    """A step: the agent's reply (``prompted``: of a model) and the environment's answer.
 
-    Attributes:
-        prompted: False for a step without a model.
-        is_own: False if another model than that of the episode answered, such as that of a fallback endpoint.
+    ``is_own`` is False if another model than that of the episode answered, such as that of a fallback endpoint.
     """
 
     step: TimeStep

@@ -45,6 +45,9 @@ MAX_STEPS: Final = 100_000
 _NO_BATCH: Final = "0" * 26
 _FULL_REWARDS: Final = {"sciworld": 100}
 """Reward of a success, by the environments where it is not 1."""
+_LABELS: Final[dict[str, Label]] = {"auxiliary": "auxiliary", "discarded": "discarded"}
+_OUTCOMES: Final = frozenset(map(str, Outcome))
+_LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
 OUTCOME: Final = "outcome"
 """What a file lacks whose episodes are ``interrupted`` and unscored in place of an unknown outcome."""
 
@@ -73,8 +76,7 @@ class Transcript:
     def add_reply(self, reply: Message, action: Action | None = None, **fields: Any) -> TimeStep:  # noqa: ANN401
         """Add a step with an agent's reply; the action is by default the tool calls of the reply, or its text.
 
-        Raises:
-            UnreadableItem: there are ``MAX_STEPS`` steps.
+        Raises ``UnreadableItem`` if there are ``MAX_STEPS`` steps.
         """
         if len(self.steps) >= MAX_STEPS:
             raise UnreadableItem(f"it has more than {MAX_STEPS:,} replies")
@@ -115,7 +117,7 @@ class Draft(msgspec.Struct, kw_only=True):
         agentgym_score: AgentGym's score; None: it follows from the rewards.
         rated: whether the result counts; False for a further branch of a message graph.
         tokens: tokens of the whole episode; None: the sum over its steps. ``cost`` likewise.
-        original: JSON value from which an export restores the original, or None.
+        original: JSON value from which an export restores the original.
         missing: what the file lacks, in addition to what the other fields show.
     """
 
@@ -154,9 +156,7 @@ def build_records(
 ) -> Iterator[tuple[EpisodeRecord, Draft]]:
     """Yield the records of an item's drafts; their ids follow from the content of the item and ``place.n_same``.
 
-    Args:
-        drafts: the drafts, of which all but the first are further branches or attempts.
-        modified_at: when the file was written; the start of an episode whose time is unknown.
+    ``modified_at``, when the file was written, is the start of an episode whose time is unknown.
     """
     for number, draft in enumerate(drafts):
         own = digest.copy()
@@ -165,11 +165,7 @@ def build_records(
 
 
 def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified_at: datetime) -> EpisodeRecord:
-    """Return the record of a draft, with an empty batch id; see ``build_records``.
-
-    Raises:
-        UnreadableItem: the draft has no messages.
-    """
+    """Return the record of a draft, with an empty batch id; raises ``UnreadableItem`` if it has no messages."""
     missing = [*draft.missing]
     started_at, duration_s = _times(draft, modified_at, missing)
     steps = draft.transcript.steps
@@ -179,8 +175,9 @@ def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified
     outcome, success, rated = _result(draft, missing)
     if draft.reward is not None and not draft.has_step_rewards and steps:
         steps[-1].reward = draft.reward
+    milliseconds = 0 if draft.started_at is None else max(0, round(draft.started_at.timestamp() * 1000))
     header = EpisodeHeader(
-        episode_id=digest_ulid(_milliseconds(draft.started_at), digest),
+        episode_id=digest_ulid(milliseconds, digest),
         batch_id=_NO_BATCH,
         node="",
         transport=IMPORTED,
@@ -226,8 +223,7 @@ def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified
 def sequence_of(fields: dict[str, Any], n_completion: object) -> TokenSequence | None:
     """Return the token ids in fields named as ATIF and our exports name them; None without any.
 
-    Args:
-        n_completion: number of completion tokens by the endpoint's count, if it is known.
+    ``n_completion`` is the number of completion tokens by the endpoint's count, if it is known.
     """
     capture = TokenCapture(name_of(fields.get("endpoint")), name_of(fields.get("model")))
     capture.add_values(*(fields.get(name) for name in ("prompt_token_ids", "completion_token_ids", "logprobs")))
@@ -238,9 +234,6 @@ def sequence_of(fields: dict[str, Any], n_completion: object) -> TokenSequence |
     sequence = capture.sequence(label, count, as_text(fields.get("cause"))[:300])
     problems = {*sequence.problems, *(each for each in get_args(Problem) if each in known)}
     return msgspec.structs.replace(sequence, problems=tuple(sorted(problems)))
-
-
-_LABELS: Final[dict[str, Label]] = {"auxiliary": "auxiliary", "discarded": "discarded"}
 
 
 def sequences_of(values: object) -> Iterator[TokenSequence]:
@@ -278,9 +271,6 @@ def labelled_draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
     )
 
 
-_OUTCOMES: Final = frozenset(map(str, Outcome))
-
-
 def result_fields(episode: EpisodeRecord) -> dict[str, Any]:
     """Return the result of an episode as ``labelled_draft`` reads it: only what is known of it."""
     fields: dict[str, Any] = {}
@@ -309,9 +299,6 @@ def _times(draft: Draft, modified_at: datetime, missing: list[str]) -> tuple[dat
     return started_at, max(0.0, min(duration_s, latest_s))
 
 
-_LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
-
-
 def _result(draft: Draft, missing: list[str]) -> tuple[Outcome, bool, bool]:
     rated = draft.rated and not is_unscored(draft.evaluation)
     if draft.reward is None:
@@ -331,10 +318,6 @@ def _result(draft: Draft, missing: list[str]) -> tuple[Outcome, bool, bool]:
     else:
         success = draft.success
     return Outcome.SUCCESS if success else Outcome.FAILURE, success, rated
-
-
-def _milliseconds(time: datetime | None) -> int:
-    return max(0, round(time.timestamp() * 1000)) if time is not None else 0
 
 
 def _task_index(draft: Draft, missing: list[str]) -> int:

@@ -23,12 +23,7 @@ UNREADABLE = "its file is missing or damaged"
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """What an export has: for people, and for checking the files.
-
-    Attributes:
-        format: name of the format, and ``format_version`` its title.
-        left_out: number of episodes that are not in the files, by reason.
-    """
+    """What an export has, for people and for checking the files; ``left_out`` are numbers of episodes by reason."""
 
     format: str
     format_version: str
@@ -53,14 +48,10 @@ def export_episodes(
     filters: list[str],
     now: datetime,
 ) -> Manifest:
-    """Write episodes one at a time to ``path``, which must not exist, and the manifest; return the manifest.
+    """Write episodes in their order, one at a time, to ``path``, which must not exist, and return the manifest.
 
-    Args:
-        candidates: the episodes, in the order of the files.
-
-    Raises:
-        ConfigError: the format cannot be written.
-        StoreError: the output cannot be written, or exists.
+    The manifest is written, too. Raises ``ConfigError`` if the format cannot be written, ``StoreError`` if the output
+    cannot be written or exists.
     """
     if target.open_writer is None:
         raise ConfigError(f"{target.title} can be read, but not written")

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from runner.types import Message, Mode, Outcome, Tokens
+from runner.types import Message, Mode, Outcome, Tokens, ToolSchema
 from runner.util.display_text import one_line
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text
 
@@ -17,7 +17,6 @@ _T = TypeVar("_T")
 EXTRA: Final = "agentgym"
 """Name of our own fields in a format's field for extra data."""
 MAX_NAME: Final = 200
-"""Largest number of characters of a name, such as that of an environment, agent or model."""
 
 
 class OwnFields(msgspec.Struct, kw_only=True):
@@ -53,7 +52,6 @@ class UnreadableItem(ValueError):
 
 
 def name_of(value: object) -> str:
-    """Return outside text as a name: one line of at most ``MAX_NAME`` characters; empty unless it is a text."""
     return one_line(as_text(value), MAX_NAME).strip()
 
 
@@ -95,8 +93,7 @@ def content_of(content: object) -> str:
 def message_of(value: object) -> Message:
     """Return a message of OpenAI's shape, or of the shapes close to it, as one that an episode can have.
 
-    Raises:
-        UnreadableItem: it is no object with a role.
+    Raises ``UnreadableItem`` if it is no object with a role.
     """
     fields = as_dict(value)
     role = {"developer": "system", "function": "tool", "ai": "assistant", "human": "user"}.get(
@@ -132,6 +129,12 @@ def tool_calls_from(value: object) -> list[dict[str, Any]]:
         id = as_text(call.get("id") or call.get("call_id")) or f"call_{number}"
         calls.append({"id": id, "type": "function", "function": {"name": name, "arguments": as_text(arguments)}})
     return calls
+
+
+def tool_schema_of(tool: dict[str, Any]) -> ToolSchema:
+    """Return the function schema of a tool without a level of its own for the function."""
+    function = {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
+    return {"type": "function", "function": function}
 
 
 def tokens_of(usage: object, prompt: str, completion: str, cached: str, reasoning: str) -> Tokens | None:

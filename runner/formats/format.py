@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MANIFEST: Final = "manifest.json"
+"""Name of the manifest in an exported folder; that of a file ``x.jsonl`` is ``x.jsonl.manifest.json`` beside it."""
+MAX_NAMES: Final = 1_000
+"""Largest number of names of an archive or a folder that a signature sees."""
+_ZIP: Final = b"PK\3\4"
+_N_LINES: Final = 5
+_BOM: Final = b"\xef\xbb\xbf"
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|(?P<open>"(?:[^"\\]|\\.)*+\\?\Z)|[\[\]{}]', re.DOTALL)
+_CUT_ESCAPE = re.compile(rb"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_CUT_VALUE = re.compile(rb"[^\s,:\[\]{}\"]+\Z")
+
 
 class LeftOut(RunnerError):
     """A format cannot express an episode; the message is the reason, the same for all episodes with this cause."""
@@ -34,39 +45,31 @@ class EpisodeWriter(Protocol):
     """Writes episodes one after another into an output, so that an export of any size takes little memory."""
 
     def write(self, episode: EpisodeRecord) -> None:
-        """Write one episode; raises ``LeftOut`` if the format cannot express it."""
-        ...
+        """Raises ``LeftOut`` if the format cannot express the episode."""
 
     def finish(self) -> Mapping[str, int]:
         """Write what waits for further episodes, and the end of the files.
 
-        Returns:
-            The number of episodes that ``write`` accepted and that are in no file, by reason.
+        Return the number of episodes that ``write`` accepted and that are in no file, by reason.
         """
-        ...
 
 
 NOTHING_LEFT_OUT: Mapping[str, int] = {}
 """Result of ``finish`` of a writer whose files have every episode that it accepted."""
 
-
 OpenWriter: TypeAlias = "Callable[[Output], EpisodeWriter]"
 """Opens a writer on an output that has nothing yet."""
-
-
 DecodeItem: TypeAlias = "Callable[[Any, Place], Iterable[Draft]]"
 """Returns the episodes of an item from its JSON value and its place; raises ``UnreadableItem`` with the reason."""
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
-    """How a format is recognised and read.
+    """How a format is recognised and read: item by item, so a file of any size takes little memory.
 
-    A file is read item by item, so a file of any size takes little memory, and a malformed item costs only itself.
+    A malformed item costs only itself.
 
     Attributes:
         signature: what a file of the format has, for people.
-        matches: whether the beginning of a file is that of the format.
-        decode: returns the episodes of an item.
         items: yields the items of a file or folder; raises ``StoreError`` if it cannot be read.
         read: returns an item again; raises ``StoreError``.
         difference: returns what an original has in addition to the export of its record, so that a later export
@@ -126,23 +129,10 @@ def _usable_formats() -> Mapping[str, Format]:
     return found
 
 
-MANIFEST: Final = "manifest.json"
-"""Name of the manifest in an exported folder; that of a file ``x.jsonl`` is ``x.jsonl.manifest.json`` beside it."""
-MAX_NAMES: Final = 1_000
-"""Largest number of names of an archive or a folder that a signature sees."""
-_ZIP: Final = b"PK\3\4"
-_N_LINES: Final = 5
-_BOM: Final = b"\xef\xbb\xbf"
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|(?P<open>"(?:[^"\\]|\\.)*+\\?\Z)|[\[\]{}]', re.DOTALL)
-_CUT_ESCAPE = re.compile(rb"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
-_CUT_VALUE = re.compile(rb"[^\s,:\[\]{}\"]+\Z")
-
-
 class Head(msgspec.Struct, frozen=True):
     """What a signature is checked against.
 
     Attributes:
-        kind: ``json``, ``zip``, ``parquet``, ``folder`` or ``other``.
         first: the first JSON object, of which only the beginning may be known.
         names: names of files in an archive, or of entries of a folder; at most ``MAX_NAMES``; none of a damaged one.
     """
@@ -187,8 +177,7 @@ def unknown_format(path: Path) -> str:
 def sources(path: Path, chosen: Format | None = None, limits: Limits = LIMITS) -> Iterator[Source]:
     """Yield the files and folders to read at and below a path; links are not followed, manifests left out.
 
-    Raises:
-        ConfigError: there is no such file or folder.
+    Raises ``ConfigError`` if there is no such file or folder.
     """
     if not path.exists():
         raise ConfigError(f"there is no file or folder {path}; check the path")

@@ -27,7 +27,7 @@ _TRAJECTORY: Final = ("agent", "trajectory.json")
 
 
 def trial_items(folder: Path, limits: Limits) -> Iterator[Found]:
-    trials = [folder] if _is_trial(folder) else _trials(folder, limits.files)
+    trials = [folder] if _is_trial(folder) else filter(_is_trial, _folders(folder, limits.files))
     for number, trial in enumerate(trials, 1):
         place = Place(trial, number, unit="trial")
         try:
@@ -71,7 +71,7 @@ def _with_result(draft: Draft, result: dict[str, Any]) -> Draft:
         env=_env(result),
         task=as_text(result.get("task_name")),
         agent=agent_name or draft.agent,
-        model=_model_name(model) or draft.model,
+        model="/".join(filter(None, map(name_of, (model.get("provider"), model.get("name"))))) or draft.model,
         started_at=time_of(result.get("started_at")) or draft.started_at,
         ended_at=time_of(result.get("finished_at")) or draft.ended_at,
         reward=_reward(rewards),
@@ -87,10 +87,6 @@ def _with_result(draft: Draft, result: dict[str, Any]) -> Draft:
 
 def _env(result: dict[str, Any]) -> str:
     return as_text(result.get("source")) or "harbor"
-
-
-def _model_name(model: dict[str, Any]) -> str:
-    return "/".join(filter(None, (name_of(model.get("provider")), name_of(model.get("name")))))
 
 
 def _reward(rewards: dict[str, Any]) -> float | None:
@@ -110,10 +106,6 @@ def _error(info: dict[str, Any]) -> ErrorInfo | None:
         return None
     kind, message, trace = (as_text(info.get(f"exception_{name}")) for name in ("type", "message", "traceback"))
     return ErrorInfo(kind, message, trace)
-
-
-def _trials(folder: Path, n_max: int) -> Iterator[Path]:
-    return (each for each in _folders(folder, n_max) if _is_trial(each))
 
 
 def _is_trial(folder: Path) -> bool:

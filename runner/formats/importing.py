@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 MAX_REPORTED = 100
 """Largest number of malformed items, and of files without a format, that a report names."""
-
 MAX_COMPARED: Final = 200_000
 """Largest number of different items of a file that are compared with later ones."""
 
@@ -42,11 +41,8 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 class ImportReport(msgspec.Struct, kw_only=True):
     """What an import has done.
 
-    Attributes:
-        batch_id: the batch of the imported episodes; None if nothing was imported.
-        missing: number of new episodes by what their files lack.
-        malformed: the first ``MAX_REPORTED`` malformed items.
-        unrecognised: the first ``MAX_REPORTED`` files without a known format, ``n_unrecognised`` in all.
+    ``malformed`` and ``unrecognised`` (files without a known format) name the first ``MAX_REPORTED``, ``missing`` has
+    the number of new episodes by what their files lack.
     """
 
     batch_id: str | None = None
@@ -132,10 +128,11 @@ class Importer:
         self.report = ImportReport()
 
     def import_path(self, path: Path, chosen: Format | None = None) -> ImportReport:
-        """Import the files at and below a path."""
         for source in sources(path, chosen, self._limits):
             if source.format is None:
-                self._add_unrecognised(source.path)
+                self.report.n_unrecognised += 1
+                if len(self.report.unrecognised) < MAX_REPORTED:
+                    self.report.unrecognised.append(str(source.path))
             else:
                 self._import_source(source)
         self.report.formats, self.report.missing = dict(self._formats), dict(self._missing.most_common())
@@ -187,11 +184,6 @@ class Importer:
             place = found.place
             loss = Loss(path=str(place.path), unit=place.unit, number=place.number, reason=found.reason[:500])
             self.report.malformed.append(loss)
-
-    def _add_unrecognised(self, path: Path) -> None:
-        self.report.n_unrecognised += 1
-        if len(self.report.unrecognised) < MAX_REPORTED:
-            self.report.unrecognised.append(str(path))
 
 
 def keep_difference(record: EpisodeRecord, draft: Draft, form: Format) -> EpisodeRecord:

@@ -130,7 +130,8 @@ def decode_sample(value: object, place: Place) -> Iterator[Draft]:
     fields = as_dict(value)
     header, sample = as_dict(fields.get("eval")), as_dict(fields.get("sample"))
     events = [as_dict(event) for event in as_list(sample.get("events"))]
-    answers = _answers(events)
+    outputs = [as_dict(event.get("output")) for event in events if event.get("event") == "model"]
+    answers = {as_text(_reply_of(output).get("id")): output for output in outputs}
     resolve = _Attachments(as_dict(sample.get("attachments")))
     main = Draft(transcript=_transcript(as_list(sample.get("messages")), answers, resolve), **_result(sample))
     yield _named(main, header, sample)
@@ -184,11 +185,6 @@ def _transcript(messages: list[Any], answers: dict[str, dict[str, Any]], resolve
     return transcript
 
 
-def _answers(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    outputs = [as_dict(event.get("output")) for event in events if event.get("event") == "model"]
-    return {as_text(_reply_of(output).get("id")): output for output in outputs}
-
-
 def _reply_of(output: dict[str, Any]) -> dict[str, Any]:
     return as_dict(as_dict(next(iter(as_list(output.get("choices"))), None)).get("message"))
 
@@ -218,10 +214,11 @@ def _result(sample: dict[str, Any]) -> dict[str, Any]:
     limit, error = as_dict(sample.get("limit")), as_dict(sample.get("error"))
     usage = [counts for each in as_dict(sample.get("model_usage")).values() if (counts := _tokens(as_dict(each)))]
     success = value if isinstance(value, bool) else value == "C" if isinstance(value, str) else None
+    limit_outcome = Outcome.TIMEOUT if limit.get("type") in ("time", "working") else Outcome.TRUNCATED
     return {
         "reward": _score(value),
         "success": success,
-        "outcome": _limit_outcome(limit) if limit and not success else None,
+        "outcome": limit_outcome if limit and not success else None,
         "tokens": sum(usage, Tokens()) if usage else None,
         "error": _error(error),
         "evaluation": {"scores": scores, "target": sample.get("target")} if scores else None,
@@ -232,10 +229,6 @@ def _score(value: object) -> float | None:
     if isinstance(value, bool):
         return float(value)
     return _GRADES.get(value) if isinstance(value, str) else number_of(value)
-
-
-def _limit_outcome(limit: dict[str, Any]) -> Outcome:
-    return Outcome.TIMEOUT if limit.get("type") in ("time", "working") else Outcome.TRUNCATED
 
 
 def _error(error: dict[str, Any]) -> ErrorInfo | None:

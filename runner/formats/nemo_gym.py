@@ -9,10 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from runner.formats.drafts import Draft, Transcript, sequence_of
-from runner.formats.foreign_values import UnreadableItem, content_of, message_of, name_of, number_of, tool_calls_from
+from runner.formats.foreign_values import (
+    UnreadableItem,
+    content_of,
+    message_of,
+    name_of,
+    number_of,
+    tool_calls_from,
+    tool_schema_of,
+)
 from runner.formats.format import Format, Head, Reader
 from runner.formats.reading import Place
-from runner.types import Message, Tokens, ToolSchema
+from runner.types import Message, Tokens
 from runner.types.sequences import TokenSequence
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text
 
@@ -28,10 +36,10 @@ class _Replies:
     def add(self, item: dict[str, Any]) -> None:
         kind = as_text(item.get("type")) or "message"
         if kind == "reasoning":
-            self._open(is_new=True)["reasoning_content"] = _reasoning(item)
+            reasoning = content_of(item.get("summary")) or content_of(item.get("content"))
+            self._open(is_new=True)["reasoning_content"] = reasoning
         elif kind == "function_call":
-            reply = self._open()
-            reply.setdefault("tool_calls", []).extend(tool_calls_from([item]))
+            self._open().setdefault("tool_calls", []).extend(tool_calls_from([item]))
         elif kind == "function_call_output":
             self.finish()
             output = item.get("output")
@@ -78,10 +86,6 @@ def _sequence(item: dict[str, Any]) -> TokenSequence | None:
     return sequence_of(fields, None)
 
 
-def _reasoning(item: dict[str, Any]) -> str:
-    return content_of(item.get("summary")) or content_of(item.get("content"))
-
-
 def decode_rollout_line(value: object, place: Place) -> Iterator[Draft]:
     fields = as_dict(value)
     request, response = as_dict(fields.get("responses_create_params")), as_dict(fields.get("response"))
@@ -107,7 +111,7 @@ def decode_rollout_line(value: object, place: Place) -> Iterator[Draft]:
         reward=number_of(fields.get("reward")),
         tokens=_tokens(as_dict(response.get("usage"))),
         evaluation=_evaluation(fields),
-        tools=[_tool(tool) for tool in map(as_dict, as_list(request.get("tools")))],
+        tools=[tool_schema_of(tool) for tool in map(as_dict, as_list(request.get("tools")))],
     )
 
 
@@ -128,11 +132,6 @@ def _evaluation(fields: dict[str, Any]) -> dict[str, Any] | None:
         if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= 1_000)
     }
     return kept or None
-
-
-def _tool(tool: dict[str, Any]) -> ToolSchema:
-    function = {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
-    return {"type": "function", "function": function}
 
 
 def is_rollout_line(head: Head) -> bool:

@@ -54,8 +54,7 @@ class OutputFile:
 class Output:
     """The file or folder of an export, written beside its path and renamed at the end; a context manager.
 
-    Raises:
-        StoreError: ``path`` exists, or cannot be created.
+    Entering it raises ``StoreError`` if ``path`` exists, or cannot be created.
     """
 
     def __init__(self, path: Path, *, is_folder: bool) -> None:
@@ -111,7 +110,6 @@ class Output:
         return file
 
     def complete(self) -> list[WrittenFile]:
-        """Closes the files."""
         self._open.close()
         return [*self._added, *(file.described(relative) for relative, file in self._parts.items())]
 

@@ -1,8 +1,4 @@
-"""Parquet: one row per step, in columns with types; needs the extra ``parquet``.
-
-The columns are documented in ``docs/formats.md``. Values that repeat in each step of an episode take little space,
-since Parquet stores them once per page.
-"""
+"""Parquet: one row per step, in columns with types, see ``docs/formats.md``; needs the extra ``parquet``."""
 
 from __future__ import annotations
 
@@ -37,6 +33,37 @@ ROWS_AT_ONCE: Final = 100
 """Rows that are collected before they become columns, which take less memory."""
 GROUP_BYTES: Final = 4 << 20
 """Size of the columns in bytes from which on they are written as a row group, of which pyarrow keeps 90 KB each."""
+_SHARED = (
+    *("episode_id", "batch_id", "battery_id", "node", "env", "data_label", "mode", "agent", "model", "task_index"),
+    *("seed", "attempt", "rounds", "started_at", "ended_at", "duration_s"),
+)
+"""Columns with the value of the episode of the same name in each row; ``_SAME`` with that of the step."""
+_SAME = ("actor", "endpoint", "reward", "valid", "refused", "model_s", "env_s", "ttft_s", "cost", "done")
+
+NEEDS_PYARROW: Final = "Parquet needs the package pyarrow; install it with: pip install 'agentgym-console[parquet]'"
+_REQUIRED: Final = frozenset({"episode_id", "step", "reply", "observation"})
+_UNREADABLE: Final = b"null"
+_BATCH_ROWS: Final = 200
+
+_SMALL_HEADER, _LARGEST_HEADER = 4 << 10, 1 << 20
+_MAX_DEPTH: Final = 8
+_MAX_PAGES: Final = 100_000
+MAX_ITEMS: Final = 4
+"""Largest size of what pyarrow holds of a row group at once, a dictionary and a page per column, in items."""
+MAX_VALUES: Final = 16
+"""Largest number of values in the lists of a column of a row group, in items."""
+_BOOLEANS: Final = frozenset({1, 2})
+_STOP, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT = 0, 3, frozenset({4, 5, 6}), 7, 8, {9, 10}, 11, 12
+_DICTIONARY_PAGE: Final = 2
+_TYPE, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE, _DICTIONARY, _DATA_PAGE_V2, _N_VALUES = 1, 2, 3, 5, 7, 8, 1
+"""Field numbers: of ``PageHeader``, and that of the number of values in the header of each kind of page."""
+_MAX_FOOTER: Final = 16 << 20
+_MAX_KEPT: Final = 1_000_000
+"""Largest number of structs in lists that are kept."""
+_ROW_GROUPS, _COLUMNS, _N_ROWS, _COLUMN = 4, 1, 3, 3
+"""Field numbers: of ``FileMetaData``, of ``RowGroup``, and that of the metadata of a ``ColumnChunk``."""
+_COLUMN_FIELDS: Final = (5, 6, 7, 9, 11)
+"""Field numbers of ``ColumnMetaData``, in the order of ``Column``."""
 
 
 class ParquetWriter:
@@ -114,14 +141,6 @@ def table_schema(pa: Any) -> pa.Schema:  # noqa: ANN401 - the module pyarrow
     )
 
 
-_SHARED = (
-    *("episode_id", "batch_id", "battery_id", "node", "env", "data_label", "mode", "agent", "model", "task_index"),
-    *("seed", "attempt", "rounds", "started_at", "ended_at", "duration_s"),
-)
-"""Columns with the value of the episode of the same name in each row; ``_SAME`` with that of the step."""
-_SAME = ("actor", "endpoint", "reward", "valid", "refused", "model_s", "env_s", "ttft_s", "cost", "done")
-
-
 def columns_of(episode: EpisodeRecord) -> dict[str, list[Any]]:
     """Has a value per step; ``prompt`` is what the agent saw last."""
     conversation, unfinished = read_conversation(episode), unfinished_tokens(episode)
@@ -183,25 +202,6 @@ def _others(sequences: list[dict[str, Any]]) -> str | None:
     return encode(sequences).decode() if sequences else None
 
 
-_SMALL_HEADER, _LARGEST_HEADER = 4 << 10, 1 << 20
-_MAX_DEPTH: Final = 8
-_MAX_PAGES: Final = 100_000
-MAX_ITEMS: Final = 4
-"""Largest size of what pyarrow holds of a row group at once, a dictionary and a page per column, in items."""
-MAX_VALUES: Final = 16
-"""Largest number of values in the lists of a column of a row group, in items."""
-_BOOLEANS: Final = frozenset({1, 2})
-_STOP, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT = 0, 3, frozenset({4, 5, 6}), 7, 8, {9, 10}, 11, 12
-_DICTIONARY_PAGE: Final = 2
-_TYPE, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE, _DICTIONARY, _DATA_PAGE_V2, _N_VALUES = 1, 2, 3, 5, 7, 8, 1
-"""Field numbers: of ``PageHeader``, and that of the number of values in the header of each kind of page."""
-_MAX_FOOTER: Final = 16 << 20
-_MAX_KEPT: Final = 1_000_000
-"""Largest number of structs in lists that are kept."""
-_ROW_GROUPS, _COLUMNS, _N_ROWS, _COLUMN = 4, 1, 3, 3
-"""Field numbers: of ``FileMetaData``, of ``RowGroup``, and that of the metadata of a ``ColumnChunk``."""
-
-
 class Column(NamedTuple):
     """The sizes are in bytes; an offset is 0 if there are no such pages."""
 
@@ -210,10 +210,6 @@ class Column(NamedTuple):
     packed: int
     data_offset: int
     dictionary_offset: int
-
-
-_COLUMN_FIELDS: Final = (5, 6, 7, 9, 11)
-"""Field numbers of ``ColumnMetaData``, in the order of ``Column``."""
 
 
 class Group(NamedTuple):
@@ -379,17 +375,10 @@ class _Header:
         return (value >> 1) ^ -(value & 1)
 
 
-NEEDS_PYARROW: Final = "Parquet needs the package pyarrow; install it with: pip install 'agentgym-console[parquet]'"
-_REQUIRED: Final = frozenset({"episode_id", "step", "reply", "observation"})
-_UNREADABLE: Final = b"null"
-_BATCH_ROWS: Final = 200
-
-
 def episode_items(path: Path, limits: Limits) -> Iterator[Found]:
     """Yield an item per episode: the list of its rows.
 
-    Raises:
-        StoreError: pyarrow is not installed, or the file cannot be read or has other columns.
+    Raises ``StoreError`` if pyarrow is not installed, or the file cannot be read or has other columns.
     """
     start, limits = 0, _reduced(limits)
     for number, (_, rows) in enumerate(groupby(_rows(path, limits), key=itemgetter(0)), 1):
@@ -459,7 +448,8 @@ def _rows_of(
             raise StoreError(f"row group {group} is too large")
         check_pages(opened, size, group, limits)
         for batch in file.iter_batches(_n_rows(size, limits), row_groups=[group]):
-            if sum(len(column.values) for column in batch.columns if hasattr(column, "values")) > _max_values(limits):
+            lists = [column.values for column in batch.columns if hasattr(column, "values")]
+            if sum(map(len, lists)) > 4 * limits.item_values:
                 raise StoreError(f"rows of row group {group} have too many values")
             for row in _encoded_rows(batch):
                 if end is not None and at >= end:
@@ -489,10 +479,6 @@ def _n_rows(group: Group, limits: Limits) -> int:
     by_size = limits.item_bytes // max(largest, 1)
     by_values = limits.item_values * group.n_rows // max(n_values, 1)
     return max(1, min(_BATCH_ROWS, by_size, by_values))
-
-
-def _max_values(limits: Limits) -> int:
-    return 4 * limits.item_values
 
 
 def decode_rows(value: object, place: Place) -> Iterator[Draft]:
@@ -562,12 +548,16 @@ def is_parquet(head: Head) -> bool:
     return head.kind == "parquet"
 
 
-READER = Reader(
-    signature="a Parquet table, which begins with `PAR1`, with the columns below",
-    matches=is_parquet,
-    decode=decode_rows,
-    items=episode_items,
-    read=read_rows,
+FORMAT = Format(
+    name="parquet",
+    title="Parquet",
+    suffix=".parquet",
+    open_writer=ParquetWriter,
+    reader=Reader(
+        signature="a Parquet table, which begins with `PAR1`, with the columns below",
+        matches=is_parquet,
+        decode=decode_rows,
+        items=episode_items,
+        read=read_rows,
+    ),
 )
-
-FORMAT = Format(name="parquet", title="Parquet", suffix=".parquet", open_writer=ParquetWriter, reader=READER)

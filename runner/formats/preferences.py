@@ -53,15 +53,14 @@ class PreferenceWriter:
         return self._unpaired
 
     def _write_pair(self) -> None:
-        n_in_pair = 0
         if self._attempts:
             try:
                 self._file.write(encode(encode_pair(self._attempts)) + b"\n")
-                n_in_pair = 2
             except LeftOut as exc:
                 self._count(str(exc), self._n_attempts)
-        if n_in_pair and self._n_attempts > n_in_pair:
-            self._count("neither the best nor the worst attempt of its task", self._n_attempts - n_in_pair)
+            else:
+                if self._n_attempts > 2:
+                    self._count("neither the best nor the worst attempt of its task", self._n_attempts - 2)
         self._attempts, self._n_attempts = [], 0
 
     def _count(self, reason: str, n: int) -> None:
@@ -71,8 +70,7 @@ class PreferenceWriter:
 def encode_pair(attempts: list[EpisodeRecord]) -> dict[str, Any]:
     """Return the pair of the best and the worst attempt of a task.
 
-    Raises:
-        LeftOut: there is no pair: a single attempt, equal rewards, or no reply from which on they differ.
+    Raises ``LeftOut`` for a single attempt, equal rewards, or no reply from which on they differ.
     """
     if len(attempts) < 2:
         raise LeftOut("the only attempt of its task")
@@ -123,26 +121,23 @@ def _content(message: Message) -> tuple[object, ...]:
 def decode_pair(value: object, place: Place) -> Iterator[Draft]:
     """Yield the two conversations of a pair as attempts at one task; neither is rated."""
     fields = as_dict(value)
-    index = fields.get("task_index")
+    index, prompt = fields.get("task_index"), fields.get("prompt")
+    task = index if type(index) is int else encode(prompt).decode() if prompt else ""
     for attempt, name in enumerate(("chosen", "rejected")):
         transcript = Transcript()
-        for part, role in ((fields.get("prompt"), "user"), (fields.get(name), "assistant")):
+        for part, role in ((prompt, "user"), (fields.get(name), "assistant")):
             add_messages(transcript, [{"role": role, "content": part}] if isinstance(part, str) else part)
         yield Draft(
             transcript=transcript,
             id=name_of(fields.get(f"episode_{name}")),
             env=as_text(fields.get("env")),
             agent=name,
-            task=index if type(index) is int else _task_name(fields.get("prompt")),
+            task=task,
             attempt=attempt,
             reward=number_of(fields.get(f"score_{name}")),
             evaluation={"preference": name},
             rated=False,
         )
-
-
-def _task_name(prompt: object) -> str:
-    return encode(prompt).decode() if prompt else ""
 
 
 def is_pair(head: Head) -> bool:

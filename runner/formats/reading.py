@@ -52,12 +52,7 @@ LIMITS: Final = Limits()
 
 
 class Place(NamedTuple):
-    """Where an item is.
-
-    Attributes:
-        unit: what ``number`` counts, e.g. ``line``.
-        n_same: number of equal items before it in its file, such as those of attempts that went the same way.
-    """
+    """Where an item is; ``n_same`` is the number of equal items before it, as of attempts that went the same way."""
 
     path: Path
     number: int
@@ -219,12 +214,8 @@ def _skip_line(file: BinaryIO, path: Path) -> int:
 class _Splitter:
     """Finds the elements of a JSON array, or documents one after another, in parts of a file.
 
-    It knows only strings, brackets and commas.
-
-    Args:
-        n_skipped: number of bytes at the start of the file that it passes over.
-        is_nested: whether the elements are those of arrays in the array.
-        is_part: whether the array is only a part of the file.
+    It knows only strings, brackets and commas, and passes over ``n_skipped`` bytes at the start of the file.
+    ``is_nested``: the elements are those of arrays in the array; ``is_part``: the array is only a part of the file.
     """
 
     def __init__(

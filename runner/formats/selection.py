@@ -19,7 +19,6 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     """Filters over groups of episodes.
 
     Attributes:
-        first_success: keep only the first success of each task of an environment.
         drop_flat: drop the attempts of a task if all rated ones have the same reward, and a task with one attempt.
         balanced: keep as many episodes of each environment as the one with the fewest has, the oldest first.
     """
@@ -55,17 +54,11 @@ _BY_TASK = "env, data_label, mode, agent, task_index, episode_id"
 
 
 def select_candidates(
-    source: ResultSource,
-    condition: str,
-    parameters: Mapping[str, object],
-    filters: Filters,
-    *,
-    by_task: bool = False,
+    source: ResultSource, condition: str, parameters: Mapping[str, object], filters: Filters, *, by_task: bool = False
 ) -> tuple[list[Candidate], Reasons]:
     """Return the episodes to export, oldest first, and how many the filters left out.
 
-    Args:
-        by_task: whether the attempts of a task follow one another.
+    With ``by_task``, the attempts of a task follow one another.
     """
     order = _BY_TASK if by_task else "episode_id"
     rows = source.select(f"SELECT {_COLUMNS} FROM episodes WHERE {condition} ORDER BY {order}", parameters)

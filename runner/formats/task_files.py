@@ -28,14 +28,9 @@ _N_SHOWN: Final = 5
 def read_tasks(path: Path, env: str | None = None) -> dict[str, tuple[int, ...]]:
     """Return the tasks in a file by environment, in lower case, each in the order of the file.
 
-    A path that is no file, but a list of ids and ranges with commas between, stands for these.
-
-    Args:
-        env: the environment of bare numbers, and the only one whose tasks are allowed; None: any.
-
-    Raises:
-        ConfigError: the file cannot be read, an id is unknown, occurs twice or is of another environment, or there are
-            too many.
+    A path that is no file, but a list of ids and ranges with commas between, stands for these. ``env`` is the
+    environment of bare numbers, and the only one whose tasks are allowed; None: any. Raises ``ConfigError`` if the file
+    cannot be read, an id is unknown, occurs twice or is of another environment, or there are too many.
     """
     if not path.exists() and (ids := str(path).split(",")) and all(map(_RANGE.fullmatch, ids)):
         return group_tasks(ids, env, "--tasks")
@@ -51,8 +46,7 @@ def read_tasks(path: Path, env: str | None = None) -> dict[str, tuple[int, ...]]
 def group_tasks(items: Iterable[str], env: str | None, source: str) -> dict[str, tuple[int, ...]]:
     """Return the tasks of ids by environment; see ``read_tasks``.
 
-    Args:
-        items: ids such as ``babyai_1804``, names of trials of ALFWorld, numbers, and ranges such as ``3-7``.
+    ``items`` are ids such as ``babyai_1804``, names of trials of ALFWorld, numbers, and ranges such as ``3-7``.
     """
     tasks: dict[str, list[int]] = {}
     unknown: list[str] = []

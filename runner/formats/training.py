@@ -180,7 +180,6 @@ class Auditor:
         self._audit.n_unreadable += 1
 
     def finish(self, left_out: Counter[str]) -> Audit:
-        """``left_out`` are the episodes that the filters left out, by reason."""
         audit, groups = self._audit, self._groups.values()
         audit.sequences, audit.problems = dict(self._labels.most_common()), dict(self._problems.most_common())
         audit.n_groups = len(groups)

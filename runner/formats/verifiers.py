@@ -1,15 +1,7 @@
-"""Traces of verifiers 0.4: a run folder with ``traces.jsonl``, one trace per line.
+"""Traces of verifiers 0.4: a run folder with ``traces.jsonl``, one trace per line, which is a message graph.
 
 Source: ``verifiers.v1.trace.Trace`` and ``verifiers.v1.graph.MessageNode`` of verifiers 0.4.0; ``WireTrace`` reads the
-lines without the run's own packages. An episode is a message graph with a single branch, unless the prompt of a step
-does not begin with all ids of the steps before, as where thoughts are removed: it starts a new branch from the messages
-that the model received, as verifiers itself does. So the nodes of each branch concatenate to what the model saw last.
-Branches share the messages with which they begin, as long as these are no replies, whose nodes have ids.
-
-Reads traces of verifiers 0.4: each branch of the message graph becomes an episode of one group.
-
-The reward is that of the whole trace, so it counts for the branch with the newest message; the others are not rated.
-The branches of our own traces are parts of one episode: ``forks`` names the reply with which each later one goes on.
+lines without the run's own packages.
 """
 
 from __future__ import annotations
@@ -31,17 +23,23 @@ from runner.formats.foreign_values import (
     own_fields,
     time_of,
     tokens_of,
+    tool_schema_of,
 )
-from runner.formats.format import NOTHING_LEFT_OUT, Format, Head, Reader
-from runner.formats.output import Output
+from runner.formats.format import Format, Head, Reader
 from runner.formats.reading import Place
 from runner.formats.training import described, step_tokens, trained_sequence, unfinished_tokens, usable_logprobs
+from runner.formats.writers import LinesWriter
 from runner.store.episode_file import EpisodeRecord
 from runner.types import ErrorInfo, Message, Outcome, TimeStep, Tokens, ToolSchema
 from runner.types.sequences import TokenSequence
 from runner.util.json_accessors import as_dict, as_list, as_text
 from runner.util.safe_values import encode
 
+TRACE_VERSION: Final = 1
+LIBRARY_VERSION: Final = "0.4.0"
+"""Version of verifiers whose schema the lines have."""
+TRACES_FILE: Final = "traces.jsonl"
+_SAME: Final = ("data_label", "mode", "seed", "attempt", "success", "duration_s", "cost", "tokens")
 _BRANCHES: Final = "other branches of the trace"
 MAX_BRANCH_IDS: Final = 1 << 22
 """Maximum number of token ids of all steps of a branch, prompts included; later steps are read without them."""
@@ -64,7 +62,11 @@ class _Step(msgspec.Struct):
 
 
 def decode_trace(value: object, place: Place) -> Iterator[Draft]:
-    """Yield the branches of a trace, the one with the newest message first."""
+    """Yield the branches of a trace as episodes of one group, the one with the newest message first.
+
+    The reward is that of the whole trace, so it counts for the first; the others are not rated. The branches of our own
+    traces are parts of one episode: ``forks`` names the reply with which each later one goes on.
+    """
     trace = as_dict(value)
     nodes = [as_dict(node) for node in as_list(trace.get("nodes"))]
     for index, node in enumerate(nodes):
@@ -138,15 +140,12 @@ def _draft(
         rated=is_main,
         error=_trace_error(trace),
         evaluation=own.evaluation if info is not None else _trace_evaluation(trace),
-        tools=[_trace_tool(tool) for tool in map(as_dict, as_list(trace.get("tools")))],
+        tools=[tool_schema_of(tool) for tool in map(as_dict, as_list(trace.get("tools")))],
         versions=_versions(trace),
         missing=[_BRANCHES] if n_branches > 1 and not is_main else [],
         outcome=own.outcome or (Outcome.TIMEOUT if trace.get("is_timeout") is True else None),
         **{name: getattr(own, name) for name in _SAME},
     )
-
-
-_SAME: Final = ("data_label", "mode", "seed", "attempt", "success", "duration_s", "cost", "tokens")
 
 
 def _transcript(
@@ -255,11 +254,6 @@ def _trace_error(trace: dict[str, Any]) -> ErrorInfo | None:
     )
 
 
-def _trace_tool(tool: dict[str, Any]) -> ToolSchema:
-    function = {name: tool[name] for name in ("name", "description", "parameters") if name in tool}
-    return {"type": "function", "function": function}
-
-
 def _versions(trace: dict[str, Any]) -> dict[str, str]:
     version = name_of(as_dict(trace.get("verifiers")).get("version"))
     return {"verifiers": version} if version else {}
@@ -276,21 +270,6 @@ def is_trace(head: Head) -> bool:
     )
 
 
-READER = Reader(
-    signature="objects with a number as `version`, `id`, `task`, `agent` and `nodes`",
-    matches=is_trace,
-    decode=decode_trace,
-)
-
-
-TRACE_VERSION = 1
-"""Version of the trace schema."""
-LIBRARY_VERSION = "0.4.0"
-"""Version of verifiers whose schema the lines have."""
-TRACES_FILE = "traces.jsonl"
-"""Name of the file with the traces in a run folder."""
-
-
 class _Added(NamedTuple):
     """Ids that the reply of a step adds to its branch: the rest of its prompt, then its completion.
 
@@ -303,11 +282,17 @@ class _Added(NamedTuple):
 
 
 def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
-    """``info`` has the fields for which verifiers has no name."""
+    """Return the trace of an episode; ``info`` has the fields for which verifiers has no name.
+
+    It has a single branch, unless the prompt of a step does not begin with all ids of the steps before, as where
+    thoughts are removed: it starts a new branch from the messages that the model received, as verifiers itself does. So
+    the nodes of each branch concatenate to what the model saw last. Branches share the messages with which they begin,
+    as long as these are no replies, whose nodes have ids.
+    """
     added = _added_tokens(episode)
     nodes, calls, forks = _graph(episode, added)
     key = f"{episode.env.lower()}_{episode.task_index}"
-    result = result_fields(episode)
+    result, error = result_fields(episode), episode.error
     started, ended = episode.started_at.timestamp(), episode.ended_at.timestamp()
     model_s = sum(step.model_s for step in episode.timesteps)
     return {
@@ -330,10 +315,10 @@ def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
         },
         "info": {EXTRA: _info(episode, added) | ({"forks": forks} if forks else {})},
         "is_completed": result.get("outcome") not in (Outcome.CANCELLED, Outcome.INTERRUPTED),
-        "ok": episode.error is None,
+        "ok": error is None,
         "stop_condition": result.get("outcome"),
         "is_timeout": episode.outcome == Outcome.TIMEOUT,
-        "errors": [_error(episode)] if episode.error else [],
+        "errors": [{"type": error.type, "message": error.message, "traceback": error.traceback}] if error else [],
         "timing": {
             "start": started,
             "agent": {
@@ -398,7 +383,6 @@ class _Graph:
         self.leaf = known
 
     def add_reply(self, message: dict[str, Any], at: float, is_sampled: bool, tokens: dict[str, Any]) -> None:
-        """No other branch has the reply."""
         self._add(message, at, is_sampled=is_sampled, **tokens)
         self.leaf = len(self.nodes) - 1
 
@@ -471,11 +455,6 @@ def _tool(schema: ToolSchema) -> dict[str, Any]:
     }
 
 
-def _error(episode: EpisodeRecord) -> dict[str, Any] | None:
-    error = episode.error
-    return None if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback}
-
-
 def _info(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[str, Any]:
     names = (
         *("batch_id", "env", "data_label", "mode", "task_index", "seed", "attempt"),
@@ -504,16 +483,13 @@ def _other_tokens(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[s
     return {name: value for name, value in fields.items() if value}
 
 
-class TracesWriter:
-    def __init__(self, output: Output) -> None:
-        self._file = output.create(TRACES_FILE)
-
-    def write(self, episode: EpisodeRecord) -> None:
-        self._file.write(encode(encode_trace(episode)) + b"\n")
-
-    def finish(self) -> Mapping[str, int]:
-        """Each line is complete."""
-        return NOTHING_LEFT_OUT
-
-
-FORMAT = Format(name="verifiers", title="verifiers 0.4 traces", open_writer=TracesWriter, reader=READER)
+FORMAT = Format(
+    name="verifiers",
+    title="verifiers 0.4 traces",
+    open_writer=lambda output: LinesWriter(output.create(TRACES_FILE), encode_trace),
+    reader=Reader(
+        signature="objects with a number as `version`, `id`, `task`, `agent` and `nodes`",
+        matches=is_trace,
+        decode=decode_trace,
+    ),
+)

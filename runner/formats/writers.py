@@ -17,60 +17,43 @@ EncodeEpisode: TypeAlias = Callable[[EpisodeRecord], object]
 class LinesWriter:
     """Writes one line of JSON per episode."""
 
-    def __init__(self, output: Output, encode_episode: EncodeEpisode) -> None:
-        self._file = output.main
+    def __init__(self, file: OutputFile, encode_episode: EncodeEpisode) -> None:
+        self._file = file
         self._encode = encode_episode
 
     def write(self, episode: EpisodeRecord) -> None:
         self._file.write(encode(self._encode(episode)) + b"\n")
 
     def finish(self) -> Mapping[str, int]:
-        """Each line is complete."""
         return NOTHING_LEFT_OUT
 
 
-class ArrayEncoder:
-    """Writes items into a file as one JSON array, a line per item."""
+class ArrayWriter:
+    """Writes one JSON array with an item and a line per episode."""
 
-    def __init__(self, file: OutputFile) -> None:
-        """The file must be empty."""
+    def __init__(self, file: OutputFile, encode_episode: EncodeEpisode) -> None:
         self._file = file
+        self._encode = encode_episode
         self._separator = b"[\n"
 
-    def write(self, item: object) -> None:
-        self._file.write(self._separator + encode(item))
+    def write(self, episode: EpisodeRecord) -> None:
+        self._file.write(self._separator + encode(self._encode(episode)))
         self._separator = b",\n"
 
-    def finish(self) -> None:
-        self._file.write(b"[]\n" if self._separator == b"[\n" else b"\n]\n")
-
-
-class ArrayWriter:
-    """Writes one JSON array with an item per episode."""
-
-    def __init__(self, output: Output, encode_episode: EncodeEpisode) -> None:
-        self._array = ArrayEncoder(output.main)
-        self._encode = encode_episode
-
-    def write(self, episode: EpisodeRecord) -> None:
-        self._array.write(self._encode(episode))
-
     def finish(self) -> Mapping[str, int]:
-        self._array.finish()
+        self._file.write(b"[]\n" if self._separator == b"[\n" else b"\n]\n")
         return NOTHING_LEFT_OUT
 
 
 class FolderWriter:
-    """Writes one JSON file per episode, named by its id."""
+    """Writes one JSON file per episode, named by its id, which is a ULID and so a safe name."""
 
     def __init__(self, output: Output, encode_episode: EncodeEpisode) -> None:
         self._output = output
         self._encode = encode_episode
 
     def write(self, episode: EpisodeRecord) -> None:
-        """The id of a stored episode is a ULID, so it is a safe name."""
-        data = encode(self._encode(episode))
-        self._output.add(f"{episode.episode_id}.json", data + b"\n")
+        self._output.add(f"{episode.episode_id}.json", encode(self._encode(episode)) + b"\n")
 
     def finish(self) -> Mapping[str, int]:
         return NOTHING_LEFT_OUT
