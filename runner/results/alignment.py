@@ -18,7 +18,6 @@ Difference: TypeAlias = Literal["action", "observation", "reward", "missing"]
 """What differs between the two sides of a step; ``missing``: one side has no such step."""
 
 SIDES: Final = ("A", "B")
-
 MAX_DIFF_WORDS: Final = 1_000
 """Number of words, spaces included, up to which differences within a part of a text are found."""
 
@@ -79,7 +78,10 @@ class Segment(msgspec.Struct, frozen=True):
 
 def align(left: EpisodeRecord, right: EpisodeRecord) -> AlignedEpisodes:
     pairs = zip_longest(map(step_text, left.timesteps), map(step_text, right.timesteps))
-    steps = [_aligned(number, *pair) for number, pair in enumerate(pairs)]
+    steps = [
+        AlignedStep(index=number, left=one, right=other, differences=tuple(_differences(one, other)))
+        for number, (one, other) in enumerate(pairs)
+    ]
     divergence = next((number for number, step in enumerate(steps) if step.differences), None)
     reset_differs = _join(left.reset_observation) != _join(right.reset_observation)
     shapes = left.shape, right.shape
@@ -139,10 +141,6 @@ def _middle_segments(words: list[str], others: list[str]) -> Iterator[Segment]:
 def _n_common(words: list[str], others: list[str]) -> int:
     pairs = enumerate(zip(words, others, strict=False))
     return next((number for number, (word, other) in pairs if word != other), min(len(words), len(others)))
-
-
-def _aligned(index: int, left: StepText | None, right: StepText | None) -> AlignedStep:
-    return AlignedStep(index=index, left=left, right=right, differences=tuple(_differences(left, right)))
 
 
 def _differences(left: StepText | None, right: StepText | None) -> Iterator[Difference]:

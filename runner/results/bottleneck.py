@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -61,7 +61,7 @@ def find_bottleneck(
     cause, share = shares.largest_first()[0]
     if cause == "endpoint":
         return _failure(steps, failing, share)
-    return Bottleneck(cause, _SENTENCES[cause](shares, server), share)
+    return Bottleneck(cause, _sentence(cause, shares, server), share)
 
 
 def _answering(servers: Sequence[ServerState], steps: Sequence[TimedStep]) -> Sequence[ServerState]:
@@ -113,6 +113,24 @@ def _failure(steps: Sequence[TimedStep], failing: Mapping[str, str], share: floa
     return Bottleneck("endpoint", f"an endpoint fails: {first}{reason}{instead}", share)
 
 
+def _sentence(cause: Cause, shares: TimeShares, server: ServerState | None) -> str:
+    part = _part(shares, cause)
+    match cause:
+        case "queue":
+            return _queue_sentence(shares, server)
+        case "prefill":
+            return f"waiting for the model: it reads prompts for {part}"
+        case "decode":
+            speed = server and server.tokens_per_s
+            rate = f", {speed:,.0f} tokens/s of all requests" if speed else ""
+            return f"waiting for the model: it writes answers for {part}{rate}"
+        case "model":
+            return f"waiting for the model for {part}; its server does not show why"
+        case "environment":
+            return f"waiting for the environment for {part}"
+    return f"the agent's own work and rate limits take {part}"
+
+
 def _queue_sentence(shares: TimeShares, server: ServerState | None) -> str:
     if server is None or (server.waiting or 0.0) < 1.0:
         return f"waiting for the model: requests queue at its server for {_part(shares, 'queue')}"
@@ -122,38 +140,7 @@ def _queue_sentence(shares: TimeShares, server: ServerState | None) -> str:
     return f"waiting for the model: {n:,} request{'' if n == 1 else 's'} queued at {server.server}{cache}"
 
 
-def _prefill_sentence(shares: TimeShares, server: ServerState | None) -> str:
-    return f"waiting for the model: it reads prompts for {_part(shares, 'prefill')}"
-
-
-def _decode_sentence(shares: TimeShares, server: ServerState | None) -> str:
-    rate = "" if server is None or not server.tokens_per_s else f", {server.tokens_per_s:,.0f} tokens/s of all requests"
-    return f"waiting for the model: it writes answers for {_part(shares, 'decode')}{rate}"
-
-
-def _model_sentence(shares: TimeShares, server: ServerState | None) -> str:
-    return f"waiting for the model for {_part(shares, 'model')}; its server does not show why"
-
-
-def _environment_sentence(shares: TimeShares, server: ServerState | None) -> str:
-    return f"waiting for the environment for {_part(shares, 'environment')}"
-
-
-def _own_sentence(shares: TimeShares, server: ServerState | None) -> str:
-    return f"the agent's own work and rate limits take {_part(shares, 'own')}"
-
-
 def _part(shares: TimeShares, cause: Cause) -> str:
     about = "about " if shares.about and cause in ("queue", "prefill", "decode") else ""
     per_step_s = shares.seconds.get(cause, 0.0) / max(shares.n, 1)
     return f"{about}{shares.share(cause):.0%} of the time ({per_step_s:.2g} s per step)"
-
-
-_SENTENCES: Final[Mapping[Cause, Callable[[TimeShares, ServerState | None], str]]] = {
-    "queue": _queue_sentence,
-    "prefill": _prefill_sentence,
-    "decode": _decode_sentence,
-    "model": _model_sentence,
-    "environment": _environment_sentence,
-    "own": _own_sentence,
-}

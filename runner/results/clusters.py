@@ -11,15 +11,12 @@ from runner.store.failures import CAUSES, parse_line
 from runner.store.index_schema import EpisodeRow
 
 SHOWN_IDS = 20
-"""Maximum number of episodes that a cluster lists."""
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
-    """Episodes that failed in the same way.
+    """Episodes that failed in the same way; ``failure`` is the line that the query field ``failure`` has.
 
     Attributes:
-        failure: cause and templates in one line, as the query field ``failure`` has them.
-        cause: what kind of failure it is; ``CAUSES`` has its meaning.
         action: template of the action that failed; empty without one.
         observation: template of the answer to it, or of the error.
         representative: id of the shortest of them, of the oldest if several are equally short.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import TypeAlias
 
 import msgspec
 
@@ -16,6 +15,10 @@ from runner.types import MIX, shape_note
 
 SIGNIFICANCE = 0.05
 """Largest p-value of a difference that counts as more than chance."""
+_ANSWERED = """
+    SELECT model, models, fallback IS NOT NULL, count(*) FROM episodes
+    WHERE models IS NOT NULL AND {condition} GROUP BY 1, 2, 3
+"""
 
 
 class TaskKey(msgspec.Struct, frozen=True):
@@ -70,9 +73,6 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.lost) > len(self.won) and self.p_value <= SIGNIFICANCE
 
 
-_Groups: TypeAlias = dict[TaskKey, TaskGroup]
-
-
 def mixed_episodes(source: ResultSource, *selections: Selection) -> dict[str, int]:
     """Return how many of the selected episodes were not answered by one model as the others were, by their models.
 
@@ -89,12 +89,6 @@ def mixed_episodes(source: ResultSource, *selections: Selection) -> dict[str, in
         if MIX in models or (is_fallback and models != model and not groups[model, models, False]):
             mixed[models] += n
     return dict(mixed)
-
-
-_ANSWERED = """
-    SELECT model, models, fallback IS NOT NULL, count(*) FROM episodes
-    WHERE models IS NOT NULL AND {condition} GROUP BY 1, 2, 3
-"""
 
 
 def compare(selected: Sequence[TaskMatrix], baseline: Sequence[TaskMatrix]) -> Comparison:
@@ -129,7 +123,7 @@ def compare(selected: Sequence[TaskMatrix], baseline: Sequence[TaskMatrix]) -> C
     )
 
 
-def _groups(matrices: Sequence[TaskMatrix]) -> _Groups:
+def _groups(matrices: Sequence[TaskMatrix]) -> dict[TaskKey, TaskGroup]:
     players: dict[tuple[str, str, str], TaskMatrix] = {}
     for matrix in matrices:
         first = players.setdefault((matrix.env, matrix.data_label, matrix.mode), matrix)
@@ -138,7 +132,7 @@ def _groups(matrices: Sequence[TaskMatrix]) -> _Groups:
             raise ConfigError(
                 f"the results of {names} in {matrix.env} cannot be compared as one; choose with --agent or --model"
             )
-    groups: _Groups = {}
+    groups: dict[TaskKey, TaskGroup] = {}
     for key, group in _keyed(matrices):
         attempts = (*groups[key].attempts, *group.attempts) if key in groups else group.attempts
         groups[key] = TaskGroup(task_index=key.task_index, attempts=attempts)

@@ -47,7 +47,7 @@ class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
         rounds: mean number of rounds; ``max_rounds`` is the limit they were played with.
         transports: how the environment was played: ``embedded``, ``http``, ``import``.
         versions: versions of packages with which the newest episode was played; empty if they were not read.
-        differences: what makes the numbers not comparable with AgentEval's; empty where they are.
+        differences: what makes the numbers not comparable with AgentEval's.
     """
 
     env: str

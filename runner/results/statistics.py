@@ -23,10 +23,8 @@ def pass_at_k(successes: int, n: int, k: int) -> float:
     """Return the probability that at least one of ``k`` attempts of a task succeeds.
 
     The unbiased estimate of Chen et al., "Evaluating Large Language Models Trained on Code" (2021): the share of the
-    subsets of ``k`` out of the ``n`` played attempts that contain a success.
-
-    Raises:
-        ValueError: ``k`` is not between 1 and ``n``, or ``successes`` not between 0 and ``n``.
+    subsets of ``k`` out of the ``n`` played attempts that contain a success. Raises ``ValueError`` if ``k`` is not
+    between 1 and ``n``, or ``successes`` not between 0 and ``n``.
     """
     return 1.0 - pass_hat_k(n - successes, n, k)
 
@@ -35,10 +33,7 @@ def pass_hat_k(successes: int, n: int, k: int) -> float:
     """Return the probability that all of ``k`` attempts of a task succeed, written pass^k.
 
     The unbiased estimate of Yao et al., "tau-bench" (2024): the share of the subsets of ``k`` out of the ``n`` played
-    attempts that contain only successes.
-
-    Raises:
-        ValueError: see ``pass_at_k``.
+    attempts that contain only successes. Raises like ``pass_at_k``.
     """
     if not (0 <= successes <= n and 1 <= k <= n):
         raise ValueError(f"{n} attempts with {successes} of one kind have no subsets of {k}")
@@ -48,10 +43,8 @@ def pass_hat_k(successes: int, n: int, k: int) -> float:
 def sign_test(wins: int, losses: int) -> float:
     """Return the two-sided p-value of the exact sign test: the probability of a split at least as uneven by chance.
 
-    With one attempt per task it is McNemar's exact test (Q. McNemar, 1947). Ties do not count.
-
-    Raises:
-        ValueError: a number is negative.
+    With one attempt per task it is McNemar's exact test (Q. McNemar, 1947). Ties do not count. Raises ``ValueError`` if
+    a number is negative.
     """
     if min(wins, losses) < 0:
         raise ValueError(f"{wins} wins and {losses} losses: neither can be negative")

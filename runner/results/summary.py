@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 
@@ -22,10 +22,7 @@ IS_RATED = f"outcome NOT IN ({_UNRATED_LIST}) AND NOT unscored"
 
 MAX_LAST_RATES = 12
 """Number of batches whose success rates a row has."""
-
-
 N_BINS = 20
-"""Number of bins of equal width."""
 
 
 class ResultSource(Protocol):
@@ -82,10 +79,7 @@ _CONDITIONS = {
     "excluded_batch": "NOT (batch_id = :excluded_batch OR battery_id IS :excluded_batch)",
 }
 
-
 EVERYTHING = Selection()
-"""All stored episodes."""
-
 
 Score: TypeAlias = Literal["reward", "agentgym"]
 """Whose score and success count: the sum of the rewards with the environment's verdict, or ``AgentGymScore``."""
@@ -122,13 +116,12 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
         n_errors: number of episodes that ended with an error; they are not rated.
         batch_id: the batch, where each batch has rows of its own; else None.
         last_rates: success rates of the newest batches with rated episodes, the oldest first.
-        agentgym: mean score by AgentGym's Evaluator; None if no rated episode has a known reward.
         completion_time_sec: mean duration in seconds, pauses included.
         token_count: mean number of prompt and completion tokens.
-        cost: sum of the costs of all episodes; None if no episode has a cost.
-        latency_s: mean duration of a model answer in seconds; None if no model answered.
-        energy_j: mean energy of the GPUs per measured episode, in joules; None if none was measured.
-        gpu_s: mean seconds during which GPUs were busy, per measured episode; None if none was measured.
+        cost: sum of the costs of all episodes.
+        latency_s: mean duration of a model answer in seconds.
+        energy_j: mean energy of the GPUs per measured episode, in joules.
+        gpu_s: mean seconds during which GPUs were busy, per measured episode.
         energy_shared: whether both are estimates, because episodes shared the GPUs.
         time_shares: share of the steps' time by what it was spent on, from 0 to 1: ``queue``, ``prefill``, ``decode``,
             ``model`` (answers that are not split), ``environment``, ``endpoint`` (failed requests) and ``own``; None if
@@ -170,7 +163,6 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def time_text(self) -> str:
-        """In words; empty if they are unknown."""
         return TimeShares(seconds=self.time_shares or {}, about=self.times_about).text()
 
 
@@ -179,30 +171,24 @@ def summarize_results(
 ) -> list[ResultRow]:
     """Return one row per environment, data, mode, agent, models, shape and limits; baselines come last in each.
 
-    Args:
-        by_batch: whether each batch has rows of its own, the newest batch first within its environment and player.
-        score: whose score and success the rows have; ``agentgym`` of a row is always there.
-
-    Raises:
-        StoreError: the index cannot be read, or has values that no episode has.
+    With ``by_batch``, each batch has rows of its own, the newest batch first within its environment and player.
+    ``score`` is whose score and success the rows have; ``agentgym`` of a row is always there. Raises ``StoreError`` if
+    the index cannot be read, or has values that no episode has.
     """
     condition, parameters = selection.condition()
     success, reward = SUCCESS_COLUMNS[score]
     found = source.select(_QUERY.format(condition=condition, success=success, reward=reward), parameters)
-    groups: dict[_Key, list[_Group]] = {}
+    groups: defaultdict[tuple[str | bool, ...], list[_Group]] = defaultdict(list)
     try:
         for values in found:
             group = msgspec.convert((*values[:_N_VALUES], values[_N_VALUES:]), _Group)
             player = (group.agent, group.model or "", group.shape, group.limits)
             key = (group.env, group.baseline, group.data_label, group.mode, *player)
-            groups.setdefault((*key, group.batch_id if by_batch else ""), []).append(group)
+            groups[*key, group.batch_id if by_batch else ""].append(group)
         newest_first = sorted(groups, key=lambda key: key[-1], reverse=True)
         return [_result_row(groups[key], by_batch=by_batch) for key in sorted(newest_first, key=lambda key: key[:-1])]
     except (ValueError, OverflowError) as exc:
         raise source.unusable(exc) from exc
-
-
-_Key: TypeAlias = tuple[str, bool, str, str, str, str, str, str, str]
 
 
 class _Group(msgspec.Struct, frozen=True, array_like=True):
@@ -352,6 +338,10 @@ def _quotient(value: float | None, by: float) -> float | None:
     return finite(value / by) if value is not None and by else None
 
 
+_BIN = "max(0, min(CAST((reward / 2 - :low / 2) / (:high / 2 - :low / 2) * :n AS INTEGER), :n - 1))"
+"""Number of a reward's bin; the rewards are halved because their difference may overflow."""
+
+
 class Histogram(msgspec.Struct, frozen=True):
     """Numbers of episodes by reward, in bins of equal width from ``low`` to ``high``.
 
@@ -379,10 +369,6 @@ def reward_histogram(source: ResultSource, selection: Selection) -> Histogram | 
     except (ValueError, OverflowError) as exc:
         raise source.unusable(exc) from exc
     return Histogram(low, high, counts)
-
-
-_BIN = "max(0, min(CAST((reward / 2 - :low / 2) / (:high / 2 - :low / 2) * :n AS INTEGER), :n - 1))"
-"""Number of a reward's bin; the rewards are halved because their difference may overflow."""
 
 
 def _reward(value: object) -> float:

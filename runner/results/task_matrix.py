@@ -13,7 +13,15 @@ from runner.results.summary import EVERYTHING, IS_RATED, SUCCESS_COLUMNS, Result
 from runner.types import Outcome, agentgym_item_id
 
 MAX_K = 16
-"""Largest k of pass@k and pass^k that is computed."""
+_KEY = "env, data_label, mode, agent, model, shape, limits"
+_N_KEY = 7
+_QUERY = f"""
+    SELECT {_KEY.replace("model", "{by} AS model")}, task_index, episode_id, batch_id,
+        outcome, {{success}} AS success, {{reward}} AS reward, {IS_RATED} AS rated, agentgym_score
+    FROM episodes
+    WHERE {{condition}} AND task_index IS NOT NULL
+    ORDER BY {_KEY}, task_index, episode_id
+"""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -45,7 +53,6 @@ class TaskGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def success_rate(self) -> float | None:
-        """None without rated attempts."""
         return self.n_success / n if (n := len(self.rated)) else None
 
     @property
@@ -78,10 +85,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class TaskMatrix(msgspec.Struct, frozen=True, kw_only=True):
-    """All attempts of one agent, its models, a shape of requests and limits in one environment and mode, by task.
-
-    ``model`` is as in ``ResultRow``.
-    """
+    """All attempts of one player in one environment and mode, by task; the player is as in ``ResultRow``."""
 
     env: str
     data_label: str
@@ -106,12 +110,9 @@ def task_matrices(
 ) -> list[TaskMatrix]:
     """Return one matrix per environment, data, mode, agent, models, shape and limits, with its tasks in their order.
 
-    Args:
-        by: the column by which models differ: those that answered, or the one that was requested.
-        score: whose success and reward the attempts have.
-
-    Raises:
-        StoreError: the index cannot be read, or has values that no episode has.
+    ``by`` is the column by which models differ: those that answered, or the one that was requested. ``score`` is whose
+    success and reward the attempts have. Raises ``StoreError`` if the index cannot be read, or has values that no
+    episode has.
     """
     condition, parameters = selection.condition()
     success, reward = SUCCESS_COLUMNS[score]
@@ -127,17 +128,6 @@ def estimates(tasks: Iterable[TaskGroup]) -> list[Estimate]:
     """Return pass@k and pass^k for each k from 1 on for which at least one task has enough rated attempts."""
     counts = [(task.n_success, n) for task in tasks if (n := len(task.rated))]
     return [_estimate(counts, k) for k in range(1, min(MAX_K, max((n for _, n in counts), default=0)) + 1)]
-
-
-_KEY = "env, data_label, mode, agent, model, shape, limits"
-_N_KEY = 7
-_QUERY = f"""
-    SELECT {_KEY.replace("model", "{by} AS model")}, task_index, episode_id, batch_id,
-        outcome, {{success}} AS success, {{reward}} AS reward, {IS_RATED} AS rated, agentgym_score
-    FROM episodes
-    WHERE {{condition}} AND task_index IS NOT NULL
-    ORDER BY {_KEY}, task_index, episode_id
-"""
 
 
 def _matrix(key: tuple[Any, ...], rows: Iterable[tuple[Any, ...]]) -> TaskMatrix:
