@@ -26,6 +26,7 @@ from runner.query.syntax import All, Any, Node, Not, Term, Word, parse
 from runner.store.flags import FLAGS
 from runner.store.notes import Notes
 from runner.store.passages import TextPattern
+from runner.store.text_index import find_texts
 from runner.types import IMPORTED, MIX, SHAPES, UNKNOWN_OUTCOME, Outcome
 
 _OUTCOMES = (*map(str, Outcome), UNKNOWN_OUTCOME)
@@ -124,21 +125,12 @@ def note_lookups(data_dir: Path) -> dict[str, Lookup]:
 
 def episode_lookups(data_dir: Path) -> dict[str, Lookup]:
     """A lookup of texts may take a while."""
-    return note_lookups(data_dir) | {
-        "text": lambda words, quoted: _find_texts(data_dir, text_pattern(words, quoted)),
-    }
-
-
-def _find_texts(data_dir: Path, pattern: TextPattern) -> list[str]:
-    from runner.store.text_index import find_texts  # sqlite3 takes long to import
-
-    return find_texts(data_dir, pattern)
+    return note_lookups(data_dir) | {"text": lambda words, quoted: find_texts(data_dir, text_pattern(words, quoted))}
 
 
 def text_pattern(words: str, quoted: bool) -> TextPattern:
     """Return the pattern of a value of ``text``; a final ``*`` that was not quoted stands for the rest of a word."""
-    is_prefix = words.endswith("*") and not quoted
-    return TextPattern(words, is_prefix)
+    return TextPattern(words, is_prefix=words.endswith("*") and not quoted)
 
 
 def text_patterns(node: Node) -> list[TextPattern]:
@@ -184,27 +176,25 @@ class _Builder:
 
     def _term(self, term: Term) -> str:
         field = check_term(term, FIELDS, self._now)
-        column = _COLUMNS.get(field.name, field.name)
+        column, values = _COLUMNS.get(field.name, field.name), list(zip(term.values, term.quoted, strict=True))
         match field.kind:
             case "number" | "duration":
                 tests: Iterable[str] = [self._range(column, number_range(field, term, value)) for value in term.values]
             case "since" | "until":
                 times = [point_in_time(term, value, self._now) for value in term.values]
-                at = min(times) if field.kind == "since" else max(times)
-                return f"{column} {'>=' if field.kind == 'since' else '<='} {self._bind(_stored_time(at))}"
+                operator, at = (">=", min(times)) if field.kind == "since" else ("<=", max(times))
+                return f"{column} {operator} {self._bind(at.astimezone(UTC).isoformat())}"
             case "lookup":
                 ids = sorted(find_ids(term, self._lookups))
                 found = self._bind(msgspec.json.encode(ids).decode())
                 return f"episode_id IN (SELECT value FROM json_each({found}))"
             case _ if field.name == "model":
-                tests = [self._model(value, quoted) for value, quoted in zip(term.values, term.quoted, strict=True)]
+                tests = [self._model(*each) for each in values]
             case _ if field.name == "flag":
-                tests = [self._flags(value, quoted) for value, quoted in zip(term.values, term.quoted, strict=True)]
+                tests = [self._flags(*each) for each in values]
             case _:
-                tests = [
-                    self._text(column, value, quoted=quoted, prefix=field.kind == "id")
-                    for value, quoted in zip(term.values, term.quoted, strict=True)
-                ]
+                is_id = field.kind == "id"
+                tests = [self._text(column, value, quoted=quoted, prefix=is_id) for value, quoted in values]
         return " OR ".join(f"ifnull({test}, FALSE)" for test in tests)
 
     def _range(self, column: str, numbers: Range) -> str:
@@ -244,10 +234,6 @@ def _glob(text: str, quoted: bool) -> str:
     """Return a value as a pattern of GLOB, in which wildcards that were quoted stand for themselves."""
     special = "*?[" if quoted else "["
     return "".join(f"[{character}]" if character in special else character for character in text)
-
-
-def _stored_time(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat()
 
 
 def order_by(field: str) -> str:

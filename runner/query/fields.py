@@ -35,11 +35,7 @@ NONE = "none"
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A field of a kind of row.
-
-    Attributes:
-        values: values to offer for completion, if they are few.
-    """
+    """A field of a kind of row; ``values`` are offered for completion."""
 
     name: str
     kind: Kind
@@ -65,6 +61,7 @@ _COMPARED = ("number", "duration")
 _AGE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([smhdw])", re.ASCII)
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _NUMBER = re.compile(r"-?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
+_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 def check_term(term: Term, fields: Mapping[str, Field], now: datetime) -> Field:
@@ -126,9 +123,6 @@ def point_in_time(term: Term, value: str, now: datetime) -> datetime:
 
 def ascii_lower(text: str) -> str:
     return text.lower() if text.isascii() else text.translate(_LOWER)
-
-
-_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 def has_wildcards(value: str) -> bool:

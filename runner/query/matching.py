@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, lru_cache
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from runner.query.fields import (
     NONE,
@@ -50,44 +50,39 @@ def compile_query(
         now: the time to which ages refer.
         lookups: by name of a field of the kind ``lookup``, what finds its rows.
     """
-    return _Compiler(fields, getter, word_test, now, lookups or {}).compile(node)
 
-
-class _Compiler(Generic[Row]):
-    def __init__(
-        self,
-        fields: Mapping[str, Field],
-        getter: Callable[[str], GetValue[Row]],
-        word_test: Callable[[str], Matches[Row]],
-        now: datetime,
-        lookups: Mapping[str, Lookup],
-    ) -> None:
-        self._fields, self._getter, self._word_test = fields, getter, word_test
-        self._now, self._lookups = now, lookups
-
-    def compile(self, node: Node) -> Matches[Row]:
+    def compiled(node: Node) -> Matches[Row]:
         match node:
             case Word():
-                return self._word_test(node.text)
+                return word_test(node.text)
             case Not():
-                part = self.compile(node.part)
+                part = compiled(node.part)
                 return lambda row: not part(row)
             case Term():
-                return self._term(node)
-        return _combined([self.compile(part) for part in node.parts], is_any=not isinstance(node, All))
+                return _term_test(node, fields, getter, now, lookups or {})
+        return _combined([compiled(part) for part in node.parts], is_any=not isinstance(node, All))
 
-    def _term(self, term: Term) -> Matches[Row]:
-        field = check_term(term, self._fields, self._now)
-        if field.kind == "lookup":
-            ids, read_id = find_ids(term, self._lookups), self._getter(ID)
-            return lambda row: read_id(row) in ids
-        test, read = _value_test(term, field, self._now), self._getter(field.name)
+    return compiled(node)
 
-        def matches(row: Row) -> bool:
-            value = read(row)
-            return any(map(test, value)) if isinstance(value, tuple) else test(value)
 
-        return matches
+def _term_test(
+    term: Term,
+    fields: Mapping[str, Field],
+    getter: Callable[[str], GetValue[Row]],
+    now: datetime,
+    lookups: Mapping[str, Lookup],
+) -> Matches[Row]:
+    field = check_term(term, fields, now)
+    if field.kind == "lookup":
+        ids, read_id = find_ids(term, lookups), getter(ID)
+        return lambda row: read_id(row) in ids
+    test, read = _value_test(term, field, now), getter(field.name)
+
+    def matches(row: Row) -> bool:
+        value = read(row)
+        return any(map(test, value)) if isinstance(value, tuple) else test(value)
+
+    return matches
 
 
 def _combined(parts: Sequence[Matches[Row]], *, is_any: bool) -> Matches[Row]:

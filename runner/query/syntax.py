@@ -88,8 +88,8 @@ _OPERATORS = get_args(Operator)
 def parse(text: str) -> Node:
     """Return the tree of a query; an empty query is true everywhere.
 
-    Raises:
-        QueryError: a quotation mark, a parenthesis or a value is missing, or the query is too long or too deep.
+    Raises ``QueryError`` if a quotation mark, a parenthesis or a value is missing, or the query is too long or too
+    deep.
     """
     if len(text) > MAX_CHARS:
         raise QueryError(f"a query has at most {MAX_CHARS} characters", MAX_CHARS, len(text))

@@ -13,19 +13,17 @@ import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from runner.errors import StoreError
+from runner.store.episode_store import EpisodeStore
 from runner.store.index import FILE_NAME as INDEX_NAME
-from runner.store.index import FileId, file_id
+from runner.store.index import FileId, file_id, open_index_to_read
 from runner.store.passages import PASSAGE_KINDS, Passage, TextPattern, find_hits, read_passages
 from runner.util.files import file_lock
 from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
 from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, is_damage, open_database, read_rows, transaction
-
-if TYPE_CHECKING:
-    from runner.store.episode_store import EpisodeStore
 
 logger = logging.getLogger(__name__)
 
@@ -286,8 +284,6 @@ def find_texts(data_dir: Path, pattern: TextPattern) -> list[str]:
 
     Where the index cannot be written, as in a read-only folder, every episode file is read instead.
     """
-    from runner.store import EpisodeStore, open_index_to_read
-
     store = EpisodeStore(data_dir)
     with closing(open_index_to_read(store)) as index, closing(TextIndex.of(store)) as text_index:
         stamps: list[Stamped] = index.select(STAMPS)
