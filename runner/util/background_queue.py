@@ -17,8 +17,7 @@ _T = TypeVar("_T")
 class BackgroundQueue(Generic[_T]):
     """Delivers items one after another on its own daemon thread, which the first item starts; thread-safe.
 
-    Args:
-        deliver: delivers one item, on an event loop that all items share; must not raise.
+    ``deliver`` delivers one item, on an event loop that all items share; it must not raise.
     """
 
     def __init__(self, name: str, deliver: Callable[[_T], Coroutine[Any, Any, None]], capacity: int) -> None:

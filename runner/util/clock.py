@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
@@ -74,15 +75,11 @@ def _encode_ulid(number: int) -> str:
     return "".join(_DIGITS[number >> shift & (1 << _DIGIT_BITS) - 1] for shift in shifts)
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Clock(msgspec.Struct, frozen=True):
     """Source of durations (``monotonic``, in seconds) and of time stamps (``now``, in UTC)."""
 
     monotonic: Callable[[], float] = time.monotonic
-    now: Callable[[], datetime] = _utc_now
+    now: Callable[[], datetime] = partial(datetime.now, UTC)
 
 
 class Stopwatch:

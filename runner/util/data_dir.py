@@ -14,14 +14,11 @@ from runner.util.display_text import one_line
 FOLDER_NAME: Final = "agentgym-console"
 _STATE_FILES: Final = ("node.lock", "index.sqlite", "outbox.sqlite")
 _ULID_LENGTH: Final = 26
+_PACKAGE = Path(__file__).parents[1]
 
 
 class DataDir(NamedTuple):
-    """A state directory.
-
-    Attributes:
-        notice: what the user should know about the choice, "" if nothing.
-    """
+    """A state directory; ``notice`` is what the user should know about the choice, "" if nothing."""
 
     path: Path
     notice: str = ""
@@ -74,10 +71,10 @@ def default_data_dir(environ: Mapping[str, str], cwd: Path) -> DataDir:
 
 
 def require_named_folder(option: str | None, data_dir: Path) -> None:
-    """Check the state directory of a command that only reads: the folder of ``--data-dir`` exists.
+    """Check the state directory of a command that only reads.
 
-    Raises:
-        ConfigError: the option names no folder. Without the option, a folder that does not exist yet has no episodes.
+    Raises ``ConfigError`` if ``--data-dir`` names no folder. Without the option, a folder that does not exist yet has
+    no episodes.
     """
     if option and not data_dir.is_dir():
         raise ConfigError(f"There is no folder {data_dir}; check --data-dir")
@@ -125,9 +122,6 @@ def _platform_folder(environ: Mapping[str, str], cwd: Path) -> Path:
 
 def _exists(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises in a folder that cannot be searched
-
-
-_PACKAGE = Path(__file__).parents[1]
 
 
 def package_resource(*parts: str) -> Path:

@@ -1,15 +1,7 @@
 """Functions that make text safe to display: they show control characters, limit the length, and mask secrets.
 
 Use ``sanitize`` on external text before it reaches a terminal or a log, and ``mask`` on messages of the runner that may
-quote secrets. For a text that needs both functions, call ``mask`` first: it does not recognize a secret that
-``sanitize`` has changed.
-
-The characters that a terminal draws onto the character before them, as ranges of a regular expression.
-
-These are all combining marks of Unicode 17.0.0 (categories Mn, Mc and Me) and the vowels and final consonants of
-conjoining Hangul, which have no column of their own either. The ranges are a table, because ``unicodedata`` differs
-between versions of Python: a mark that it does not know yet would pass. Left out are the marks that ``display_text``
-replaces.
+quote secrets; where a text needs both, ``mask`` first, as it does not recognize a secret that ``sanitize`` has changed.
 """
 
 from __future__ import annotations
@@ -21,6 +13,10 @@ from functools import cache, cached_property
 from itertools import zip_longest
 from typing import Final
 
+# The characters that a terminal draws onto the character before them, as ranges of a regular expression: all combining
+# marks of Unicode 17.0.0 (categories Mn, Mc and Me) and the vowels and final consonants of conjoining Hangul, without
+# those that are replaced below. They are a table, because ``unicodedata`` differs between versions of Python: a mark
+# that it does not know yet would pass.
 COMBINING_BMP: Final = (
     "\u0300-\u034e\u0350-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a"
     "\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed\u0711\u0730-\u074a\u07a6-\u07b0"
@@ -45,7 +41,6 @@ COMBINING_BMP: Final = (
     "\ufe20-\ufe2f"
 )
 """Ranges up to U+FFFF; a set of only these is a fast bitmap."""
-
 COMBINING_ABOVE_BMP: Final = (
     "\U000101fd\U000102e0\U00010376-\U0001037a\U00010a01-\U00010a03\U00010a05\U00010a06\U00010a0c-\U00010a0f"
     "\U00010a38-\U00010a3a\U00010a3f\U00010ae5\U00010ae6\U00010d24-\U00010d27\U00010d69-\U00010d6d\U00010eab"
@@ -76,23 +71,18 @@ COMBINING_ABOVE_BMP: Final = (
 
 EMOJI_MODIFIERS: Final = "\U0001f3fb-\U0001f3ff"
 """The skin tones; some terminals draw one onto the emoji before it, others give it two columns of its own."""
-
 EMOJI_SELECTORS: Final = "\ufe0e\ufe0f"
 """Variation selectors of emoji; some terminals draw the character before them in two columns, others in one."""
-
 
 MASK = "***"
 MIN_SECRET_LENGTH = 4
 """Minimum number of characters of a masked value; masking a flag such as ``1`` or ``yes`` would hide unrelated text."""
 MIN_SECRET_DIGITS = 8
 """Minimum number of digits of a masked number; shorter numbers are sizes and limits, such as ``MAX_TOKENS``."""
-
 MAX_MARKS: Final = 2
 """Largest number of combining marks shown on one character; a stack of marks covers the lines above and below it."""
-
 _NOT_SECRET = frozenset({"true", "false", "none", "null"})
 """Values that are never masked: settings such as ``TOKENIZERS_PARALLELISM`` only have a name like a secret."""
-
 _LONE = re.compile("[\ud800-\udfff]")
 """Lone surrogates: the bytes of a variable that are not UTF-8."""
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|passw")
@@ -121,6 +111,8 @@ _REPLACED: Final = (
 )
 _BEYOND_LATIN_1 = re.compile("[^\x00-\xff]")
 _SELECTORS = re.compile(f"[{EMOJI_SELECTORS}]")
+_CONTEXT_CHARS, _EXCERPT_CHARS = 60, 200
+"""Maximum characters of an excerpt before the first difference, and of all of it."""
 _NO_BASE: Final = "◌"
 """Base of marks at the start of a line; without it they would be drawn onto whatever is to the left."""
 
@@ -149,7 +141,6 @@ def is_unsafe(text: str) -> bool:
 
 
 def unsafe_offsets(text: str) -> Iterator[int]:
-    """In ascending order."""
     if _may_be_unsafe(text):
         yield from (match.start() for match in _compiled(_REPLACED).finditer(text))
 
@@ -157,10 +148,6 @@ def unsafe_offsets(text: str) -> Iterator[int]:
 def one_line(text: str, limit: int = 200) -> str:
     """Make external text safe for a single line: like ``sanitize``, but newlines and tabs become symbols."""
     return sanitize(text, limit=limit).replace("\n", "␊").replace("\t", "␉")
-
-
-_CONTEXT_CHARS, _EXCERPT_CHARS = 60, 200
-"""Maximum characters of an excerpt before the first difference, and of all of it."""
 
 
 def first_difference(expected: str, actual: str) -> tuple[int, str, str]:
@@ -197,16 +184,14 @@ def mask(text: str, environ: Mapping[str, str] | None = None) -> str:
 def masker(environ: Mapping[str, str] | None = None, secrets: Iterable[str] = ()) -> SecretMasker:
     """Return a function that masks like ``mask``, but collects the secrets only once; use it for many texts.
 
-    Args:
-        secrets: further values to mask, by the same rules as values of secret variables.
+    ``secrets`` are further values to mask, by the same rules as values of secret variables.
     """
     return SecretMasker(_secret_forms(os.environ if environ is None else environ, secrets))
 
 
 class SecretMasker:
     def __init__(self, forms: Sequence[str]) -> None:
-        """A longer text precedes the ones it contains."""
-        self._forms = forms
+        self._forms = forms  # a longer text precedes the ones it contains
 
     def __call__(self, text: str) -> str:
         for form in self._forms:

@@ -21,12 +21,11 @@ from runner.errors import ConfigError, StoreError
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """Maximum size in bytes of a file for ``read_file``."""
-
 MAX_SECRET_BYTES = 64 * 1024
 """Maximum size in bytes of a file for ``read_secret``; keys and credentials are smaller."""
-
 TEMPORARY_SUFFIX = ".tmp"
 """Suffix of a file that is still being written."""
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 class DamagedFile(msgspec.Struct, frozen=True):
@@ -84,15 +83,11 @@ def replace_file(path: Path, data: bytes) -> None:
         write_all(file.fileno(), data)
 
 
-_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-
-
 @contextlib.contextmanager
 def replacing_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file, mode 0600, that becomes ``path`` at the end of the block, atomically and durably.
 
-    Raises:
-        OSError: a step failed; ``path`` has its previous or its new content, never a part of it.
+    After an ``OSError``, ``path`` has its previous or its new content, never a part of it.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
@@ -125,8 +120,7 @@ def set_aside(path: Path, target: Path) -> None:
 def read_regular(path: Path, max_bytes: int, *, links: bool = True) -> tuple[bytes, os.stat_result]:
     """Return the content and the status of a regular file, which may be a symbolic link unless ``links`` is False.
 
-    Raises:
-        OSError: the file is missing, unreadable, not regular, or larger than ``max_bytes``.
+    Raises ``OSError`` if the file is missing, unreadable, not regular, or larger than ``max_bytes``.
     """
     # Without O_NONBLOCK, opening a named pipe would block.
     flags = os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
@@ -201,14 +195,10 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def read_secret(path: Path, source: str) -> str:
-    """Return the text of a secret file, which must be accessible to its owner only.
+    """Return the text of a secret file, a regular file or a link to one, which only its owner may access.
 
-    Args:
-        path: a regular file, or a link to one.
-        source: prefix of error messages, e.g. the variable that names the file.
-
-    Raises:
-        ConfigError: the file is missing, unreadable, too large, not text, or accessible to other users.
+    ``source`` is the prefix of error messages, e.g. the variable that names the file. Raises ``ConfigError`` if the
+    file is missing, unreadable, too large, not text, or accessible to other users.
     """
     try:
         content, status = read_regular(path, MAX_SECRET_BYTES)

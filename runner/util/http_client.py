@@ -60,8 +60,7 @@ class HttpClient:
     ) -> aiohttp.ClientResponse:
         """Send a request and return the response, whose body has not been read; the caller closes it.
 
-        Raises:
-            aiohttp.ClientError: for a network error, an invalid URL, or headers larger than ``MAX_HEADER_BYTES``.
+        Raises ``aiohttp.ClientError`` for a network error, an invalid URL, or headers larger than ``MAX_HEADER_BYTES``.
         """
         import aiohttp
 

@@ -19,7 +19,7 @@ _SEPARATORS = re.compile("[-_.]+")
 
 
 class EntryPoint(NamedTuple):
-    """An entry point; ``value`` is its import path, ``package`` the name of the package that registers it."""
+    """``value`` is its import path, ``package`` the name of the package that registers it."""
 
     name: str
     value: str
@@ -54,7 +54,6 @@ def entry_points(groups: Collection[str]) -> dict[str, list[EntryPoint]]:
 
 
 def installed_version(package: str) -> str | None:
-    """Return None if the package is not installed."""
     if not _has_only_folders():
         from importlib import metadata
 

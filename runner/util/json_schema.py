@@ -14,15 +14,9 @@ _MAX_SHOWN = 100
 """Maximum number of characters of a value in a reason."""
 _MAX_OPTIONS = 50
 """Maximum number of allowed values that a reason lists."""
-
-
-def _is_integer(value: object) -> bool:
-    return type(value) is int or (type(value) is float and value.is_integer())
-
-
 _TYPES: Final[Mapping[str, Callable[[object], bool]]] = {
     "string": lambda value: type(value) is str,
-    "integer": _is_integer,
+    "integer": lambda value: type(value) is int or (type(value) is float and value.is_integer()),
     "number": lambda value: type(value) in (int, float),
     "boolean": lambda value: type(value) is bool,
     "null": lambda value: value is None,
@@ -64,9 +58,7 @@ def allowed_values(schema: Mapping[str, Any]) -> str:
 
 def _own_mismatch(value: object, schema: Mapping[str, Any]) -> str | None:
     names = _type_names(schema)
-    fits = not names
-    for name in names:
-        fits = fits or _TYPES[name](value)
+    fits = not names or any(_TYPES[name](value) for name in names)
     if fits and isinstance(options := schema.get("enum"), list):
         fits = any(_is_equal(value, option) for option in options)
     return None if fits else f"{allowed_values(schema)}; got {show_value(value)}"
@@ -76,10 +68,7 @@ def _type_names(schema: Mapping[str, Any]) -> Sequence[str]:
     """Empty if the schema allows all types, or one that is not known."""
     allowed = schema.get("type")
     names: Sequence[Any] = allowed if isinstance(allowed, list) else (allowed,)
-    for name in names:
-        if not isinstance(name, str) or name not in _TYPES:
-            return ()
-    return names
+    return names if all(isinstance(name, str) and name in _TYPES for name in names) else ()
 
 
 def _key_mismatch(place: str, value: Mapping[str, Any], schema: Mapping[str, Any]) -> str | None:

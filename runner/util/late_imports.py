@@ -13,11 +13,7 @@ from typing import Any
 
 
 class ImportedOnUse:
-    """Stands for a module, or for a class in it, and imports the module when it is used.
-
-    Args:
-        name: name of the class; "" for the module itself.
-    """
+    """Stands for a module, or for the class ``name`` in it, and imports the module when it is used."""
 
     def __init__(self, module: str, name: str = "") -> None:
         self._module, self._name = module, name
@@ -69,8 +65,7 @@ class _Finder:
 def import_late(importers: Collection[str], stand_ins: Mapping[str, object]) -> None:
     """Give some modules other objects than those that they import; without effect at a second call for them.
 
-    Args:
-        stand_ins: by the name of an imported module, the object that the importers get in its place.
+    ``stand_ins`` has, by the name of an imported module, the object that the importers get in its place.
     """
     if not any(isinstance(finder, _Finder) and finder.importers == importers for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder(importers, stand_ins))

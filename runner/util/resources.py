@@ -14,17 +14,14 @@ from runner.errors import ConfigError, RunnerError, catch_foreign
 
 Resource: TypeAlias = Literal["open files", "open files of the machine", "memory", "threads"]
 _RESOURCES: Final = frozenset(get_args(Resource))
-
 RESOURCES: Final = "resources"
 """``error.type`` of an episode that ended because files, memory or threads ran out."""
-
 MAX_OPEN_FILES: Final = 1 << 20
 """Limit of open files that is set where the hard limit is higher or infinite.
 
 Some programs close every descriptor that the limit allows before they start another program. The environment servers
 of a node inherit the limit, and a billion descriptors would take them minutes.
 """
-
 _LOWER_LIMITS: Final = (65_536, 10_240, 4_096)
 """Limits to try next; macOS refuses more than ``kern.maxfilesperproc``, whatever the hard limit is."""
 _ERRNOS: Final[dict[int, Resource]] = {
@@ -39,6 +36,12 @@ _LOADER_TEXTS: Final[dict[str, Resource]] = {
     **{os.strerror(number): shortage for number, shortage in _ERRNOS.items()},
 }
 """Parts of the message of an ``ImportError`` from the loader of compiled modules, which gives no error number."""
+_ADVICE: Final[dict[Resource, str]] = {
+    "open files": "raise it with ulimit -n",
+    "open files of the machine": "end other programs",
+    "memory": "free memory",
+    "threads": "raise the limits of processes with ulimit -u and of memory with ulimit -v",
+}
 _NO_THREAD: Final = "can't start new thread"
 _MAX_CHAIN: Final = 100
 """Maximum number of linked exceptions to look at."""
@@ -72,10 +75,9 @@ def raise_open_file_limit() -> int:
 
 
 def require_open_files(needed: int, what: str) -> int:
-    """Raise the limit of open files (``raise_open_file_limit``) and return it.
+    """Raise the limit of open files (``raise_open_file_limit``) and return it; ``what`` opens them.
 
-    ``what`` opens them and is the subject of the error message. Raises ``ConfigError`` if the limit is below
-    ``needed``.
+    Raises ``ConfigError`` if the limit is below ``needed``.
     """
     limit = raise_open_file_limit()
     if limit < needed:
@@ -123,14 +125,6 @@ def _raising_module(exc: BaseException) -> str:
     return name
 
 
-_ADVICE: Final[dict[Resource, str]] = {
-    "open files": "raise it with ulimit -n",
-    "open files of the machine": "end other programs",
-    "memory": "free memory",
-    "threads": "raise the limits of processes with ulimit -u and of memory with ulimit -v",
-}
-
-
 def is_resource(text: str | None) -> TypeGuard[Resource]:
     """The text is from another process."""
     return text in _RESOURCES
@@ -156,10 +150,12 @@ def file_advice(exc: BaseException, otherwise: str) -> str:
 
 
 class SpareResources:
-    """Descriptors and memory kept for the moment at which they run out: after ``release``, results can be stored."""
+    """Descriptors and memory kept for the moment at which they run out: after ``release``, results can be stored.
+
+    There are fewer than ``n_files`` and ``n_bytes`` where the limits do not allow more.
+    """
 
     def __init__(self, n_files: int, n_bytes: int = 0) -> None:
-        """Open at most ``n_files`` descriptors and reserve ``n_bytes``; fewer where the limits do not allow more."""
         self._lock = threading.Lock()
         self._descriptors: list[int] = []
         self._memory: bytes | None = None
@@ -169,7 +165,6 @@ class SpareResources:
                 self._descriptors.append(os.open(os.devnull, os.O_RDONLY))
 
     def release(self) -> None:
-        """A second call does nothing."""
         with self._lock:
             self._memory = None
             while self._descriptors:

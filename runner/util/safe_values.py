@@ -15,6 +15,8 @@ PlainValue: TypeAlias = str | int | float | bool | None
 
 MAX_VALUE_BYTES = 1024
 """Maximum size of a name or attribute text, in bytes of UTF-8."""
+MAX_DEPTH = 64
+"""Maximum levels of nesting in a repaired value."""
 
 _INT64_LIMIT = 2**63
 _ELLIPSIS = "…"
@@ -33,7 +35,9 @@ def plain_value(value: Any) -> PlainValue:  # noqa: ANN401 - dispatches on the e
         or (kind is int and -_INT64_LIMIT <= value < _INT64_LIMIT)
     ):
         return value  # type: ignore[no-any-return]
-    return _converted(value)
+    if isinstance(value, float):  # a subclass such as numpy's float64; as text it would lose its type in the trace
+        return float.__float__(value)
+    return plain_text(safe_str(value, f"<{kind.__name__}>"))
 
 
 def plain_attributes(attributes: dict[str, Any]) -> dict[str, PlainValue]:
@@ -79,22 +83,9 @@ def truncate_text(text: str, limit: int, *, keep_end: bool = False) -> str:
 def safe_str(value: object, fallback: str) -> str:
     """Return ``str(value)`` without lone surrogates, or ``fallback`` if ``__str__`` raises."""
     result = fallback
-
-    def keep_fallback(exc: BaseException) -> None: ...
-
-    with catch_foreign(keep_fallback):
+    with catch_foreign(lambda exc: None):
         result = escape_surrogates(str(value))
     return result
-
-
-def _converted(value: object) -> PlainValue:
-    if isinstance(value, float):  # a subclass such as numpy's float64; as text it would lose its type in the trace
-        return float.__float__(value)
-    return plain_text(safe_str(value, f"<{type(value).__name__}>"))
-
-
-MAX_DEPTH = 64
-"""Maximum levels of nesting in a repaired value."""
 
 
 def encode(value: object) -> bytes:
@@ -136,17 +127,13 @@ def _repair(value: object, depth: int) -> Any:  # noqa: ANN401 - any JSON value
         case int():
             return _foreign_value(value) if -(2**63) <= value < 2**64 else hex(value)
         case msgspec.Struct():
-            return {name: _repair(item, depth - 1) for name, item in _set_fields(value)}
+            fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+            return {name: _repair(item, depth - 1) for name, item in fields if item is not msgspec.UNSET}
         case dict():
             return {_key(key): _repair(item, depth - 1) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
             return [_repair(item, depth - 1) for item in value]
     return _foreign_value(value)
-
-
-def _set_fields(value: msgspec.Struct) -> list[tuple[str, object]]:
-    fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
-    return [(name, item) for name, item in fields if item is not msgspec.UNSET]
 
 
 def _key(key: object) -> str:

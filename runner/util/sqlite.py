@@ -20,7 +20,6 @@ from runner.util.resources import file_advice
 logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 10.0
-
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """Exceptions that ``sqlite3`` raises; the message about a corrupt file may not be valid UTF-8."""
 
@@ -30,7 +29,6 @@ DAMAGED_SUFFIX = ".damaged"
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 _SHORT_READ = sqlite3.SQLITE_IOERR_SHORT_READ
 """A file is shorter than its index: its write-ahead log was deleted while another process has it open."""
-
 
 FileState: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
@@ -69,27 +67,18 @@ class _IncompatibleDatabase(sqlite3.DatabaseError):
     published_error_type = "_Unusable"
 
 
-def _ignore(damage: Exception) -> None:
-    pass
-
-
 def open_database(
     path: Path,
     schema: SqliteSchema,
     *,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
-    on_damage: Callable[[Exception], object] = _ignore,
+    on_damage: Callable[[Exception], object] = lambda damage: None,
 ) -> sqlite3.Connection:
     """Open a database with mode 0600; a missing, damaged or incompatible file is replaced by a new one.
 
     If several processes may open the file, the caller must hold a lock: a process could delete the new file of another.
-
-    Args:
-        on_damage: called with the problem of a file before it is replaced.
-
-    Raises:
-        StoreError: the file can be neither opened nor replaced, another process keeps it locked, or it is of a later
-            version that the schema refuses.
+    ``on_damage`` is called with the problem of a file before it is replaced. Raises ``StoreError`` if the file can be
+    neither opened nor replaced, another process keeps it locked, or it is of a later version that the schema refuses.
     """
     try:
         _remove_impostors(path, keep=schema.durable)
@@ -116,9 +105,8 @@ def open_database(
 def read_rows(path: Path, query: str, *, busy_timeout_s: float) -> list[Any]:
     """Return the rows of a query without changing the file, which another process may have open.
 
-    Raises:
-        sqlite3.Error: the file is missing, damaged, of another kind, or locked for ``busy_timeout_s`` seconds.
-        UnicodeDecodeError: the file is damaged.
+    Raises one of ``DATABASE_ERRORS`` if the file is missing, damaged, of another kind, or locked for
+    ``busy_timeout_s``.
     """
     uri = f"{path.absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True, timeout=busy_timeout_s)) as connection:
