@@ -13,9 +13,7 @@ from runner.util.display_text import one_line
 
 DRIVER: Final = Path("/dev/kfd")
 """The device of AMD's compute driver."""
-
 MIB: Final = 1 << 20
-
 _THROTTLING: Final = (
     (0, 8, "power limit"),
     (16, 24, "current limit"),
@@ -34,13 +32,14 @@ _RESIDENCIES: Final = {
 
 
 class AmdReader:
-    """Reads the GPUs of an AMD driver; ``smi`` is the module ``amdsmi``, or one with the same functions."""
+    """Reads the GPUs of an AMD driver; raises ``GpuUnavailable`` without driver or GPU.
+
+    ``smi`` is the module ``amdsmi``, or one with the same functions.
+    """
 
     def __init__(self, smi: Any) -> None:  # noqa: ANN401 - a library without types
-        """Raises ``GpuUnavailable`` if there is no driver or GPU."""
         self._smi = smi
-        self._residencies: dict[int, dict[str, int]] = {}
-        """The counters of ``_RESIDENCIES`` at the previous reading, by GPU."""
+        self._residencies: dict[int, dict[str, int]] = {}  # at the previous reading, by GPU
         with catch_foreign(_raise_unavailable):
             smi.amdsmi_init()
             self._handles = list(smi.amdsmi_get_processor_handles())

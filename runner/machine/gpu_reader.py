@@ -12,7 +12,6 @@ from runner.util.display_text import one_line
 
 MAX_NAME: Final = 80
 """Number of characters kept of a name that a driver or a process gives."""
-
 _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
 """Inode of the first process namespace of a Linux kernel; every container has another one."""
 
@@ -26,12 +25,11 @@ class GpuUnavailable(RunnerError):
 class GpuReader(Protocol):
     def read(self) -> list[GpuState]:
         """Return the present state of each GPU; a GPU that fails is ``lost`` and does not hide the others."""
-        ...
 
 
 def read_value(read: Callable[[], _Value]) -> _Value | None:
     values: list[_Value] = []
-    with catch_foreign(_ignore):
+    with catch_foreign(lambda exc: None):  # the value is unknown
         values.append(read())
     return values[0] if values else None
 
@@ -43,7 +41,6 @@ def clean_name(name: object) -> str | None:
 
 
 def largest(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:
-    """Return at most ``MAX_PROCESSES``."""
     return tuple(sorted(processes, key=lambda each: -(each.mem_used or 0))[:MAX_PROCESSES])
 
 
@@ -67,7 +64,3 @@ def _sees_all_processes() -> bool:
         return Path("/proc/self/ns/pid").stat().st_ino == _INITIAL_PID_NAMESPACE
     except OSError:
         return False
-
-
-def _ignore(exc: BaseException) -> None:
-    pass  # the value is unknown

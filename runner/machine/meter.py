@@ -10,6 +10,11 @@ from typing import Final, TypeAlias
 from runner.machine.sampler import MachineSampler, Sample
 from runner.types.machine import GpuState, GpuUse
 
+MAX_CORRECTION_J: Final = 20_000.0
+"""A counter that falls by less had been extrapolated too high, which the next intervals pay for; else it was reset."""
+
+_Amount: TypeAlias = Callable[[GpuState, GpuState, float], float | None]
+
 
 class ShareLedger:
     """Divides amounts, such as joules, among episodes by time.
@@ -91,12 +96,6 @@ class ShareLedger:
         self._now = now
 
 
-MAX_CORRECTION_J: Final = 20_000.0
-"""A counter that falls by less had been extrapolated too high, which the next intervals pay for; else it was reset."""
-
-_Amount: TypeAlias = Callable[[GpuState, GpuState, float], float | None]
-
-
 class GpuMeter:
     """Divides what the GPUs of this machine use among the episodes that run meanwhile; thread-safe."""
 
@@ -111,7 +110,6 @@ class GpuMeter:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Episodes are measured meanwhile."""
         with self._sampler.listening(self.add):
             yield
 

@@ -25,15 +25,12 @@ _START_FAILURES: Final = {
     "NVMLError_NoPermission": "no permission for the NVIDIA driver: check the access rights of /dev/nvidia*",
     "NVMLError_LibRmVersionMismatch": "the NVIDIA driver was updated: restart the machine to load the new one",
 }
-
 _LOSSES: Final = {
     "NVMLError_GpuIsLost": "the GPU is lost: it fell off the bus, restart the machine",
     "NVMLError_ResetRequired": "the GPU needs a reset: `nvidia-smi --gpu-reset`",
 }
-
 MAX_EXTRAPOLATION_S: Final = 10.0
 """Seconds since the reading before, e.g. as nothing used the samples, after which power times time is no estimate."""
-
 _THROTTLING: Final = {
     0x4: "power limit",
     0x8: "hardware slowdown",
@@ -42,20 +39,18 @@ _THROTTLING: Final = {
     0x80: "power supply (power brake)",
 }
 """Reasons by bit; others, such as an idle GPU or clocks set by the user, slow nothing down against one's will."""
-
 _STATIC: Final = ("name", "uuid", "mem_total", "power_limit_w")
 """Fields that are still shown of a GPU that was lost."""
 
 
 class NvidiaReader:
-    """Reads the GPUs of an NVIDIA driver.
+    """Reads the GPUs of an NVIDIA driver; raises ``GpuUnavailable`` without driver or GPU.
 
     The driver takes 5 ms of CPU time to read an energy counter (an H200 with driver 580), 20 times as long as all other
     values of a GPU. So each reading reads the counter of one GPU in turn, and adds power times time for the others.
     """
 
     def __init__(self, nvml: Any, now: Callable[[], float] = time.monotonic) -> None:  # noqa: ANN401 - no types
-        """Raises ``GpuUnavailable`` if there is no driver or GPU."""
         self._nvml = nvml
         self._now = now
         self._turn = -1

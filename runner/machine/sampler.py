@@ -17,12 +17,22 @@ from runner.machine.nvidia import open_nvidia
 from runner.types.machine import MAX_GPUS, GpuState, Machine, Network
 from runner.util.clock import Clock
 
+logger = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 2.0
+REOPEN_S: Final = 60.0
+"""Seconds after which drivers that could not be opened are tried again."""
+HANG_S: Final = 10.0
+"""Seconds without a new sample after which a driver counts as hanging."""
+
+OpenReader: TypeAlias = Callable[[], GpuReader]
+OPENERS: Final[tuple[OpenReader, ...]] = (open_nvidia, open_amd)
+
 
 class HostReader:
     """Reads the load of the host; rates are those since the previous reading.
 
-    Args:
-        data_dir: the state directory, whose free space is measured; None: only GPUs are of interest.
+    ``data_dir`` is the state directory, whose free space is measured; None: only GPUs are of interest.
     """
 
     def __init__(self, data_dir: Path | None, now: Callable[[], float]) -> None:
@@ -73,19 +83,6 @@ class HostReader:
         return Network(sent_per_s=round(sent), received_per_s=round(received))
 
 
-logger = logging.getLogger(__name__)
-
-INTERVAL_S: Final = 2.0
-"""Seconds between two samples."""
-REOPEN_S: Final = 60.0
-"""Seconds after which drivers that could not be opened are tried again."""
-HANG_S: Final = 10.0
-"""Seconds without a new sample after which a driver counts as hanging."""
-
-OpenReader: TypeAlias = Callable[[], GpuReader]
-OPENERS: Final[tuple[OpenReader, ...]] = (open_nvidia, open_amd)
-
-
 class Sample(NamedTuple):
     """The time ``at_s`` is in seconds of a monotonic clock."""
 
@@ -127,10 +124,7 @@ class GpuReaders:
 class MachineSampler:
     """Samples the machine every ``INTERVAL_S`` seconds while a listener is registered or ``latest`` is called.
 
-    A driver may hang, so only the sampler's daemon thread calls it.
-
-    Args:
-        data_dir: the state directory; None: only GPUs are sampled.
+    A driver may hang, so only the sampler's daemon thread calls it. Without ``data_dir``, only GPUs are sampled.
     """
 
     def __init__(
