@@ -1,15 +1,8 @@
 """Perfetto trace of a batch for ui.perfetto.dev: one file, one track per episode worker, valid after each episode.
 
-Encodes Perfetto's protobuf format: https://perfetto.dev/docs/reference/synthetic-track-event
-
-Assignment of spans to lanes of properly nested slices.
-
-Perfetto's track model requires the slices of a track to nest. Spans that overlap without nesting, such as those of
-concurrent tasks, go to different lanes, each its own track: https://perfetto.dev/docs/reference/synthetic-track-event
-
-Crash-safe appending of protobuf packets to a Perfetto trace file that several processes share, and their encoding.
-
-Few fields are written, so they are encoded here: Perfetto's protobuf classes need 65 ms of CPU to load.
+Encodes https://perfetto.dev/docs/reference/synthetic-track-event; Perfetto's protobuf classes need 65 ms to load.
+Several processes append to one file. The slices of a track must nest, so spans that overlap without nesting, such as
+those of concurrent tasks, go to different lanes, each a track of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +28,21 @@ from runner.types import Flow, Span
 from runner.util.resources import file_advice
 from runner.util.safe_values import PlainValue
 
+logger = logging.getLogger(__name__)
+
+_PACKET_TAG = 0x0A
+"""Protobuf tag of ``Trace.packet``: field 1, length-delimited. A trace file is a sequence of such packets."""
+_MAX_UINT64 = 2**64 - 1
+_REALTIME, _MONOTONIC = 1, 3
+"""Perfetto's ids of the two clocks (``BuiltinClock``)."""
+MAX_COLLECTED = 100_000
+_EVENT_TAG = 0x5A
+"""Protobuf tag of ``TracePacket.track_event``: field 11, length-delimited."""
+_TIME_TAG = 0x40
+"""Protobuf tag of ``TracePacket.timestamp``: field 8, a varint."""
+_SLICE_BEGIN, _SLICE_END = 1, 2
+"""Values of ``TrackEvent.type``, field 9."""
+
 SliceEdge: TypeAlias = tuple[int, Span | None]
 """A time in nanoseconds, and the span that begins at that time, or None if the innermost open span ends."""
 
@@ -42,11 +50,7 @@ _id, _start_ns = attrgetter("id"), attrgetter("start_ns")
 
 
 class Lane:
-    """A track of nested slices in time order.
-
-    Args:
-        free_from: end of the last slice already in this lane, in nanoseconds; new slices must not begin earlier.
-    """
+    """A track of nested slices in time order; new ones must not begin before ``free_from``, in nanoseconds."""
 
     def __init__(self, free_from: int) -> None:
         self.events: list[SliceEdge] = []
@@ -89,9 +93,7 @@ def assign_lanes(spans: Iterable[Span], free_from: Iterable[int]) -> list[Lane]:
     """Place spans on lanes whose events nest and are in time order.
 
     A span goes to its parent's lane if it fits there, else to the first lane where it fits, else to a new lane.
-
-    Args:
-        free_from: end of the last slice of each existing lane, in nanoseconds.
+    ``free_from`` has the end of the last slice of each existing lane, in nanoseconds.
     """
     ordered = sorted(sorted(spans, key=_id), key=_start_ns)
     lanes = [Lane(time_ns) for time_ns in free_from] or [Lane(0)]
@@ -115,13 +117,6 @@ def _first_free(lanes: list[Lane], span: Span) -> Lane:
     lanes.append(Lane(span.start_ns))
     lanes[-1].place([span])
     return lanes[-1]
-
-
-logger = logging.getLogger(__name__)
-
-_PACKET_TAG = 0x0A
-"""Protobuf tag of ``Trace.packet``: field 1, length-delimited. A trace file is a sequence of such packets."""
-_MAX_UINT64 = 2**64 - 1
 
 
 @functools.lru_cache(maxsize=1024)
@@ -155,16 +150,8 @@ def append_packets(path: Path, packets: bytes, *, valid_bytes: int = 0) -> int:
     """Append encoded packets in one write; creates the file with mode 0600 and its folder with 0700.
 
     An incomplete packet at the end of the file, left by a killed process, is removed first: all data after it would be
-    unreadable.
-
-    Args:
-        valid_bytes: number of bytes at the beginning that are known to be complete packets; the rest is scanned.
-
-    Returns:
-        The number of bytes at the beginning that are complete packets after the call.
-
-    Raises:
-        StoreError: the file cannot be written; its previous content is unchanged.
+    unreadable. ``valid_bytes`` at the beginning are known to be complete packets, the rest is scanned; return the new
+    number of such bytes. Raises ``StoreError`` if the file cannot be written; its previous content is unchanged.
     """
     try:
         descriptor = _open(path)
@@ -230,24 +217,10 @@ def _packet_end(data: bytes | mmap.mmap, position: int) -> int:
     return len(data) + 1
 
 
-_REALTIME, _MONOTONIC = 1, 3
-"""Perfetto's ids of the two clocks (``BuiltinClock``)."""
-
-MAX_COLLECTED = 100_000
-
-_EVENT_TAG = 0x5A
-"""Protobuf tag of ``TracePacket.track_event``: field 11, length-delimited."""
-_TIME_TAG = 0x40
-"""Protobuf tag of ``TracePacket.timestamp``: field 8, a varint."""
-_SLICE_BEGIN, _SLICE_END = 1, 2
-"""Values of ``TrackEvent.type``, field 9."""
-
-
 class TraceEncoder:
     """Encodes the slices of one track, in the process that plays its episodes; used on one thread at a time.
 
-    Args:
-        boot: unique id of the process that writes the file, see ``PerfettoFile``.
+    ``boot`` is the unique id of the process that writes the file, see ``PerfettoFile``.
     """
 
     def __init__(self, boot: str, track: str) -> None:
@@ -276,17 +249,12 @@ class TraceEncoder:
 
 
 class PerfettoFile:
-    """Appends the episodes of one process to a trace file; thread-safe.
+    """Appends the episodes of one process to a trace file; thread-safe. The first ``append`` creates the file.
 
-    Several processes may append to the same file; ``boot`` distinguishes the tracks of the processes.
-
-    Args:
-        path: the file, usually ``<data>/traces/<batch_id>.pftrace``; created by the first ``append``.
-        boot: unique id of this process; random by default.
+    Several processes may append to the same file; ``boot``, by default random, distinguishes their tracks.
     """
 
     def __init__(self, path: Path, *, boot: str | None = None) -> None:
-        """The first ``append`` creates the file."""
         self.path = path
         self.boot = boot or uuid.uuid4().hex
         self._lock = threading.Lock()
@@ -296,8 +264,7 @@ class PerfettoFile:
     def append(self, track: str, packets: bytes, n_lanes: int) -> None:
         """Append encoded slices in a single write; do nothing without packets.
 
-        Raises:
-            StoreError: the file cannot be written; these slices are lost, but later calls may succeed.
+        Raises ``StoreError`` if the file cannot be written; these slices are lost, but later calls may succeed.
         """
         if not packets:
             return
@@ -354,8 +321,7 @@ class ProtobufCollector:
     def save(self, path: Path) -> None:
         """Append what has been collected since the last call to a trace file; call it while no episode runs.
 
-        Raises:
-            StoreError: the file cannot be written; these spans are lost.
+        Raises ``StoreError`` if the file cannot be written; these spans are lost.
         """
         with self._lock:
             file = self._files.setdefault(path, PerfettoFile(path, boot=self._boot))

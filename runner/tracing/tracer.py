@@ -30,6 +30,12 @@ from runner.util.safe_values import (
     truncate_text,
 )
 
+MAX_ERROR_BYTES = 16 * 1024
+"""Maximum bytes of a message, of which the beginning is kept, and of a traceback, of which the end is kept."""
+
+_MAX_FRAMES = 100
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
 
 class Collector(Protocol):
     """Receives each span when it closes, then the flows of that span.
@@ -177,10 +183,8 @@ class Tracer:
     def span(self, name: str, category: str, **attributes: object) -> SpanHandle:
         """Return a span to enter with ``with``, in sync and async code.
 
-        An exception that leaves the block propagates, and its class name becomes the attribute ``error``.
-
-        Args:
-            **attributes: attributes; values other than str, int, float, bool and None become text.
+        An exception that leaves the block propagates, and its class name becomes the attribute ``error``. Attributes
+        other than str, int, float, bool and None become text.
         """
         if not self._full and (self.level == "off" or category != "episode"):
             return _NOOP_SPAN
@@ -201,8 +205,7 @@ class Tracer:
     def add_spans(self, category: str, parts: Sequence[tuple[str, float]], **attributes: object) -> None:
         """Record spans that follow each other and end now, inside the current span.
 
-        Args:
-            parts: name and seconds of each span; what does not fit into the current span is cut off.
+        ``parts`` are name and seconds of each span; what does not fit into the current span is cut off.
         """
         outer = _current.get()
         if not self._full or outer is None or outer._tracer is not self:
@@ -274,13 +277,6 @@ def traced_method(name: Any = None, category: str = "agent") -> Any:
 def _tracer_of(owner: object) -> Tracer:
     tracer: Tracer | None = getattr(owner, "tracer", None)
     return _OFF_TRACER if tracer is None else tracer
-
-
-MAX_ERROR_BYTES = 16 * 1024
-"""Maximum bytes of a message, of which the beginning is kept, and of a traceback, of which the end is kept."""
-
-_MAX_FRAMES = 100
-_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def create_error_info(exc: BaseException) -> ErrorInfo:
