@@ -1,9 +1,8 @@
-"""Encode and decode bus messages.
+"""Encode and decode bus messages; received bytes are untrusted.
 
 Durable events are CloudEvents 1.0 in binary content mode (NATS protocol binding): the payload is the event's data and
-the CloudEvents attributes are ``ce-`` headers. Received bytes are untrusted. ``decode`` never raises: it returns a
-``RawRow`` with a reason for a message that it cannot decode. ``Decoded`` is a closed union of row types: ``DurableRow``
-holds an event, ``LiveRow`` holds live items.
+the CloudEvents attributes are ``ce-`` headers. ``decode`` never raises: a message that it cannot decode is a ``RawRow``
+with the reason.
 """
 
 from __future__ import annotations
@@ -27,9 +26,22 @@ from runner.util.display_text import one_line
 
 MAX_BYTES: Final = 1 << 20
 """Maximum size of a payload in bytes."""
-
 MAX_DEPTH: Final = 64
 """Maximum nesting of arrays and objects."""
+MAX_RAW_BYTES: Final = 64 * 1024
+"""Maximum number of bytes of an undecodable message that are kept for display."""
+MAX_RAW_ITEMS: Final = 1_000
+"""Maximum undecodable items reported per message; decoding of the message then stops, which limits its duration."""
+MAX_ID: Final = 256
+"""Maximum length of an event id in characters; a longer id is ignored."""
+ID_HEADERS: Final = ("ce-id", "Nats-Msg-Id")
+Headers: TypeAlias = Mapping[str, str]
+
+_LIVE_SUBJECT = re.compile(rf"agentgym\.live\.(?:{'|'.join(subjects.LIVE_CHANNELS)})\.v1\.[^.]+")
+_ORIGINAL_NAMES = {"reward": "score", "duration_s": "duration_sec"}
+_VERSION = re.compile(r"\.v\d+(?=\.|\Z)")
+_ENCODER = msgspec.json.Encoder()
+_BUILDING = threading.Lock()
 
 
 class UndecodableMessage(ValueError):
@@ -86,10 +98,6 @@ _AS_SQUARE = bytes.maketrans(b"{}", b"[]")
 _UNIQUE_FIELDS = json.JSONDecoder(object_pairs_hook=_reject_duplicate_fields, parse_constant=_reject_constant)
 
 
-MAX_RAW_BYTES: Final = 64 * 1024
-"""Maximum number of bytes of an undecodable message that are kept for display."""
-
-
 class DurableRow(msgspec.Struct, frozen=True, kw_only=True):
     """The ``id`` is "" when the message has none and none can be derived from the payload."""
 
@@ -119,16 +127,6 @@ Decoded: TypeAlias = DurableRow | LiveRow | RawRow
 def raw_row(reason: str, payload: bytes) -> RawRow:
     """Keep at most ``MAX_RAW_BYTES`` of the payload."""
     return RawRow(reason=reason, payload=payload[:MAX_RAW_BYTES], size=len(payload))
-
-
-MAX_RAW_ITEMS: Final = 1_000
-"""Maximum undecodable items reported per message; decoding of the message then stops, which limits its duration."""
-
-MAX_ID: Final = 256
-"""Maximum length of an event id in characters; a longer id is ignored."""
-
-ID_HEADERS: Final = ("ce-id", "Nats-Msg-Id")
-Headers: TypeAlias = Mapping[str, str]
 
 
 class _Envelope(msgspec.Struct, kw_only=True):
@@ -261,16 +259,11 @@ def _decode_live(payload: bytes) -> LiveRow:
     except msgspec.ValidationError:
         check_depth(payload)
         return _decode_items_separately(payload)
-    if LazyTimestep in set(map(type, batch.items)):  # only timesteps contain nested JSON
-        _check_timestep_depth(batch)
-    return LiveRow(batch=batch)
-
-
-def _check_timestep_depth(batch: LazyBatch) -> None:
     for item in batch.items:
-        if isinstance(item, LazyTimestep):
+        if isinstance(item, LazyTimestep):  # only timesteps contain nested JSON
             for value in (item.chats, item.observation, item.reset_observation, item.world, item.reset_world):
                 check_depth(bytes(value))
+    return LiveRow(batch=batch)
 
 
 def _decode_items_separately(payload: bytes) -> LiveRow:
@@ -298,13 +291,6 @@ def _failure_reason(exc: Exception) -> str:
         case json.JSONDecodeError():
             return "not JSON"
     return one_line(str(exc))
-
-
-_LIVE_SUBJECT = re.compile(rf"agentgym\.live\.(?:{'|'.join(subjects.LIVE_CHANNELS)})\.v1\.[^.]+")
-_ORIGINAL_NAMES = {"reward": "score", "duration_s": "duration_sec"}
-_VERSION = re.compile(r"\.v\d+(?=\.|\Z)")
-_ENCODER = msgspec.json.Encoder()
-_BUILDING = threading.Lock()
 
 
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - a struct or a union

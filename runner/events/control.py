@@ -116,8 +116,7 @@ class TargetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     episode_id: Annotated[str | None, Meta(description="a running episode")] = None
     everything: Annotated[
-        bool,
-        Meta(description="all that runs or waits, for `cancel` and `pause`; all that is paused, for `resume`"),
+        bool, Meta(description="all that runs or waits, for `cancel` and `pause`; all that is paused, for `resume`")
     ] = False
 
 

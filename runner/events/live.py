@@ -178,8 +178,7 @@ class TokenText(EpisodeItemBase, kw_only=True, omit_defaults=True, tag="token"):
     step: Annotated[int, Meta(description="index of the timestep")]
     text: Annotated[str, Meta(description="text to append to the same part")]
     part: Annotated[
-        DeltaPart,
-        Meta(description="part of the response: its text, its reasoning, or the arguments of a tool call"),
+        DeltaPart, Meta(description="part of the response: its text, its reasoning, or the arguments of a tool call")
     ] = "text"
     call: Annotated[int, Meta(description="for a tool call, its number in the response, from 0")] = 0
     tool: Annotated[str, Meta(description="for a tool call, the name of the tool")] = ""
@@ -191,8 +190,7 @@ class TokenText(EpisodeItemBase, kw_only=True, omit_defaults=True, tag="token"):
         str | None, Meta(description="`endpoint: reason` of an endpoint that failed; another one is tried")
     ] = None
     restart: Annotated[
-        bool,
-        Meta(description="discard all text of this timestep so far: the endpoint failed and another one is tried"),
+        bool, Meta(description="discard all text of this timestep so far: the endpoint failed and another one is tried")
     ] = False
 
 
@@ -248,8 +246,7 @@ class ModelHealth(ItemBase, kw_only=True, tag="model.health"):
     model: Annotated[str | None, Meta(description="model name in requests")] = None
     latency_s: Annotated[float | None, Meta(description="response time of the health check in seconds")] = None
     rest_s: Annotated[
-        float | None,
-        Meta(description="seconds until agents may use it again after a failure; null when usable"),
+        float | None, Meta(description="seconds until agents may use it again after a failure; null when usable")
     ] = None
     requests_per_minute: Annotated[int | None, Meta(description="limit of the profile; null: none")] = None
     concurrent_requests: Annotated[int | None, Meta(description="limit of the profile; null: none")] = None
