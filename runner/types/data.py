@@ -17,6 +17,17 @@ import msgspec
 from runner.types.cells import PackedCells
 from runner.types.phases import AnswerTimes, Phases
 
+MAX_ROUNDS = 1_000_000
+MAX_DURATION_S = 1_000_000_000
+"""Maximum of ``Limits.max_duration_s``; beyond it, timers of the operating system overflow."""
+MAX_WORKERS = 256
+"""Maximum number of local worker processes of one batch."""
+SHAPES = ("tools as text", "folded system")
+"""What servers may refuse and a model notices: tools beside the chat, and a system prompt of its own."""
+MIX = " + "
+"""Joins the models that answered to one text, such as ``qwen35_9b + qwen3:8b``."""
+_ADDED_REWARDS: Final = frozenset({"sciworld", "academia", "movie", "sheet", "todo", "weather"})
+"""Environments whose servers reply with the sum of the rewards so far; in lower case."""
 _MESSAGE_FIELDS = ("role", "content", "reasoning_content", "refusal", "tool_calls", "tool_call_id", "name")
 
 
@@ -151,15 +162,12 @@ class Action(ActionContent, frozen=True):
         calls: object = self.tool_calls
         if calls is None:
             msgspec.structs.force_setattr(self, "tool_calls", [])
-        elif isinstance(calls, _SEQUENCES):
+        elif isinstance(calls, list | tuple):
             for call in calls:
                 if type(call) is not ToolCall:
                     made = [_as_call(each, number) for number, each in enumerate(calls)]
                     msgspec.structs.force_setattr(self, "tool_calls", made)
                     break
-
-
-_SEQUENCES = (list, tuple)
 
 
 def _as_call(value: object, number: int) -> object:
@@ -169,12 +177,10 @@ def _as_call(value: object, number: int) -> object:
 
 
 class InvalidAction(msgspec.Struct, frozen=True):
-    """An agent's text that is not an action of the environment.
+    """An agent's text that is not an action of the environment; ``expected`` describes the valid ones.
 
-    Attributes:
-        expected: description of the valid actions.
-        reply: the observation that the agent gets, if it defines that itself; such a text is no misunderstanding and
-            does not count towards ``Limits.max_unparsed``.
+    ``reply`` is the observation that the agent gets, if it defines that itself; such a text is no misunderstanding and
+    does not count towards ``Limits.max_unparsed``.
     """
 
     text: str
@@ -262,10 +268,6 @@ def _mean_speed(*answers: Usage) -> float | None:
     return n_tokens / seconds if seconds else None
 
 
-SHAPES = ("tools as text", "folded system")
-"""What servers may refuse and a model notices: tools beside the chat, and a system prompt of its own."""
-
-
 def join_shapes(shapes: Iterable[str | msgspec.UnsetType]) -> str:
     """Return the ``SHAPES`` that any step of an episode was played under, joined by commas; "" if there are none."""
     found = {name for shape in shapes if shape for name in shape.split(", ")}
@@ -273,10 +275,7 @@ def join_shapes(shapes: Iterable[str | msgspec.UnsetType]) -> str:
 
 
 def shape_note(shapes: Mapping[str, Iterable[str]]) -> str:
-    """Return that the requests of compared sides differed, which may explain how their results differ; else "".
-
-    The keys of ``shapes`` are the names of the sides.
-    """
+    """Return that the requests of the sides, by name, differed, as it may explain other results; else an empty text."""
     if len(set(chain.from_iterable(shapes.values()))) < 2:
         return ""
     sides = (f"{name} {' and '.join(shape or 'as usual' for shape in each)}" for name, each in shapes.items())
@@ -300,10 +299,6 @@ def fallback_endpoints(answers: Iterable[tuple[str | None, Sequence[str]]]) -> s
     return ", ".join(dict.fromkeys(fallbacks)) or None
 
 
-MIX = " + "
-"""Joins the models that answered to one text, such as ``qwen35_9b + qwen3:8b``."""
-
-
 def count_models(answers: Iterable[tuple[str | None, str | None]]) -> dict[str, int]:
     """Return how many steps each model answered, in the order of the first, from endpoint and model of the steps.
 
@@ -313,10 +308,7 @@ def count_models(answers: Iterable[tuple[str | None, str | None]]) -> dict[str, 
 
 
 def join_models(model: str | None, answered: Iterable[str]) -> str | None:
-    """Return the models that answered as one text, the same for the same models; ``model`` if none did.
-
-    ``model`` was requested and comes first; None for an agent that uses none.
-    """
+    """Return the models that answered as one text, ``model`` (the requested one) first; ``model`` if none did."""
     return MIX.join(sorted(set(answered), key=lambda name: (name != model, name))) or model
 
 
@@ -328,9 +320,7 @@ class StreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     """One update of a streamed answer: new text, the endpoint that is queried next, or the failure of an endpoint.
 
     Attributes:
-        part: part of the answer that ``text`` extends.
         call: index of the tool call in the answer, from 0.
-        tool: name of the tool that is called.
         n: number of chunks from the model in this update; a chunk is about one token.
         endpoint: name of the endpoint that is queried next.
         failure: name of an endpoint that failed or was skipped, and the reason.
@@ -406,13 +396,6 @@ def is_unscored(evaluation: object) -> bool:
         return False
 
 
-MAX_ROUNDS = 1_000_000
-"""Maximum of ``Limits.max_rounds``."""
-MAX_DURATION_S = 1_000_000_000
-"""Maximum of ``Limits.max_duration_s``; beyond it, timers of the operating system overflow."""
-MAX_WORKERS = 256
-"""Maximum number of local worker processes of one batch."""
-
 Workers: TypeAlias = int | Literal["ray"]
 """Where the episodes of a batch run: in as many local processes, in this process (0), or on a Ray cluster."""
 WorkerStatus: TypeAlias = Literal["starting", "idle", "playing", "lost"]
@@ -447,8 +430,7 @@ class TimeStep(msgspec.Struct, kw_only=True):
 
     Attributes:
         chats: the agent's chats for this step, usually one chat; each is a list of messages.
-        action: the agent's action; for an action as text, the environment's parser fills ``action.tool_calls``.
-        observation: the environment's reply to the action.
+        action: for an action as text, the environment's parser fills ``action.tool_calls``.
         available_tool_schemas: the tools of this step; unset in a stored step.
         tool_schemas_ref: index of these tools in the table of the episode; set in a stored step only.
         reward: reward of this step, finite; None only in an episode of ``runner.Runner`` whose environment gave none.
@@ -504,10 +486,6 @@ class AgentGymScore(msgspec.Struct, frozen=True):
 
     score: float
     success: bool
-
-
-_ADDED_REWARDS: Final = frozenset({"sciworld", "academia", "movie", "sheet", "todo", "weather"})
-"""Environments whose servers reply with the sum of the rewards so far; in lower case."""
 
 
 def agentgym_score(env: str, step_rewards: Sequence[float], reward: float | None) -> AgentGymScore | None:

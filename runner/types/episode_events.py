@@ -155,8 +155,7 @@ class WorkerState(ItemBase, kw_only=True, tag="worker"):
     host: Annotated[str, Meta(description="name of its machine")]
     pid: Annotated[int | None, Meta(description="process id there; null until it is known")]
     state: Annotated[
-        WorkerStatus,
-        Meta(description="`lost`: its process ended or stopped answering before the end of the batch"),
+        WorkerStatus, Meta(description="`lost`: its process ended or stopped answering before the end of the batch")
     ]
 
 
@@ -165,10 +164,8 @@ EpisodeEvent: TypeAlias = (
 )
 Item: TypeAlias = EpisodeEvent | BatchProgress | WorkerState
 
-
 IMPORTED: Final = "import"
 """Transport of an imported episode."""
-
 UNKNOWN_OUTCOME: Final = "unknown"
 """Stands for the outcome of an ended episode whose outcome is not known; the episode is in no success rate."""
 

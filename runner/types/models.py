@@ -108,8 +108,7 @@ class ModelSession(Protocol):
         """Return a model's answer to a chat: the answer of the first endpoint that responds.
 
         Args:
-            messages: the complete chat.
-            tools: OpenAI function schemas that the model may call; may be empty.
+            tools: OpenAI function schemas that the model may call.
             time_left_s: seconds until the episode's time limit, which also limits the requests.
             on_delta: receives the deltas of the streamed answer (reasoning, text, tool calls), the name of the endpoint
                 in use, and a restart if an endpoint fails in the middle of an answer.

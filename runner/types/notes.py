@@ -32,11 +32,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 class NoteChange(msgspec.Struct, frozen=True, kw_only=True):
     """What to add to an episode or a step, and what to remove, all at once.
 
-    Attributes:
-        add: tags to add; those it has stay as they are.
-        remove: tags to remove; those it does not have are ignored.
-        note: text of a note to add, or None.
-        note_id: the id of that note, so that a repeated change adds no second one; without ``note``, the one to remove.
+    Tags that it already has stay as they are, tags to remove that it does not have are ignored. ``note_id`` is the id
+    of the ``note`` to add, so that a repeated change adds no second one; without ``note``, the one to remove.
     """
 
     step: int | None = None

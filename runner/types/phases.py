@@ -75,15 +75,11 @@ class ServerTimes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def answer_times(
-    total_s: float,
-    ttft_s: float | None,
-    reported: tuple[float | None, float | None],
-    server: ServerTimes | None,
+    total_s: float, ttft_s: float | None, reported: tuple[float | None, float | None], server: ServerTimes | None
 ) -> AnswerTimes:
     """Return the seconds of an answer and their parts, as far as they are known.
 
-    ``ttft_s`` is None if the answer was not streamed; ``reported`` has prefill and decode as the answer itself reports
-    them.
+    ``ttft_s`` is None if it was not streamed; ``reported`` has prefill and decode as the answer itself reports them.
     """
     prefill_s, decode_s = reported
     if prefill_s is not None and decode_s is not None and prefill_s + decode_s <= total_s * _ROUNDING:

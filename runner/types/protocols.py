@@ -11,16 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 import msgspec
 
 from runner.types.cells import Cells
-from runner.types.data import (
-    Action,
-    Chat,
-    InvalidAction,
-    Rejection,
-    StepResult,
-    StreamDelta,
-    ToolSchema,
-    Trajectory,
-)
+from runner.types.data import Action, Chat, InvalidAction, Rejection, StepResult, StreamDelta, ToolSchema, Trajectory
 from runner.types.episode_events import EpisodeHeader
 from runner.types.sequences import TokenSequence
 

@@ -41,10 +41,8 @@ class TokenSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The tokens of one model call.
 
     Attributes:
-        label: what became of the answer.
         logprobs: natural logarithms of their probabilities, one per completion id.
         n_completion: completion tokens as the endpoint counted them; None if it did not.
-        problems: what is missing or wrong.
         cause: why the answer was discarded.
     """
 
@@ -75,7 +73,7 @@ class TokenSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return msgspec.structs.replace(self, label="discarded", cause=cause)
 
     def without_ids(self) -> TokenSequence:
-        """Return the sequence after a bound was reached: its ids and log-probabilities are dropped."""
+        """Return the sequence without ids and log-probabilities, after a bound was reached."""
         problems = tuple(dict.fromkeys((*self.problems, "too_long")))
         return msgspec.structs.replace(self, prompt_ids=[], completion_ids=[], logprobs=[], problems=problems)
 
