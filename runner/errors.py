@@ -25,11 +25,7 @@ class ConfigError(RunnerError):
 
 
 class ServerBusy(ConfigError):
-    """The server of an environment accepts connections, but does not reply in time.
-
-    Attributes:
-        server: the address of the server with the problem.
-    """
+    """The server of an environment, at the address ``server``, accepts connections but does not reply in time."""
 
     def __init__(self, message: str, server: str, wait_s: float) -> None:
         super().__init__(message)

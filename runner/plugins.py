@@ -42,6 +42,8 @@ FAMILIES = {
     "gymnasium": "runner.envs.gymnasium:GymnasiumEnvironment",
 }
 """Class per family of environments named ``family:id``; it takes the id, and its ``check`` rejects an invalid id."""
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*", re.ASCII)
+_FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
 
 
 class Plugin(msgspec.Struct, frozen=True):
@@ -73,8 +75,7 @@ class Plugin(msgspec.Struct, frozen=True):
     def load(self) -> Any:  # noqa: ANN401 - any registered object
         """Import and return the registered object; one named by its import path also from the current folder.
 
-        Raises:
-            ConfigError: the import fails, or the id of a name ``family:id`` is invalid.
+        Raises ``ConfigError`` if the import fails, or the id of a name ``family:id`` is invalid.
         """
         loaded: list[Any] = []
         errors: list[BaseException] = []
@@ -104,10 +105,6 @@ class Plugin(msgspec.Struct, frozen=True):
     @property
     def _point(self) -> EntryPoint:
         return EntryPoint(self.name, self.value)
-
-
-_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*:[A-Za-z_]\w*", re.ASCII)
-_FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})")
 
 
 @cache
@@ -195,7 +192,6 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return None if no name is close, ignoring case."""
     import difflib  # needed only for an error message
 
     by_lower = {candidate.lower(): candidate for candidate in known}
@@ -206,8 +202,7 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
 def canonical_name(group: str, name: str) -> str:
     """Return the registered spelling of a name, ignoring case; an exact match takes precedence.
 
-    Raises:
-        ConfigError: the name is unknown (the message suggests the closest name), or several packages register it.
+    Raises ``ConfigError`` if the name is unknown (the message suggests the closest), or several packages register it.
     """
     if member := _family_and_id(group, name):
         return ":".join(member)
@@ -253,11 +248,7 @@ def build_http_target(**arguments: object) -> dict[str, Any]:
 
 
 def load(group: str, name: str) -> Any:  # noqa: ANN401 - any registered object
-    """Import and return the registered object.
-
-    Raises:
-        ConfigError: the name is unknown, the import fails, or the id of a name ``family:id`` is invalid.
-    """
+    """Import and return the registered object; raises ``ConfigError`` like ``find`` and ``Plugin.load``."""
     return find(group, name).load()
 
 
