@@ -207,6 +207,7 @@ class EpisodeStore:
         return is_ulid(batch_id) and any(each.name.endswith(JOURNAL_SUFFIX) for each in _entries(self.runs / batch_id))
 
     def batch_ids(self) -> Iterator[str]:
+        """Raises a ``StoreError`` if the folders cannot be read."""
         return (batch.name for batch in self._batch_folders())
 
     def _find(self, episode_id: str) -> Path:

@@ -83,6 +83,7 @@ class Notes:
     """The tags and notes of a state directory; safe for several threads and processes.
 
     The file is opened for each use, so a copy put in its place is used at once, and an idle node keeps nothing open.
+    All methods raise ``StoreError`` if it cannot be used.
     """
 
     def __init__(self, data_dir: Path, clock: Clock | None = None) -> None:
@@ -122,14 +123,14 @@ class Notes:
         return [(id_, episode_id, change.step, kind, text, at, author) for id_, kind, text in texts]
 
     def of_episode(self, episode_id: str) -> list[Note]:
-        """Return the tags and notes of an episode and its steps, the oldest first; raises ``StoreError``."""
+        """Return the tags and notes of an episode and its steps, the oldest first."""
         if not self.path.exists():
             return []
         with self._session() as connection:
             return _decode(connection.execute(_OF_EPISODE, (episode_id,)))
 
     def tags(self) -> dict[str, tuple[str, ...]]:
-        """Return the tags of each tagged episode and its steps, in alphabetical order; raises ``StoreError``."""
+        """Return the tags of each tagged episode and its steps, in alphabetical order."""
         if not self.path.exists():
             return {}
         query = "SELECT episode_id, text FROM notes WHERE kind = 'tag' GROUP BY episode_id, text"

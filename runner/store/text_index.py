@@ -89,7 +89,8 @@ class TextIndex:
 
     A row of ``passages`` is a passage: its number consists of those of episode, step and kind. Rows of episodes that
     are gone stay until they are more than the others, as FTS5 cannot delete rows without their text. ``read`` returns
-    the content of an episode file for the ids of batch and episode. All methods raise ``StoreError``.
+    the content of an episode file for the ids of batch and episode. All methods raise ``StoreError`` if the file cannot
+    be used.
     """
 
     def __init__(self, path: Path, read: Callable[[str, str], bytes]) -> None:
@@ -260,6 +261,7 @@ def _start_again_if_mostly_gone(connection: sqlite3.Connection) -> None:
 
 
 def read_stamps(data_dir: Path) -> list[Stamped]:
+    """Return the files that the episode index of a state directory lists; raises ``StoreError``."""
     return _read(data_dir / INDEX_NAME, STAMPS)
 
 
@@ -282,7 +284,8 @@ def _read(path: Path, query: str) -> list[Any]:
 def find_texts(data_dir: Path, pattern: TextPattern) -> list[str]:
     """Return the ids of the episodes of a state directory with a pattern, after what is missing was added.
 
-    Where the index cannot be written, as in a read-only folder, every episode file is read instead.
+    Where the index cannot be written, as in a read-only folder, every episode file is read instead. Raises
+    ``StoreError`` if the episodes cannot be read.
     """
     store = EpisodeStore(data_dir)
     with closing(open_index_to_read(store)) as index, closing(TextIndex.of(store)) as text_index:
