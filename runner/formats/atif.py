@@ -27,7 +27,6 @@ from runner.util.json_accessors import as_dict, as_list
 
 VERSION = "ATIF-v1.8"
 VALUE: Final = "value"
-"""Key of a value that replaces another one."""
 SET, REMOVED, CHANGED, ITEMS = "set", "removed", "changed", "items"
 """Keys of the difference between two objects, and of that between two lists of one length."""
 _T = TypeVar("_T")

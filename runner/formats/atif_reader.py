@@ -38,8 +38,6 @@ _TOTALS: Final = ("total_prompt_tokens", "total_completion_tokens", "total_cache
 
 
 class EpisodeExtra(OwnFields, kw_only=True):
-    """Our own fields of an exported trajectory."""
-
     reward: float | None = None
     paused_s: float = 0.0
     started_at: datetime | None = None

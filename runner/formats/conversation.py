@@ -118,7 +118,6 @@ def _reply(message: dict[str, Any]) -> Message:
 
 
 def _action(step: TimeStep) -> Message:
-    """Return the action of a step without a model, e.g. an oracle's, as the reply."""
     action = step.action
     if action.text is not None or not action.tool_calls:
         return {"role": "assistant", "content": action.text or ""}
@@ -176,13 +175,11 @@ def command_renderer(env: str) -> RenderCall:
 
 
 def parsed_arguments(arguments: object) -> dict[str, Any] | None:
-    """Return None if they are no JSON object."""
     value = decode_json(as_text(arguments).encode() or b"{}")
     return value if isinstance(value, dict) else None
 
 
 def tool_calls_of(reply: Message) -> Iterator[tuple[str, str, str]]:
-    """Yield id, name and arguments of each tool call of a reply of a ``Conversation``."""
     for call in reply.get("tool_calls", ()):
         function = call["function"]
         yield call["id"], function["name"], function["arguments"]

@@ -335,7 +335,6 @@ def _task_index(draft: Draft, missing: list[str]) -> int:
 
 
 def named_task(*names: str) -> int:
-    """Return a number for the task that these texts name, which may be large."""
     digest = hashlib.sha256()
     for number, name in enumerate(names):
         digest.update(b"\0" * bool(number) + name.encode("utf-8", "replace"))

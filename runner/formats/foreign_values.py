@@ -15,7 +15,6 @@ from runner.util.json_accessors import as_count, as_dict, as_list, as_text
 _T = TypeVar("_T")
 
 EXTRA: Final = "agentgym"
-"""Name of our own fields in a format's field for extra data."""
 MAX_NAME: Final = 200
 
 
@@ -66,7 +65,6 @@ def number_of(value: object) -> float | None:
 
 
 def time_of(value: object) -> datetime | None:
-    """Return the time of ISO 8601 text, in UTC where it names no time zone, or of seconds since 1970; else None."""
     try:
         if isinstance(value, str):
             time = datetime.fromisoformat(value[:64])
@@ -138,7 +136,6 @@ def tool_schema_of(tool: dict[str, Any]) -> ToolSchema:
 
 
 def tokens_of(usage: object, prompt: str, completion: str, cached: str, reasoning: str) -> Tokens | None:
-    """Return the token counts under these keys of an object; None if it has neither prompt nor completion tokens."""
     fields = as_dict(usage)
     if prompt not in fields and completion not in fields:
         return None

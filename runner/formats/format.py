@@ -87,9 +87,7 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
 class Format(msgspec.Struct, frozen=True, kw_only=True):
     """A format of episodes; without ``open_writer`` it is only read, without ``reader`` only written.
 
-    Attributes:
-        suffix: suffix of its file; empty if it writes a folder.
-        by_task: whether the writer needs the episodes of one task and agent one after another.
+    It writes a folder if ``suffix`` is empty. ``by_task``: the writer needs the attempts of a task one after another.
     """
 
     name: str
@@ -130,11 +128,9 @@ def _usable_formats() -> Mapping[str, Format]:
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What a signature is checked against.
+    """What a signature is checked against; only the beginning of ``first``, the first JSON object, may be known.
 
-    Attributes:
-        first: the first JSON object, of which only the beginning may be known.
-        names: names of files in an archive, or of entries of a folder; at most ``MAX_NAMES``; none of a damaged one.
+    ``names`` are names of files in an archive, or of entries of a folder; at most ``MAX_NAMES``; none of a damaged one.
     """
 
     kind: Literal["json", "zip", "parquet", "folder", "other"]

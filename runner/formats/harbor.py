@@ -144,7 +144,6 @@ def _mode_is(path: Path, kind: int) -> bool:
 
 
 def is_harbor(head: Head) -> bool:
-    """Return whether a folder is a trial, or has one among its first folders."""
     if head.kind != "folder" or not {"config.json", _RESULT} & set(head.names):
         return False
     return _is_trial(head.path) or any(_is_trial(head.path / name) for name in head.names)

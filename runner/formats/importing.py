@@ -57,12 +57,10 @@ class ImportReport(msgspec.Struct, kw_only=True):
 
 
 class ReadEpisode(NamedTuple):
-    """The number is that of the episode in its item."""
-
     record: EpisodeRecord
     draft: Draft
     place: Place
-    number: int
+    number: int  # of the episode in its item
 
 
 def read_episodes(source: Source, limits: Limits = LIMITS) -> Iterator[ReadEpisode | Malformed]:

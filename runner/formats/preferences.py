@@ -48,7 +48,6 @@ class PreferenceWriter:
         self._attempts = [best_to_worst[0], best_to_worst[-1]] if len(best_to_worst) > 1 else best_to_worst
 
     def finish(self) -> Mapping[str, int]:
-        """Return why episodes are in no pair."""
         self._write_pair()
         return self._unpaired
 

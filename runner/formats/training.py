@@ -75,17 +75,14 @@ class Audit(msgspec.Struct, kw_only=True):
     all of them were truncated, and one of them has a trained step.
 
     Attributes:
-        n_episodes: episodes that were read; ``n_unreadable`` could not be.
         n_lost_files: episodes whose token file, or a part of it, is missing or damaged.
         n_steps_with_ids: steps with a sequence of the agent that has prompt and completion ids.
-        problems: number of sequences by problem, see ``runner.types.sequences.Problem``.
         n_trained_ids: ids with the loss mask 1.
         n_drifted: sequences of the agent with completion ids whose log-probabilities are missing or of another number.
         n_incomplete: sequences whose ids are not as many as the endpoint counted.
         n_zero_variance: groups whose rated attempts all have the same reward, or that have fewer than two.
         n_all_truncated: groups with rated attempts that were all truncated.
         n_without_tokens: groups in which no rated attempt has a trained step.
-        left_out: episodes that the filters leave out, by reason.
     """
 
     n_episodes: int = 0
@@ -192,7 +189,6 @@ class Auditor:
         return audit
 
     def _add_steps(self, episode: EpisodeRecord) -> bool:
-        """Return whether a step is trained."""
         audit, n_before = self._audit, self._audit.n_trained_steps
         tokenized = episode if isinstance(episode, TokenizedEpisode) else None
         for number, step in enumerate(episode.timesteps):

@@ -46,8 +46,6 @@ MAX_BRANCH_IDS: Final = 1 << 22
 
 
 class TraceInfo(OwnFields, kw_only=True):
-    """Our own fields of an exported trace."""
-
     steps: tuple[_Step, ...] = ()
     forks: tuple[int, ...] = ()
     sequences: Any = None
@@ -96,10 +94,7 @@ def _path(nodes: list[dict[str, Any]], leaf: int) -> list[int]:
 
 
 def _parts(nodes: list[dict[str, Any]], forks: frozenset[int]) -> list[list[int]]:
-    """Return the parts of our own trace: the first branch, then each later one from the reply with which it goes on.
-
-    What the model received again is in no part.
-    """
+    """Return the first branch of our own trace, then each later one from the reply with which it goes on."""
     parts = [[0]]
     for index, node in enumerate(nodes):
         if index in forks:
@@ -402,8 +397,7 @@ def _token_fields(added: _Added) -> dict[str, Any]:
 def _added_tokens(episode: EpisodeRecord) -> dict[int, _Added]:
     """Return what the reply of each step adds to its branch, by the position of the step.
 
-    A step without a trained sequence, or without its log-probabilities, adds nothing: its ids are in the prompt of the
-    next step.
+    A step without a usable sequence adds nothing: its ids are in the prompt of the next step.
     """
     added: dict[int, _Added] = {}
     known: list[int] = []
