@@ -65,7 +65,6 @@ _FIELDS = (
     Field(name="text", kind="lookup", description="words of observations, thoughts, answers, tool calls, errors"),
 )
 FIELDS: Final[Mapping[str, Field]] = {field.name: field for field in _FIELDS}
-"""The fields of an episode by name."""
 
 _IS_UNKNOWN = f"transport = '{IMPORTED}' AND outcome = '{Outcome.INTERRUPTED}' AND unscored"
 _COLUMNS = {

@@ -24,7 +24,6 @@ from runner.query.syntax import All, Node, Not, QueryError, Term, Word
 
 Row = TypeVar("Row")
 Matches: TypeAlias = Callable[[Row], bool]
-"""Returns whether a row matches."""
 
 N_CACHED: Final = 500
 """Number of different texts of a field for which the result of a test is kept."""
@@ -42,13 +41,10 @@ def compile_query(
     now: datetime,
     lookups: Mapping[str, Lookup] | None = None,
 ) -> Matches[Row]:
-    """Return the function that matches rows.
+    """Return the function that matches rows; ages refer to ``now``.
 
-    Args:
-        getter: returns what reads a field of a row.
-        word_test: returns what finds a word in a row.
-        now: the time to which ages refer.
-        lookups: by name of a field of the kind ``lookup``, what finds its rows.
+    ``getter`` returns what reads a field of a row, ``word_test`` what finds a word in it; ``lookups`` find the rows of
+    fields of the kind ``lookup``, by name.
     """
 
     def compiled(node: Node) -> Matches[Row]:

@@ -17,11 +17,9 @@ from runner.errors import RunnerError
 from runner.util.safe_values import escape_surrogates
 
 MAX_CHARS = 4_000
-"""Maximum length of a query."""
 MAX_PARTS = 200
 """Maximum number of words and terms; SQLite limits the depth of an expression."""
 MAX_DEPTH = 30
-"""Maximum number of parentheses and negations inside one another."""
 
 Operator: TypeAlias = Literal[":", ">=", "<=", ">", "<", "="]
 
