@@ -54,8 +54,7 @@ class AlignedStep(msgspec.Struct, frozen=True, kw_only=True):
 class AlignedEpisodes(msgspec.Struct, frozen=True, kw_only=True):
     """Two episodes, their steps in pairs, and the position of the first pair that differs; None if none does.
 
-    ``reset_differs`` is whether they already began with different observations, ``shapes`` has the shape of requests of
-    each.
+    ``reset_differs`` is whether they already began with different observations.
     """
 
     reset_differs: bool

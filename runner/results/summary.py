@@ -41,7 +41,6 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         model: a model that was requested, or that has answered.
         models: all models that answered, as ``join_models`` returns them.
-        shape: the shape of requests; "" for the usual one.
         limits: as ``Limits.label`` returns them; "" for the usual ones.
         has_model: whether the agent used a model; False for baselines, which ``model`` cannot select.
     """
