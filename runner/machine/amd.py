@@ -12,7 +12,6 @@ from runner.types.machine import MAX_GPUS, GpuProcess, GpuState
 from runner.util.display_text import one_line
 
 DRIVER: Final = Path("/dev/kfd")
-"""The device of AMD's compute driver."""
 MIB: Final = 1 << 20
 _THROTTLING: Final = (
     (0, 8, "power limit"),

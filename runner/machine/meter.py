@@ -17,13 +17,11 @@ _Amount: TypeAlias = Callable[[GpuState, GpuState, float], float | None]
 
 
 class ShareLedger:
-    """Divides amounts, such as joules, among episodes by time.
+    """Divides amounts, such as joules, among episodes by time, in seconds of one monotonic clock.
 
     An amount becomes known only at the end of an interval, but an episode may end within it. Such an episode gets its
     share at the rate of the previous interval, and the episodes that go on get the rest. Nothing is lost or counted
     twice: what was added is in the episodes' amounts, ``carry`` and ``unassigned``.
-
-    Times are seconds of one monotonic clock and must not decrease.
 
     Attributes:
         carry: what episodes that ended got in excess, as a negative number; the next intervals pay for it.
