@@ -25,9 +25,7 @@ from runner.events.subjects import DurableNames
 from runner.util.display_text import one_line
 
 MAX_BYTES: Final = 1 << 20
-"""Maximum size of a payload in bytes."""
 MAX_DEPTH: Final = 64
-"""Maximum nesting of arrays and objects."""
 MAX_RAW_BYTES: Final = 64 * 1024
 """Maximum number of bytes of an undecodable message that are kept for display."""
 MAX_RAW_ITEMS: Final = 1_000
