@@ -33,15 +33,13 @@ logger = logging.getLogger(__name__)
 _PACKET_TAG = 0x0A
 """Protobuf tag of ``Trace.packet``: field 1, length-delimited. A trace file is a sequence of such packets."""
 _MAX_UINT64 = 2**64 - 1
-_REALTIME, _MONOTONIC = 1, 3
-"""Perfetto's ids of the two clocks (``BuiltinClock``)."""
+_REALTIME, _MONOTONIC = 1, 3  # values of ``BuiltinClock``
 MAX_COLLECTED = 100_000
 _EVENT_TAG = 0x5A
 """Protobuf tag of ``TracePacket.track_event``: field 11, length-delimited."""
 _TIME_TAG = 0x40
 """Protobuf tag of ``TracePacket.timestamp``: field 8, a varint."""
-_SLICE_BEGIN, _SLICE_END = 1, 2
-"""Values of ``TrackEvent.type``, field 9."""
+_SLICE_BEGIN, _SLICE_END = 1, 2  # values of ``TrackEvent.type``, field 9
 
 SliceEdge: TypeAlias = tuple[int, Span | None]
 """A time in nanoseconds, and the span that begins at that time, or None if the innermost open span ends."""
@@ -121,7 +119,6 @@ def _first_free(lanes: list[Lane], span: Span) -> Lane:
 
 @functools.lru_cache(maxsize=1024)
 def field_header(length: int, tag: int = _PACKET_TAG) -> bytes:
-    """By default the tag of a packet."""
     return varint(tag) + varint(length)
 
 
@@ -343,7 +340,6 @@ _collector = ProtobufCollector()
 
 
 def get_protobuf_collector() -> ProtobufCollector:
-    """Return the collector that all tracers of this process may share."""
     return _collector
 
 

@@ -146,8 +146,8 @@ class Tracer:
     """Records the spans of one episode, or of all episodes of a ``runner.Runner``.
 
     The parent of a span is the current span of its context: tasks and ``asyncio.to_thread`` inherit it, plain threads
-    do not. Spans of different tracers are independent. Closed spans go to the collectors; ``open_spans`` lists the
-    open ones.
+    do not. Spans of different tracers are independent. Closed spans go to the collectors; ``open_spans`` lists the open
+    ones.
 
     Args:
         level: ``full`` records every span, ``episode`` those of the category ``episode``, ``off`` none. The parent of
