@@ -49,10 +49,8 @@ _FAMILY_NAME = re.compile(r"(?P<family>[A-Za-z]+):(?P<id>[A-Za-z0-9_./-]{1,100})
 class Plugin(msgspec.Struct, frozen=True):
     """An environment or agent by its entry point; it can be sent to another process, which imports it from there.
 
-    Attributes:
-        name: the registered spelling of the name.
-        value: the import path, ``module:attribute``; empty for an environment that is played only on a server.
-        id: the second part of a name ``family:id``; None for any other name.
+    ``value`` is the import path, ``module:attribute``, empty for an environment that is played only on a server; ``id``
+    is the second part of a name ``family:id``.
     """
 
     name: str
@@ -253,7 +251,6 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - any registered object
 
 
 def missing_packages(packages: Iterable[str]) -> list[str]:
-    """The packages may be import or distribution names."""
     return [package for package in packages if not _importable(package) and not _version(package)]
 
 
