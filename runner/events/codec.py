@@ -13,7 +13,7 @@ import re
 import threading
 from collections.abc import Mapping
 from datetime import datetime
-from functools import cached_property
+from functools import cache
 from typing import Any, Final, NoReturn, TypeAlias
 
 import msgspec
@@ -188,9 +188,10 @@ def decode_item(item: LazyItem) -> LiveItem | RawRow:
         return item
     payload = _ENCODER.encode(item)
     try:
-        return _decoders.full_item.decode(payload)
+        full: LiveItem = _decoder(LiveItem).decode(payload)
     except (msgspec.MsgspecError, RecursionError) as exc:
         return raw_row(_failure_reason(exc), payload)
+    return full
 
 
 def _header(headers: Headers | None, name: str) -> str:
@@ -220,7 +221,7 @@ def _decode_durable(event_type: str, headers: Headers | None, payload: bytes) ->
     check_depth(payload)
     check_fields(payload)
     try:
-        event = _decoders.durable[event_type].decode(payload)
+        event = _decoder(DURABLE_TYPES[event_type]).decode(payload)
     except msgspec.ValidationError:
         event = _decode_foreign(event_type, payload)
     return DurableRow(event=event, id=message_id(headers) or derived_id(event), type=event_type)
@@ -253,7 +254,7 @@ def derived_id(event: DurableEvent) -> str:
 
 def _decode_live(payload: bytes) -> LiveRow:
     try:
-        batch = _decoders.live.decode(payload)
+        batch = _decoder(LazyBatch).decode(payload)
     except msgspec.ValidationError:
         check_depth(payload)
         return _decode_items_separately(payload)
@@ -266,12 +267,12 @@ def _decode_live(payload: bytes) -> LiveRow:
 
 def _decode_items_separately(payload: bytes) -> LiveRow:
     """Decode live items one by one; stop after ``MAX_RAW_ITEMS`` undecodable items, which are returned raw."""
-    envelope = _decoders.envelope.decode(payload)
+    envelope, decoder = _decoder(_Envelope).decode(payload), _decoder(LazyItem)
     items: list[LazyItem] = []
     raw: list[RawRow] = []
     for part in envelope.items:
         try:
-            items.append(_decoders.item.decode(part))
+            items.append(decoder.decode(part))
         except msgspec.ValidationError as exc:
             raw.append(raw_row(_failure_reason(exc), bytes(part)))
             if len(raw) == MAX_RAW_ITEMS:
@@ -291,33 +292,7 @@ def _failure_reason(exc: Exception) -> str:
     return one_line(str(exc))
 
 
+@cache  # each on first use: together they take 10 ms, and a run only encodes
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - a struct or a union
     with _BUILDING:  # msgspec crashes where two threads use structs that contain structs for the first time at once
         return msgspec.json.Decoder(kind)
-
-
-class _Decoders:
-    """The decoders, each created on first use: together they take 10 ms, and a run only encodes."""
-
-    @cached_property
-    def durable(self) -> dict[str, msgspec.json.Decoder[DurableEvent]]:
-        return {name: _decoder(event) for name, event in DURABLE_TYPES.items()}
-
-    @cached_property
-    def live(self) -> msgspec.json.Decoder[LazyBatch]:
-        return _decoder(LazyBatch)
-
-    @cached_property
-    def envelope(self) -> msgspec.json.Decoder[_Envelope]:
-        return _decoder(_Envelope)
-
-    @cached_property
-    def item(self) -> msgspec.json.Decoder[LazyItem]:
-        return _decoder(LazyItem)
-
-    @cached_property
-    def full_item(self) -> msgspec.json.Decoder[LiveItem]:
-        return _decoder(LiveItem)
-
-
-_decoders = _Decoders()
