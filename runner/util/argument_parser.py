@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Iterable
-from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from runner.util.display_text import sanitize
 
@@ -16,10 +14,6 @@ _INVALID_CHOICE = re.compile(r"invalid choice: '(?P<given>.{1,100})' \(choose fr
 
 class SafeArgumentParser(argparse.ArgumentParser):
     """Parser that makes unsafe characters of the arguments visible, because scripts take arguments from anywhere."""
-
-    def __init__(self, *, formatter_class: Any = argparse.HelpFormatter, **kwargs: Any) -> None:  # noqa: ANN401
-        # Without a width, argparse imports ``shutil`` and four compression modules even if no help is printed.
-        super().__init__(formatter_class=partial(formatter_class, width=_columns() - 2), **kwargs)
 
     def error(self, message: str) -> NoReturn:
         """Write the usage and the message, with the nearest valid choice, to standard error; exit with status 2."""
@@ -40,13 +34,3 @@ def suggestion(name: str, choices: Iterable[str]) -> str:
 
     close = difflib.get_close_matches(name.lower(), choices, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _columns() -> int:
-    """Return the width of the terminal as ``shutil.get_terminal_size`` does: that of the variable, else of stdout."""
-    if (columns := os.environ.get("COLUMNS", "")).isdecimal() and int(columns) > 0:
-        return int(columns)
-    try:
-        return os.get_terminal_size(1).columns or 80
-    except OSError:
-        return 80
