@@ -51,6 +51,7 @@ class UnreadableItem(ValueError):
 
 
 def name_of(value: object) -> str:
+    """Return outside text as a name: one line of at most ``MAX_NAME`` characters; empty unless it is a text."""
     return one_line(as_text(value), MAX_NAME).strip()
 
 
@@ -65,6 +66,7 @@ def number_of(value: object) -> float | None:
 
 
 def time_of(value: object) -> datetime | None:
+    """Return the time of ISO 8601 text, in UTC where it names no time zone, or of seconds since 1970; else None."""
     try:
         if isinstance(value, str):
             time = datetime.fromisoformat(value[:64])

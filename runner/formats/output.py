@@ -104,6 +104,7 @@ class Output:
         self._added.append(file.described(relative))
 
     def create(self, relative: str) -> OutputFile:
+        """Return a new file of a folder, which stays open until the output is complete."""
         file = OutputFile(self._open.enter_context(self._create(self._below(relative))))
         self._parts[relative] = file
         return file

@@ -56,6 +56,7 @@ _BY_TASK = "env, data_label, mode, agent, task_index, episode_id"
 def select_candidates(
     source: ResultSource, condition: str, parameters: Mapping[str, object], filters: Filters, *, by_task: bool = False
 ) -> tuple[list[Candidate], Reasons]:
+    """Return the episodes to export, oldest first or ``by_task``, and how many the filters left out."""
     order = _BY_TASK if by_task else "episode_id"
     rows = source.select(f"SELECT {_COLUMNS} FROM episodes WHERE {condition} ORDER BY {order}", parameters)
     candidates, left_out = list(_candidates(rows)), Counter[str]()

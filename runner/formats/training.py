@@ -189,6 +189,7 @@ class Auditor:
         return audit
 
     def _add_steps(self, episode: EpisodeRecord) -> bool:
+        """Return whether a step is trained."""
         audit, n_before = self._audit, self._audit.n_trained_steps
         tokenized = episode if isinstance(episode, TokenizedEpisode) else None
         for number, step in enumerate(episode.timesteps):

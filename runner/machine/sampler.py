@@ -163,6 +163,7 @@ class MachineSampler:
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
+        """The sampler's thread calls ``listener``."""
         with self._changed:
             self._listeners.append(listener)
             self._start()

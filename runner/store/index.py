@@ -246,6 +246,7 @@ class EpisodeIndex:
             self._add_archive(archive)
 
     def close(self) -> None:
+        """Write what was not written yet, if possible, and close the database."""
         try:
             if self._unwritten:
                 self.write(timeout_s=self._busy_timeout_s)

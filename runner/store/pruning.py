@@ -192,6 +192,7 @@ def _parts(sources: Sequence[Source]) -> Iterator[list[Source]]:
 
 
 def _unlink(paths: Sequence[Path]) -> int:
+    """Delete files durably; return their size in bytes."""
     n_bytes = sum(map(_n_bytes, paths))
     try:
         for path in paths:

@@ -96,6 +96,7 @@ class Trash:
         return left
 
     def close(self) -> None:
+        """Remove the files of all deletions."""
         if self._folder is not None:
             _remove(self._folder)
             self._folder = None

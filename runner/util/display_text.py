@@ -141,6 +141,7 @@ def is_unsafe(text: str) -> bool:
 
 
 def unsafe_offsets(text: str) -> Iterator[int]:
+    """In ascending order."""
     if _may_be_unsafe(text):
         yield from (match.start() for match in _compiled(_REPLACED).finditer(text))
 

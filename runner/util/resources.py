@@ -165,6 +165,7 @@ class SpareResources:
                 self._descriptors.append(os.open(os.devnull, os.O_RDONLY))
 
     def release(self) -> None:
+        """A second call does nothing."""
         with self._lock:
             self._memory = None
             while self._descriptors:
