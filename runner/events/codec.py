@@ -258,10 +258,11 @@ def _decode_live(payload: bytes) -> LiveRow:
     except msgspec.ValidationError:
         check_depth(payload)
         return _decode_items_separately(payload)
-    for item in batch.items:
-        if isinstance(item, LazyTimestep):  # only timesteps contain nested JSON
-            for value in (item.chats, item.observation, item.reset_observation, item.world, item.reset_world):
-                check_depth(bytes(value))
+    if LazyTimestep in set(map(type, batch.items)):  # only timesteps contain nested JSON
+        for item in batch.items:
+            if isinstance(item, LazyTimestep):
+                for value in (item.chats, item.observation, item.reset_observation, item.world, item.reset_world):
+                    check_depth(bytes(value))
     return LiveRow(batch=batch)
 
 
