@@ -6,13 +6,13 @@ import atexit
 import contextlib
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Final
@@ -22,10 +22,7 @@ import msgspec
 from runner.errors import RunnerError, catch_foreign, log_failure
 from runner.util.display_text import mask, masker, one_line, public_variables
 from runner.worker.channel import (
-    FindExitCode,
-    KillWorker,
     ServerReply,
-    ServerRequest,
     StartMode,
     StartWorker,
     read_frame,
@@ -36,12 +33,15 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_MODE: Final[StartMode] = "fork" if sys.platform == "linux" else "spawn"
 """``spawn`` where a process cannot be forked safely."""
-REPLY_TIMEOUT_S = 60.0
-"""Maximum seconds until the server replies; the first reply waits until it has loaded its modules."""
+LOAD_TIMEOUT_S = 60.0
+"""Maximum seconds until the first reply of a server, which first loads its modules."""
+REPLY_TIMEOUT_S = 10.0
+"""Maximum seconds until another reply; a server that is late is replaced."""
 CLOSE_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 4.0
+"""Maximum seconds until a server that does not reply has ended, with its workers; then it is killed."""
 MAX_LINE_CHARS = 4096
 
-_POLL_S = 0.02
 _MAX_LINE_BYTES = 4 * MAX_LINE_CHARS
 _REPLIES = msgspec.msgpack.Decoder(ServerReply)
 
@@ -51,28 +51,51 @@ class WorkerStartError(RunnerError):
 
 
 class WorkerProcess:
-    """A local worker process; ``pid`` is also the id of its process group, and closing ``sock`` ends it."""
+    """A local worker process; ``pid`` is also the id of its process group, and closing ``sock`` ends it.
 
-    def __init__(self, name: str, sock: socket.socket, pid: int, server: ForkServerClient) -> None:
+    The fork server reports its end on ``status``. Its other methods need no server, which may be stopped.
+    """
+
+    def __init__(self, name: str, sock: socket.socket, pid: int, status: int) -> None:
         self.name = name
         self.sock = sock
         self.pid = pid
-        self._server = server
+        self._status = status
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._exit_code: int | None = None
 
     def kill(self) -> None:
         """Also kills the processes that it has started; the channel stays open until it is closed."""
-        self._server.kill(self.pid)
+        if self._read_exit_code(0.0) is None:  # else its pid may belong to another process
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the channel; a second call does nothing."""
+        self.sock.close()
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                os.close(self._status)
 
     def end_reason(self, timeout_s: float = 1.0) -> str:
         """Return how the process has ended, as words; wait at most ``timeout_s`` seconds for its end."""
-        code = self._server.wait_for_exit(self.pid, timeout_s)
-        if code is None:
+        if (code := self._read_exit_code(timeout_s)) is None:
             return "closed its connection"
         if code >= 0:
             return f"ended with exit code {code}"
         with contextlib.suppress(ValueError):
             return f"was ended by {signal.Signals(-code).name}"
         return f"was ended by signal {-code}"
+
+    def _read_exit_code(self, timeout_s: float) -> int | None:
+        """Return None while the process runs, and if its server has ended before it."""
+        with self._lock:
+            if self._exit_code is None and not self._is_closed and _is_readable(self._status, timeout_s):
+                digits = os.read(self._status, 16)
+                self._exit_code = int(digits) if digits else None
+            return self._exit_code
 
 
 class ForkServerClient:
@@ -111,34 +134,19 @@ class ForkServerClient:
             ours, theirs = socket.socketpair()
             opened.callback(ours.close)
             with theirs:
-                read_log, write_log = os.pipe()
+                (read_log, write_log), (read_status, write_status) = os.pipe(), os.pipe()
                 opened.callback(os.close, read_log)
+                opened.callback(os.close, read_status)
                 try:
-                    reply = self._request(start, theirs.fileno(), write_log)
+                    reply = self._request(start, theirs.fileno(), write_log, write_status)
                 finally:
                     os.close(write_log)
+                    os.close(write_status)
             if reply.pid is None:
                 raise OSError(reply.error_number, f"{name} cannot be started: {os.strerror(reply.error_number)}")
             threading.Thread(target=_read_log, args=(read_log, name, log), name=f"log of {name}", daemon=True).start()
             opened.pop_all()
-        return WorkerProcess(name, ours, reply.pid, self)
-
-    def kill(self, pid: int) -> None:
-        """Also kills the processes that the worker has started."""
-        with contextlib.suppress(OSError):  # they have ended
-            reply = self._request_running(KillWorker(pid))
-            if reply is None or reply.pid is None:  # its server has ended, and left the processes of its group
-                os.killpg(pid, signal.SIGKILL)
-
-    def wait_for_exit(self, pid: int, timeout_s: float) -> int | None:
-        """Return the exit code of a worker; None if it is unknown after ``timeout_s`` seconds."""
-        deadline = time.monotonic() + timeout_s
-        with contextlib.suppress(WorkerStartError, OSError):
-            while (reply := self._request_running(FindExitCode(pid))) is not None:
-                if reply.exit_code is not None or time.monotonic() > deadline:
-                    return reply.exit_code
-                time.sleep(_POLL_S)
-        return None
+        return WorkerProcess(name, ours, reply.pid, read_status)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Let the server end, and wait at most ``timeout_s`` seconds; it kills workers that do not end themselves."""
@@ -155,7 +163,7 @@ class ForkServerClient:
     def _environ(self) -> dict[str, str]:
         return public_variables(os.environ, self._key_names)
 
-    def _request(self, request: ServerRequest, *descriptors: int) -> ServerReply:
+    def _request(self, request: StartWorker, *descriptors: int) -> ServerReply:
         """If the server has ended, it is started again."""
         with self._lock:
             for _ in range(2):
@@ -165,22 +173,15 @@ class ForkServerClient:
                 reason = self._discard_server()
         raise WorkerStartError(f"the process that starts workers ended: {reason}; see the log, or set workers to 0")
 
-    def _request_running(self, request: ServerRequest) -> ServerReply | None:
-        with self._lock:
-            if self._control is None:
-                return None
-            if (reply := self._exchange(self._control, request, ())) is None:
-                self._discard_server()  # a late reply would be taken for that to the next request
-            return reply
-
     def _exchange(
-        self, control: socket.socket, request: ServerRequest, descriptors: tuple[int, ...]
+        self, control: socket.socket, request: StartWorker, descriptors: tuple[int, ...]
     ) -> ServerReply | None:
         try:
             send_request(control, request, *descriptors)
             data = read_frame(control)
         except OSError:
             return None
+        control.settimeout(REPLY_TIMEOUT_S)
         return None if data is None else _REPLIES.decode(data)
 
     def _ensure_server(self) -> socket.socket:
@@ -200,7 +201,7 @@ class ForkServerClient:
                 start_new_session=True,  # Ctrl-C reaches only the driver
             )
             opened.pop_all()
-        ours.settimeout(REPLY_TIMEOUT_S)
+        ours.settimeout(LOAD_TIMEOUT_S)
         self._control, self._errors = ours, errors
         return ours
 
@@ -211,7 +212,7 @@ class ForkServerClient:
             size = self._errors.seek(0, os.SEEK_END)
             self._errors.seek(max(size - MAX_LINE_CHARS, 0))
             text = self._errors.read().decode(errors="replace").strip()
-        self._close_server(CLOSE_TIMEOUT_S)
+        self._close_server(END_TIMEOUT_S)
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             self._process.wait()
@@ -224,9 +225,16 @@ class ForkServerClient:
             if file is not None:
                 file.close()
         if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)  # a stopped server would not see that its channel is closed
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout_s)
         self._control = self._errors = None
+
+
+def _is_readable(descriptor: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def _read_log(descriptor: int, name: str, log: Callable[[str], None]) -> None:

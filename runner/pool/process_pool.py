@@ -170,6 +170,9 @@ class Process(Protocol):
     def kill(self) -> None:
         """Kill the process and its children; a second call does nothing."""
 
+    def close(self) -> None:
+        """Close the channel; a second call does nothing."""
+
     def end_reason(self, timeout_s: float) -> str:
         """Return how the process has ended, in words; wait at most ``timeout_s`` seconds for its end."""
 
@@ -306,7 +309,7 @@ class ProcessWorker:
             with self._lock:
                 self._process = None
             process.kill()
-            process.sock.close()
+            process.close()
 
     def _read(self, process: Process, reader: ChannelReader) -> str:
         started_s = self._now()

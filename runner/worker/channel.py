@@ -40,7 +40,7 @@ _COPIED_BYTES = 1 << 16
 """Largest frame that is copied behind its length, so that one system call sends both."""
 _CAN_WAIT = (Started, Reset, Stepped, Streamed, Decided, Ended)
 """Frames that need no action of the driver: it may read them later, together with others."""
-_N_DESCRIPTORS = 2
+_N_DESCRIPTORS = 3
 
 
 class DriverLink(ABC):
@@ -190,12 +190,12 @@ class SocketLink(DriverLink):
                 os.write(self._bell, b"\0")
 
 
-class _Message(msgspec.Struct, frozen=True, tag=True, tag_field="t"):
-    pass
+class StartWorker(msgspec.Struct, frozen=True):
+    """Start a worker; ``path`` is its ``sys.path``.
 
-
-class StartWorker(_Message, frozen=True):
-    """Start a worker; the descriptors of its channel and log come with the message. ``path`` is its ``sys.path``."""
+    Three descriptors come with the message: of its channel, of its log, and of a pipe to which the server writes its
+    exit code in decimal digits, negative for a signal, when it has ended and its process group has been killed.
+    """
 
     name: str
     environ: list[tuple[bytes, bytes]]
@@ -203,38 +203,18 @@ class StartWorker(_Message, frozen=True):
     path: list[bytes]
 
 
-class KillWorker(_Message, frozen=True):
-    """Kill a worker and the processes that it has started."""
-
-    pid: int
-
-
-class FindExitCode(_Message, frozen=True):
-    pid: int
-
-
-ServerRequest: TypeAlias = StartWorker | KillWorker | FindExitCode
-
-
 class ServerReply(msgspec.Struct, frozen=True):
-    """Reply to each request.
-
-    Attributes:
-        pid: the worker; None if it could not be started, or if this server did not start it.
-        exit_code: its exit code, or the negative number of the signal that ended it; None if it runs or is unknown.
-        error_number: ``errno`` of the failed start.
-    """
+    """``pid`` is None if the worker could not be started, with ``error_number`` as the reason."""
 
     pid: int | None = None
-    exit_code: int | None = None
     error_number: int = 0
 
 
-def send_request(control: socket.socket, request: ServerRequest, *descriptors: int) -> None:
-    """Send a request, and descriptors with it; raises ``OSError`` if the fork server has ended."""
+def send_request(control: socket.socket, request: StartWorker, *descriptors: int) -> None:
+    """Send a request and its descriptors; raises ``OSError`` if the fork server has ended."""
     data = msgspec.msgpack.encode(request)
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-    control.sendmsg([len(data).to_bytes(LENGTH_BYTES, "big")], rights)
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+    control.sendmsg([len(data).to_bytes(LENGTH_BYTES, "big")], [rights])
     control.sendall(data)
 
 

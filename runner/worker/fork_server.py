@@ -27,11 +27,8 @@ import msgspec
 from runner.errors import catch_foreign
 from runner.util.clock import Clock
 from runner.worker.channel import (
-    FindExitCode,
     FrameTooLarge,
-    KillWorker,
     ServerReply,
-    ServerRequest,
     SocketLink,
     StartMode,
     StartWorker,
@@ -46,12 +43,10 @@ logger = logging.getLogger(__name__)
 
 GRACE_S = 3.0
 """Seconds that the workers have to end after their driver has ended; then they are killed."""
-KEPT_EXIT_CODES = 1024
-"""Number of ended workers whose exit codes are known."""
 
 _PARENT_CHECK_MS = 1000
 _PR_SET_PDEATHSIG = 1
-_REQUESTS: msgspec.msgpack.Decoder[ServerRequest] = msgspec.msgpack.Decoder(ServerRequest)
+_REQUESTS = msgspec.msgpack.Decoder(StartWorker)
 
 
 def serve(control: socket.socket, mode: StartMode) -> None:
@@ -78,15 +73,14 @@ def shared_modules() -> Iterator[str]:
 
 
 class ForkServer:
-    """Starts, kills and reaps the workers of one driver; it installs the signal handlers of its process."""
+    """Starts and reaps the workers of one driver; it installs the signal handlers of its process."""
 
     def __init__(self, control: socket.socket, mode: StartMode) -> None:
         self._control = control
         self._mode = mode
         self._driver = os.getppid()
-        self._workers: set[int] = set()
+        self._statuses: dict[int, int] = {}
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
-        self._exit_codes: dict[int, int] = {}
         self._wakeup, wakeup_write = socket.socketpair()
         self._own_sockets = (control, self._wakeup, wakeup_write)
         for sock in self._own_sockets[1:]:
@@ -113,34 +107,26 @@ class ForkServer:
             data, descriptors = receive(self._control)
             if data is None:
                 return False
-            request = _REQUESTS.decode(data)
-            match request:
-                case StartWorker():
-                    reply = self._start(request, *descriptors)
-                case KillWorker():
-                    self._kill(request.pid)
-                    is_known = request.pid in self._workers or request.pid in self._exit_codes
-                    reply = ServerReply(request.pid if is_known else None)
-                case FindExitCode():
-                    reply = ServerReply(request.pid, self._exit_codes.get(request.pid))
+            reply = self._start(_REQUESTS.decode(data), *descriptors)
             send_frame(self._control, msgspec.msgpack.encode(reply))
         except (OSError, msgspec.MsgspecError, FrameTooLarge):  # the driver has ended
             return False
         return True
 
-    def _start(self, request: StartWorker, channel: int, log: int) -> ServerReply:
+    def _start(self, request: StartWorker, channel: int, log: int, status: int) -> ServerReply:
         try:
             start = self._fork if self._mode == "fork" else self._spawn
-            pid = start(request, channel, log)
+            pid = start(request, channel, log, status)
         except OSError as exc:
+            os.close(status)
             return ServerReply(error_number=exc.errno or 0)
         finally:
             os.close(channel)
             os.close(log)
-        self._workers.add(pid)
+        self._statuses[pid] = status
         return ServerReply(pid)
 
-    def _fork(self, request: StartWorker, channel: int, log: int) -> int:
+    def _fork(self, request: StartWorker, channel: int, log: int, status: int) -> int:
         server = os.getpid()
         if pid := os.fork():
             with contextlib.suppress(OSError):  # the worker does the same; whichever comes first
@@ -153,11 +139,14 @@ class ForkServer:
                 _die_with(server)
                 for sock in self._own_sockets:
                     sock.close()
+                os.close(status)
+                for descriptor in self._statuses.values():
+                    os.close(descriptor)
                 _become_worker(request, channel, log)
         finally:
             os._exit(1)
 
-    def _spawn(self, request: StartWorker, channel: int, log: int) -> int:
+    def _spawn(self, request: StartWorker, channel: int, log: int, status: int) -> int:
         path = [os.fsdecode(entry) for entry in request.path]
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "runner.worker", "worker", str(channel), request.name, *path],
@@ -176,44 +165,49 @@ class ForkServer:
         with contextlib.suppress(BlockingIOError):
             while self._wakeup.recv(1024):
                 pass
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    return
-                self._note_end(pid, os.waitstatus_to_exitcode(status))
+        for pid in list(self._statuses):
+            self._bury(pid, os.WNOHANG)
 
-    def _note_end(self, pid: int, exit_code: int) -> None:
-        self._kill_group(pid)  # the processes that the worker has started
-        self._workers.discard(pid)
+    def _bury(self, pid: int, flags: int = 0) -> None:
+        """Kill what an ended worker has started, and report its exit code; without ``flags``, wait for its end."""
+        if (code := _wait(pid, flags)) is None:
+            return
         if (process := self._spawned.pop(pid, None)) is not None:
-            process.returncode = exit_code
-        self._exit_codes[pid] = exit_code
-        if len(self._exit_codes) > KEPT_EXIT_CODES:
-            del self._exit_codes[next(iter(self._exit_codes))]
-
-    def _kill(self, pid: int) -> None:
-        if pid in self._workers:  # a pid that was reaped may belong to another process
-            self._kill_group(pid)
-            os.kill(pid, signal.SIGKILL)
-
-    def _kill_group(self, pid: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+            process.returncode = code
+        with contextlib.suppress(OSError), os.fdopen(self._statuses.pop(pid), "wb") as status:
+            status.write(b"%d" % code)
 
     def _end_workers(self) -> None:
         deadline = time.monotonic() + GRACE_S
         poll = select.poll()
         poll.register(self._wakeup, select.POLLIN)
         self._reap()
-        while self._workers and (left_s := deadline - time.monotonic()) > 0:
+        while self._statuses and (left_s := deadline - time.monotonic()) > 0:
             poll.poll(left_s * 1000)
             self._reap()
-        for pid in list(self._workers):
-            self._kill(pid)
-        for pid in list(self._workers):
-            os.waitpid(pid, 0)
-            self._kill_group(pid)
+        for pid in list(self._statuses):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            self._bury(pid)
+
+
+def _wait(pid: int, flags: int) -> int | None:
+    """Wait for a child, kill its group, and return its exit code; with ``WNOHANG``, None while it runs."""
+    if hasattr(os, "waitid"):  # on macOS since Python 3.13
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | flags) is None:
+            return None
+        _kill_group(pid)  # before the child is reaped, because its pid may then belong to another process
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    ended, status = os.waitpid(pid, flags)
+    if not ended:
+        return None
+    _kill_group(pid)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _print_error(exc: BaseException) -> None:

@@ -150,6 +150,7 @@ def _memory_rows() -> list[Row]:
             found.setdefault(f"after an episode of {env}", []).append(proportional_mb(worker.pid))
             worker.sock.close()
             worker.end_reason(10)
+            worker.close()
     client.close()
     rows: list[Row] = []
     for name, values in found.items():

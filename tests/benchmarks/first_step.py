@@ -39,6 +39,7 @@ def start_batch(how: str, folder: Path) -> None:
         worker = open_client().start_worker("warm-up", print)
         worker.sock.close()
         worker.end_reason()
+        worker.close()
     started = time.perf_counter()
 
     def on_step(item: Item) -> None:

@@ -91,6 +91,9 @@ class FakeProcess:
         with contextlib.suppress(OSError):  # the script has ended
             self._peer.shutdown(socket.SHUT_RDWR)
 
+    def close(self) -> None:
+        self.sock.close()
+
     def end_reason(self, timeout_s: float) -> str:
         return "ended"
 
