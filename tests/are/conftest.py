@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from runner.config import ARESettings
-from runner.envs.are.client import close_workers
+from runner.envs.are.client import close_processes
 from runner.envs.are.environment import AREEnvironment
 
 HERE = Path(__file__).parent
@@ -24,10 +24,10 @@ Create = Callable[..., AREEnvironment]
 
 @pytest.fixture(scope="session")
 def settings() -> Iterator[ARESettings]:
-    """The installed package; its worker stays warm between the tests."""
+    """The installed package; its process stays warm between the tests."""
     assert PYTHON.exists(), f"{PYTHON} is missing; run: make test-are"
     yield ARESettings(python=str(PYTHON))
-    close_workers()
+    close_processes()
 
 
 @pytest.fixture(scope="session")

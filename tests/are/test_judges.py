@@ -11,7 +11,7 @@ import pytest
 
 from runner.config import ARESettings
 from runner.config.profile import EndpointConfig, Price
-from runner.envs.are.client import warm_worker
+from runner.envs.are.client import warm_process
 from runner.inference.manager import InferenceManager
 from runner.types import AREEvaluatedTrajectory, Limits, Outcome
 from tests.support.batches import make_setup
@@ -67,8 +67,8 @@ async def test_the_model_of_the_profile_compares_what_differs(
     assert calls["tokens"]["prompt"] > 0 and calls["cost"] > 0
     assert {request["model"] for request in requests_of(model)} == {"judge-1"}
     assert "The result is 42." in json.dumps(requests_of(model)) and "It is 42." in json.dumps(requests_of(model))
-    worker = psutil.Process(warm_worker(msgspec.structs.replace(own_settings, judge_model="judge-1")).ready.pid)
-    assert KEY not in json.dumps([worker.environ(), worker.cmdline(), details])
+    process = psutil.Process(warm_process(msgspec.structs.replace(own_settings, judge_model="judge-1")).ready.pid)
+    assert KEY not in json.dumps([process.environ(), process.cmdline(), details])
 
 
 async def test_without_a_model_hard_checks_rate_and_nothing_else(own_settings: ARESettings) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from runner.config import ARESettings
 from runner.envs.are.catalog import is_offline, read_catalog
-from runner.envs.are.client import warm_worker
+from runner.envs.are.client import warm_process
 from tests.are.conftest import PYTHON
 from tests.are.test_scenarios import evaluation_of, play_oracle
 from tests.support.command import REPOSITORY
@@ -18,11 +18,11 @@ from tests.support.command import REPOSITORY
 
 def test_the_listed_scenarios_are_those_that_are_registers(settings: ARESettings) -> None:
     catalog = read_catalog(settings)
-    assert sorted(catalog.scenarios) == sorted(f"are:{id}" for id in warm_worker(settings).ready.scenarios)
+    assert sorted(catalog.scenarios) == sorted(f"are:{id}" for id in warm_process(settings).ready.scenarios)
     assert (catalog.version, sum(map(is_offline, catalog.scenarios))) == ("1.2.0", 5)
 
 
-def test_ids_that_are_computed_are_left_to_the_worker(own_settings: ARESettings) -> None:
+def test_ids_that_are_computed_are_left_to_the_process(own_settings: ARESettings) -> None:
     assert not read_catalog(own_settings).is_complete
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from runner.config import ARESettings
-from runner.envs.are.client import warm_worker
+from runner.envs.are.client import warm_process
 from runner.errors import EnvironmentFault
 from runner.types import AREEvaluatedTrajectory, Outcome
 from tests.are.conftest import Create
@@ -19,7 +19,7 @@ from tests.are.test_scenarios import call, evaluation_of, play_oracle, play_to_e
 
 
 async def test_an_own_scenario_is_listed_and_played_by_its_task_id(create: Create, own_settings: ARESettings) -> None:
-    assert {"lab", "chained"} < set(warm_worker(own_settings).ready.scenarios)
+    assert {"lab", "chained"} < set(warm_process(own_settings).ready.scenarios)
     environment = create("offline", own_settings)
     observation = await environment.reset(task={"task_id": "lab"})
     assert "Scenario lab with the apps Lab" in str(observation[0]["content"])
@@ -38,11 +38,11 @@ async def test_a_tool_that_ends_or_blocks_the_process_is_an_error(
     own_settings = msgspec.structs.replace(own_settings, step_timeout_sec=4.0)
     environment = create("lab", own_settings)
     await environment.reset()
-    worker = warm_worker(own_settings)
+    process = warm_process(own_settings)
     with pytest.raises(EnvironmentFault, match=message):
         await environment.step(call(f"Lab__{tool}"))
     await environment.reset()
-    assert warm_worker(own_settings) is worker
+    assert warm_process(own_settings) is process
     observation, _, _ = await environment.step(call("Lab__long_text", n=2))
     assert observation[0]["content"] == "[result] xx"
 

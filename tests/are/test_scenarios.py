@@ -17,7 +17,7 @@ import pytest
 
 from runner.config import ARESettings
 from runner.envs.are.catalog import OFFLINE_SCENARIOS, find_problem
-from runner.envs.are.client import WarmWorker, close_workers, warm_worker
+from runner.envs.are.client import WarmProcess, close_processes, warm_process
 from runner.envs.are.environment import AREEnvironment
 from runner.store import EpisodeStore
 from runner.types import Action, AREEvaluatedTrajectory, Limits, Outcome, Trajectory
@@ -149,7 +149,7 @@ async def test_the_same_actions_give_the_same_bytes_in_two_processes_and_two_ord
     create: Create, settings: ARESettings
 ) -> None:
     forward = {name: await transcript(create, name, settings) for name in OFFLINE_SCENARIOS}
-    close_workers()
+    close_processes()
     backward = {name: await transcript(create, name, settings) for name in reversed(OFFLINE_SCENARIOS)}
     again = {name: await transcript(create, name, settings) for name in OFFLINE_SCENARIOS}
     for name in OFFLINE_SCENARIOS:
@@ -227,15 +227,15 @@ def test_are_may_be_installed_beside_the_runner(tmp_path: Path) -> None:
 PROGRAM = """
 import asyncio, sys
 from runner.config import ARESettings
-from runner.envs.are.client import warm_worker
+from runner.envs.are.client import warm_process
 from runner.envs.are.environment import AREEnvironment
 
 async def main():
     settings = ARESettings(python=sys.argv[1])
     environment = AREEnvironment(id="scenario_tutorial", settings=settings)
     await environment.reset()
-    worker = warm_worker(settings)
-    print(worker.ready.pid, worker._scratch, flush=True)
+    process = warm_process(settings)
+    print(process.ready.pid, process._scratch, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -247,21 +247,21 @@ def test_a_killed_process_leaves_neither_processes_nor_files() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HERE.parents[1]) as process:
         assert process.stdout is not None
         pid, scratch = process.stdout.readline().split()
-        worker = psutil.Process(int(pid))
-        family = [worker, *worker.children()]
+        engine = psutil.Process(int(pid))
+        family = [engine, *engine.children()]
         process.kill()
     assert len(family) == 2 and Path(scratch).name.startswith("agentgym-are-")
     assert psutil.wait_procs(family, timeout=60)[1] == []
     assert not Path(scratch).exists()
 
 
-def test_the_worker_lists_its_scenarios_and_prints_nothing(
+def test_the_process_lists_its_scenarios_and_prints_nothing(
     settings: ARESettings, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert find_problem(settings) is None
-    worker: WarmWorker = warm_worker(settings)
-    assert set(OFFLINE_SCENARIOS) < set(worker.ready.scenarios)
-    assert worker.ready.version == "1.2.0"
+    process: WarmProcess = warm_process(settings)
+    assert set(OFFLINE_SCENARIOS) < set(process.ready.scenarios)
+    assert process.ready.version == "1.2.0"
     assert capfd.readouterr() == ("", "")
 
 

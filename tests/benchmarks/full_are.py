@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner.config import ARESettings
 from runner.envs.are.catalog import find_problem
-from runner.envs.are.client import close_workers, warm_worker
+from runner.envs.are.client import close_processes, warm_process
 from runner.types import Limits
 from runner.worker.runner_setup import RunnerSetup
 from tests.benchmarks.measure import PAIRS, Row
@@ -22,22 +22,22 @@ BOUND_S = 0.5
 
 
 def run() -> list[Row]:
-    """Measure the start of the worker, and the wall time of oracle episodes."""
+    """Measure the start of ARE's process, and the wall time of oracle episodes."""
     python = os.environ.get("AGENTGYM_ARE_PYTHON") or str(Path(__file__).parents[2] / ".venv-are" / "bin" / "python")
     settings = ARESettings(python=python)
     name = f"ARE {SCENARIO}, oracle episode"
     if find_problem(settings) is not None:
         return [Row(name, "ARE is not installed; run: make test-are")]
     started = time.perf_counter()
-    warm_worker(settings)
+    warm_process(settings)
     loaded_s = time.perf_counter() - started
     setup = make_setup(f"are:{SCENARIO}", "oracle", are=settings, limits=Limits(40))
     with asyncio.Runner() as loop:
         times = [play(loop, setup) for _ in range(2 * PAIRS)]
-    close_workers()
+    close_processes()
     median, worst = statistics.median(times), max(times)
     return [
-        Row("ARE, start of the worker", f"{loaded_s:.1f} s"),
+        Row("ARE, start of the process", f"{loaded_s:.1f} s"),
         Row(name, f"median {median:.3f} s, slowest {worst:.3f} s", f"<= {BOUND_S:g} s", median <= BOUND_S),
     ]
 

@@ -1,7 +1,7 @@
-"""Where ARE is installed, how to install it, and which scenarios it has, without importing ARE or starting its worker.
+"""Where ARE is installed, how to install it, and which scenarios it has, without importing ARE or starting its process.
 
 The ids are those that ``scenario_scan`` finds; ``are:<scenario>`` is checked here. A package can also register ids that
-are no literals, so where packages add scenarios, an unknown id is left to the worker.
+are no literals, so where packages add scenarios, an unknown id is left to ARE's process.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def find_problem(settings: ARESettings) -> str | None:
     return None
 
 
-def worker_environment(python: str, scratch: Path) -> dict[str, str]:
+def process_environment(python: str, scratch: Path) -> dict[str, str]:
     """None of this process's variables, which may be secret, except the path; ``scratch`` is for temporary files."""
     path = os.pathsep.join([str(Path(python).parent), os.environ.get("PATH", os.defpath)])
     return {

@@ -1,4 +1,4 @@
-"""ARE's worker process as seen from this process: started at the first episode, kept warm, replaced when it hangs."""
+"""ARE's process as seen from this process: started at the first episode, kept warm, replaced when it hangs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import IO, TypeVar
 import msgspec
 
 from runner.config import ARESettings
-from runner.envs.are.catalog import find_problem, interpreter, worker_environment
+from runner.envs.are.catalog import find_problem, interpreter, process_environment
 from runner.envs.are.protocol import (
     FORK,
     KILL,
@@ -43,12 +43,12 @@ from runner.errors import EnvironmentFault
 from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
-_output = logging.getLogger("runner.worker.output.are")  # like other output of workers, it goes to the log file alone
+_output = logging.getLogger("runner.worker.output.are")  # like that of workers, it goes to the log file alone
 _output.setLevel(logging.INFO)
 
-WORKER = Path(__file__).parent / "worker" / "__main__.py"
+PROGRAM = Path(__file__).parent / "engine" / "__main__.py"
 MAX_LOGGED_LINES = 1000
-"""Maximum number of lines of one worker's output that are logged; the rest is read and dropped."""
+"""Maximum number of lines of one process's output that are logged; the rest is read and dropped."""
 LATE_REPLY_S = 3.0
 """Seconds in which a request that was cancelled must be answered, before the next request is sent."""
 _FORK_TIMEOUT_S = 30.0
@@ -70,7 +70,7 @@ class EpisodeProcess:
     After ``time_limit_s`` seconds a request fails and the process is ended; those of ``answer_judge`` do not count.
     """
 
-    def __init__(self, connection: socket.socket, pid: int, server: WarmWorker, time_limit_s: float) -> None:
+    def __init__(self, connection: socket.socket, pid: int, server: WarmProcess, time_limit_s: float) -> None:
         connection.setblocking(False)
         self._connection = connection
         self._pid = pid
@@ -98,13 +98,13 @@ class EpisodeProcess:
         except TimeoutError:
             self.kill()
             raise EnvironmentFault(
-                f"ARE's worker did not answer {what} within {self._time_limit_s:g} s, so it was ended. A longer limit "
+                f"ARE's process did not answer {what} within {self._time_limit_s:g} s, so it was ended. A longer limit "
                 "is are.step_timeout_sec in the profile"
             ) from None
         except (OSError, EOFError) as exc:
             self.kill()
             raise EnvironmentFault(
-                f"ARE's worker ended during {what} ({type(exc).__name__}); it may have needed more than "
+                f"ARE's process ended during {what} ({type(exc).__name__}); it may have needed more than "
                 f"are.memory_mib or are.step_timeout_sec of the profile allow. The log has its last output"
             ) from exc
         except EnvironmentFault:
@@ -115,7 +115,7 @@ class EpisodeProcess:
     async def _wait_for_late_reply(self, cancelled: asyncio.Future[Reply]) -> None:
         if not (await asyncio.wait({cancelled}, timeout=LATE_REPLY_S))[0]:
             raise EnvironmentFault(
-                f"ARE's worker had not answered {LATE_REPLY_S:g} s after a request was cancelled, such as by the time "
+                f"ARE's process had not answered {LATE_REPLY_S:g} s after a request was cancelled, such as by the time "
                 "limit of the episode, so it was ended"
             )
 
@@ -156,11 +156,11 @@ class EpisodeProcess:
         self._connection.close()
 
 
-class _WorkerEnded(EnvironmentFault):
+class _ProcessEnded(EnvironmentFault):
     published_error_type = "environment_fault"
 
 
-class WarmWorker:
+class WarmProcess:
     """A process that has loaded ARE, and forks a process for each episode; usable from any thread.
 
     Raises ``EnvironmentFault`` if ARE is not installed, cannot be loaded, or does not start in time.
@@ -174,7 +174,7 @@ class WarmWorker:
         self._scratch = Path(tempfile.mkdtemp(prefix="agentgym-are-"))
         self._control, theirs = socket.socketpair()
         arguments = (theirs.fileno(), self._scratch, settings.memory_mib, settings.step_timeout_sec)
-        argv = [interpreter(settings), "-s", str(WORKER), *map(str, arguments)]
+        argv = [interpreter(settings), "-s", str(PROGRAM), *map(str, arguments)]
         try:
             with theirs:
                 self._process = subprocess.Popen(
@@ -183,14 +183,14 @@ class WarmWorker:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     pass_fds=[theirs.fileno()],
-                    env=worker_environment(argv[0], self._scratch),
+                    env=process_environment(argv[0], self._scratch),
                     cwd=self._scratch,
                     start_new_session=True,  # Ctrl-C does not reach it
                 )
         except OSError as exc:
             self._control.close()
             shutil.rmtree(self._scratch, ignore_errors=True)
-            raise EnvironmentFault(f"ARE's worker cannot be started: {one_line(str(exc))}") from exc
+            raise EnvironmentFault(f"ARE's process cannot be started: {one_line(str(exc))}") from exc
         try:
             assert self._process.stdout is not None
             threading.Thread(target=_log_output, args=(self._process.stdout,), name="are-output", daemon=True).start()
@@ -220,13 +220,13 @@ class WarmWorker:
             self.close()
             if isinstance(exc, EnvironmentFault):
                 raise
-            raise _WorkerEnded(f"ARE's worker has ended ({type(exc).__name__}); the log has its output") from exc
+            raise _ProcessEnded(f"ARE's process has ended ({type(exc).__name__}); the log has its output") from exc
         return EpisodeProcess(ours, pid, self, self._settings.step_timeout_sec)
 
     def kill(self, pid: int) -> None:
         """It may have ended already."""
         if not self._lock.acquire(timeout=_KILL_TIMEOUT_S):
-            return  # the worker hangs, and ends with all its episodes
+            return  # the process hangs, and ends with all its episodes
         try:
             with contextlib.suppress(OSError):
                 self._control.sendall(KILL + struct.pack(">Q", pid))
@@ -254,58 +254,58 @@ class WarmWorker:
                 chunk = self._control.recv(min(_CHUNK, length - len(received)))
             except TimeoutError:
                 raise EnvironmentFault(
-                    "ARE's worker did not answer in time, so it was ended; a longer limit for its start is "
+                    "ARE's process did not answer in time, so it was ended; a longer limit for its start is "
                     "are.start_timeout_sec in the profile"
                 ) from None
             if not chunk:
-                raise EnvironmentFault("ARE's worker ended unexpectedly; the log has its last output")
+                raise EnvironmentFault("ARE's process ended unexpectedly; the log has its last output")
             received += chunk
         return bytes(received)
 
 
 def _log_output(stream: IO[bytes]) -> None:
-    """Log what a worker prints, up to a limit, and drop the rest, so that the worker never blocks."""
+    """Log what a process prints, up to a limit, and drop the rest, so that the process never blocks."""
     logged = 0
     with contextlib.suppress(OSError, ValueError), stream:
         while line := stream.readline(_MAX_LINE_BYTES):
             logged += 1
             if logged <= MAX_LOGGED_LINES:
-                _output.info("ARE's worker: %s", one_line(line.decode("utf-8", "replace")))
+                _output.info("ARE's process: %s", one_line(line.decode("utf-8", "replace")))
             elif logged == MAX_LOGGED_LINES + 1:
-                logger.warning("ARE's worker printed more than %d lines; the rest is dropped", MAX_LOGGED_LINES)
+                logger.warning("ARE's process printed more than %d lines; the rest is dropped", MAX_LOGGED_LINES)
 
 
-_workers: dict[tuple[int, ARESettings], WarmWorker] = {}
-_workers_lock = threading.Lock()
+_processes: dict[tuple[int, ARESettings], WarmProcess] = {}
+_processes_lock = threading.Lock()
 
 
-def warm_worker(settings: ARESettings) -> WarmWorker:
-    """Start a worker if there is none for these settings or it has ended; blocks for seconds at the first call."""
-    settings = msgspec.structs.replace(settings, judge_model=None, judge_timeout_sec=1.0)  # not the worker's
+def warm_process(settings: ARESettings) -> WarmProcess:
+    """Start a process if there is none for these settings or it has ended; blocks for seconds at the first call."""
+    settings = msgspec.structs.replace(settings, judge_model=None, judge_timeout_sec=1.0)  # both without effect on it
     key = os.getpid(), settings
-    with _workers_lock:
-        worker = _workers.get(key)
-        if worker is None or not worker.is_alive:
-            if worker is not None:
-                worker.close()
-            _workers[key] = worker = WarmWorker(settings)
-        return worker
+    with _processes_lock:
+        process = _processes.get(key)
+        if process is None or not process.is_alive:
+            if process is not None:
+                process.close()
+            _processes[key] = process = WarmProcess(settings)
+        return process
 
 
 def start_episode(settings: ARESettings) -> EpisodeProcess:
-    """A worker that has ended since the last episode is replaced."""
+    """A process that has ended since the last episode is replaced."""
     try:
-        return warm_worker(settings).start_episode()
-    except _WorkerEnded:
-        return warm_worker(settings).start_episode()
+        return warm_process(settings).start_episode()
+    except _ProcessEnded:
+        return warm_process(settings).start_episode()
 
 
-def close_workers() -> None:
-    with _workers_lock:
-        for (pid, _), worker in list(_workers.items()):
+def close_processes() -> None:
+    with _processes_lock:
+        for (pid, _), process in list(_processes.items()):
             if pid == os.getpid():
-                worker.close()
-        _workers.clear()
+                process.close()
+        _processes.clear()
 
 
-atexit.register(close_workers)
+atexit.register(close_processes)

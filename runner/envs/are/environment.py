@@ -1,6 +1,6 @@
 """Meta's Agents Research Environments (ARE): ``AREEnvironment`` plays one scenario, named ``are:<scenario>``.
 
-The scenario runs in a worker process with ARE's own interpreter (``runner.envs.are.client``); this process never
+The scenario runs in a process with ARE's own interpreter (``runner.envs.are.client``); this process never
 imports ``are``. ``are:<scenario>`` has one task; ``are:offline`` has one task per scenario of ``OFFLINE_SCENARIOS``.
 
 **Messages.** The content of each message of an observation starts with the tag of its kind, exactly once:
@@ -207,7 +207,7 @@ def _message_rows(kind: str, text: str) -> list[CellRow]:
 
 
 class AREEnvironment:
-    """A scenario of ARE, played in a fresh fork of ARE's warm worker process.
+    """A scenario of ARE, played in a fresh fork of ARE's warm process.
 
     An action is one tool call, or its text: a JSON object with ``name`` and ``arguments``. A call takes one simulated
     second; the tool ``wait`` lets more pass. An episode is done when the scenario ends, or when the agent's message to
@@ -366,8 +366,8 @@ class AREEnvironment:
 class AREOracle:
     """Oracle that returns the actions of the scenario's own oracle events, and waits until each is due.
 
-    The worker computes the next action after each step, because ids such as that of a task are drawn when the scenario
-    is initialized; it is None if the scenario has ended or an oracle event calls no tool.
+    ARE's process computes the next action after each step, because ids such as that of a task are drawn when the
+    scenario is initialized; it is None if the scenario has ended or an oracle event calls no tool.
     """
 
     def __init__(self, next_request: Callable[[], ToolRequest | None]) -> None:
@@ -385,7 +385,7 @@ def action_text(name: str, arguments: object) -> str:
 
 
 async def _start_episode(settings: ARESettings) -> EpisodeProcess:
-    """Fork an episode's process on a thread, since the start of the worker blocks for seconds."""
+    """Fork an episode's process on a thread, since the start of ARE's process blocks for seconds."""
     started: list[EpisodeProcess] = []
     cancelled = threading.Event()
 

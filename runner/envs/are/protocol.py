@@ -1,4 +1,4 @@
-"""Frames between this process and ARE's worker; ``runner.envs.are.worker.fork_server`` is the other side.
+"""Frames between this process and ARE's process; ``runner.envs.are.engine.fork_server`` is the other side.
 
 A frame is its length in 4 bytes, big-endian, and a JSON object of that length, at most ``MAX_FRAME_BYTES``. The control
 socket carries ``Ready`` or ``Failed`` after the start; then the byte ``F`` with a socket's descriptor requests a new
@@ -109,7 +109,7 @@ _decoder: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 def encode_request(request: Request) -> bytes:
     data = msgspec.json.encode(request)
     if len(data) > MAX_FRAME_BYTES:
-        raise EnvironmentFault(f"the action has {len(data)} bytes; ARE's worker takes at most {MAX_FRAME_BYTES}")
+        raise EnvironmentFault(f"the action has {len(data)} bytes; ARE's process takes at most {MAX_FRAME_BYTES}")
     return struct.pack(">I", len(data)) + data
 
 
@@ -117,7 +117,7 @@ def frame_length(header: bytes) -> int:
     """Raises ``EnvironmentFault`` if it is more than ``MAX_FRAME_BYTES``."""
     length: int = struct.unpack(">I", header)[0]
     if length > MAX_FRAME_BYTES:
-        raise EnvironmentFault(f"ARE's worker sent a frame of {length} bytes; at most {MAX_FRAME_BYTES} are accepted")
+        raise EnvironmentFault(f"ARE's process sent a frame of {length} bytes; at most {MAX_FRAME_BYTES} are accepted")
     return length
 
 
@@ -125,7 +125,7 @@ def decode_frame(data: bytes) -> Reply:
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        raise EnvironmentFault(f"ARE's worker sent a frame that cannot be read: {exc}") from exc
+        raise EnvironmentFault(f"ARE's process sent a frame that cannot be read: {exc}") from exc
 
 
 def check_reply(reply: Reply, expected: type[_ReplyT]) -> _ReplyT:
@@ -135,5 +135,5 @@ def check_reply(reply: Reply, expected: type[_ReplyT]) -> _ReplyT:
     if isinstance(reply, Failed) and reply.kind == "judge":
         raise EvaluationFault(reply.message)
     if isinstance(reply, Failed):
-        raise EnvironmentFault(f"ARE's worker failed ({reply.kind}): {reply.message}")
-    raise EnvironmentFault(f"ARE's worker sent {type(reply).__name__} instead of {expected.__name__}")
+        raise EnvironmentFault(f"ARE's process failed ({reply.kind}): {reply.message}")
+    raise EnvironmentFault(f"ARE's process sent {type(reply).__name__} instead of {expected.__name__}")

@@ -1,4 +1,4 @@
-"""JSON Schema of ARE's tools, from the Python types of their arguments; standard library only (the worker loads it).
+"""JSON Schema of ARE's tools, from the Python types of their arguments; standard library only (ARE's process loads it).
 
 ARE's own ``AppTool.to_open_ai`` yields no valid JSON Schema: its types are Python's (``list[str] | None``), and every
 argument is required.

@@ -65,7 +65,7 @@ def test_what_is_installed_later_is_found_without_a_restart(tmp_path: Path) -> N
     assert "are:scenario_lab" in read_catalog(settings).scenarios
 
 
-def test_scenarios_of_other_packages_are_listed_and_ids_that_are_no_literals_are_left_to_the_worker(
+def test_scenarios_of_other_packages_are_listed_and_ids_that_are_no_literals_are_left_to_the_process(
     extended: ARESettings,
 ) -> None:
     assert read_catalog(extended).scenarios[-1] == "are:scenario_lab"

@@ -1,4 +1,4 @@
-"""The model of a scenario's judge over the protocol of ARE's worker, with a scripted worker and a scripted model."""
+"""The model of a scenario's judge over the protocol of ARE's process, with a scripted process and a scripted model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, ARESettings
 from runner.config.profile import EndpointConfig, Price
-from runner.envs.are.client import close_workers, warm_worker
+from runner.envs.are.client import close_processes, warm_process
 from runner.envs.are.environment import AREEnvironment, EpisodeJudge
 from runner.envs.are.protocol import Ask
 from runner.errors import EvaluationFault
@@ -27,7 +27,7 @@ from runner.types import Action, Tokens
 from tests.support.batches import resolved_batch
 from tests.support.inference import agent_settings
 from tests.support.rude_model import Behavior, RudeModel, completion_response, hang, http_response
-from tests.support.scripted_are_worker import write_program
+from tests.support.scripted_are_process import write_program
 
 KEY = "hunter2-hunter2"
 ADD = Action(text='{"name": "Notes__add", "arguments": {"text": "milk"}}')
@@ -36,7 +36,7 @@ ADD = Action(text='{"name": "Notes__add", "arguments": {"text": "milk"}}')
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[ARESettings]:
     yield ARESettings(python=str(write_program(tmp_path)), judge_model="judge-1", step_timeout_sec=60.0)
-    close_workers()
+    close_processes()
 
 
 def model_settings(url: str) -> AgentSettings:
@@ -128,7 +128,7 @@ async def test_an_episode_that_ends_while_the_judge_waits_leaves_nothing(setting
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await environment.get_evaluation_details()
-        children = psutil.Process(warm_worker(settings).ready.pid).children()
+        children = psutil.Process(warm_process(settings).ready.pid).children()
         environment.cleanup()
         gone, alive = await asyncio.to_thread(psutil.wait_procs, children, 60)
     assert (len(gone), alive) == (1, [])

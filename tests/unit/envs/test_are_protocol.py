@@ -1,4 +1,4 @@
-"""The protocol between ARE's environment and its worker, with a scripted worker that misbehaves."""
+"""The protocol between ARE's environment and its process, with a scripted process that misbehaves."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.config import ARESettings
 from runner.envs.are import client, protocol
-from runner.envs.are.client import close_workers, warm_worker
+from runner.envs.are.client import close_processes, warm_process
 from runner.envs.are.environment import AREEnvironment
 from runner.envs.are.protocol import Evaluated, Forked, Ready, Stepped, check_reply, decode_frame, frame_length
 from runner.errors import EnvironmentFault
 from runner.types import Action, AREEvaluatedTrajectory, EpisodeEnded, Item, Limits, Outcome, ToolCall, Trajectory
 from tests.support.batches import make_setup, resolved_batch
 from tests.support.command import run_agentgym
-from tests.support.scripted_are_worker import write_program
+from tests.support.scripted_are_process import write_program
 
 LIMIT_S = 60.0
 ADD = Action(text='{"name": "Notes__add", "arguments": {"text": "milk"}}')
@@ -62,7 +62,7 @@ def cleanup() -> Iterator[None]:
     yield
     while _created:
         _created.pop().cleanup()
-    close_workers()
+    close_processes()
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ async def test_a_task_names_the_scenario(settings: ARESettings) -> None:
         ("[" * 100_000, "a JSON object"),
     ],
 )
-async def test_an_invalid_action_reaches_no_worker(settings: ARESettings, text: str, expected: str) -> None:
+async def test_an_invalid_action_reaches_no_process(settings: ARESettings, text: str, expected: str) -> None:
     environment = await started("late-dies", settings)
     observation, reward, done = await environment.step(Action(text=text))
     assert (reward, done) == (0.0, False)
@@ -137,12 +137,12 @@ async def test_an_invalid_action_reaches_no_worker(settings: ARESettings, text: 
 
 
 @pytest.mark.long
-async def test_each_episode_has_a_process_of_its_own_and_the_worker_stays(settings: ARESettings) -> None:
+async def test_each_episode_has_a_process_of_its_own_and_the_warm_one_stays(settings: ARESettings) -> None:
     environments = [await started("fine", settings) for _ in range(3)]
     pids = {(await environment.step(ADD))[0][0]["content"] for environment in environments}
-    worker = warm_worker(settings)
-    assert len(pids) == 3 and worker is warm_worker(settings)
-    children = psutil.Process(worker.ready.pid).children()
+    process = warm_process(settings)
+    assert len(pids) == 3 and process is warm_process(settings)
+    children = psutil.Process(process.ready.pid).children()
     for environment in environments:
         environment.cleanup()
     psutil.wait_procs(children, timeout=LIMIT_S)
@@ -161,7 +161,7 @@ async def test_each_episode_has_a_process_of_its_own_and_the_worker_stays(settin
         ("memory", r"failed \(memory\): more than 64 MiB"),
     ],
 )
-async def test_a_fault_of_the_worker_is_an_error_and_the_next_episode_is_played(
+async def test_a_fault_of_the_process_is_an_error_and_the_next_episode_is_played(
     settings: ARESettings, fault: str, message: str
 ) -> None:
     with pytest.raises(EnvironmentFault, match=message.format(request="reset")):
@@ -180,7 +180,7 @@ async def test_an_episode_that_hangs_is_ended(tmp_path: Path, scenario: str) -> 
     with pytest.raises(EnvironmentFault, match=r"did not answer (reset|call) within 0\.5 s.*are\.step_timeout_sec"):
         await environment.reset()
         await environment.step(ADD)
-    children = psutil.Process(warm_worker(impatient).ready.pid).children()
+    children = psutil.Process(warm_process(impatient).ready.pid).children()
     psutil.wait_procs(children, timeout=LIMIT_S)
     assert not any(child.is_running() for child in children)
 
@@ -200,7 +200,7 @@ async def test_a_cancelled_step_that_hangs_leaves_nothing(settings: ARESettings)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await environment.step(ADD)
-    children = psutil.Process(warm_worker(settings).ready.pid).children()
+    children = psutil.Process(warm_process(settings).ready.pid).children()
     environment.cleanup()
     await asyncio.sleep(0)
     assert len(children) == 1 and asyncio.all_tasks() == {asyncio.current_task()}
@@ -234,16 +234,16 @@ async def test_a_step_that_hangs_at_the_time_limit_ends_the_episode_with_its_cau
         ("failed", r"failed \(import\): ModuleNotFoundError"),
     ],
 )
-async def test_a_worker_that_does_not_start_is_an_error(tmp_path: Path, start: str, message: str) -> None:
+async def test_a_process_that_does_not_start_is_an_error(tmp_path: Path, start: str, message: str) -> None:
     limit_s = 0.5 if start == "silent" else LIMIT_S
     environment = create("fine", settings_for(tmp_path, start, start_s=limit_s))
     with pytest.raises(EnvironmentFault, match=message):
         await environment.reset()
-    assert client._workers == {}
+    assert client._processes == {}
 
 
 @pytest.mark.long
-async def test_a_worker_that_hangs_or_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_hangs_or_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_FORK_TIMEOUT_S", 0.5)
     environment = create("fine", settings_for(tmp_path, "never-forks"))
     with pytest.raises(EnvironmentFault, match="did not answer in time"):
@@ -251,25 +251,25 @@ async def test_a_worker_that_hangs_or_dies_is_replaced(tmp_path: Path, monkeypat
     monkeypatch.undo()
     settings = settings_for(tmp_path)
     environment = await started("fine", settings)
-    first = warm_worker(settings)
+    first = warm_process(settings)
     os.kill(first.ready.pid, 9)
     psutil.wait_procs([psutil.Process(first.ready.pid)], timeout=LIMIT_S)
     await environment.reset()
-    assert warm_worker(settings).ready.pid != first.ready.pid
+    assert warm_process(settings).ready.pid != first.ready.pid
     assert (await environment.step(ADD))[2]
 
 
 @pytest.mark.long
-async def test_the_output_of_the_worker_goes_to_the_log(
+async def test_the_output_of_the_process_goes_to_the_log(
     settings: ARESettings, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     environment = await started("prints", settings)
     await environment.step(ADD)
     environment.cleanup()
-    close_workers()  # its output is read to the end
+    close_processes()  # its output is read to the end
     for reader in [thread for thread in threading.enumerate() if thread.name == "are-output"]:
         await asyncio.to_thread(reader.join, LIMIT_S)
-    assert "from the worker" in caplog.text and "\x1b" not in caplog.text and "\x07" not in caplog.text
+    assert "from the process" in caplog.text and "\x1b" not in caplog.text and "\x07" not in caplog.text
     assert capfd.readouterr() == ("", "")
 
 
@@ -282,36 +282,36 @@ def test_a_run_writes_the_output_to_its_log_file(tmp_path: Path, workers: str) -
     completed = run_agentgym(tmp_path, *options, environ={"TMPDIR": str(tmp_path)})
     assert completed.returncode == 0, completed.stderr
     log = (tmp_path / "data" / "logs" / "runner.log").read_text()
-    assert "from the worker" in log and "to standard error" in log and "ARE 0 is loaded" in log
-    assert "\x1b" not in log and "from the worker" not in completed.stdout + completed.stderr
+    assert "from the process" in log and "to standard error" in log and "ARE 0 is loaded" in log
+    assert "\x1b" not in log and "from the process" not in completed.stdout + completed.stderr
 
 
 @pytest.mark.long
-async def test_the_worker_gets_no_variable_of_this_process(
+async def test_the_process_gets_no_variable_of_this_process(
     tmp_path: Path, settings: ARESettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "hunter2-hunter2")
     await started("fine", settings)
-    assert "OPENAI_API_KEY" not in psutil.Process(warm_worker(settings).ready.pid).environ()
+    assert "OPENAI_API_KEY" not in psutil.Process(warm_process(settings).ready.pid).environ()
 
 
 @pytest.mark.long
-async def test_the_end_of_a_worker_removes_its_files(settings: ARESettings) -> None:
+async def test_the_end_of_a_process_removes_its_files(settings: ARESettings) -> None:
     await started("fine", settings)
-    worker = warm_worker(settings)
-    assert worker._scratch.is_dir()
-    close_workers()
-    assert not worker._scratch.exists() and not worker.is_alive
+    process = warm_process(settings)
+    assert process._scratch.is_dir()
+    close_processes()
+    assert not process._scratch.exists() and not process.is_alive
 
 
 @pytest.mark.long
-def test_a_worker_whose_parent_ends_during_the_start_removes_its_files(tmp_path: Path) -> None:
+def test_a_process_whose_parent_ends_during_the_start_removes_its_files(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     ours, theirs = socket.socketpair()
     with theirs:
         ours.close()
-        command = [sys.executable, "-s", str(client.WORKER), str(theirs.fileno()), str(scratch), "64", "1"]
+        command = [sys.executable, "-s", str(client.PROGRAM), str(theirs.fileno()), str(scratch), "64", "1"]
         done = subprocess.run(command, pass_fds=[theirs.fileno()], timeout=LIMIT_S, capture_output=True, check=False)
     assert (done.returncode, done.stderr, scratch.exists()) == (0, b"", False)
 
@@ -325,7 +325,7 @@ async def test_a_cancelled_start_leaves_no_process(settings: ARESettings) -> Non
     with pytest.raises(asyncio.CancelledError):
         await reset
     await asyncio.get_running_loop().shutdown_default_executor()
-    children = psutil.Process(warm_worker(settings).ready.pid).children()
+    children = psutil.Process(warm_process(settings).ready.pid).children()
     psutil.wait_procs(children[1:], timeout=LIMIT_S)
     assert not any(child.is_running() for child in children[1:])
 

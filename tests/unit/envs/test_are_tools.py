@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from runner.envs.are.engine.played_scenario import take_within, without_secrets
 from runner.envs.are.tools import (
     MAX_NAME_CHARS,
     WAIT,
@@ -25,7 +26,6 @@ from runner.envs.are.tools import (
     type_schema,
     unique_names,
 )
-from runner.envs.are.worker.played_scenario import take_within, without_secrets
 
 MISSING = object()
 PACKAGE = Path(__file__).parents[3] / "runner"
@@ -119,16 +119,16 @@ def imported_modules(path: Path) -> set[str]:
     return imports | {each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names}
 
 
-def test_only_the_worker_imports_are_and_the_worker_needs_nothing_else() -> None:
-    worker = PACKAGE / "envs" / "are" / "worker"
-    own = set(worker.glob("*.py")) | {worker.parent / "tools.py"}
+def test_only_the_engine_imports_are_and_the_engine_needs_nothing_else() -> None:
+    engine = PACKAGE / "envs" / "are" / "engine"
+    own = set(engine.glob("*.py")) | {engine.parent / "tools.py"}
     for path in PACKAGE.rglob("*.py"):
         imported = {name.partition(".")[0] for name in imported_modules(path)}
         assert path in own or "are" not in imported, path
         if path in own:
             assert imported <= {"are", "fsspec", "runner", *sys.stdlib_module_names}, path
             ours = {name for name in imported_modules(path) if name.startswith("runner")}
-            assert all(name.startswith(("runner.envs.are.tools", "runner.envs.are.worker")) for name in ours), path
+            assert all(name.startswith(("runner.envs.are.tools", "runner.envs.are.engine")) for name in ours), path
 
 
 @hypothesis_settings(deadline=None)

@@ -1,4 +1,4 @@
-"""A stand-in for ARE's worker that speaks its protocol and misbehaves on request; standard library only.
+"""A stand-in for ARE's process that speaks its protocol and misbehaves on request; standard library only.
 
 It is started like an interpreter with ARE: ``PROGRAM -I -c CHECK`` succeeds, and
 ``PROGRAM -s FILE FD SCRATCH MEMORY LIMIT`` serves. The scenario selects what an episode does.
@@ -38,7 +38,7 @@ DETAILS: dict[str, Any] = {"success": True, "rationale": None, "exception": None
 
 
 def write_program(folder: Path, start: str = "normal") -> Path:
-    """Write an executable file that stands for the interpreter; ``start`` selects how the worker starts."""
+    """Write an executable file that stands for the interpreter; ``start`` selects how the process starts."""
     program = folder / f"python-{start}"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__)}" {start} "$@"\n')
     program.chmod(0o755)
@@ -95,7 +95,7 @@ def answer(connection: socket.socket, request: dict[str, Any], scenario: str) ->
             send(connection, {"type": "failed", "kind": "memory", "message": "more than 64 MiB are needed"})
             return
     if scenario == "prints":
-        sys.stdout.write(f"{ESCAPE} from the worker\n")
+        sys.stdout.write(f"{ESCAPE} from the process\n")
         sys.stdout.flush()
         os.write(2, b"to standard error\n")
     if is_reset:

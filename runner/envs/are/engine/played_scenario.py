@@ -17,9 +17,9 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
+from runner.envs.are.engine.determinism import CLOCK, simulated_start
+from runner.envs.are.engine.judging import MODEL, JudgeFailed, judge_name
 from runner.envs.are.tools import DEFAULT_WAIT_S, MAX_WAIT_S, WAIT, WAIT_TOOL, function_schema, unique_names
-from runner.envs.are.worker.determinism import CLOCK, simulated_start
-from runner.envs.are.worker.judging import MODEL, JudgeFailed, judge_name
 
 Part = tuple[str, str]
 """Kind and text of a message; the kinds are listed in ``runner.envs.are.environment``."""

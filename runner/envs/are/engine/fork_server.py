@@ -23,8 +23,8 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
 
-from runner.envs.are.worker import determinism, judging
-from runner.envs.are.worker.played_scenario import Part, PlayedScenario
+from runner.envs.are.engine import determinism, judging
+from runner.envs.are.engine.played_scenario import Part, PlayedScenario
 
 MAX_FRAME_BYTES = 16 << 20
 DISTRIBUTION = "meta-agents-research-environments"
