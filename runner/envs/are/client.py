@@ -24,8 +24,6 @@ import msgspec
 from runner.config import ARESettings
 from runner.envs.are.catalog import find_problem, interpreter, process_environment
 from runner.envs.are.protocol import (
-    FORK,
-    KILL,
     Answer,
     Ask,
     Evaluated,
@@ -39,6 +37,7 @@ from runner.envs.are.protocol import (
     encode_request,
     frame_length,
 )
+from runner.envs.are.tools import FORK, KILL
 from runner.errors import EnvironmentFault
 from runner.util.display_text import one_line
 

@@ -14,12 +14,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from runner.envs.are.tools import MAX_FRAME_BYTES
 from runner.errors import EnvironmentFault, EvaluationFault
-
-MAX_FRAME_BYTES = 16 << 20
-"""Maximum size of a frame; that of ``fork_server``."""
-FORK = b"F"
-KILL = b"K"
 
 Kind: TypeAlias = Literal["result", "error", "user", "notification", "environment"]
 """Kind of a message; see ``runner.envs.are.environment``."""
@@ -93,7 +89,13 @@ class Evaluated(msgspec.Struct, frozen=True, tag_field="type", tag="evaluated"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
-    """A request failed; the process may be unusable."""
+    """A request failed; the process may be unusable.
+
+    Attributes:
+        kind: ``import`` (ARE cannot be loaded), ``unknown_scenario``, ``scenario`` (it raised an exception), ``judge``
+            (its model gave no verdict), ``memory`` (the limit was reached), ``too_large`` (the reply is larger than a
+            frame), or ``protocol`` (a request before ``Reset``).
+    """
 
     kind: str
     message: str
@@ -107,14 +109,18 @@ _decoder: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 
 
 def encode_request(request: Request) -> bytes:
+    """Return the frame of a request; raises ``EnvironmentFault`` if it is too large, as an agent's call may be."""
     data = msgspec.json.encode(request)
     if len(data) > MAX_FRAME_BYTES:
-        raise EnvironmentFault(f"the action has {len(data)} bytes; ARE's process takes at most {MAX_FRAME_BYTES}")
+        name = type(request).__name__.lower()
+        raise EnvironmentFault(
+            f"the request {name} has {len(data)} bytes; ARE's process takes at most {MAX_FRAME_BYTES}"
+        )
     return struct.pack(">I", len(data)) + data
 
 
 def frame_length(header: bytes) -> int:
-    """Raises ``EnvironmentFault`` if it is more than ``MAX_FRAME_BYTES``."""
+    """Read the 4 bytes before a frame; raises ``EnvironmentFault`` if they say more than ``MAX_FRAME_BYTES``."""
     length: int = struct.unpack(">I", header)[0]
     if length > MAX_FRAME_BYTES:
         raise EnvironmentFault(f"ARE's process sent a frame of {length} bytes; at most {MAX_FRAME_BYTES} are accepted")
@@ -122,6 +128,7 @@ def frame_length(header: bytes) -> int:
 
 
 def decode_frame(data: bytes) -> Reply:
+    """Raises ``EnvironmentFault`` for anything but a known reply."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:

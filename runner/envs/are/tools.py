@@ -1,5 +1,6 @@
-"""JSON Schema of ARE's tools, from the Python types of their arguments; standard library only (ARE's process loads it).
+"""What both sides of ARE's sockets need: bytes of the protocol, and the tools of an agent as JSON Schema.
 
+Standard library only, since ARE's process loads it, too. The schemas come from the Python types of the arguments:
 ARE's own ``AppTool.to_open_ai`` yields no valid JSON Schema: its types are Python's (``list[str] | None``), and every
 argument is required.
 """
@@ -14,6 +15,12 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Protocol, Union
 
+MAX_FRAME_BYTES = 16 << 20
+"""Maximum size of a frame's JSON object, in both directions; ``runner.envs.are.protocol`` describes the frames."""
+FORK = b"F"
+"""Requests a process for an episode on the control socket, with the descriptor of the episode's socket."""
+KILL = b"K"
+"""Ends the process of an episode on the control socket; its id follows in 8 bytes, big-endian."""
 MAX_NAME_CHARS = 64
 """Longest name of a function that OpenAI's API accepts."""
 WAIT = "wait"

@@ -22,10 +22,21 @@ from hypothesis import strategies as st
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.config import ARESettings
-from runner.envs.are import client, protocol
+from runner.envs.are import client
 from runner.envs.are.client import close_processes, warm_process
 from runner.envs.are.environment import AREEnvironment
-from runner.envs.are.protocol import Evaluated, Forked, Ready, Stepped, check_reply, decode_frame, frame_length
+from runner.envs.are.protocol import (
+    Evaluated,
+    Forked,
+    Ready,
+    Reset,
+    Stepped,
+    check_reply,
+    decode_frame,
+    encode_request,
+    frame_length,
+)
+from runner.envs.are.tools import MAX_FRAME_BYTES
 from runner.errors import EnvironmentFault
 from runner.types import Action, AREEvaluatedTrajectory, EpisodeEnded, Item, Limits, Outcome, ToolCall, Trajectory
 from tests.support.batches import make_setup, resolved_batch
@@ -379,6 +390,11 @@ def test_no_bytes_raise_anything_but_a_fault_of_the_environment(data: bytes, kin
 @given(st.binary(min_size=4, max_size=4))
 def test_a_frame_has_a_length_within_the_limit(header: bytes) -> None:
     try:
-        assert 0 <= frame_length(header) <= protocol.MAX_FRAME_BYTES
+        assert 0 <= frame_length(header) <= MAX_FRAME_BYTES
     except EnvironmentFault as exc:
         assert re.search(r"at most \d+ are accepted", str(exc))
+
+
+def test_a_request_that_is_too_large_is_named() -> None:
+    with pytest.raises(EnvironmentFault, match=f"the request reset has .* takes at most {MAX_FRAME_BYTES}"):
+        encode_request(Reset("s" * MAX_FRAME_BYTES))
