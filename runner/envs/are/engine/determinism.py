@@ -1,6 +1,6 @@
 """Removes chance from ARE: simulated time, seeded ids, fixed names of temporary files, and facts about files.
 
-``install`` runs before ARE is imported, so that ARE's modules take over the replacements; ``start_episode`` runs in
+``install`` runs before ARE is imported, so that ARE's modules take over the replacements; ``reset_chance`` runs in
 the fork that plays an episode, and gives every episode the same start.
 """
 
@@ -18,11 +18,12 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-SEED = 0
+_SEED = 0
 DEFAULT_START = 1_735_689_600.0
 """Simulated time of a scenario that starts "now": 2025-01-01 00:00:00 UTC."""
 _real_time = time.time
-_loaded_from = _real_time()
+_loaded_at = _real_time()
+"""When this module was loaded, so before any scenario: a scenario whose start is later starts "now"."""
 
 
 class SimulatedClock:
@@ -39,7 +40,7 @@ class SimulatedClock:
 
 
 CLOCK = SimulatedClock()
-_ids = random.Random(SEED)
+_ids = random.Random(_SEED)
 
 
 def _uuid4() -> uuid.UUID:
@@ -52,6 +53,11 @@ def install() -> None:
 
 
 class SimulatedDatetime(real_datetime.datetime):
+    """Stands for ``datetime`` in patched modules.
+
+    There, ``isinstance(value, datetime)`` is False for a real one, such as a module that is not patched returns.
+    """
+
     @classmethod
     def now(cls, tz: real_datetime.tzinfo | None = None) -> SimulatedDatetime:
         return cls.fromtimestamp(CLOCK.time(), tz)
@@ -66,11 +72,8 @@ class SimulatedDatetime(real_datetime.datetime):
         return cls.fromtimestamp(CLOCK.time())
 
 
-def patch_modules(packages: Iterable[str], time_manager: Any) -> None:  # noqa: ANN401 - ARE's class
-    """Give the loaded modules of some top-level packages the simulated ``datetime``, and ARE's time manager the time.
-
-    A pause of ARE's time manager stops the real time, which does not pass here; so it only sets the flag.
-    """
+def patch_modules(packages: Iterable[str]) -> None:
+    """Give the loaded modules of some top-level packages the simulated ``datetime``."""
     shim = ModuleType("datetime")
     vars(shim).update(vars(real_datetime))
     vars(shim)["datetime"] = SimulatedDatetime
@@ -82,6 +85,13 @@ def patch_modules(packages: Iterable[str], time_manager: Any) -> None:  # noqa: 
                     setattr(module, attribute, SimulatedDatetime)
                 elif value is real_datetime:
                     setattr(module, attribute, shim)
+
+
+def patch_time_manager(time_manager: Any) -> None:  # noqa: ANN401 - ARE's class
+    """Give ARE's time manager the simulated time.
+
+    Its pause stops the real time, which does not pass here; so it only sets the flag.
+    """
     time_manager.add_offset = lambda self, offset: CLOCK.advance(offset)
     time_manager.pause = lambda self: setattr(self, "is_paused", True)
     time_manager.resume = lambda self: setattr(self, "is_paused", False)
@@ -106,15 +116,19 @@ def patch_file_system(file_system: Any) -> None:  # noqa: ANN401 - fsspec's clas
 def simulated_start(start_time: float | None) -> float:
     """Return the start of a scenario: ``DEFAULT_START`` if it is the real time at which its class was defined."""
     start = float(start_time or 0)
-    return DEFAULT_START if _loaded_from <= start <= _real_time() else start
+    return DEFAULT_START if _loaded_at <= start <= _real_time() else start
 
 
-def start_episode(scratch: str) -> None:
-    os.umask(0o022)
-    _ids.seed(SEED)
-    random.seed(SEED)
+def reset_chance(scratch: str) -> None:
+    """Give this process the seeds, the time and the names of temporary files with which every episode starts.
+
+    Temporary files are created in the folder ``scratch``.
+    """
+    os.umask(0o022)  # an agent sees the modes of new files, which would depend on the umask of the user
+    _ids.seed(_SEED)
+    random.seed(_SEED)
     if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(SEED)
+        numpy.random.seed(_SEED)
     tempfile.tempdir = scratch
-    vars(tempfile)["_name_sequence"] = (f"{number:08d}" for number in itertools.count())
+    tempfile._name_sequence = (f"{number:08d}" for number in itertools.count())  # type: ignore[attr-defined]
     CLOCK.now = DEFAULT_START

@@ -25,8 +25,8 @@ from typing import Any
 
 from runner.envs.are.engine import determinism, judging
 from runner.envs.are.engine.played_scenario import Part, PlayedScenario
+from runner.envs.are.tools import KILL, MAX_FRAME_BYTES
 
-MAX_FRAME_BYTES = 16 << 20
 DISTRIBUTION = "meta-agents-research-environments"
 SANDBOX_SHOWN = "/tmp/are"
 """Path that stands for the scratch folder of an episode in everything that leaves this process."""
@@ -101,7 +101,8 @@ def _load_scenarios() -> dict[str, Any]:
     judging.install()
     scenarios: dict[str, Any] = dict(registry.get_all_scenarios())
     own = {point.module.partition(".")[0] for point in entry_points(group=SCENARIO_ENTRY_POINT_GROUP)}
-    determinism.patch_modules({"are", *own}, TimeManager)
+    determinism.patch_modules({"are", *own})
+    determinism.patch_time_manager(TimeManager)
     determinism.patch_file_system(LocalFileSystem)
     return scenarios
 
@@ -140,7 +141,7 @@ class _ForkServer:
         data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
         if not data:
             raise Closed
-        if data == b"K":
+        if data == KILL:
             (pid,) = struct.unpack(">Q", _read(self._control, 8))
             if pid in self._folders:
                 os.kill(pid, signal.SIGKILL)
@@ -167,7 +168,7 @@ class _ForkServer:
         try:
             self._control.close()
             _limit_memory(self._memory_mib)
-            determinism.start_episode(str(folder))
+            determinism.reset_chance(str(folder))
             shown = _path_replacer(folder)
             EpisodeServer(connection, self._scenarios, folder, shown, self._memory_mib, self._step_limit_s).run()
         except BaseException:  # noqa: BLE001 - the process ends in any case, and its output is logged
