@@ -21,7 +21,9 @@ from runner.envs.are.scenario_scan import scan
 from runner.errors import ConfigError
 
 FAMILY = "are"
-OFFLINE = f"{FAMILY}:offline"
+OFFLINE_ID = "offline"
+"""Id that stands for all of ``OFFLINE_SCENARIOS``, one task each."""
+OFFLINE = f"{FAMILY}:{OFFLINE_ID}"
 DISTRIBUTION = "meta-agents-research-environments"
 VERSION = "1.2.0"
 INSTALL_COMMAND = f"python3 -m venv .venv-are && .venv-are/bin/pip install {DISTRIBUTION}=={VERSION}"

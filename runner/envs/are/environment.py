@@ -35,24 +35,21 @@ import asyncio
 import json
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from textwrap import wrap
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from runner.config import ARESettings
-from runner.envs.are.catalog import OFFLINE_SCENARIOS
+from runner.envs.are.catalog import FAMILY, OFFLINE_ID, OFFLINE_SCENARIOS
 from runner.envs.are.client import EpisodeProcess, start_episode
+from runner.envs.are.inbox import InboxPainter
 from runner.envs.are.protocol import Answer, Ask, Call, Evaluate, Evaluated, Reset, Stepped, ToolRequest
 from runner.envs.base import as_reply_messages
 from runner.envs.data_labels import DataLabel
 from runner.errors import AgentFault, EnvironmentFault, InferenceFault
 from runner.types import (
     Action,
-    CellRow,
-    CellRun,
     Cells,
     Chat,
     InvalidAction,
@@ -64,26 +61,11 @@ from runner.types import (
     ToolCall,
     ToolSchema,
     Trajectory,
-    Usage,
 )
-from runner.types.cells import CellColor
 
-FAMILY = "are"
-OFFLINE = "offline"
-"""Id that stands for all of ``OFFLINE_SCENARIOS``, one task each."""
-NO_MODEL = "The judge of the scenario needs a model; name one of the profile's models by are: {judge_model: …}"
 _GRAPH = "graph per event"
 """Judge of ARE that compares each oracle event by fixed rules, and some texts by a model where they differ."""
 _SAMPLES: dict[str, Any] = {"string": "text", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
-_WIDTH = 74
-_MAX_APPS = 24
-_MAX_MESSAGES = 8
-_MAX_CHARS = 300
-"""Characters of a message that are kept."""
-_MAX_LINES = 3
-"""Lines of a message that are shown."""
-_MARKS: dict[str, tuple[str, CellColor]] = {"user": ("@", "yellow"), "notification": ("!", "cyan")}
-"""Mark and color of a message by its kind; messages of other kinds are no mail."""
 
 
 class JudgeModels(Protocol):
@@ -94,7 +76,10 @@ class JudgeModels(Protocol):
 
 
 class EpisodeJudge:
-    """Answers the chats of one episode's judge, and counts the calls; ``models`` is None if the profile names none."""
+    """Answers the chats of one episode's judge, and counts the calls; ``models`` is None if the profile names none.
+
+    ``are.judge_timeout_sec`` is the time for all answers of the episode together.
+    """
 
     def __init__(self, models: JudgeModels | None, settings: ARESettings) -> None:
         model = settings.judge_model
@@ -106,8 +91,12 @@ class EpisodeJudge:
         self._cost: float | None = 0.0
 
     async def answer(self, ask: Ask) -> Answer:
+        """Raise nothing if the model fails: the answer then has no text, but the problem."""
         if self._session is None:
-            return Answer(problem=NO_MODEL)
+            return Answer(
+                problem="The judge of the scenario needs a model; name one of the profile's models by are: "
+                "{judge_model: …}"
+            )
         chat: Chat = [{"role": each["role"], "content": each["content"]} for each in ask.messages]
         started = time.monotonic()
         try:
@@ -116,18 +105,17 @@ class EpisodeJudge:
             return Answer(problem=f"The model of the judge failed: {exc}")
         finally:
             self._time_left_s -= time.monotonic() - started
-        self._count(answer.usage)
+        self._n_calls += 1
+        self._model = answer.usage.model
+        self._tokens += answer.usage.tokens or Tokens()
+        cost = answer.usage.cost
+        self._cost = None if self._cost is None or cost is None else self._cost + cost
         if answer.finish_reason == "length":
             return Answer(problem="The answer of the judge's model was cut; raise agent.max_tokens of the profile")
         return Answer(text=answer.message["content"] or "")
 
-    def _count(self, usage: Usage) -> None:
-        self._n_calls += 1
-        self._model = usage.model
-        self._tokens += usage.tokens or Tokens()
-        self._cost = None if self._cost is None or usage.cost is None else self._cost + usage.cost
-
-    def describe(self, details: dict[str, Any]) -> dict[str, Any]:
+    def with_calls(self, details: dict[str, Any]) -> dict[str, Any]:
+        """Return evaluation details that say whether a model rated, with its calls; cost None if one is unknown."""
         judge = str(details.get("judge", ""))
         if not self._n_calls:
             return {**details, "judge": f"{judge}, hard checks only"} if judge == _GRAPH else details
@@ -135,75 +123,6 @@ class EpisodeJudge:
         tokens = {"prompt": self._tokens.prompt, "completion": self._tokens.completion}
         judge = "the scenario's own validation" if judge == "scenario" else judge
         return {**details, "judge": f"{judge} with model {self._model}", "judge_calls": {**calls, "tokens": tokens}}
-
-
-class InboxPainter:
-    """Draws one scenario: its apps with the calls made in each, and the inbox, the newest message first.
-
-    It needs only the messages and tools that the agent has seen, and nothing of the scenario's process. The part of a
-    tool's name before ``__`` is the app, as in ``Calendar__add_event``.
-    """
-
-    def __init__(self, tools: Iterable[str]) -> None:
-        self._n_tools = Counter(map(_app_of, tools))
-        self._n_calls = Counter[str]()
-        self._newest_call = ""
-        self._messages: deque[tuple[str, str]] = deque(maxlen=_MAX_MESSAGES)
-        self._n_messages = 0
-        self._time = ""
-
-    def add_call(self, tool: str) -> None:
-        self._n_calls[_app_of(tool)] += 1
-        self._newest_call = tool
-
-    def add_messages(self, parts: Sequence[tuple[str, str]]) -> None:
-        """The last message has the simulated time."""
-        for kind, text in parts:
-            if kind in _MARKS:
-                self._messages.append((kind, text[:_MAX_CHARS]))
-                self._n_messages += 1
-        if parts and parts[-1][0] == "environment":
-            self._time = parts[-1][1][:_WIDTH]
-
-    def draw(self) -> Cells:
-        apps = sorted(self._n_tools)[:_MAX_APPS]
-        width = max(map(len, apps), default=0)
-        heading = (CellRun("Time: ", "dim"), CellRun(self._time or "not known"))
-        rows = [row for kind, text in reversed(self._messages) for row in _message_rows(kind, text)]
-        return Cells(
-            [
-                heading,
-                (),
-                (CellRun(f"Apps · {len(self._n_tools)}", "dim"),),
-                *(self._app_row(app, width) for app in apps),
-                (),
-                (CellRun(f"Inbox · {self._n_messages}   @ from the user  ! from an app", "dim"),),
-                *(rows or [(CellRun("no message", "dim"),)]),
-            ]
-        )
-
-    def _app_row(self, app: str, width: int) -> CellRow:
-        n_tools, n_calls = self._n_tools[app], self._n_calls[app]
-        is_newest = app == _app_of(self._newest_call) and bool(self._newest_call)
-        calls = f"{n_calls} call{'' if n_calls == 1 else 's'}" if n_calls else ""
-        last = f", last: {self._newest_call.rpartition('__')[2]}" if is_newest else ""
-        mark = CellRun("► " if is_newest else "  ", "yellow")
-        color: CellColor = "yellow" if is_newest else "plain" if n_calls else "dim"
-        return (
-            mark,
-            CellRun(f"{app:<{width}}  {n_tools:>3} {'tool ' if n_tools == 1 else 'tools'}  ", color),
-            CellRun(calls + last),
-        )
-
-
-def _app_of(tool: str) -> str:
-    return tool.rpartition("__")[0][:40] or "environment"
-
-
-def _message_rows(kind: str, text: str) -> list[CellRow]:
-    mark, color = _MARKS[kind]
-    lines = wrap(text, _WIDTH - 2, max_lines=_MAX_LINES, placeholder=" …") or [""]
-    return [(CellRun(f"{mark} " if not number else "  ", color), CellRun(line)) for number, line in enumerate(lines)]
 
 
 class AREEnvironment:
@@ -235,7 +154,7 @@ class AREEnvironment:
     ) -> None:
         self.mode = mode
         self._id = id
-        self._scenarios = OFFLINE_SCENARIOS if id == OFFLINE else (id,)
+        self._scenarios = OFFLINE_SCENARIOS if id == OFFLINE_ID else (id,)
         self._settings = settings if isinstance(settings, ARESettings) else msgspec.convert(settings or {}, ARESettings)
         self._scenario = self._scenarios[0]
         self._models = inference_mngr
@@ -269,7 +188,11 @@ class AREEnvironment:
         task: object = None,
         **extra: Any,  # noqa: ANN401
     ) -> Chat:
-        """``task``, an object or mapping, may have a ``task_id``, the scenario to start; ``seed`` has no effect."""
+        """Start a scenario: that of ``task``'s ``task_id``, if it has one, else task ``task_index`` modulo ``n_tasks``.
+
+        ``task`` is an object or a mapping; ``seed`` has no effect. Raises ``EnvironmentFault`` if ARE cannot be
+        started, or the scenario is unknown or fails.
+        """
         self.cleanup()
         self._scenario = _scenario_id(task) or self._scenarios[task_index % self.n_tasks]
         self._details = None
@@ -316,13 +239,18 @@ class AREEnvironment:
 
     def admissible_actions(self) -> list[str]:
         """One action per tool, with sample values for the required arguments."""
-        return [action_text(*_sample_call(schema["function"])) for schema in self._tools]
+        actions = []
+        for function in (schema["function"] for schema in self._tools):
+            parameters = function["parameters"]
+            arguments = {name: _sample(parameters["properties"][name]) for name in parameters["required"]}
+            actions.append(action_text(function["name"], arguments))
+        return actions
 
     def parse(self, text: str) -> Action | InvalidAction:
         """Parse a JSON object with ``name`` and ``arguments`` into a tool call."""
         try:
             written = msgspec.json.decode(text.strip(), type=ToolRequest)
-        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):  # of lone surrogates and of deep nesting
             return InvalidAction(text, 'a JSON object {"name": "<tool>", "arguments": {…}}')
         call = ToolCall(id="call_0", name=written.name, arguments=msgspec.json.encode(written.arguments).decode())
         request = self._request(call)
@@ -335,7 +263,7 @@ class AREEnvironment:
         parameters = tools[call.name]["parameters"]
         try:
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):  # as in `parse`
             return InvalidAction(call.arguments, f"the arguments of {call.name} as a JSON object")
         if not set(parameters["required"]) <= arguments.keys() <= parameters["properties"].keys():
             required, known = ", ".join(parameters["required"]) or "none", ", ".join(parameters["properties"]) or "none"
@@ -353,7 +281,7 @@ class AREEnvironment:
     async def get_evaluation_details(self) -> dict[str, Any] | None:
         if self._details is None and self._process is not None:
             evaluated = await self._process.request(Evaluate(), Evaluated)
-            self._details = self._judge.describe(evaluated.details)
+            self._details = self._judge.with_calls(evaluated.details)
         return self._details
 
     def cleanup(self) -> None:
@@ -410,13 +338,8 @@ def _scenario_id(task: object) -> str | None:
 
 
 def _tagged(stepped: Stepped) -> list[str]:
+    """At least one message, since the first one answers the action."""
     return [f"[{kind}] {text}" for kind, text in stepped.parts] or ["[environment] "]
-
-
-def _sample_call(function: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    properties = function["parameters"]["properties"]
-    required = function["parameters"]["required"]
-    return function["name"], {name: _sample(properties[name]) for name in required}
 
 
 def _sample(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a value of the schema
