@@ -1,7 +1,8 @@
 """A check of JSON values against the part of JSON Schema that function schemas use: types, enumerations and keys.
 
 Patterns are never evaluated, because a hostile one can take forever, and every keyword that is not known here allows
-everything, as does a part of a schema that has another form than expected.
+everything, as does a part of a schema that has another form than expected. Schemas and values come from outside: the
+library ``jsonschema`` evaluates patterns, and fails on deep nesting, since it is recursive.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def find_mismatch(value: object, schema: object) -> str | None:
 def allowed_values(schema: Mapping[str, Any]) -> str:
     """Return what a schema allows, such as ``one of "up", "down"`` or ``integer``; empty if that is anything."""
     if isinstance(options := schema.get("enum"), list):
+        if not options:
+            return "no value"
         more = ", …" if len(options) > _MAX_OPTIONS else ""
         return f"one of {', '.join(map(show_value, options[:_MAX_OPTIONS]))}{more}"
     return " or ".join(_type_names(schema))
@@ -80,7 +83,7 @@ def _key_mismatch(place: str, value: Mapping[str, Any], schema: Mapping[str, Any
     if extra is False and isinstance(properties, dict | None):
         for name in value:
             if name not in (properties or ()):
-                return f"{_join(place, name)} is not one of its arguments"
+                return f"{_join(place, name)} is not one of {'the known keys' if place else 'its arguments'}"
     return None
 
 
@@ -90,12 +93,20 @@ def _join(place: str, name: str) -> str:
 
 
 def _is_equal(value: object, option: object) -> bool:
-    if isinstance(value, bool) or isinstance(option, bool):
-        return value is option
     try:
-        return bool(value == option)
+        return _is_same(value, option)
     except RecursionError:  # values that are nested deeply
         return False
+
+
+def _is_same(value: object, option: object) -> bool:
+    if isinstance(value, bool) or isinstance(option, bool):  # in Python, True == 1
+        return value is option
+    if isinstance(value, list) and isinstance(option, list):
+        return len(value) == len(option) and all(map(_is_same, value, option))
+    if isinstance(value, dict) and isinstance(option, dict):
+        return value.keys() == option.keys() and all(_is_same(item, option[key]) for key, item in value.items())
+    return bool(value == option)
 
 
 def show_value(value: object) -> str:

@@ -14,6 +14,7 @@ from tests.support.json_values import JSON_VALUES
 
 NAMES = st.sampled_from(["direction", "count", "item", "a b"])
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.5, 1.0, "up", "down", ""])
+OPTIONS = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(NAMES, SCALARS, max_size=2)
 TYPES = st.sampled_from(["string", "integer", "number", "boolean", "null", "array", "object"])
 
 
@@ -28,7 +29,7 @@ def _object(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[
 
 SCHEMAS = st.recursive(
     st.fixed_dictionaries({}, optional={"type": TYPES | st.lists(TYPES, min_size=1, unique=True)})
-    | st.fixed_dictionaries({"enum": st.lists(SCALARS, min_size=1)}),
+    | st.fixed_dictionaries({"enum": st.lists(OPTIONS, min_size=1)}),
     lambda inner: _object(inner) | st.fixed_dictionaries({"type": st.just("array"), "items": inner}),
     max_leaves=6,
 )
@@ -60,7 +61,11 @@ def test_values_and_schemas_may_be_nested_deeply_or_without_end() -> None:
 
 MOVE = {
     "type": "object",
-    "properties": {"direction": {"type": "string", "enum": ["up", "down"], "pattern": "(a+)+$"}, "far": {}},
+    "properties": {
+        "direction": {"type": "string", "enum": ["up", "down"], "pattern": "(a+)+$"},
+        "far": {},
+        "to": {"properties": {"x": {}}},
+    },
     "required": ["direction"],
 }
 
@@ -75,11 +80,19 @@ MOVE = {
         ({}, "direction is missing"),
         ({"direction": "up", "speed": 2}, "speed is not one of its arguments"),
         ({"direction": "x" * 200}, f'direction: one of "up", "down"; got "{"x" * 99}…'),
+        ({"direction": "up", "to": {"x": 1, "y": 2}}, "to.y is not one of the known keys"),
         (["up"], "object; got an array"),
     ],
 )
 def test_a_mismatch_is_described(value: object, reason: str | None) -> None:
     assert find_mismatch(value, MOVE) == reason
+
+
+def test_true_and_one_differ_at_any_depth_and_an_empty_enumeration_allows_nothing() -> None:
+    assert find_mismatch([1], {"enum": [[True]]}) == "one of an array; got an array"
+    assert find_mismatch({"a": [True]}, {"enum": [{"a": [1]}]}) == "one of an object; got an object"
+    assert find_mismatch([{"a": 1.0}], {"enum": [[{"a": 1}]]}) is None
+    assert find_mismatch(1, {"enum": []}) == "no value; got 1"
 
 
 def test_keys_that_a_schema_does_not_name_match_only_where_it_names_none_or_has_others() -> None:
