@@ -28,7 +28,47 @@ from runner.types.fields import (
 from runner.types.machine import Machine
 from runner.types.notes import MAX_STEP, Note
 
+Op: TypeAlias = Literal[
+    "start",
+    "cancel",
+    "pause",
+    "resume",
+    "step",
+    "move",
+    "replay",
+    "submit_action",
+    "episode",
+    "annotate",
+    "health",
+    "list",
+    "server_start",
+    "server_stop",
+    "shutdown",
+]
+ServerStatus: TypeAlias = Literal["starting", "running", "stopped", "failed"]
+HealthItem: TypeAlias = EnvHealth | ModelHealth | Host | Machine
 _Choice: TypeAlias = Annotated[str | None, Meta(description="null: use the profile's value")]
+_Step: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_STEP)]
+_Tags: TypeAlias = Annotated[list[str], Meta(max_length=50)]
+ERRORS: Final[dict[str, str]] = {
+    "bad_request": "the request cannot be decoded, or its arguments do not match the operation",
+    "unknown_agent": "the node has no agent with this name",
+    "unknown_model": "the node's profile has no model with this name",
+    "no_model": "the agent needs a model, and no endpoint responds",
+    "not_found": "no batch or episode has this id, or the episode is not running",
+    "not_running": "the batch is not running",
+    "not_queued": "the batch does not wait in the queue",
+    "nothing_left": "no episode of the batch ended with an error",
+    "no_control": "the node accepts no control requests on this bus",
+    "stopping": "the node is stopping",
+    "indexing": "the node has started and still reads its episodes, which this operation needs",
+    "busy": "too many requests of this sender are waiting",
+    "queue_full": "too many batches wait in the node's queue",
+    "not_human": "the episode's agent is not `human`",
+    "refused": "the node rejected the request; the message gives the reason",
+    "internal": "the node failed; see its log",
+}
+"""Values of ``ControlError.code`` and their meanings."""
 
 
 class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -55,7 +95,10 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     task_index: Annotated[int, Meta(description="the first task, from 0 to 2^62 - 1")] = 0
     tasks: Annotated[
         dict[str, list[int]],
-        Meta(description="the tasks by environment, in their order, in place of `repeat` and `task_index`; {}: those"),
+        Meta(
+            description="the tasks by environment, in their order, in place of `repeat` and `task_index`; {}: those of "
+            "`repeat` and `task_index`"
+        ),
     ] = msgspec.field(default_factory=dict)
     seed: Annotated[int, Meta(description="seed of the agent's random numbers, below 2^62 in size")] = 0
     concurrency: Annotated[int | None, Meta(description="from 1 to 256; null: use the profile's value")] = None
@@ -68,12 +111,13 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     max_rounds: Annotated[
         int | None,
-        Meta(description="from 1 to the profile's value, or with `allow_longer` to 1000000; null: that value"),
+        Meta(description="from 1 to the profile's value, or with `allow_longer` to 1000000; null: the profile's value"),
     ] = None
     max_duration_sec: Annotated[
         float | None,
         Meta(
-            description="above 0 and at most the profile's value, or with `allow_longer` 1000000000; null: that value"
+            description="above 0 and at most the profile's value, or with `allow_longer` 1000000000; null: the "
+            "profile's value"
         ),
     ] = None
     allow_longer: Annotated[
@@ -90,7 +134,7 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         float | None,
         Meta(
             description="adaptive repeats: play batches of 32, 32, 64, 128, … tasks, at most `repeat` tasks with one "
-            "attempt, until the 95% interval of the success rate is at most as wide, above 0 and at most 1; null: all"
+            "attempt, until the 95% interval of the success rate is at most this wide (above 0, at most 1); null: all"
         ),
     ] = None
     resume: Annotated[
@@ -100,11 +144,6 @@ class StartArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "`concurrency`, `workers` and `budget` may then differ from those of the batch"
         ),
     ] = False
-
-
-MAX_OFFSET: Final = 2**53
-"""Maximum offset in a file; every client's numbers hold it exactly."""
-Step: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_STEP)]
 
 
 class TargetArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -150,10 +189,9 @@ class EpisodeArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Episode file to read, and the offset of the requested chunk."""
 
     episode_id: EpisodeId
-    offset: Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="offset in bytes from the start of the file")] = 0
-
-
-_Tags: TypeAlias = Annotated[list[str], Meta(max_length=50)]
+    offset: Annotated[  # at most what the numbers of every client hold exactly
+        int, Meta(ge=0, le=2**53, description="offset in bytes from the start of the file")
+    ] = 0
 
 
 class AnnotateArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -163,7 +201,7 @@ class AnnotateArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """
 
     episode_id: EpisodeId
-    step: Annotated[Step | None, Meta(description="index of the timestep; null: the whole episode")] = None
+    step: Annotated[_Step | None, Meta(description="index of the timestep; null: the whole episode")] = None
     add: Annotated[_Tags, Meta(description="tags to add: 1 to 64 printable characters without spaces and commas")] = (
         msgspec.field(default_factory=list)
     )
@@ -180,7 +218,7 @@ class SubmitActionArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     """Action for an episode with a human agent."""
 
     episode_id: EpisodeId
-    step: Annotated[Step, Meta(description="index of the timestep")]
+    step: Annotated[_Step, Meta(description="index of the timestep")]
     action: Annotated[str, Meta(description="the action's text")]
 
 
@@ -200,23 +238,6 @@ class NoArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """No arguments, or an empty result."""
 
 
-Op: TypeAlias = Literal[
-    "start",
-    "cancel",
-    "pause",
-    "resume",
-    "step",
-    "move",
-    "replay",
-    "submit_action",
-    "episode",
-    "annotate",
-    "health",
-    "list",
-    "server_start",
-    "server_stop",
-    "shutdown",
-]
 Args: TypeAlias = (
     StartArgs
     | TargetArgs
@@ -229,7 +250,7 @@ Args: TypeAlias = (
     | ShutdownArgs
     | NoArgs
 )
-ARGS: dict[Op, type[Args]] = {
+ARGS: Final[dict[Op, type[Args]]] = {
     "start": StartArgs,
     "cancel": TargetArgs,
     "pause": TargetArgs,
@@ -246,43 +267,21 @@ ARGS: dict[Op, type[Args]] = {
     "server_stop": ServerArgs,
     "shutdown": ShutdownArgs,
 }
+"""Type of ``ControlRequest.args`` for each operation."""
 
 
 class ControlRequest(msgspec.Struct, kw_only=True):
-    """``ARGS`` gives the type of ``args`` for each ``op``."""
-
     id: Annotated[str, Meta(description="repeated in the reply")]
     op: Annotated[Op, Meta(description="operation to perform")]
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class ControlError(msgspec.Struct, kw_only=True, frozen=True):
-    """Error of a rejected request."""
+    """Why a request was rejected; programs decide by the code, since messages may change."""
 
-    code: Annotated[str, Meta(description="machine-readable code, see below")]
-    message: Annotated[str, Meta(description="message for people")]
+    code: Annotated[str, Meta(description="for programs: one of the codes that `events.md` lists")]
+    message: Annotated[str, Meta(description="for people")]
     hint: Annotated[str, Meta(description="what to do next")] = ""
-
-
-ERRORS: Final[dict[str, str]] = {
-    "bad_request": "the request cannot be decoded, or its arguments do not match the operation",
-    "unknown_agent": "the node has no agent with this name",
-    "unknown_model": "the node's profile has no model with this name",
-    "no_model": "the agent needs a model, and no endpoint responds",
-    "not_found": "no batch or episode has this id, or the episode is not running",
-    "not_running": "the batch is not running",
-    "not_queued": "the batch does not wait in the queue",
-    "nothing_left": "no episode of the batch ended with an error",
-    "no_control": "the node accepts no control requests on this bus",
-    "stopping": "the node is stopping",
-    "indexing": "the node has started and still reads its episodes, which this operation needs",
-    "busy": "too many requests of this sender are waiting",
-    "queue_full": "too many batches wait in the node's queue",
-    "not_human": "the episode's agent is not `human`",
-    "refused": "the node rejected the request; the message gives the reason",
-    "internal": "the node failed; see its log",
-}
-"""Values of ``ControlError.code`` and their meanings."""
 
 
 class ControlReply(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -297,7 +296,7 @@ class ControlReply(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class BatchState(msgspec.Struct, kw_only=True):
-    """State of a batch that the node knows."""
+    """A batch of this node that waits, runs or has ended, with what was requested for it."""
 
     batch_id: BatchId
     battery_id: BatteryId
@@ -329,14 +328,11 @@ class BatchState(msgspec.Struct, kw_only=True):
 
 
 class EpisodeChunk(msgspec.Struct, kw_only=True):
-    """Chunk of an episode file."""
+    """At most 256 KiB of an episode file, with the size and hash of the whole file to check what was put together."""
 
     total: Annotated[int, Meta(description="bytes of the whole file")]
     sha256: Annotated[str, Meta(description="hex digest of the whole file")]
     data: Annotated[bytes, Meta(description="at most 256 KiB from the offset on, in base64")]
-
-
-ServerStatus: TypeAlias = Literal["starting", "running", "stopped", "failed"]
 
 
 class ServerInfo(msgspec.Struct, kw_only=True):
@@ -347,11 +343,8 @@ class ServerInfo(msgspec.Struct, kw_only=True):
     cause: Annotated[str | None, Meta(description="why it is not running, with its last log line; null while it runs")]
 
 
-HealthItem: TypeAlias = EnvHealth | ModelHealth | Host | Machine
-
-
 class NodeHealth(msgspec.Struct, kw_only=True):
-    """Status of the node."""
+    """What runs as this node, where it stores and sends to, and the latest health of what it uses."""
 
     node: Annotated[str, Meta(description="name of the node")]
     boot: Boot
