@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from runner.config.profile import AgentSettings
+from runner.config import AgentSettings
 from runner.inference.chat_format import ModelReply
 from runner.inference.endpoints import GATEWAY_KEY_ENV, OLLAMA_HOST_ENV, AnyKind, EndpointSpec, Kind, sent_login
 from runner.inference.errors import EndpointFailure, Mask

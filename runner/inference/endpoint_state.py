@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from runner.config.profile import AgentSettings
+from runner.config import AgentSettings
 from runner.inference.api_keys import build_mask
 from runner.inference.endpoints import AnyKind, EndpointInfo, EndpointSpec, Kind, resolve_endpoints, safe_url
 from runner.inference.errors import EndpointFailure, Mask

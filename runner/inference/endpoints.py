@@ -9,7 +9,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
-from runner.config.profile import AgentSettings, Capabilities, RateLimit
+from runner.config import AgentSettings
+from runner.config.profile import Capabilities, RateLimit
 from runner.util.display_text import mask, one_line
 
 Kind: TypeAlias = Literal["tensorzero", "ollama", "openai"]

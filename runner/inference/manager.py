@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from runner.config.profile import AgentSettings, FeedbackMetrics
+from runner.config import AgentSettings
+from runner.config.profile import FeedbackMetrics
 from runner.inference.api_keys import read_api_key
 from runner.inference.endpoint_state import InferenceContext, Timing
 from runner.inference.endpoints import CHECK_TIMEOUT_S, EndpointInfo, EndpointSpec, url_origin

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 
 from runner.agents.model import ReactAgent
-from runner.config.profile import AgentSettings, EndpointConfig
+from runner.config import AgentSettings
+from runner.config.profile import EndpointConfig
 from runner.inference.inference_session import InferenceSession
 from runner.inference.manager import InferenceManager
 from runner.tracing import SpanList, Tracer

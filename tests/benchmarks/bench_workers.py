@@ -17,7 +17,8 @@ from typing import Final
 from runner.batch.batch import Batch
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.workspace import Workspace
-from runner.config.profile import AgentSettings, EndpointConfig
+from runner.config import AgentSettings
+from runner.config.profile import EndpointConfig
 from runner.inference.profile_models import Models
 from runner.pool.choose import open_pool
 from runner.pool.fork_server import ForkServerClient

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
-from runner.config import AgentSettings, EndpointConfig, RaySettings
+from runner.config import AgentSettings, RaySettings
+from runner.config.profile import EndpointConfig
 from runner.inference.profile_models import Models
 from runner.pool.choose import open_pool
 from runner.pool.protocol import WorkerPool

@@ -23,7 +23,7 @@ from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.bus.address import durable_names
 from runner.cli.dispatch import run
-from runner.config.profile import NatsSettings
+from runner.config import NatsSettings
 from runner.errors import ConfigError
 from runner.events.codec import headers_for
 from runner.formats.export import export_episodes

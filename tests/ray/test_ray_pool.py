@@ -18,7 +18,8 @@ from runner.batch.batch import Batch
 from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
-from runner.config import AgentSettings, EndpointConfig, RaySettings
+from runner.config import AgentSettings, RaySettings
+from runner.config.profile import EndpointConfig
 from runner.envs.http.address import ServerAddress
 from runner.envs.placement import Placement
 from runner.errors import ConfigError

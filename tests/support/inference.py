@@ -7,7 +7,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from runner.config.profile import AgentSettings, EndpointConfig
+from runner.config import AgentSettings
+from runner.config.profile import EndpointConfig
 from runner.inference.endpoint_state import Timing
 from runner.inference.inference_session import InferenceSession
 from runner.inference.manager import InferenceManager

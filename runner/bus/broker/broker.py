@@ -19,7 +19,7 @@ from runner.bus.address import BusAddress, Credential, read_credential
 from runner.bus.backoff import Backoff
 from runner.bus.broker import server_process
 from runner.bus.errors import BusError
-from runner.config.profile import LiveStream
+from runner.config import LiveStream
 from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.util.files import replace_file
 

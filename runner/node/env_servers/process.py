@@ -22,7 +22,7 @@ from typing import IO, cast
 
 import msgspec
 
-from runner.config import EnvironmentEntry, resolve_path
+from runner.config import EnvironmentEntry
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import NOT_LISTENING, PROBE_TIMEOUT_S, ServerState, probe_servers
 from runner.envs.placement import server_address
@@ -30,6 +30,7 @@ from runner.errors import ConfigError, catch_foreign
 from runner.events.control import ServerInfo, ServerStatus
 from runner.node.env_servers import process_guard
 from runner.node.env_servers.process_guard import SERVER_VARIABLE_PREFIX
+from runner.util.data_dir import resolve_path
 from runner.util.display_text import mask, masker, one_line, public_variables, secret_lines
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,8 @@ import re
 import msgspec
 import yaml
 
+from runner.config import Profile, load_profile, resolve_data_dir, resolve_node
 from runner.config.document import parse_yaml
-from runner.config.load import load_profile, resolve_data_dir, resolve_node
-from runner.config.profile import Profile
 from runner.errors import ConfigError
 from tests.fuzz.oracles import SECRET, check_displayable, check_masked, outcome, scratch_folder
 

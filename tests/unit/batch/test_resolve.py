@@ -16,8 +16,7 @@ from runner.batch.batch import Batch
 from runner.batch.resolve import BatchRequest, place_batch, resolve_batch
 from runner.batch.slots import RUN_FILES, SLOT_FILES
 from runner.batch.workspace import Workspace
-from runner.config import AgentSettings, EnvironmentEntry, Environments, EpisodeSettings, Profile
-from runner.config.load import load_profile
+from runner.config import AgentSettings, EnvironmentEntry, Environments, EpisodeSettings, Profile, load_profile
 from runner.envs.http.address import ServerAddress
 from runner.envs.placement import Placement
 from runner.errors import ConfigError

@@ -12,15 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import runner.config
-from runner.config import (
-    EnvironmentEntry,
-    EventsStream,
-    LiveStream,
-    Profile,
-    RateLimit,
-    SkipEntry,
-    load_profile,
-)
+from runner.config import EnvironmentEntry, EventsStream, LiveStream, Profile, SkipEntry, load_profile
+from runner.config.profile import Hardware, RateLimit
 from runner.errors import ConfigError
 from runner.util.data_dir import package_resource
 
@@ -66,7 +59,7 @@ def test_an_empty_fallback_model_means_none(tmp_path: Path, value: str) -> None:
 def test_the_default_profile_has_the_values_of_field_runners(tmp_path: Path) -> None:
     profile = load_profile(None, environ={}, cwd=tmp_path)
     assert profile.id == "field-runner-4090"
-    assert profile.hardware == runner.config.Hardware(gpu="RTX 4090 Laptop", vram_gb=16, ram_gb=64)
+    assert profile.hardware == Hardware(gpu="RTX 4090 Laptop", vram_gb=16, ram_gb=64)
     assert profile.episode == runner.config.EpisodeSettings(max_duration_sec=300, max_rounds=15, concurrent=1)
     assert profile.agent == runner.config.AgentSettings(
         mode="api",
@@ -343,7 +336,7 @@ def test_errors_contain_no_secrets_and_no_control_characters(tmp_path: Path) -> 
 YAML_LIKE = st.text(st.sampled_from("id: x\n\t-?&*!|>'\"%@`{}[],#~<=$_0.1eE\\\x85\u2028\ufeffé😀"), max_size=60)
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
 KNOWN_KEYS = sorted(
-    {field for cls in (Profile, EnvironmentEntry, runner.config.Hardware) for field in cls.__struct_fields__}
+    {field for cls in (Profile, EnvironmentEntry, Hardware) for field in cls.__struct_fields__}
     | {"lightweight", "moderate", "skip", "endpoints", "url", "price", "max_rounds", "episode_completed"}
 )
 KEYS = st.one_of(
@@ -392,8 +385,8 @@ def test_every_exported_name_exists() -> None:
 def test_every_key_is_documented() -> None:
     document = Path(__file__).parents[3] / "docs" / "profiles.md"
     text = document.read_text("utf-8")
-    sections = [getattr(runner.config, name) for name in runner.config.__all__]
-    keys = {field for section in sections for field in getattr(section, "__struct_fields__", ())}
+    sections = [value for value in vars(runner.config.profile).values() if hasattr(value, "__struct_fields__")]
+    keys = {field for section in sections for field in section.__struct_fields__}
     assert {"max_rounds", "monitor_url", "cached_per_mtok"} <= keys
     assert not [key for key in sorted(keys) if f"`{key}`" not in text and f".{key}`" not in text]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import runner.config
 from runner.config import (
     Profile,
     load_profile,
     resolve_data_dir,
     resolve_node,
 )
+from runner.config.profile import Hardware
 from runner.errors import ConfigError
 
 
@@ -84,7 +84,7 @@ def test_the_state_directory_is_option_then_variable_then_profile_then_default(t
 
 
 def test_the_node_name_is_option_then_variable_then_profile_then_host() -> None:
-    profile = Profile(id="x", hardware=runner.config.Hardware(node="from-profile"))
+    profile = Profile(id="x", hardware=Hardware(node="from-profile"))
     environ = {"AGENTGYM_NODE": "from-env"}
     assert resolve_node("from-option", environ, profile, "host") == "from-option"
     assert resolve_node(None, environ, profile, "host") == "from-env"

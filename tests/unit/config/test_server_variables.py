@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config import EnvironmentEntry, load_profile, resolve_path
+from runner.config import EnvironmentEntry, load_profile
 from runner.errors import ConfigError
+from runner.util.data_dir import resolve_path
 
 
 def load_env(folder: Path, env: str, environ: dict[str, str] | None = None) -> dict[str, str]:

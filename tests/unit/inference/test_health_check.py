@@ -8,7 +8,8 @@ from typing import Literal
 
 import pytest
 
-from runner.config.profile import AgentSettings, EndpointConfig
+from runner.config import AgentSettings
+from runner.config.profile import EndpointConfig
 from runner.inference.health import EndpointHealth
 from runner.inference.manager import InferenceManager
 from tests.support.inference import agent_settings, infer, inference_manager

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import aiohttp
 import pytest
 
-from runner.config.profile import AgentSettings, EndpointConfig, Price
+from runner.config import AgentSettings
+from runner.config.profile import EndpointConfig, Price
 from runner.inference.api_keys import DeltaFilter, KeyFilter, endpoint_variables, read_api_key, redact_key
 from runner.inference.chat_format import ModelReply, split_thinking
 from runner.inference.endpoints import EndpointSpec, Kind, ollama_url, resolve_endpoints, safe_url

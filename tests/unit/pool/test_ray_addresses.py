@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config import AgentSettings, EndpointConfig
+from runner.config import AgentSettings
+from runner.config.profile import EndpointConfig
 from runner.envs.http.address import ServerAddress
 from runner.errors import ConfigError
 from runner.pool.ray_cluster import is_loopback, require_reachable, rewrite_setup, rewrite_url

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from runner.config import EndpointConfig
+from runner.config.profile import EndpointConfig
 from runner.envs.http.places import LocalRegistry
 from runner.inference.profile_models import Models
 from runner.pool.protocol import EpisodeReceiver, WorkerLost

@@ -12,7 +12,7 @@ import pytest
 
 from runner.bus.address import durable_names
 from runner.cli.dispatch import run
-from runner.config.profile import NatsSettings
+from runner.config import NatsSettings
 from runner.publish.outbox import episode_event
 from runner.results.evaluation import AGENTEVAL, evaluate, latex, markdown
 from runner.results.summary import summarize_results

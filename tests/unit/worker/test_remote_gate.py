@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from runner.config.profile import AgentSettings, EndpointConfig, FeedbackMetrics, LessonKey, RateLimit
+from runner.config import AgentSettings
+from runner.config.profile import EndpointConfig, FeedbackMetrics, LessonKey, RateLimit
 from runner.errors import InferenceFault
 from runner.inference.endpoints import resolve_endpoints
 from runner.inference.gate import LocalGate
