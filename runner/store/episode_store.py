@@ -328,13 +328,18 @@ def _member_of(path: Path) -> str:
     return episode_member(path.parent.name, path.stem)
 
 
+def stamp_of(status: os.stat_result) -> tuple[int, int]:
+    """Return the size and time of a file by which the index notices changes; the time fits an integer of SQLite."""
+    return status.st_size, status.st_mtime_ns % 2**63
+
+
 def _episode_file(batch_id: str, episode_id: str, status: os.stat_result) -> EpisodeFile:
-    return EpisodeFile(batch_id, episode_id, status.st_size, status.st_mtime_ns % 2**63)
+    return EpisodeFile(batch_id, episode_id, *stamp_of(status))
 
 
 def _archive_file(batch_id: str, entry: os.DirEntry[str]) -> ArchiveFile:
     status = entry.stat(follow_symlinks=False)
-    return ArchiveFile(batch_id, Path(entry.path), status.st_size, status.st_mtime_ns % 2**63)
+    return ArchiveFile(batch_id, Path(entry.path), *stamp_of(status))
 
 
 def _list_batch(batch: Path, damaged: list[DamagedFile], archives: list[ArchiveFile]) -> Iterator[EpisodeFile]:

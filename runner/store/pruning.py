@@ -27,7 +27,7 @@ from runner.store.archive import (
     trace_member,
     write_archive,
 )
-from runner.store.episode_store import EpisodeStore
+from runner.store.episode_store import EpisodeStore, stamp_of
 from runner.store.index import EpisodeIndex
 from runner.store.journal import JOURNAL_SUFFIX
 from runner.util.clock import is_ulid, new_ulid
@@ -46,18 +46,19 @@ class Pruned(NamedTuple):
 
 
 class BatchInUse(StoreError):
-    """A process plays the batch."""
+    """A process plays the batch, or a killed one left a journal, which the next start of the node turns into a file."""
 
 
 def archive_episodes(store: EpisodeStore, index: EpisodeIndex, batch_id: str, episode_ids: Collection[str]) -> Pruned:
-    """Move episode files into archives, and with the last ones the trace of the batch.
+    """Move episode files into archives, and with the last ones the trace of the batch if it fits one.
 
     Raises ``BatchInUse``, or ``StoreError`` if a file cannot be read, written or deleted; no episode is lost.
     """
     with _locked(store, batch_id):
         sources = [Source(episode_member(batch_id, each), store.path(batch_id, each)) for each in sorted(episode_ids)]
         sources += _token_sources(store, batch_id, episode_ids)
-        sources += _trace_source(store, batch_id, episode_ids)
+        traces = _trace_source(store, batch_id, episode_ids)
+        sources += [trace for trace in traces if _n_bytes(trace.path) <= MAX_WRITTEN_BYTES]
         places = _archived_before(store, batch_id, sources)
         new: list[Path] = []
         for part in _parts([source for source in sources if source.name not in places]):
@@ -68,8 +69,8 @@ def archive_episodes(store: EpisodeStore, index: EpisodeIndex, batch_id: str, ep
         n_new_bytes = sum(map(_n_bytes, new))
         with index.transaction() as connection:
             for episode_id in episode_ids:
-                status = places[episode_member(batch_id, episode_id)].stat()
-                stamp = status.st_size, status.st_mtime_ns % 2**63
+                # the row gets the stamp of its archive, so that the index finds it unchanged without the file
+                stamp = stamp_of(places[episode_member(batch_id, episode_id)].stat())
                 connection.execute(_MOVE, (*stamp, batch_id, episode_id))
         n_bytes = _unlink([source.path for source in sources])
         return Pruned(len(episode_ids), n_bytes - n_new_bytes, tuple(new))
@@ -85,15 +86,18 @@ def unpack_archive(store: EpisodeStore, batch_id: str, archive: Path) -> int:
     with _locked(store, batch_id):
         for name, member in read_directory(archive).items():
             stem = Path(name).stem
-            is_episode = is_ulid(stem) and name == episode_member(batch_id, stem)
-            is_other = name == trace_member(batch_id) or (is_ulid(stem) and name == tokens_member(batch_id, stem))
-            if (is_episode or is_other) and not os.path.lexists(path := store.data_dir / name):
+            own = (trace_member(batch_id), episode_member(batch_id, stem), tokens_member(batch_id, stem))
+            if not is_ulid(stem) or name not in own:
+                continue  # an archive from elsewhere may have any names
+            n_episodes += name.endswith(".json")
+            if not os.path.lexists(path := store.data_dir / name):
                 try:
                     make_folder(path.parent)
                     replace_file(path, read_member(archive, member))
                 except OSError as exc:
-                    raise StoreError(f"{path} cannot be written: {exc}; free disk space, then undo it again") from exc
-            n_episodes += is_episode
+                    raise StoreError(
+                        f"{path} cannot be written: {exc}; check space and permissions, then try again"
+                    ) from exc
         _unlink([archive])
     return n_episodes
 
@@ -116,7 +120,9 @@ def delete_episodes(
         deleted = files | archived
         paths = [store.path(batch_id, each) for each in sorted(files)]
         paths += [source.path for source in _token_sources(store, batch_id, files)]
-        trace = [source.path for source in _trace_source(store, batch_id, files)] if files else []
+        # Where all episodes are archived, a trace outside was too large for an archive; it goes with the last of them.
+        is_last = bool(files) or 0 < len(archives) == len([*store.list_archives(batch_id)])
+        trace = [source.path for source in _trace_source(store, batch_id, files)] if is_last else []
         n_bytes = (remove or _unlink)([*paths, *trace, *archives])
         with index.transaction() as connection:
             connection.executemany(_DELETE, [(batch_id, each) for each in deleted])
@@ -129,7 +135,9 @@ def delete_episodes(
 def _locked(store: EpisodeStore, batch_id: str) -> Iterator[None]:
     with file_lock(store.runs / batch_id, wait=False) as is_locked:
         if not is_locked or any(name.endswith(JOURNAL_SUFFIX) for name in _names(store.runs / batch_id)):
-            raise BatchInUse(f"batch {batch_id} is being played; prune it after its end")
+            raise BatchInUse(
+                f"batch {batch_id} is being played or was cut off; try again after its end, or start the node"
+            )
         yield
 
 
@@ -139,10 +147,10 @@ def _token_sources(store: EpisodeStore, batch_id: str, episode_ids: Collection[s
 
 
 def _trace_source(store: EpisodeStore, batch_id: str, episode_ids: Collection[str]) -> list[Source]:
-    """Return the trace of a batch if it keeps no other episode file; a trace that fits no archive stays."""
+    """Return the trace of a batch if it keeps no other episode file."""
     kept = {name for name in _names(store.runs / batch_id) if name.endswith(".json")}
-    trace = store.data_dir / "traces" / f"{batch_id}.pftrace"
-    if kept - {f"{episode_id}.json" for episode_id in episode_ids} or not 0 < _n_bytes(trace) <= MAX_WRITTEN_BYTES:
+    trace = store.data_dir / trace_member(batch_id)
+    if kept - {f"{episode_id}.json" for episode_id in episode_ids} or not _n_bytes(trace):
         return []
     return [Source(trace_member(batch_id), trace)]
 
@@ -207,6 +215,7 @@ def _unlink(paths: Sequence[Path]) -> int:
 
 
 def _n_bytes(path: Path) -> int:
+    """Return the size of a file; 0 for what is missing or no regular file."""
     try:
         status = path.stat(follow_symlinks=False)
     except OSError:

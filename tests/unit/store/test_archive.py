@@ -200,6 +200,29 @@ def test_deleted_episodes_are_gone_with_their_archives(episode_store: EpisodeSto
     assert newest_rows(index) == []
 
 
+def test_a_trace_too_large_for_an_archive_stays_until_the_last_episode_is_deleted(
+    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "MAX_WRITTEN_BYTES", 499)
+    deleted, deleted_ids = record_batch(episode_store, index)
+    trace = episode_store.data_dir / "traces" / f"{deleted}.pftrace"
+    delete_episodes(episode_store, index, deleted, deleted_ids[:2])
+    assert trace.exists()
+    delete_episodes(episode_store, index, deleted, deleted_ids[2:])
+    assert not (episode_store.runs / deleted).exists()
+    assert not trace.exists()
+
+    archived, archived_ids = record_batch(episode_store, index)
+    trace = episode_store.data_dir / "traces" / f"{archived}.pftrace"
+    archive_episodes(episode_store, index, archived, archived_ids)
+    assert len(zips(episode_store, archived)) == 3, "each of them has one episode"
+    delete_episodes(episode_store, index, archived, archived_ids[:2])
+    assert trace.read_bytes() == b"trace" * 100
+    delete_episodes(episode_store, index, archived, archived_ids[2:])
+    assert not (episode_store.runs / archived).exists()
+    assert not trace.exists()
+
+
 def test_an_archive_with_foreign_files_is_not_deleted(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     batch_id, ids = record_batch(episode_store, index)
     foreign = episode_store.runs / batch_id / f"{new_id()}.zip"
