@@ -12,6 +12,7 @@ from runner import __version__
 from runner.batch.result import FINISHED
 from runner.machine.meter import GpuMeter
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
+from runner.store.archive import trace_member
 from runner.tracing import PerfettoFile
 from runner.util.clock import Clock, new_ulid
 
@@ -69,7 +70,7 @@ class Workspace:
         return int(count)
 
     def trace_file(self, batch_id: str) -> PerfettoFile:
-        return PerfettoFile(self.data_dir / "traces" / f"{batch_id}.pftrace", boot=self.boot)
+        return PerfettoFile(self.data_dir / trace_member(batch_id), boot=self.boot)
 
     def close(self) -> None:
         self.index.close()
