@@ -1,4 +1,4 @@
-"""A running batch: starts episodes on workers, enforces their deadlines and applies commands."""
+"""A running batch: starts episodes in free slots, enforces their deadlines and applies commands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from runner.batch.budget import BudgetWatch
+from runner.batch.episode_feed import EpisodeFeed
 from runner.batch.episode_queue import EpisodeQueue, split_plan
 from runner.batch.observers import Observer, ObserverHub, SelectiveObserver
 from runner.batch.resolve import ResolvedBatch
@@ -42,9 +43,10 @@ from runner.util.resources import describe_shortage
 logger = logging.getLogger(__name__)
 
 MAX_REPLAYS = 2
-"""Maximum number of times that a planned episode is played again after a worker was lost that played it alone."""
+"""How often an episode is played again after it ended its worker alone."""
 MAX_SHARED_LOSSES = 2
-"""Number of lost workers that an episode shared with others, any of which may have ended them; then it plays alone."""
+"""How many lost workers an episode may have shared with others, any of which may have ended them; after that it plays
+alone."""
 
 
 class SlotReady(msgspec.Struct, frozen=True):
@@ -79,7 +81,10 @@ class SlotTable:
         pool.open(lambda slot: on_change(SlotReady(slot)), on_change)
 
     def fill(self, waiting: EpisodeQueue, n_playing: int) -> str | None:
-        """Start slots for all episodes that play or wait; return why the batch cannot go on, if too few started."""
+        """Start the missing slots. A shortage lowers the concurrency for good.
+
+        Return why the batch cannot go on, if the pool failed or too few started.
+        """
         self._idle = [slot for slot in self._idle if slot.usable]
         n_episodes = len(waiting) - waiting.n_alone + n_playing
         n_missing = min(self._limit, n_episodes) - len(self._idle) - n_playing - self._n_late
@@ -87,14 +92,20 @@ class SlotTable:
             return self._pool.failure
         started, shortage = self._pool.start_slots(n_missing)
         self._idle += started
-        at_least, self._was_filled = n_missing if self._was_filled else 1, True
+        n_missing -= len(started)
+        is_first, self._was_filled = not self._was_filled, True
         if shortage is None:
-            self._n_late += n_missing - len(started)
+            self._n_late += n_missing
             return self._pool.failure
-        text = f"concurrency lowered from {n_missing} to {len(started)}: {describe_shortage(shortage)}"
+        earlier, self._limit = self._limit, len(self._idle) + n_playing + self._n_late
+        if is_first:
+            text = f"concurrency lowered from {earlier} to {self._limit}"
+        else:
+            text = f"{'a lost slot' if n_missing == 1 else f'{n_missing} lost slots'} could not be replaced"
+        text = f"{text}: {describe_shortage(shortage)}"
         logger.warning("batch %s: %s", self._batch_id, text)
-        self._limit = len(self._idle) + n_playing + self._n_late
-        return text if len(started) < at_least else None
+        # At the start one slot is enough; later, any shortage ends the batch.
+        return None if is_first and started else text
 
     def add(self, slot: Slot) -> None:
         if slot.usable:
@@ -119,7 +130,10 @@ class SlotTable:
             n_free -= 1
 
     def _take_alone(self) -> Slot | None:
-        """Remove and return a free slot whose worker has no other one, or any if the pool starts none of this kind."""
+        """Remove and return a free slot whose worker has no other one, or any if the pool starts none of this kind.
+
+        Return None while such slots are all busy.
+        """
         self._alone = {slot for slot in self._alone if slot.usable}
         if (slot := _take_usable(self._idle_alone) or self._pool.start_alone()) is None:
             return None if self._alone else _take_usable(self._idle)
@@ -181,11 +195,15 @@ class Batch:
     Args:
         observers: called with every event and progress item; each runs on its own thread unless it is inline.
         on_record: called with every finished episode after it is stored, on the thread that called ``run``.
+        batch_id: id of the batch to go on with; None draws a new one.
         earlier_episodes: stored episodes of this batch from an earlier run; finished episodes are not played again.
         grace_s: seconds that an episode may exceed its time limit, or take to end after its task was cancelled, before
-            its worker is abandoned.
+            its slot is abandoned.
+        step_grace_s: seconds that a cancelled episode has to finish its step before its asyncio task is cancelled.
+        check_interval_s: seconds between two health checks of an environment server that is gone.
         models: the profile's models, required if the agent uses one; receives the reward of each episode as feedback.
-        pool: the workers that play the episodes; ``run`` starts and closes them. None: those that ``batch`` has.
+        pool: the workers that play the episodes; ``run`` starts and closes them. None: those that its spec asks for
+            (``open_pool``).
 
     Raises:
         ConfigError: the agent uses a model and there are no ``models``, or Ray cannot be used.
@@ -276,14 +294,14 @@ class Batch:
         self._apply_early_commands()
         self._starter.reserve()
         with closing(SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)) as slots:
-            self._fill(slots)
+            self._update_pool(slots)
             with self._workspace.playing(self.batch_id):  # the disk works while processes start
                 while self._queue or self._running:
-                    self._fill(slots)
+                    self._update_pool(slots)
                     if not self._wait.active:
                         for slot, planned, earlier in slots.assign(self._queue, self._running.n_playing):
                             self._start_episode(slot, planned, earlier)
-                    self._wait_for_slots(slots)
+                    self._handle_next_message(slots)
                     self._update_wait()
             self._wait.close()
             self._starter.close()
@@ -303,7 +321,7 @@ class Batch:
         interruption, interrupted_by = self._interruption or (None, None)
         return msgspec.structs.replace(result, interruption=interruption, interrupted_by=interrupted_by)
 
-    def _fill(self, slots: SlotTable) -> None:
+    def _update_pool(self, slots: SlotTable) -> None:
         self._pool.watch_tokens(self._hub.watches(TokensStreamed))
         if (problem := slots.fill(self._queue, self._running.n_playing)) is not None:
             self._interrupt(problem, "resources" if self._pool.failure is None else "workers")
@@ -319,28 +337,32 @@ class Batch:
         self._running[episode.header.episode_id] = episode
         episode.start(paused=self.paused)
 
-    def _wait_for_slots(self, slots: SlotTable) -> None:
+    def _handle_next_message(self, slots: SlotTable) -> None:
         remaining_s = min(1.0, self._wait.remaining_s, *(each.remaining_s() for each in self._running.values()))
         try:
-            item = self._inbox.get(timeout=max(0.01, remaining_s))
+            message = self._inbox.get(timeout=max(0.01, remaining_s))
         except queue.Empty:
             self._workspace.index.write_waiting()
-            self._abandon_overdue()
-            return
-        match item:
-            case EpisodeCommand():
-                self._apply(item)
-            case ServerChecked():
-                self._apply_check(item)
-            case SlotReady():
-                slots.add_late(item.slot)
-            case WorkerChange():
-                self._note_worker(item)
-            case EpisodePlayed() if self._running.free_slot(item):
-                slots.add(item.slot)
-            case EpisodeDone() if self._finish(item):
-                slots.add(item.slot)
+        else:
+            self._handle(message, slots)
         self._abandon_overdue()
+
+    def _handle(self, message: _Message, slots: SlotTable) -> None:
+        match message:
+            case EpisodeCommand():
+                self._apply(message)
+            case ServerChecked():
+                self._apply_check(message)
+            case SlotReady():
+                slots.add_late(message.slot)
+            case WorkerChange():
+                self._note_worker(message)
+            case EpisodePlayed():
+                if self._running.free_slot(message):
+                    slots.add(message.slot)
+            case EpisodeDone():
+                if self._finish(message):
+                    slots.add(message.slot)
 
     def _note_worker(self, change: WorkerChange) -> None:
         fields = msgspec.structs.asdict(change)
@@ -440,16 +462,7 @@ class Batch:
             if record.outcome in (Outcome.ERROR, Outcome.TIMEOUT) and feed.shortage is None:
                 self._begin_wait()  # the server may hang or be another one now
             used_up = self._budget.add(record)
-            unstored = feed.finish(record)
-            if unstored is not None:
-                self.unstored.append(unstored)
-                self._stats.n_unstored += is_final
-            for callback in self._record_callbacks if unstored is None else ():
-                with catch_foreign(log_failure(logger, "a callback for a finished episode")):
-                    callback(record)
-            if unstored is not None and self._status == "completed" and feed.shortage is None:
-                logger.warning("episode %s could not be stored; no further episodes start", record.episode_id)
-                self._apply(EpisodeCommand("interrupt"))
+            self._store(feed, record, is_final=is_final)
             if used_up is not None and (self._queue or self._running):
                 self._interrupt(used_up, "budget")
         if feed.shortage is not None:
@@ -457,6 +470,19 @@ class Batch:
         for problem in feed.problems:
             self._stats.problems.append(f"episode {episode.header.episode_id}: {type(problem).__name__}: {problem}")
         self._emit_progress()
+
+    def _store(self, feed: EpisodeFeed, record: EpisodeRecord, *, is_final: bool) -> None:
+        if (unstored := feed.finish(record)) is None:
+            for callback in self._record_callbacks:
+                with catch_foreign(log_failure(logger, "a callback for a finished episode")):
+                    callback(record)
+            return
+        self.unstored.append(unstored)
+        self._stats.n_unstored += is_final
+        if self._status == "completed" and feed.shortage is None:
+            logger.warning("episode %s could not be stored; no further episodes start", record.episode_id)
+            # Without a reason, by which a node knows that it may play on once it has stored the episode.
+            self._apply(EpisodeCommand("interrupt"))
 
     def _emit_progress(self) -> None:
         n_left, n_new = self.spec.n_planned - len(self._stats.episodes), len(self._stats.episodes) - self._n_before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,7 +22,7 @@ from runner.node import batch_player
 from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.store import episode_store
-from runner.types import BatchProgress, EpisodeEnded, Item, Outcome
+from runner.types import BatchProgress, EpisodeEnded, Item, Limits, Outcome
 from runner.util.files import replace_file
 from tests.conftest import Install
 from tests.support.batches import place_spec, resolved_batch
@@ -41,13 +43,26 @@ class Starving(Counter):
         return super().step(action)
 
 
+class Stuck(Counter):
+    """No step ends: the first task blocks its thread, so its slot is lost; the others end with their time limit."""
+
+    let_go = threading.Event()
+
+    async def step(self, action: Any) -> Any:  # type: ignore[override]  # noqa: ANN401
+        if self.task_index == 0:
+            self.let_go.wait(60)
+        await asyncio.Event().wait()
+
+
 @pytest.fixture
 def workspace(tmp_path: Path, install: Install) -> Iterator[Workspace]:
-    envs = {"Starving": f"{__name__}:Starving"}
+    envs = {name: f"{__name__}:{name}" for name in ("Starving", "Stuck")}
     install(envs=envs, agents={"up": "tests.support.fakes:UpAgent"})
+    Stuck.let_go = threading.Event()
     workspace = Workspace(tmp_path / "data", node="test", profile="p1")
     yield workspace
     Starving.error = None
+    Stuck.let_go.set()
     workspace.close()
 
 
@@ -223,3 +238,17 @@ def test_a_batch_plays_with_a_third_of_the_workers_that_the_system_starts(
     if not n_started:
         assert (result.interruption or "").startswith("concurrency lowered from 4 to 0: no more threads")
         assert len(list(Path("/dev/fd").iterdir())) == n_before
+
+
+def test_a_lost_slot_that_cannot_be_replaced_ends_the_batch_while_others_play(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", fail_from(3, RuntimeError("can't start new thread")))
+    limits = Limits(max_duration_s=0.3)
+    spec = resolved_batch(env="Stuck", agent="up", repeat=200, concurrency=3, limits=limits)
+    result = Batch(spec, workspace, grace_s=0.2, step_grace_s=0.05).run()
+    assert (result.status, result.interrupted_by) == ("interrupted", "resources")
+    text = r"(a lost slot|\d lost slots) could not be replaced: no more threads; raise the limits"
+    assert re.match(text, result.interruption or "")
+    assert re.search(text, caplog.text)
+    assert "concurrency lowered" not in caplog.text
