@@ -136,7 +136,7 @@ class BatchPlayer:
         self._waiting: Waiting | None = None
         self._early_commands: list[CommandName] = []
         self._unstored: list[UnstoredEpisode] = []
-        self._thread = threading.Thread(target=self._run, name="batch runner", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="batch player", daemon=True)
 
     @property
     def is_idle(self) -> bool:
@@ -255,7 +255,7 @@ class BatchPlayer:
             with catch_foreign(problems.append):
                 is_finished = not self._run_next()
             for problem in problems:
-                logger.warning("the batch runner failed: %s: %s", type(problem).__name__, problem)
+                logger.warning("the batch player failed: %s: %s", type(problem).__name__, problem)
                 if isinstance(problem, StoreError):
                     self.storage.check(write=True)
                 self._save_final_status()

@@ -123,7 +123,7 @@ def _boot_of(reply: bytes) -> str:
 
 
 async def stop_batches(batch_player: BatchPlayer, is_draining: Callable[[], bool], immediate: asyncio.Event) -> None:
-    """Let the batch runner stop, and wait until it has.
+    """Let the batch player stop, and wait until it has.
 
     While ``is_draining()`` is true, it continues to run the queued batches. After that it has ``STOP_TIMEOUT_S``
     seconds to end the running steps, or no time if ``immediate`` is set.

@@ -62,7 +62,7 @@ async def test_batches_start_only_while_a_model_is_available(ollama: ModelServer
             batch = await node.wait_for_batch(connection, waiting, "interrupted")
             assert (batch["n_done"], batch["model"]) == (0, "qwen3:8b")
             log = (tmp_path / "data" / "logs" / "runner.log").read_text()
-            assert "the batch runner failed: NoModel: no model answers: gateway: no connection" in log
+            assert "the batch player failed: NoModel: no model answers: gateway: no connection" in log
             rejected = await node.request_reply(connection, "start", **waiting_request, resume=True)
             assert rejected["error"]["code"] == "no_model"
 
