@@ -24,7 +24,7 @@ class BusError(RunnerError):
 
     Args:
         kind: ``auth`` and ``tls`` need other settings, ``permission`` needs another right on the server; ``refused``
-            and ``timeout`` may be temporary.
+            and ``timeout`` may be temporary; ``other`` is what the server says or does without a kind of its own.
         message: text without secrets.
         subject: the denied subject of a ``permission`` error.
     """
@@ -52,45 +52,52 @@ class PlaintextRefused(ConnectionError):
 
 def bus_error(exc: BaseException, servers: str) -> BusError:
     """Classify an error of a connection; ``servers`` are the URLs for the message, without user information."""
+    # PlaintextRefused, SSLError and TimeoutError are kinds of OSError, so they precede it.
     if isinstance(exc, BusError):
         return exc
     if isinstance(exc, PlaintextRefused):
-        return BusError("tls", f"{servers} offers no TLS, but TLS is required; no credentials were sent")
+        return BusError(
+            "tls", f"{servers} offers no TLS, but TLS is required; no credentials were sent; check its TLS settings"
+        )
     if isinstance(exc, ssl.SSLError):
         return BusError("tls", _tls_message(exc, servers))
     if isinstance(exc, TimeoutError):
         return BusError("timeout", f"{servers} does not answer; {_GREETING_HINT}")
     if isinstance(exc, OSError):
-        reason = _masked(exc.strerror or str(exc))
+        reason = error_text(exc, exc.strerror)
         return BusError("refused", f"{servers} cannot be reached: {reason}; check that it is running")
-    return _server_error(str(exc), servers)
+    return _server_error(exc, servers)
 
 
-def _server_error(text: str, servers: str) -> BusError:
+def error_text(exc: BaseException, text: str | None = None) -> str:
+    """Describe an error on one line without secrets, by ``text`` if given; by its class if it has no text."""
+    return one_line(mask((text or str(exc)).removeprefix("nats: "))) or type(exc).__name__
+
+
+def _server_error(exc: BaseException, servers: str) -> BusError:
+    text = str(exc)
     if (denied := _PERMISSION.search(text)) is not None:
         operation = "publish to" if denied[1].lower() == "publish" else "subscribe to"
-        text = f"not allowed to {operation} {one_line(denied[2])} on {servers}"
+        text = f"not allowed to {operation} {one_line(denied[2])} on {servers}; grant it on the server"
         return BusError("permission", text, subject=denied[2])
     if _AUTH.search(text):
-        return BusError("auth", f"{servers} does not accept the credentials: {_masked(text)}")
+        return BusError("auth", f"{servers} does not accept the credentials: {error_text(exc)}; check them")
     if "expecting INFO" in text:
         return BusError("other", f"{servers} sends no NATS greeting; {_GREETING_HINT}")
     if "unexpected EOF" in text:
-        return BusError("other", f"{servers} closed the connection: it is stopping, or this client was too slow")
+        reason = "it is stopping, or this client was too slow"
+        return BusError("other", f"{servers} closed the connection: {reason}; check the server's log")
     if "stale connection" in text:
-        return BusError("timeout", f"the connection to {servers} was closed: pings were not answered in time")
-    return BusError("other", f"{servers}: {_masked(text)}")
+        reason = "pings were not answered in time"
+        return BusError("timeout", f"the connection to {servers} was closed: {reason}; check the network")
+    return BusError("other", f"{servers}: {error_text(exc)}; check the server's log")
 
 
 def _tls_message(exc: ssl.SSLError, servers: str) -> str:
     if isinstance(exc, ssl.SSLCertVerificationError):
-        cause = _masked(exc.verify_message)
+        cause = error_text(exc, exc.verify_message)
         return f"the certificate of {servers} was rejected: {cause}; check NATS_CA and the host name"
-    reason = _masked(exc.reason or str(exc)).replace("_", " ").lower()
+    reason = error_text(exc, exc.reason).replace("_", " ").lower()
     if _CLIENT_CERTIFICATE.search(reason):
         return f"{servers} does not accept this client's certificate: {reason}; set NATS_CERT and NATS_KEY"
-    return f"no TLS connection to {servers}: {reason}"
-
-
-def _masked(text: str) -> str:
-    return one_line(mask(text.removeprefix("nats: ")))
+    return f"no TLS connection to {servers}: {reason}; check that the server offers TLS on this port"
