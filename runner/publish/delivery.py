@@ -17,6 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
+from runner.bus.errors import error_text
 from runner.bus.hardened_client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
 from runner.bus.streams import BUS_ERRORS, STREAM_NAMES_SUBJECT, NoJetStream, ensure_streams, find_stream, stream_info
 from runner.events.codec import headers_for
@@ -31,19 +32,24 @@ Route: TypeAlias = Literal["stream", "core", "unknown"]
 """``stream``: a stream keeps the subject and acknowledges events. ``core``: no stream keeps it. ``unknown``: this
 account may not look up streams, so an event is sent as to a stream first, and as ``core`` without an answer."""
 
+# Codes of nats-server's JetStream errors (server/errors.json).
 _TOO_LARGE = 10054
 _MEANINGS = {10077: "the stream is full", 10023: "the broker's store is full"}
 _PERMANENT = (nats.errors.MaxPayloadError, nats.errors.BadSubjectError, nats.errors.BadHeaderError)
-_HEADER_LINE = len("NATS/1.0\r\n") + len("\r\n")
+_HEADER_FRAME_BYTES = len("NATS/1.0\r\n") + len("\r\n")
 
 
 class DeliveryOptions(msgspec.Struct, frozen=True):
     """Time limits and sizes of the delivery to each sink.
 
     Args:
+        ack_timeout_s: seconds to wait for the acknowledgement of a stream, or of the server for events without one.
+        unknown_route_timeout_s: seconds to wait for an acknowledgement where a stream may keep the subject or not.
+        lookup_timeout_s: seconds to wait for each answer of JetStream about its streams.
         missing_jetstream_timeout_s: seconds to wait for the JetStream of a broker that had streams before; then events
             are sent without a stream.
         poll_s: seconds between two reads of the outbox, because other processes also add events.
+        batch_size: maximum number of events that are read from the outbox at once.
         max_in_flight: maximum number of sent events without an acknowledgement.
     """
 
@@ -110,6 +116,7 @@ async def deliver(
                     return TransientFailure(
                         "no stream keeps it" if isinstance(exc, nats.errors.NoRespondersError) else error_text(exc)
                     )
+                # unknown route: the request has already published the event, as core
         await client.flush(options.ack_timeout_s)
     except _PERMANENT as exc:
         return PermanentFailure(error_text(exc))
@@ -134,11 +141,7 @@ def _delivery_result(event: OutboxEvent, data: bytes) -> DeliveryResult:
 def encoded_size(headers: Mapping[str, str], payload: bytes) -> int:
     """In bytes, as the server counts them."""
     texts = "".join([*headers, *headers.values()]).encode()
-    return _HEADER_LINE + len(texts) + len(": \r\n") * len(headers) + len(payload)
-
-
-def error_text(exc: BaseException) -> str:
-    return one_line(mask(str(exc).removeprefix("nats: "))) or type(exc).__name__
+    return _HEADER_FRAME_BYTES + len(texts) + len(": \r\n") * len(headers) + len(payload)
 
 
 def is_cancelled() -> bool:
@@ -153,6 +156,7 @@ class StreamRoutes:
     Args:
         outbox: outbox whose events become pending again when a stream has lost them.
         subjects: durable subjects, which are looked up even without pending events.
+        key: key of the sink in the outbox, see ``sink_key``.
     """
 
     def __init__(
@@ -160,11 +164,11 @@ class StreamRoutes:
         sink_connection: SinkConnection,
         outbox: Outbox,
         subjects: Iterable[str],
-        sink: str,
+        key: str,
         options: DeliveryOptions = DEFAULT_DELIVERY,
     ) -> None:
         self._sink_connection = sink_connection
-        self._sink = sink
+        self._key = key
         self._owned = sink_connection.sink.owned
         self._outbox = outbox
         self._subjects = set(subjects)
@@ -180,10 +184,11 @@ class StreamRoutes:
         return self._routes[subject]
 
     async def learn(self, client: Client, subjects: Iterable[str]) -> None:
-        """Look up unknown subjects, and make events pending again that a stream has lost.
+        """Look up all subjects if one is unknown, and make events pending again that a stream has lost.
 
         Raises:
-            nats.errors.Error, OSError: the bus does not answer.
+            nats.errors.Error, OSError: the bus does not answer, or its JetStream is missing that had streams before.
+            StoreError: the outbox cannot be read or written.
         """
         self._subjects.update(subjects)
         if self._routes.keys() >= self._subjects:
@@ -201,7 +206,7 @@ class StreamRoutes:
                 self._routes = dict.fromkeys(self._subjects, "unknown")
                 return
         for stream in {stream for stream in streams.values() if stream is not None}:
-            await self._compare(js, stream)
+            await self._requeue_lost(js, stream)
         self._routes = {subject: "core" if stream is None else "stream" for subject, stream in streams.items()}
 
     async def _find_streams(self, client: Client) -> dict[str, str | None]:
@@ -215,31 +220,35 @@ class StreamRoutes:
             if advertised:  # a stream may keep the subject, so only its acknowledgement counts as delivery
                 raise nats.errors.Error("its JetStream does not answer") from exc
             if self._sink_connection.publish_denial(STREAM_NAMES_SUBJECT) is not None:
-                raise
+                raise  # ``learn`` turns it into "unknown"
             return await self._without_jetstream()  # only a subscriber to ">" received the request
         self._missing_since = None
         return streams
 
     async def _without_jetstream(self) -> dict[str, str | None]:
-        """Wait for streams that existed before: a restarted server, or one behind it, may not have loaded them yet."""
+        """Return that no stream keeps a subject.
+
+        Raises ``nats.errors.Error`` for some time if there were streams before: a restarted server, or one behind it,
+        may not have loaded them yet.
+        """
         now = time.monotonic()
         self._missing_since = now if self._missing_since is None else self._missing_since
         is_recent = now - self._missing_since < self._options.missing_jetstream_timeout_s
-        if is_recent and await asyncio.to_thread(self._outbox.has_known_stream, self._sink):
+        if is_recent and await asyncio.to_thread(self._outbox.has_known_stream, self._key):
             raise nats.errors.Error("its JetStream is missing")
         return dict.fromkeys(self._subjects)
 
-    async def _compare(self, js: JetStreamContext, stream: str) -> None:
+    async def _requeue_lost(self, js: JetStreamContext, stream: str) -> None:
         try:
             info = await stream_info(js, stream)
         except BUS_ERRORS as exc:
             if self._owned:
                 raise
             # An external broker may only allow publishing; then events that its stream loses are not sent again.
-            logger.info("stream %s of sink %s cannot be inspected: %s", stream, self._sink, error_text(exc))
+            logger.info("stream %s of sink %s cannot be inspected: %s", stream, self._key, error_text(exc))
             return
         lost = await asyncio.to_thread(
-            self._outbox.reconcile_stream, self._sink, stream, created=info.created, last_seq=info.state.last_seq
+            self._outbox.reconcile_stream, self._key, stream, created=info.created, last_seq=info.state.last_seq
         )
         if lost:
-            logger.warning("stream %s of sink %s lost %d events; sending them again", stream, self._sink, lost)
+            logger.warning("stream %s of sink %s lost %d events; sending them again", stream, self._key, lost)
