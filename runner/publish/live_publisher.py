@@ -19,13 +19,14 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from runner.batch.observers import SelectiveObserver
+from runner.bus.errors import error_text
 from runner.bus.streams import BUS_ERRORS, ensure_live_stream, stream_info
 from runner.config import LiveTokens
 from runner.errors import catch_foreign, log_failure
 from runner.events.codec import encode
 from runner.events.live import LiveBatch, LiveItem
 from runner.events.subjects import LIVE_STREAM, LiveChannel, channel_of, live_subject
-from runner.publish.delivery import error_text, is_cancelled
+from runner.publish.delivery import is_cancelled
 from runner.publish.live_encoder import live_items
 from runner.publish.outbox import LOCAL
 from runner.publish.sink import SinkConnection

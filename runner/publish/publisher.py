@@ -16,6 +16,7 @@ import msgspec
 from nats.aio.client import Client
 
 from runner.bus.backoff import Backoff, SubjectBackoff
+from runner.bus.errors import error_text
 from runner.bus.streams import BUS_ERRORS
 from runner.errors import StoreError
 from runner.events.subjects import DURABLE
@@ -27,7 +28,6 @@ from runner.publish.delivery import (
     StreamRoutes,
     TransientFailure,
     deliver,
-    error_text,
     is_cancelled,
 )
 from runner.publish.outbox import LOCAL, Ack, DeadLetter, Outbox, OutboxEvent
@@ -137,6 +137,7 @@ class OutboxDrain:
 class _OutboxSender(msgspec.Struct):
     """Sends the pending events of one sink through one client, whose address never changes.
 
+    ``key`` is that of the sink in the outbox, see ``sink_key``.
     ``refusal`` is the first reason why the sink has refused every event since it accepted one, or None.
     """
 
@@ -144,7 +145,7 @@ class _OutboxSender(msgspec.Struct):
     client: Client
     outbox: Outbox
     routes: StreamRoutes
-    sink: str
+    key: str
     options: DeliveryOptions
     unmarked: dict[str, DeliveryResult]
     backoff: SubjectBackoff = msgspec.field(default_factory=partial(SubjectBackoff, MAX_BACKOFF_S))
@@ -164,8 +165,8 @@ class _OutboxSender(msgspec.Struct):
         """Send pending events; return why sending stopped, None when only events on paused subjects are left."""
         try:
             if not self.is_prepared:
-                await asyncio.to_thread(self.outbox.register_sinks, self.sink)
-                await asyncio.to_thread(self.outbox.retry_refused, self.sink)
+                await asyncio.to_thread(self.outbox.register_sinks, self.key)
+                await asyncio.to_thread(self.outbox.retry_refused, self.key)
                 self.is_prepared = True
             while True:
                 if self.unmarked:
@@ -174,7 +175,7 @@ class _OutboxSender(msgspec.Struct):
                     self.routes.forget()
                 without = self.backoff.subjects
                 events = await asyncio.to_thread(
-                    self.outbox.pending, self.sink, self.options.batch_size, without=without
+                    self.outbox.pending, self.key, self.options.batch_size, without=without
                 )
                 if not self.connected:
                     return CONNECTION_LOST
@@ -251,10 +252,10 @@ class _OutboxSender(msgspec.Struct):
     def _mark(self) -> None:
         acks = [result for result in self.unmarked.values() if isinstance(result, Ack)]
         if acks:
-            self.outbox.ack(self.sink, acks)
+            self.outbox.ack(self.key, acks)
         for event_id, result in self.unmarked.items():
             if isinstance(result, PermanentFailure):
-                self.outbox.mark_dead(self.sink, event_id, result.reason)
+                self.outbox.mark_dead(self.key, event_id, result.reason)
         self.unmarked.clear()
 
 
