@@ -24,7 +24,7 @@ class BusError(RunnerError):
 
     Args:
         kind: ``auth`` and ``tls`` need other settings, ``permission`` needs another right on the server; ``refused``
-            and ``timeout`` may be temporary; ``other`` is what the server says or does without a kind of its own.
+            and ``timeout`` may be temporary; ``other`` is any other error that the server reports or causes.
         message: text without secrets.
         subject: the denied subject of a ``permission`` error.
     """
