@@ -12,8 +12,8 @@ ENV_FILE ?= $(wildcard .env)
 WITH_ENV = $(if $(ENV_FILE),$(BIN)/python scripts/with_env.py "$(ENV_FILE)" )
 # Half of the time of the fast tests is waiting, so two cores finish sooner with four processes.
 TEST_WORKERS ?= 4
-# Two fifths of the time of the tests of real processes is waiting, too.
-LONG_WORKERS ?= 3
+# Half of the time of the tests of real processes is waiting, too.
+LONG_WORKERS ?= 4
 SOAK_S ?= 600
 FUZZ_S ?= 600
 FUZZ_JOBS ?= 2
