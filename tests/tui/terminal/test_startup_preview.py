@@ -123,7 +123,7 @@ def test_launch_names_the_state_directory_before_the_framework_is_loaded(tmp_pat
         first = terminal.raw.partition(ENTERED)[2]
         preview = first[: first.index(b"\x1b[?1000h")].decode()  # the framework enables the mouse as it starts
         assert f"Live · starting · {data_dir}" in preview
-        assert "starting" not in terminal.text
+        terminal.wait_until_absent("starting")
         terminal.send("q")
         assert terminal.wait_exit() == 0
         assert terminal.raw.count(ENTERED) == terminal.raw.count(LEFT) == 1
