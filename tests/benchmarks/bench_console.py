@@ -41,13 +41,13 @@ N_NEXT = 20
 SETTLE_S, IDLE_S = 5.0, 20.0
 """Seconds after the connection that are ignored, and seconds of the idle measurement."""
 
-MAX_START_RATIOS: Final = (1.3, 1.8)
+MAX_START_RATIOS: Final = (1.5, 2.0)
 """Largest ratios of the first paint, and of the first data of a running node, to the first paint of a minimal app."""
 
 NODE_STATUS: Final = b"idle"
 """Status of the running node, which only its reply to a request contains; the connection alone is not its data."""
 
-MAX_IDLE, MAX_LIST_S, MAX_MB, MAX_NEXT_MS = 0.4, 1.0, 150, 50.0
+MAX_IDLE, MAX_LIST_S, MAX_MB, MAX_NEXT_MS = 1.0, 1.0, 150, 50.0
 
 _ESCAPE = re.compile(rb"\x1b(?:\][^\x07]*\x07|\[[0-9;?<>$]*[a-zA-Z])")
 

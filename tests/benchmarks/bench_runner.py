@@ -28,7 +28,7 @@ from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
 
 LONG, SHORT = 100, 1
 """Steps of long and short episodes; the difference is the cost of steps, the short one the cost of an episode."""
-MAX_RATIO, MAX_FIXED_MS = 1.15, 3.0
+MAX_RATIO, MAX_FIXED_MS = 1.2, 8.0
 
 
 @dataclass(frozen=True)
