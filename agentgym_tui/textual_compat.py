@@ -192,11 +192,25 @@ class OwnInputDriver(LinuxDriver):
                 ready = selector.select(None if parser._timeout_time is None else KEY_CHECK_S)
                 if any(key.fd != self.fileno for key, _ in ready):
                     return  # woken by ``disable_input``, which sets the event a moment later
-                if ready and (text := decode(os.read(self.fileno, 4096))):
-                    for event in parser.feed(text):
+                if ready:
+                    if not (data := self._read()):
+                        self.end_of_input()
+                        self.exit_event.wait()  # the terminal would be readable for ever
+                        return
+                    for event in parser.feed(decode(data)):
                         self.process_message(event)
                 for event in parser.tick():
                     self.process_message(event)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self.fileno, 4096)
+        except OSError:
+            return b""
+
+    def end_of_input(self) -> None:
+        """Act on the end of the terminal, on the input thread."""
+        raise NotImplementedError
 
     def disable_input(self) -> None:
         """End the input thread, which may be waiting, and ignore further input."""

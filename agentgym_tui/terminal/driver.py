@@ -83,6 +83,10 @@ class TerminalDriver(OwnOutputDriver):
         except OSError:  # no job control in this terminal
             return True
 
+    def end_of_input(self) -> None:
+        """Leave as after a hang-up: only the leader of the session gets its signal, which may be a waiting ``make``."""
+        os.kill(os.getpid(), signal.SIGHUP)
+
     def run_input_thread(self) -> None:
         """Read input until the driver stops. Input that is not valid UTF-8 is discarded."""
         while not self.exit_event.is_set():

@@ -99,10 +99,15 @@ def test_a_shell_gets_its_terminal_back(data_dir: Path, exit: str | signal.Signa
     assert is_running(node_pid(data_dir))  # the node outlives its consoles
 
 
-def test_a_closed_terminal_ends_the_console_and_not_its_node(data_dir: Path) -> None:
+WAITING_SHELL = ("sh", "-c", 'trap : HUP; "$@"', "sh")
+"""A leader of the session that waits for its child after a hang-up, as ``make`` does; the child gets no signal."""
+
+
+@pytest.mark.parametrize("leader", [(), WAITING_SHELL])
+def test_a_closed_terminal_ends_the_console_and_not_its_node(data_dir: Path, leader: tuple[str, ...]) -> None:
     controller, other = os.openpty()
     termios.tcsetwinsize(other, (40, 120))
-    command = ["setsid", "--ctty", *launch_command(data_dir)]
+    command = ["setsid", "--ctty", *leader, *launch_command(data_dir)]
     process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=terminal_environ())
     os.close(other)
     output = b""
