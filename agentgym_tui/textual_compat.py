@@ -197,8 +197,9 @@ class OwnInputDriver(LinuxDriver):
                         self.end_of_input()
                         self.exit_event.wait()  # the terminal would be readable for ever
                         return
-                    for event in parser.feed(decode(data)):
-                        self.process_message(event)
+                    if text := decode(data):  # nothing after a part of a character, which the parser takes for the end
+                        for event in parser.feed(text):
+                            self.process_message(event)
                 for event in parser.tick():
                     self.process_message(event)
 

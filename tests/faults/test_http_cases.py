@@ -1,6 +1,6 @@
 """Hostile replies, the same for environments and models: what each client reports, and how often it sends a request.
 
-A step is sent once whatever happens, since the server may have executed it. A model is asked again, or the next one is.
+A step is never sent again, because the server may have executed it. A model call is retried, or goes to the next model.
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ def stream(end: StreamEnd, may_end: threading.Event) -> Handler:
 
 
 class Viewer:
-    """What somebody who watches sees; ``has_part`` is set with the first part of an answer."""
+    """What a viewer sees; ``has_part`` is set by the first part of an answer."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []

@@ -1,7 +1,7 @@
 """A node killed around the acceptance, the claim and the end of a batch, with a torn record of its batches, or no room.
 
-Everything is asked of the node from outside: replies to control requests, events, files, and what a restart lists. A
-batch of ``Gated`` stays where a test wants it until the test creates the file that its steps wait for.
+The node is observed from outside only: by its replies to control requests, its events, its files, and what it lists
+after a restart. The steps of a batch of ``Gated`` wait until the test creates a file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is asked of a node, in an order that makes its answers and items the same each time.
+"""Requests to a node, in an order that makes its replies and live items the same each time.
 
-The model sends each piece of its answer only when it is told to, so that every request finds the batches in a known
-state and every piece is an item of its own.
+The model sends each piece of its answer only on a signal, so that every request finds the batches in a known state and
+every piece is an item of its own.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _USAGE = {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150}
 
 
 class ToldModel:
-    """A model that sends each piece of its answer when it is told to."""
+    """A model that sends each piece of its answer on a signal."""
 
     def __init__(self) -> None:
         self._asked, self._told = threading.Semaphore(0), threading.Semaphore(0)

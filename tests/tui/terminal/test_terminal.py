@@ -9,6 +9,7 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,9 @@ class Small(App):
         raise ValueError(outside)
     def action_seen(self):
         self.query_one(Label).update("seen")
+    def on_key(self, event):
+        if event.character == "ä":
+            self.query_one(Label).update("typed")
     def action_worker(self):
         self.run_worker(self.fail())
     async def fail(self):
@@ -154,6 +158,18 @@ def test_invalid_utf8_input_is_ignored() -> None:
         terminal.wait_for(is_key_handled)
         terminal.send("p")
         assert terminal.wait_exit() == 0 and is_restored(terminal)
+
+
+def test_a_character_whose_bytes_arrive_one_by_one_is_typed() -> None:
+    with small_app() as terminal:
+        terminal.wait_for("ready")
+        parts = cycle(("\udcc3", "\udca4"))
+
+        def is_typed() -> bool:
+            terminal.send(next(parts))
+            return "typed" in terminal.text
+
+        terminal.wait_for(is_typed)
 
 
 def start_in_terminal(program: str) -> tuple[int, subprocess.Popen[bytes]]:
