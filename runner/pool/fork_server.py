@@ -133,15 +133,14 @@ class ForkServerClient:
         with contextlib.ExitStack() as opened:  # closed if the start fails
             ours, theirs = socket.socketpair()
             opened.callback(ours.close)
-            with theirs:
-                (read_log, write_log), (read_status, write_status) = os.pipe(), os.pipe()
+            with theirs, contextlib.ExitStack() as given:  # the server has its own copies of these
+                read_log, write_log = os.pipe()
                 opened.callback(os.close, read_log)
+                given.callback(os.close, write_log)
+                read_status, write_status = os.pipe()
                 opened.callback(os.close, read_status)
-                try:
-                    reply = self._request(start, theirs.fileno(), write_log, write_status)
-                finally:
-                    os.close(write_log)
-                    os.close(write_status)
+                given.callback(os.close, write_status)
+                reply = self._request(start, theirs.fileno(), write_log, write_status)
             if reply.pid is None:
                 raise OSError(reply.error_number, f"{name} cannot be started: {os.strerror(reply.error_number)}")
             threading.Thread(target=_read_log, args=(read_log, name, log), name=f"log of {name}", daemon=True).start()
