@@ -21,11 +21,11 @@ import msgspec
 
 from runner.errors import RunnerError, catch_foreign, log_failure
 from runner.util.display_text import mask, masker, one_line, public_variables
+from runner.util.framing import read_frame
 from runner.worker.channel import (
     ServerReply,
     StartMode,
     StartWorker,
-    read_frame,
     send_request,
 )
 

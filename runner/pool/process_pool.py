@@ -9,7 +9,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -23,10 +23,9 @@ from runner.pool.services import BatchServices
 from runner.types import EpisodeHeader, WorkerInfo, WorkerStatus
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
+from runner.util.framing import FrameBuffer, framed
 from runner.util.resources import Resource, describe_shortage, find_shortage
 from runner.worker.frames import (
-    LENGTH_BYTES,
-    MAX_FRAME_BYTES,
     Configure,
     DriverFrame,
     Watch,
@@ -105,30 +104,6 @@ class ChannelReader:
             os.set_inheritable(self._bell, False)
             self._rings.register(self._bell, select.POLLIN)
         return data
-
-
-class FrameBuffer:
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[WorkerFrame]:
-        """Yield the frames that the bytes complete, which must all be taken; raises ``BrokenFrame``."""
-        self._data += data
-        start = 0
-        while len(self._data) - start >= LENGTH_BYTES:
-            size = int.from_bytes(self._data[start : start + LENGTH_BYTES], "big")
-            if size > MAX_FRAME_BYTES:
-                raise BrokenFrame(f"a frame of {size:,} bytes; at most {MAX_FRAME_BYTES >> 20} MiB are allowed")
-            end = start + LENGTH_BYTES + size
-            if len(self._data) < end:
-                break
-            yield _decode(bytes(self._data[start + LENGTH_BYTES : end]))
-            start = end
-        del self._data[:start]
-
-    @property
-    def n_incomplete(self) -> int:
-        return len(self._data)
 
 
 def _decode(data: bytes) -> WorkerFrame:
@@ -229,8 +204,7 @@ class ProcessWorker:
 
     def send(self, frame: DriverFrame) -> None:
         """Send a frame as soon as the worker reads it; ignored after its end."""
-        data = encode_frame(frame)
-        data = len(data).to_bytes(LENGTH_BYTES, "big") + data
+        data = framed(encode_frame(frame))
         with self._lock:
             if self.is_ready:
                 self._kept.clear()
@@ -326,7 +300,7 @@ class ProcessWorker:
                 return f"its process (pid {process.pid}) {process.end_reason(END_REASON_S)}{torn}"
             try:
                 for frame in reader.buffer.feed(data):
-                    self.episodes.receive(frame)
+                    self.episodes.receive(_decode(frame))
             except RunnerError as exc:
                 return f"it sent {exc}"
             if self._state == "starting":

@@ -1,8 +1,8 @@
 """The token file of an episode, ``<episode_id>.tokens`` beside its file: token ids and log-probabilities for training.
 
-After the first line come records, each with its length as four bytes, most significant first. A step names its record
-by ``tokens_ref``; a last record without a step has the calls whose step did not end. Each record is appended when its
-step ends, so those of finished steps survive a crash; the file is synced before the episode file is written.
+After the first line come records as frames (``runner.util.framing``). A step names its record by ``tokens_ref``; a last
+record without a step has the calls whose step did not end. Each record is appended when its step ends, so those of
+finished steps survive a crash; the file is synced before the episode file is written.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from runner.store.encoded import EncodedLog
 from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.types.sequences import MAX_EPISODE_BYTES, TokenSequence, pack_sequences, unpack_sequences
 from runner.util.files import create_private, make_folder, replace_file, write_all
+from runner.util.framing import FrameBuffer, framed
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,6 @@ TOKENS_SUFFIX: Final = ".tokens"
 HEADER: Final = b"agentgym tokens 1\n"
 MAX_RECORDS: Final = 1_000_001
 """Maximum number of records that are read: one per step, and the last one."""
-_LENGTH_BYTES: Final = 4
 
 
 class TokenFileWriter:
@@ -51,7 +51,7 @@ class TokenFileWriter:
                 make_folder(self._path.parent)
                 self._descriptor = create_private(self._path)
                 write_all(self._descriptor, HEADER)
-            write_all(self._descriptor, _framed(record))
+            write_all(self._descriptor, framed(record))
         except OSError as exc:
             self._failed = True
             logger.warning("%s: token ids could not be written, and are written again at the end: %s", self._path, exc)
@@ -121,7 +121,7 @@ def without_tokens(episode: EpisodeRecord) -> EpisodeRecord:
 
 
 def encode_token_file(records: Iterable[bytes]) -> bytes:
-    return HEADER + b"".join(map(_framed, records))
+    return HEADER + b"".join(map(framed, records))
 
 
 def decode_token_file(data: bytes) -> list[list[TokenSequence]]:
@@ -131,15 +131,8 @@ def decode_token_file(data: bytes) -> list[list[TokenSequence]]:
     """
     if not data.startswith(HEADER):
         raise ValueError("it is no token file of this version")
-    records: list[list[TokenSequence]] = []
-    position = len(HEADER)
-    while len(records) < MAX_RECORDS:
-        start = position + _LENGTH_BYTES
-        position = start + int.from_bytes(data[position:start], "big")
-        if start > len(data) or position > len(data):
-            break
-        records.append(unpack_sequences(data[start:position]))
-    return records
+    records = FrameBuffer(1 << 32).feed(data[len(HEADER) :])  # any length: a damaged one is that of a last record
+    return [unpack_sequences(record) for record in itertools.islice(records, MAX_RECORDS)]
 
 
 def with_sequences(record: EpisodeRecord, data: bytes | StoreError) -> TokenizedEpisode:
@@ -164,7 +157,3 @@ def with_sequences(record: EpisodeRecord, data: bytes | StoreError) -> Tokenized
         unfinished=[each for number, found in enumerate(records) if number not in named for each in found],
         lost=lost,
     )
-
-
-def _framed(record: bytes) -> bytes:
-    return len(record).to_bytes(_LENGTH_BYTES, "big") + record

@@ -1,8 +1,7 @@
-"""The channel between a driver and a worker process: frames over a stream socket, each after its length."""
+"""The channel between a driver and a worker process, and that between a driver and its fork server."""
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 import itertools
@@ -16,10 +15,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from runner.errors import RunnerError
+from runner.util.framing import COPIED_BYTES, framed, read_frame, send_frame
 from runner.worker.frames import (
-    LENGTH_BYTES,
-    MAX_FRAME_BYTES,
     Decided,
     Ended,
     Hello,
@@ -36,8 +33,6 @@ from runner.worker.frames import (
 RequestName: TypeAlias = Literal["place", "lease", "enter"]
 StartMode: TypeAlias = Literal["fork", "spawn"]
 
-_COPIED_BYTES = 1 << 16
-"""Largest frame that is copied behind its length, so that one system call sends both."""
 _CAN_WAIT = (Started, Reset, Stepped, Streamed, Decided, Ended)
 """Frames that need no action of the driver: it may read them later, together with others."""
 _N_DESCRIPTORS = 3
@@ -82,50 +77,6 @@ def _set_reply(future: asyncio.Future[Reply], reply: Reply) -> None:
         future.set_result(reply)
 
 
-class FrameTooLarge(RunnerError):
-    def __init__(self, size: int) -> None:
-        limit = MAX_FRAME_BYTES >> 20
-        super().__init__(f"a frame between driver and worker has {size:,} bytes, and at most {limit} MiB are allowed")
-
-
-def send_frame(sock: socket.socket, data: bytes) -> None:
-    """Send ``data`` after its length; raises ``FrameTooLarge`` before anything is sent, or ``OSError``."""
-    if len(data) > MAX_FRAME_BYTES:
-        raise FrameTooLarge(len(data))
-    length = len(data).to_bytes(LENGTH_BYTES, "big")
-    if len(data) <= _COPIED_BYTES:
-        sock.sendall(length + data)
-    else:
-        sock.sendall(length)
-        sock.sendall(data)
-
-
-def read_frame(sock: socket.socket) -> bytes | None:
-    """Wait for the next frame and return it without its length; None at the end of the connection.
-
-    A frame that the other process has not sent completely when it ends is dropped. After ``FrameTooLarge``, the
-    connection can only be closed.
-    """
-    if (length := read_exactly(sock, LENGTH_BYTES)) is None:
-        return None
-    if (size := int.from_bytes(length, "big")) > MAX_FRAME_BYTES:
-        raise FrameTooLarge(size)
-    return read_exactly(sock, size)
-
-
-def read_exactly(sock: socket.socket, size: int) -> bytes | None:
-    """Return the next ``size`` bytes; None if the connection ends before."""
-    try:
-        data = sock.recv(size, socket.MSG_WAITALL) if size else b""
-        while len(data) < size:
-            if not (more := sock.recv(size - len(data), socket.MSG_WAITALL)):
-                return None
-            data += more
-    except OSError:
-        return None
-    return data
-
-
 class SocketLink(DriverLink):
     """The link of a worker process; thread-safe. ``on_broken``, called when the driver is gone, must not return."""
 
@@ -141,12 +92,11 @@ class SocketLink(DriverLink):
 
     def greet(self, hello: Hello) -> None:
         """Send the first frame, and with it the end of a pipe, the bell, that is readable when a frame is urgent."""
-        data = encode_frame(hello)
         theirs, self._bell = os.pipe()
         for descriptor in (theirs, self._bell):
             os.set_blocking(descriptor, False)
         try:
-            socket.send_fds(self._sock, [len(data).to_bytes(LENGTH_BYTES, "big") + data], [theirs])
+            socket.send_fds(self._sock, [framed(encode_frame(hello))], [theirs])
         except OSError:
             self._on_broken()
         finally:
@@ -165,7 +115,7 @@ class SocketLink(DriverLink):
             is_full = not self._poll.poll(0)
             if is_full and can_drop:
                 return
-            if is_full or len(data) > _COPIED_BYTES:
+            if is_full or len(data) > COPIED_BYTES:
                 self._ring()
             send_frame(self._sock, data)
             is_first_step = self._is_first_step(frame)
@@ -211,24 +161,14 @@ class ServerReply(msgspec.Struct, frozen=True):
 
 
 def send_request(control: socket.socket, request: StartWorker, *descriptors: int) -> None:
-    """Send a request and its descriptors; raises ``OSError`` if the fork server has ended."""
-    data = msgspec.msgpack.encode(request)
-    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
-    control.sendmsg([len(data).to_bytes(LENGTH_BYTES, "big")], [rights])
-    control.sendall(data)
+    """Send a request after a byte that carries its descriptors; raises ``OSError`` if the fork server has ended."""
+    socket.send_fds(control, [b"\0"], descriptors)
+    send_frame(control, msgspec.msgpack.encode(request))
 
 
 def receive(control: socket.socket) -> tuple[bytes | None, list[int]]:
     """Wait for a request; return it, encoded, and the descriptors that came with it; None at the channel's end."""
-    flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-    received = array.array("i")
-    space = socket.CMSG_SPACE(_N_DESCRIPTORS * received.itemsize)
-    length, rights, _, _ = control.recvmsg(LENGTH_BYTES, space, flags)
-    for _, kind, data in rights:
-        if kind == socket.SCM_RIGHTS:
-            received.frombytes(data[: len(data) - len(data) % received.itemsize])
-    for descriptor in received:
+    _, descriptors, _, _ = socket.recv_fds(control, 1, _N_DESCRIPTORS, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+    for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-    if len(length) < LENGTH_BYTES:
-        return None, []
-    return read_exactly(control, int.from_bytes(length, "big")), list(received)
+    return read_frame(control), descriptors

@@ -26,15 +26,13 @@ import msgspec
 
 from runner.errors import catch_foreign
 from runner.util.clock import Clock
+from runner.util.framing import FrameTooLarge, read_frame, send_frame
 from runner.worker.channel import (
-    FrameTooLarge,
     ServerReply,
     SocketLink,
     StartMode,
     StartWorker,
-    read_frame,
     receive,
-    send_frame,
 )
 from runner.worker.frames import Configure, DriverFrame, Hello, Stop, decode_driver_frame
 from runner.worker.worker_episodes import WorkerEpisodes

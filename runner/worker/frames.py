@@ -1,7 +1,7 @@
 """Frames between a driver and its workers, in MessagePack: one closed union for each direction.
 
-Over a socket each frame follows its length as four bytes, big-endian. A worker is as trustworthy as the driver's own
-process, since both run the same third-party code, but a frame is decoded strictly and its size is bounded.
+``runner.util.framing`` sends them. A worker is as trustworthy as the driver's own process, since both run the same
+third-party code, but a frame is decoded strictly and its size is bounded.
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
 from runner.types import EpisodeHeader, ErrorInfo, Outcome, StreamDelta
 from runner.types.phases import ServerTimes
 from runner.worker.runner_setup import RunnerSetup
-
-MAX_FRAME_BYTES = 256 << 20
-"""Maximum size of a frame; a longer one ends the connection."""
-LENGTH_BYTES = 4
 
 
 class _Frame(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="t"):

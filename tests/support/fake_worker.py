@@ -16,8 +16,8 @@ import msgspec
 from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
 from runner.store.episode_file import stored_step
 from runner.types import Action, EpisodeHeader, Outcome, Span, TimeStep
+from runner.util.framing import read_frame, send_frame
 from runner.util.safe_values import encode
-from runner.worker.channel import read_frame, send_frame
 from runner.worker.frames import (
     Configure,
     DriverFrame,

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from runner.types import EpisodeHeader
-from runner.worker.channel import DriverLink, read_frame, send_frame
+from runner.util.framing import read_frame, send_frame
+from runner.worker.channel import DriverLink
 from runner.worker.frames import (
     Configure,
     DriverFrame,

@@ -13,8 +13,20 @@ import pytest
 from runner.pool import process_pool
 from runner.pool.process_pool import ChannelReader
 from runner.types import Outcome
-from runner.worker.channel import SocketLink, send_frame
-from runner.worker.frames import Decided, Free, Hello, Paused, Release, Request, Started, WorkerFrame, encode_frame
+from runner.util.framing import send_frame
+from runner.worker.channel import SocketLink
+from runner.worker.frames import (
+    Decided,
+    Free,
+    Hello,
+    Paused,
+    Release,
+    Request,
+    Started,
+    WorkerFrame,
+    decode_worker_frame,
+    encode_frame,
+)
 from tests.support.episodes import episode_header
 from tests.support.fake_worker import step_frame
 
@@ -42,7 +54,7 @@ class Ends:
     def read(self) -> list[WorkerFrame]:
         """Wait, and return the frames that are read at once."""
         assert self.reader.wait(TIMEOUT_S)
-        return list(self.reader.buffer.feed(self.reader.receive()))
+        return [decode_worker_frame(data) for data in self.reader.buffer.feed(self.reader.receive())]
 
     def close(self) -> None:
         self.reader.close()

@@ -1,4 +1,4 @@
-"""Frames over a socket: any bytes, any chunks, a peer that ends or does not read."""
+"""The channel of a worker: any bytes, and a driver that ends or does not read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.types import Outcome, StreamDelta
-from runner.worker.channel import FrameTooLarge, SocketLink, read_frame, send_frame
+from runner.util.framing import read_frame
+from runner.worker.channel import SocketLink
 from runner.worker.frames import (
-    MAX_FRAME_BYTES,
     Command,
     Decided,
     Free,
@@ -40,61 +40,12 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def frames_of(data: bytes) -> list[bytes]:
-    """Return the frames that a reader gets from these bytes and the end of the channel."""
-    ours, theirs = socket.socketpair()
-    ours.settimeout(TIMEOUT_S)
-    with ours, theirs:
-        theirs.sendall(data)
-        theirs.shutdown(socket.SHUT_WR)
-        frames = []
-        while (frame := read_frame(ours)) is not None:
-            frames.append(frame)
-        return frames
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=300))
-def test_any_bytes_are_frames_or_an_end(data: bytes) -> None:
-    with contextlib.suppress(FrameTooLarge):
-        frames = frames_of(data)
-        assert (
-            b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
-            == data[: sum(map(len, frames)) + 4 * len(frames)]
-        )
-
-
 @settings(deadline=None)
 @given(st.one_of(st.binary(max_size=300), damaged_bytes(ENCODED)))
 def test_a_decoder_accepts_frames_only(data: bytes) -> None:
     for decode in (decode_driver_frame, decode_worker_frame):
         with contextlib.suppress(ValueError, RecursionError):
             assert decode(encode_frame(decode(data))) is not None
-
-
-@settings(deadline=None)
-@given(st.lists(st.binary(max_size=100), max_size=5), st.integers(0, 3))
-def test_a_torn_last_frame_is_dropped(frames: list[bytes], n_lost: int) -> None:
-    data = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
-    n_read = len(frames_of(data[: len(data) - n_lost]))
-    assert frames[:n_read] == frames_of(data)[:n_read]
-    assert n_read == len(frames) if n_lost == 0 else n_read < max(len(frames), 1)
-
-
-def test_a_frame_of_megabytes_arrives_in_pieces(ends: tuple[socket.socket, socket.socket]) -> None:
-    data = bytes(range(256)) * 40_000
-    sender = threading.Thread(target=send_frame, args=(ends[1], data), daemon=True)
-    sender.start()
-    assert read_frame(ends[0]) == data
-    sender.join(TIMEOUT_S)
-
-
-def test_a_frame_that_is_too_large_is_neither_sent_nor_read(ends: tuple[socket.socket, socket.socket]) -> None:
-    with pytest.raises(FrameTooLarge, match="at most 256 MiB"):
-        send_frame(ends[1], bytes(MAX_FRAME_BYTES + 1))
-    ends[1].sendall((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
-    with pytest.raises(FrameTooLarge, match="268,435,457 bytes"):
-        read_frame(ends[0])
 
 
 def test_streamed_tokens_are_dropped_while_the_driver_does_not_read(ends: tuple[socket.socket, socket.socket]) -> None:
