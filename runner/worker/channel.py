@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from runner.util.framing import COPIED_BYTES, framed, read_frame, send_frame
+from runner.util.framing import COPIED_BYTES, framed, send_frame
 from runner.worker.frames import (
     Decided,
     Ended,
@@ -35,7 +35,6 @@ StartMode: TypeAlias = Literal["fork", "spawn"]
 
 _CAN_WAIT = (Started, Reset, Stepped, Streamed, Decided, Ended)
 """Frames that need no action of the driver: it may read them later, together with others."""
-_N_DESCRIPTORS = 3
 
 
 class DriverLink(ABC):
@@ -141,34 +140,12 @@ class SocketLink(DriverLink):
 
 
 class StartWorker(msgspec.Struct, frozen=True):
-    """Start a worker; ``path`` is its ``sys.path``.
+    """Request of a driver to its fork server, with the descriptors of the worker's channel and of its log.
 
-    Three descriptors come with the message: of its channel, of its log, and of a pipe to which the server writes its
-    exit code in decimal digits, negative for a signal, when it has ended and its process group has been killed.
+    ``path`` is its ``sys.path``.
     """
 
     name: str
     environ: list[tuple[bytes, bytes]]
     folder: bytes
     path: list[bytes]
-
-
-class ServerReply(msgspec.Struct, frozen=True):
-    """``pid`` is None if the worker could not be started, with ``error_number`` as the reason."""
-
-    pid: int | None = None
-    error_number: int = 0
-
-
-def send_request(control: socket.socket, request: StartWorker, *descriptors: int) -> None:
-    """Send a request after a byte that carries its descriptors; raises ``OSError`` if the fork server has ended."""
-    socket.send_fds(control, [b"\0"], descriptors)
-    send_frame(control, msgspec.msgpack.encode(request))
-
-
-def receive(control: socket.socket) -> tuple[bytes | None, list[int]]:
-    """Wait for a request; return it, encoded, and the descriptors that came with it; None at the channel's end."""
-    _, descriptors, _, _ = socket.recv_fds(control, 1, _N_DESCRIPTORS, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-    for descriptor in descriptors:
-        os.set_inheritable(descriptor, False)
-    return read_frame(control), descriptors

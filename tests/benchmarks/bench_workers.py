@@ -152,7 +152,7 @@ def _memory_rows() -> list[Row]:
             worker.sock.close()
             worker.end_reason(10)
             worker.close()
-    client.close()
+    client.leave()
     rows: list[Row] = []
     for name, values in found.items():
         q1, median, q3 = quartiles(values)

@@ -361,18 +361,24 @@ def test_ctrl_c_reaches_only_the_run(tmp_path: Path, gate: StepGate, environ: di
     assert "Traceback" not in run.errors + run.log
 
 
-def test_a_stopped_parent_of_workers_is_replaced(tmp_path: Path, gate: StepGate, environ: dict[str, str]) -> None:
+def test_a_stopped_parent_of_workers_is_replaced_and_costs_no_episode(
+    tmp_path: Path, gate: StepGate, environ: dict[str, str]
+) -> None:
     with WorkerRun(tmp_path, "HeldSteps", "--repeat", "6", workers=2, environ=environ) as run:
         killed, other = held_steps(gate, 2)
         server = psutil.Process(killed.pid).parent()
         assert server is not None
         server.suspend()
         os.kill(killed.pid, signal.SIGKILL)
+        later = gate.next()
+        assert psutil.Process(later.pid).parent() != server
         gate.open()
-        other.release()
+        for step in (other, later):
+            step.release()
         assert run.wait() == 0
         wait_until_ended(server)
     assert [outcome for outcome in run.outcomes() if outcome[1] == "success"] == all_successful(6)
+    assert [each["task_index"] for each in run.episodes() if each["outcome"] != "success"] == [killed.task]
 
 
 def test_a_stopped_parent_of_workers_keeps_no_episode_waiting(

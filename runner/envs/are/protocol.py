@@ -1,4 +1,4 @@
-"""Frames between this process and ARE's process; ``runner.envs.are.engine.fork_server`` is the other side.
+"""Frames between this process and ARE's process; ``runner.envs.are.engine.episode_server`` is the other side.
 
 A frame is its length in 4 bytes, big-endian, and a JSON object of that length, at most ``MAX_FRAME_BYTES``. The control
 socket carries ``Ready`` or ``Failed`` after the start; then the byte ``F`` with a socket's descriptor requests a new
