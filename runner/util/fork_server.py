@@ -43,7 +43,7 @@ class ForkedProcess:
 
     def kill(self) -> None:
         """Also kills the processes that it has started; does nothing after its end."""
-        if self._read_exit_code(0.0) is None:  # else its pid may belong to another process
+        if self._read_exit_code(0.0) is None and not self._is_closed:  # else its pid may belong to another process
             kill_group(self.pid)
 
     def close(self) -> None:

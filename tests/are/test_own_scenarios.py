@@ -79,7 +79,7 @@ async def test_a_tool_that_closes_the_output_harms_no_other_episode(create: Crea
     other, environment = create("lab", own_settings), create("lab", own_settings)
     await other.reset()
     await environment.reset()
-    process = psutil.Process(environment._process._pid)  # type: ignore[union-attr]
+    process = max(psutil.Process(warm_process(own_settings).ready.pid).children(), key=psutil.Process.create_time)
     with pytest.raises(EnvironmentFault, match="I/O operation on closed file"):  # ARE prints
         await environment.step(call("Lab__close_output"))
     environment.cleanup()

@@ -1,4 +1,4 @@
-"""A stand-in for ARE's process that speaks its protocol and misbehaves on request; standard library only.
+"""A stand-in for ARE's process that speaks its protocol and misbehaves on request.
 
 It is started like an interpreter with ARE: ``PROGRAM -I -c CHECK`` succeeds, and
 ``PROGRAM -s FILE FD SCRATCH MEMORY LIMIT`` serves. The scenario selects what an episode does.
@@ -6,7 +6,6 @@ It is started like an interpreter with ARE: ``PROGRAM -I -c CHECK`` succeeds, an
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -15,7 +14,10 @@ import struct
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from runner.util.fork_server import ForkServer
+from runner.util.framing import read_frame, send_frame
 
 ESCAPE = "\x1b[31mred\x07"
 TOOLS = [
@@ -46,18 +48,14 @@ def write_program(folder: Path, start: str = "normal") -> Path:
 
 
 def send(connection: socket.socket, frame: dict[str, Any]) -> None:
-    data = json.dumps(frame).encode()
-    connection.sendall(struct.pack(">I", len(data)) + data)
+    send_frame(connection, json.dumps(frame).encode())
 
 
-def receive(connection: socket.socket, length: int) -> bytes:
-    received = b""
-    while len(received) < length:
-        chunk = connection.recv(length - len(received))
-        if not chunk:
-            os._exit(0)
-        received += chunk
-    return received
+def receive(connection: socket.socket) -> dict[str, Any]:
+    if (data := read_frame(connection)) is None:
+        os._exit(0)
+    frame: dict[str, Any] = json.loads(data)
+    return frame
 
 
 def stepped(*parts: tuple[str, str], done: bool = False, tools: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -113,9 +111,7 @@ def answer(connection: socket.socket, request: dict[str, Any], scenario: str) ->
 
 def ask(connection: socket.socket, question: str) -> dict[str, Any]:
     send(connection, {"type": "ask", "messages": [{"role": "user", "content": question}]})
-    (length,) = struct.unpack(">I", receive(connection, 4))
-    answer: dict[str, Any] = json.loads(receive(connection, length))
-    return answer
+    return receive(connection)
 
 
 def judge(connection: socket.socket) -> dict[str, Any]:
@@ -126,11 +122,10 @@ def judge(connection: socket.socket) -> dict[str, Any]:
     return {**DETAILS, "judge": "graph per event", "success": success, "exception": answer["problem"] or None}
 
 
-def play(connection: socket.socket) -> None:
-    scenario = ""
+def play(_: bytes, descriptors: list[int]) -> NoReturn:
+    connection, scenario = socket.socket(fileno=descriptors[0]), ""
     while True:
-        (length,) = struct.unpack(">I", receive(connection, 4))
-        request = json.loads(receive(connection, length))
+        request = receive(connection)
         scenario = request.get("scenario", scenario)
         answer(connection, request, scenario)
 
@@ -147,27 +142,9 @@ def serve(control: socket.socket, start: str) -> None:
         case "failed":
             send(control, {"type": "failed", "kind": "import", "message": "ModuleNotFoundError: No module named 'are'"})
     send(control, {"type": "ready", "version": "0", "scenarios": ["fine"], "pid": os.getpid()})
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    children = set()
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-        if not data:
-            os._exit(0)
-        if data == b"K":
-            (pid,) = struct.unpack(">Q", receive(control, 8))
-            if pid in children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            continue
-        if start == "never-forks":
-            signal.pause()
-        connection = socket.socket(fileno=descriptors[0])
-        if (pid := os.fork()) == 0:
-            control.close()
-            play(connection)
-        connection.close()
-        children.add(pid)
-        send(control, {"type": "forked", "pid": pid})
+    if start == "never-forks":
+        signal.pause()
+    ForkServer(control, play).run()
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ import contextlib
 import logging
 import os
 import shutil
-import signal
 import socket
-import struct
 import subprocess
 import tempfile
 import threading
@@ -27,7 +25,6 @@ from runner.envs.are.protocol import (
     Answer,
     Ask,
     Evaluated,
-    Forked,
     Ready,
     Reply,
     Request,
@@ -35,11 +32,13 @@ from runner.envs.are.protocol import (
     check_reply,
     decode_frame,
     encode_request,
-    frame_length,
 )
-from runner.envs.are.tools import FORK, KILL
+from runner.envs.are.tools import MAX_FRAME_BYTES
 from runner.errors import EnvironmentFault
+from runner.util.child_process import ChildProcess
 from runner.util.display_text import one_line
+from runner.util.fork_server import ForkedProcess, fork
+from runner.util.framing import FrameBuffer, FrameTooLarge, read_frame
 
 logger = logging.getLogger(__name__)
 _output = logging.getLogger("runner.worker.output.are")  # like that of workers, it goes to the log file alone
@@ -51,10 +50,13 @@ MAX_LOGGED_LINES = 1000
 LATE_REPLY_S = 3.0
 """Seconds in which a request that was cancelled must be answered, before the next request is sent."""
 _FORK_TIMEOUT_S = 30.0
-_KILL_TIMEOUT_S = 1.0
 _EXIT_TIMEOUT_S = 5.0
 _MAX_LINE_BYTES = 4096
 _CHUNK = 1 << 20
+_LATE = (
+    "ARE's process did not answer in time, so it was ended; a longer limit for its start is are.start_timeout_sec in "
+    "the profile"
+)
 
 _ReplyT = TypeVar("_ReplyT", Stepped, Evaluated)
 
@@ -69,11 +71,10 @@ class EpisodeProcess:
     After ``time_limit_s`` seconds a request fails and the process is ended; those of ``answer_judge`` do not count.
     """
 
-    def __init__(self, connection: socket.socket, pid: int, server: WarmProcess, time_limit_s: float) -> None:
+    def __init__(self, connection: socket.socket, process: ForkedProcess, time_limit_s: float) -> None:
         connection.setblocking(False)
         self._connection = connection
-        self._pid = pid
-        self._server = server
+        self._process = process
         self._time_limit_s = time_limit_s
         self._pending: asyncio.Future[Reply] | None = None
         self.answer_judge: Callable[[Ask], Awaitable[Answer]] = _no_answer
@@ -109,6 +110,9 @@ class EpisodeProcess:
         except EnvironmentFault:
             self.kill()
             raise
+        except FrameTooLarge as exc:
+            self.kill()
+            raise EnvironmentFault(f"ARE's process sent {exc}") from exc
         return check_reply(reply, expected)
 
     async def _wait_for_late_reply(self, cancelled: asyncio.Future[Reply]) -> None:
@@ -119,25 +123,21 @@ class EpisodeProcess:
             )
 
     async def _exchange(self, frame: bytes) -> Reply:
+        loop, buffer, frames = asyncio.get_running_loop(), FrameBuffer(MAX_FRAME_BYTES), list[bytes]()
         while True:
             async with asyncio.timeout(self._time_limit_s):
-                await asyncio.get_running_loop().sock_sendall(self._connection, frame)
-                reply = decode_frame(await self._read(frame_length(await self._read(4))))
+                await loop.sock_sendall(self._connection, frame)
+                while not frames:
+                    if not (data := await loop.sock_recv(self._connection, _CHUNK)):
+                        raise EOFError
+                    frames.extend(buffer.feed(data))
+            reply = decode_frame(frames.pop())
             if not isinstance(reply, Ask):
                 return reply
             frame = encode_request(await self.answer_judge(reply))
 
-    async def _read(self, length: int) -> bytes:
-        loop, received = asyncio.get_running_loop(), bytearray()
-        while len(received) < length:
-            chunk = await loop.sock_recv(self._connection, min(_CHUNK, length - len(received)))
-            if not chunk:
-                raise EOFError
-            received += chunk
-        return bytes(received)
-
     def kill(self) -> None:
-        self._server.kill(self._pid)
+        self._process.kill()
         self._disconnect()
 
     def close(self) -> None:
@@ -153,6 +153,7 @@ class EpisodeProcess:
             self._pending.cancel()
             self._pending = None
         self._connection.close()
+        self._process.close()
 
 
 class _ProcessEnded(EnvironmentFault):
@@ -176,15 +177,13 @@ class WarmProcess:
         argv = [interpreter(settings), "-s", str(PROGRAM), *map(str, arguments)]
         try:
             with theirs:
-                self._process = subprocess.Popen(
+                self._process = ChildProcess(
                     argv,
-                    stdin=subprocess.DEVNULL,
+                    process_environment(argv[0], self._scratch),
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     pass_fds=[theirs.fileno()],
-                    env=process_environment(argv[0], self._scratch),
                     cwd=self._scratch,
-                    start_new_session=True,  # Ctrl-C does not reach it
                 )
         except OSError as exc:
             self._control.close()
@@ -200,8 +199,18 @@ class WarmProcess:
 
     def _wait_until_ready(self) -> Ready:
         started = time.monotonic()
-        ready = check_reply(self._read_frame(self._settings.start_timeout_sec), Ready)
+        self._control.settimeout(self._settings.start_timeout_sec)
+        try:
+            data = read_frame(self._control, MAX_FRAME_BYTES)
+        except TimeoutError:
+            raise EnvironmentFault(_LATE) from None
+        except FrameTooLarge as exc:
+            raise EnvironmentFault(f"ARE's process sent {exc}") from exc
+        if data is None:
+            raise EnvironmentFault("ARE's process ended unexpectedly; the log has its last output")
+        ready = check_reply(decode_frame(data), Ready)
         _output.info("ARE %s is loaded after %.1f s", one_line(ready.version), time.monotonic() - started)
+        self._control.settimeout(_FORK_TIMEOUT_S)
         return ready
 
     @property
@@ -209,57 +218,32 @@ class WarmProcess:
         return self._process.poll() is None
 
     def start_episode(self) -> EpisodeProcess:
-        ours, theirs = socket.socketpair()
-        try:
+        with contextlib.ExitStack() as opened:  # closed if the start fails
+            ours, theirs = socket.socketpair()
+            opened.enter_context(ours)
             with self._lock, theirs:
-                socket.send_fds(self._control, [FORK], [theirs.fileno()])
-                pid = check_reply(self._read_frame(_FORK_TIMEOUT_S), Forked).pid
-        except (OSError, EnvironmentFault) as exc:
-            ours.close()
-            self.close()
-            if isinstance(exc, EnvironmentFault):
-                raise
-            raise _ProcessEnded(f"ARE's process has ended ({type(exc).__name__}); the log has its output") from exc
-        return EpisodeProcess(ours, pid, self, self._settings.step_timeout_sec)
+                process = self._fork(theirs.fileno())
+            opened.pop_all()
+        return EpisodeProcess(ours, process, self._settings.step_timeout_sec)
 
-    def kill(self, pid: int) -> None:
-        """It may have ended already."""
-        if not self._lock.acquire(timeout=_KILL_TIMEOUT_S):
-            return  # the process hangs, and ends with all its episodes
+    def _fork(self, connection: int) -> ForkedProcess:
         try:
-            with contextlib.suppress(OSError):
-                self._control.sendall(KILL + struct.pack(">Q", pid))
-        finally:
-            self._lock.release()
+            if self._control.fileno() < 0:
+                raise ConnectionError("it was late, and has been ended")
+            return ForkedProcess(*fork(self._control, b"", connection))
+        except TimeoutError:
+            self.close()
+            raise EnvironmentFault(_LATE) from None
+        except ConnectionError as exc:
+            self.close()
+            raise _ProcessEnded(f"ARE's process has ended ({exc}); the log has its output") from exc
 
     def close(self) -> None:
-        if self.is_alive:  # else its group id may belong to others; its episodes end with their sockets
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_TIMEOUT_S)
         self._control.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
-
-    def _read_frame(self, timeout_s: float) -> Reply:
-        deadline = time.monotonic() + timeout_s
-        return decode_frame(self._read(frame_length(self._read(4, deadline)), deadline))
-
-    def _read(self, length: int, deadline: float) -> bytes:
-        received = bytearray()
-        while len(received) < length:
-            self._control.settimeout(max(0.01, deadline - time.monotonic()))
-            try:
-                chunk = self._control.recv(min(_CHUNK, length - len(received)))
-            except TimeoutError:
-                raise EnvironmentFault(
-                    "ARE's process did not answer in time, so it was ended; a longer limit for its start is "
-                    "are.start_timeout_sec in the profile"
-                ) from None
-            if not chunk:
-                raise EnvironmentFault("ARE's process ended unexpectedly; the log has its last output")
-            received += chunk
-        return bytes(received)
 
 
 def _log_output(stream: IO[bytes]) -> None:

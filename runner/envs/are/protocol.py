@@ -1,21 +1,20 @@
 """Frames between this process and ARE's process; ``runner.envs.are.engine.episode_server`` is the other side.
 
-A frame is its length in 4 bytes, big-endian, and a JSON object of that length, at most ``MAX_FRAME_BYTES``. The control
-socket carries ``Ready`` or ``Failed`` after the start; then the byte ``F`` with a socket's descriptor requests a new
-episode process, which ``Forked`` answers, and the byte ``K`` with a process id in 8 bytes ends one. An episode's socket
-carries requests (``Reset``, then ``Call`` and ``Evaluate``), each answered by ``Stepped``, ``Evaluated`` or ``Failed``.
-Before that reply, the model of a judge may be needed: each ``Ask`` is answered by ``Answer``.
+A frame (``runner.util.framing``) is a JSON object of at most ``MAX_FRAME_BYTES``. The control socket carries ``Ready``
+or ``Failed`` after the start, and then belongs to ``runner.util.fork_server``. An episode's socket carries requests
+(``Reset``, then ``Call`` and ``Evaluate``), each answered by ``Stepped``, ``Evaluated`` or ``Failed``. Before that, the
+model of a judge may be needed: each ``Ask`` is answered by ``Answer``.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from runner.envs.are.tools import MAX_FRAME_BYTES
 from runner.errors import EnvironmentFault, EvaluationFault
+from runner.util.framing import FrameTooLarge, framed
 
 Kind: TypeAlias = Literal["result", "error", "user", "notification", "environment"]
 """Kind of a message; see ``runner.envs.are.environment``."""
@@ -64,10 +63,6 @@ class Ready(msgspec.Struct, frozen=True, tag_field="type", tag="ready"):
     pid: int
 
 
-class Forked(msgspec.Struct, frozen=True, tag_field="type", tag="forked"):
-    pid: int
-
-
 class Stepped(msgspec.Struct, frozen=True, tag_field="type", tag="stepped"):
     """The messages after a reset or a call.
 
@@ -102,29 +97,18 @@ class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
 
 
 Request: TypeAlias = Reset | Call | Evaluate | Answer
-Reply: TypeAlias = Ready | Forked | Stepped | Evaluated | Ask | Failed
-_ReplyT = TypeVar("_ReplyT", Ready, Forked, Stepped, Evaluated)
+Reply: TypeAlias = Ready | Stepped | Evaluated | Ask | Failed
+_ReplyT = TypeVar("_ReplyT", Ready, Stepped, Evaluated)
 
 _decoder: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
 
 
 def encode_request(request: Request) -> bytes:
     """Return the frame of a request; raises ``EnvironmentFault`` if it is too large, as an agent's call may be."""
-    data = msgspec.json.encode(request)
-    if len(data) > MAX_FRAME_BYTES:
-        name = type(request).__name__.lower()
-        raise EnvironmentFault(
-            f"the request {name} has {len(data)} bytes; ARE's process takes at most {MAX_FRAME_BYTES}"
-        )
-    return struct.pack(">I", len(data)) + data
-
-
-def frame_length(header: bytes) -> int:
-    """Read the 4 bytes before a frame; raises ``EnvironmentFault`` if they say more than ``MAX_FRAME_BYTES``."""
-    length: int = struct.unpack(">I", header)[0]
-    if length > MAX_FRAME_BYTES:
-        raise EnvironmentFault(f"ARE's process sent a frame of {length} bytes; at most {MAX_FRAME_BYTES} are accepted")
-    return length
+    try:
+        return framed(msgspec.json.encode(request), MAX_FRAME_BYTES)
+    except FrameTooLarge as exc:
+        raise EnvironmentFault(f"the request {type(request).__name__.lower()} to ARE's process is {exc}") from exc
 
 
 def decode_frame(data: bytes) -> Reply:

@@ -17,10 +17,6 @@ from typing import Any, Literal, Protocol, Union
 
 MAX_FRAME_BYTES = 16 << 20
 """Maximum size of a frame's JSON object, in both directions; ``runner.envs.are.protocol`` describes the frames."""
-FORK = b"F"
-"""Requests a process for an episode on the control socket, with the descriptor of the episode's socket."""
-KILL = b"K"
-"""Ends the process of an episode on the control socket; its id follows in 8 bytes, big-endian."""
 MAX_NAME_CHARS = 64
 """Longest name of a function that OpenAI's API accepts."""
 WAIT = "wait"

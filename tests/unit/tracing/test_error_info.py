@@ -18,7 +18,6 @@ from runner.errors import EvaluationFault, OracleDiverged, RunnerError
 from runner.tracing.tracer import create_error_info, error_attribute, error_type
 
 PUBLISHED = """
-    Closed Closed
     ControlFailed ControlFailed
     ExportFailed ExportFailed
     JudgeFailed JudgeFailed

@@ -8,12 +8,13 @@ from types import ModuleType
 
 
 def make_importable(package: Path) -> None:
-    """Make ``runner.envs.are`` importable, and nothing else of the folder that holds ``runner``.
+    """Make ``runner.envs.are`` and ``runner.util`` importable, and nothing else of the folder that holds ``runner``.
 
     ARE's interpreter has other versions of the packages next to ``runner``, so that folder must not be on its path.
     """
     for name, folder in (
         ("runner", package.parents[1]),
+        ("runner.util", package.parents[1] / "util"),
         ("runner.envs", package.parents[0]),
         ("runner.envs.are", package),
     ):

@@ -1,6 +1,6 @@
 """Loads ARE once, and forks a new process for each episode; each process speaks frames over a socket of its own.
 
-A frame is its length in 4 bytes, big-endian, and a JSON object. ``runner.envs.are.protocol`` lists the frames.
+``runner.envs.are.protocol`` lists the frames.
 """
 
 from __future__ import annotations
@@ -11,67 +11,51 @@ import json
 import logging
 import os
 import resource
-import select
 import shutil
 import signal
 import socket
-import struct
 import sys
 import traceback
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from runner.envs.are.engine import determinism, judging
 from runner.envs.are.engine.played_scenario import Part, PlayedScenario
-from runner.envs.are.tools import KILL, MAX_FRAME_BYTES
+from runner.envs.are.tools import MAX_FRAME_BYTES
+from runner.util.fork_server import ForkServer
+from runner.util.framing import FrameTooLarge, read_frame, send_frame
 
 DISTRIBUTION = "meta-agents-research-environments"
 SANDBOX_SHOWN = "/tmp/are"
 """Path that stands for the scratch folder of an episode in everything that leaves this process."""
 ALARM_GRACE_S = 5.0
 """Seconds after the time limit of a request at which its process ends by itself, if the other side has not ended it."""
-_REAP_INTERVAL_S = 5.0
 
 
-class Closed(Exception):
-    pass
-
-
-def read_frame(connection: socket.socket) -> dict[str, Any]:
-    """Raises ``Closed`` at the end of the stream or when it is too large."""
-    (length,) = struct.unpack(">I", _read(connection, 4))
-    if length > MAX_FRAME_BYTES:
-        raise Closed
-    frame: dict[str, Any] = json.loads(_read(connection, length))
+def receive(connection: socket.socket) -> dict[str, Any]:
+    """Raises ``ConnectionError`` at the end of the stream."""
+    if (data := read_frame(connection, MAX_FRAME_BYTES)) is None:
+        raise ConnectionError
+    frame: dict[str, Any] = json.loads(data)
     return frame
 
 
-def _read(connection: socket.socket, length: int) -> bytes:
-    received = bytearray()
-    while len(received) < length:
-        chunk = connection.recv(min(length - len(received), 1 << 20))
-        if not chunk:
-            raise Closed
-        received += chunk
-    return bytes(received)
-
-
-def write_frame(connection: socket.socket, frame: dict[str, Any], replace: Callable[[str], str] = str) -> None:
-    """Write a frame; ``replace`` is applied to its JSON text."""
-    data = replace(json.dumps(frame, ensure_ascii=False)).encode("utf-8", "replace")
-    if len(data) > MAX_FRAME_BYTES:
-        message = f"the reply has {len(data)} bytes, more than {MAX_FRAME_BYTES}"
-        data = json.dumps({"type": "failed", "kind": "too_large", "message": message}).encode()
-    connection.sendall(struct.pack(">I", len(data)) + data)
+def send(connection: socket.socket, frame: dict[str, Any], replace: Callable[[str], str] = str) -> None:
+    """Send a frame; ``replace`` is applied to its JSON text."""
+    try:
+        data = replace(json.dumps(frame, ensure_ascii=False)).encode("utf-8", "replace")
+        send_frame(connection, data, MAX_FRAME_BYTES)
+    except FrameTooLarge as exc:
+        send(connection, _failed("too_large", f"the reply is {exc}"))
 
 
 def serve(control_fd: int, scratch: Path, *, memory_mib: int, step_limit_s: float) -> None:
     """Load ARE, report its scenarios, and fork on request until the control socket is closed; remove the files."""
     control = socket.socket(fileno=control_fd)
     try:
-        with contextlib.suppress(Closed, ConnectionError):
+        with contextlib.suppress(ConnectionError):
             _load_and_serve(control, scratch, memory_mib, step_limit_s)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -83,13 +67,17 @@ def _load_and_serve(control: socket.socket, scratch: Path, memory_mib: int, step
     try:
         scenarios = _load_scenarios()
     except Exception as exc:  # noqa: BLE001 - an import of a foreign package may raise anything
-        write_frame(control, {"type": "failed", "kind": "import", "message": f"{type(exc).__name__}: {exc}"})
+        send(control, _failed("import", f"{type(exc).__name__}: {exc}"))
         return
     gc.collect()
     gc.freeze()
     ready = {"type": "ready", "version": _version(), "scenarios": sorted(scenarios), "pid": os.getpid()}
-    write_frame(control, ready)
-    _ForkServer(control, scratch, scenarios, memory_mib, step_limit_s).run()
+    send(control, ready)
+
+    def play(request: bytes, descriptors: list[int]) -> NoReturn:
+        _play(socket.socket(fileno=descriptors[0]), scenarios, scratch / str(os.getpid()), memory_mib, step_limit_s)
+
+    ForkServer(control, play, lambda pid: shutil.rmtree(scratch / str(pid), ignore_errors=True)).run()
 
 
 def _load_scenarios() -> dict[str, Any]:
@@ -113,72 +101,22 @@ def _version() -> str:
     return "unknown"
 
 
-class _ForkServer:
-    def __init__(
-        self, control: socket.socket, scratch: Path, scenarios: dict[str, Any], memory_mib: int, step_limit_s: float
-    ) -> None:
-        self._control = control
-        self._scratch = scratch
-        self._scenarios = scenarios
-        self._memory_mib = memory_mib
-        self._step_limit_s = step_limit_s
-        self._folders: dict[int, Path] = {}
-        self._n_forks = 0
-
-    def run(self) -> None:
-        try:
-            while True:
-                ready, _, _ = select.select([self._control], [], [], _REAP_INTERVAL_S)
-                self._reap()
-                if ready:
-                    self._handle()
-        finally:
-            for pid in self._folders:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-    def _handle(self) -> None:
-        data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
-        if not data:
-            raise Closed
-        if data == KILL:
-            (pid,) = struct.unpack(">Q", _read(self._control, 8))
-            if pid in self._folders:
-                os.kill(pid, signal.SIGKILL)
-            return
-        connection = socket.socket(fileno=descriptors[0])
-        self._n_forks += 1
-        folder = self._scratch / str(self._n_forks)
+def _play(
+    connection: socket.socket, scenarios: dict[str, Any], folder: Path, memory_mib: int, step_limit_s: float
+) -> NoReturn:
+    try:
         folder.mkdir()
-        pid = os.fork()
-        if pid == 0:
-            self._play(connection, folder)
-        connection.close()
-        self._folders[pid] = folder
-        write_frame(self._control, {"type": "forked", "pid": pid})
-
-    def _reap(self) -> None:
-        for pid in list(self._folders):
-            with contextlib.suppress(ChildProcessError):
-                if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    continue
-            shutil.rmtree(self._folders.pop(pid), ignore_errors=True)
-
-    def _play(self, connection: socket.socket, folder: Path) -> None:
-        try:
-            self._control.close()
-            _limit_memory(self._memory_mib)
-            determinism.reset_chance(str(folder))
-            shown = _path_replacer(folder)
-            EpisodeServer(connection, self._scenarios, folder, shown, self._memory_mib, self._step_limit_s).run()
-        except BaseException:  # noqa: BLE001 - the process ends in any case, and its output is logged
-            traceback.print_exc()
+        _limit_memory(memory_mib)
+        determinism.reset_chance(str(folder))
+        EpisodeServer(connection, scenarios, folder, _path_replacer(folder), memory_mib, step_limit_s).run()
+    except BaseException:  # noqa: BLE001 - the process ends in any case, and its output is logged
+        traceback.print_exc()
+    finally:
+        try:  # a scenario may have closed them
+            sys.stdout.flush()
+            sys.stderr.flush()
         finally:
-            try:  # a scenario may have closed them
-                sys.stdout.flush()
-                sys.stderr.flush()
-            finally:
-                os._exit(0)
+            os._exit(0)
 
 
 class EpisodeServer:
@@ -202,9 +140,9 @@ class EpisodeServer:
     def run(self) -> None:
         """An alarm ends the process if a request takes too long."""
         judging.MODEL.send = self._ask
-        with contextlib.suppress(Closed, ConnectionError):
+        with contextlib.suppress(ConnectionError):
             while True:
-                request = read_frame(self._connection)
+                request = receive(self._connection)
                 signal.setitimer(signal.ITIMER_REAL, self._step_limit_s + ALARM_GRACE_S)
                 try:
                     reply = self._reply(request)
@@ -215,7 +153,7 @@ class EpisodeServer:
                 except Exception as exc:  # noqa: BLE001 - a scenario may raise anything
                     reply = _failed("scenario", f"{type(exc).__name__}: {exc}")
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                write_frame(self._connection, reply, self._shown)
+                send(self._connection, reply, self._shown)
 
     def _reply(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["type"] == "reset":
@@ -231,8 +169,8 @@ class EpisodeServer:
         """The time limit of the request does not count meanwhile."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         try:
-            write_frame(self._connection, {"type": "ask", "messages": chat}, self._shown)
-            answer = read_frame(self._connection)
+            send(self._connection, {"type": "ask", "messages": chat}, self._shown)
+            answer = receive(self._connection)
         finally:
             signal.setitimer(signal.ITIMER_REAL, self._step_limit_s + ALARM_GRACE_S)
         if answer["text"] is None:
