@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from runner.errors import ConfigError, catch_foreign
+from runner.util.child_process import ChildProcess, describe_end
 from runner.util.display_text import mask, one_line, public_variables
 
 STORE_BYTES = 200 << 20
@@ -31,14 +32,9 @@ class RayHead:
     """The process of a cluster of this machine; ``key_names`` are the variables that contain API keys."""
 
     def __init__(self, environ: Mapping[str, str], key_names: Iterable[str] = ()) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=head_environ(environ, key_names),
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", __name__]
+        pipe = subprocess.PIPE
+        self._process = ChildProcess(command, head_environ(environ, key_names), stdin=pipe, stdout=pipe)
 
     @property
     def is_alive(self) -> bool:
@@ -58,7 +54,7 @@ class RayHead:
         if "address" in answer:
             return answer["address"]
         self.close()
-        reason = answer.get("error", f"its process ended with status {self._process.returncode}")
+        reason = answer.get("error", f"its process {describe_end(self._process.returncode)}")
         raise ConfigError(f"Ray did not start a cluster of this machine: {one_line(mask(reason), 500)}")
 
     def close(self) -> None:
@@ -66,11 +62,7 @@ class RayHead:
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
-        try:
-            self._process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        self._process.end(END_TIMEOUT_S)
 
 
 def head_environ(environ: Mapping[str, str], key_names: Iterable[str] = ()) -> dict[str, str]:

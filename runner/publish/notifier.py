@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import signal
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime
@@ -21,6 +19,7 @@ from runner.inference.errors import EndpointFailure
 from runner.store.episode_file import shared_fields
 from runner.types import Tokens
 from runner.util.background_queue import BackgroundQueue
+from runner.util.child_process import kill_group
 from runner.util.clock import Clock
 from runner.util.display_text import mask, one_line, public_variables
 
@@ -110,7 +109,7 @@ class Notifier:
         name = one_line(Path(settings.command[0]).name, 80)
         with tempfile.TemporaryFile() as output:
             try:
-                process = subprocess.Popen(
+                process = subprocess.Popen(  # what it leaves in the background goes on
                     settings.command,
                     stdin=subprocess.PIPE,
                     stdout=output,
@@ -124,8 +123,7 @@ class Notifier:
             try:
                 process.communicate(content, timeout=settings.timeout_sec)
             except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                kill_group(process.pid)
                 process.communicate()
                 logger.warning("notify.command %s was ended after %g s", name, settings.timeout_sec)
             self._log_output(name, process.returncode, output.seek(0, os.SEEK_END), output.fileno())

@@ -78,8 +78,10 @@ async def test_a_tool_that_exits_prints_or_returns_much_does_no_harm(
 async def test_a_tool_that_closes_the_output_harms_no_other_episode(create: Create, own_settings: ARESettings) -> None:
     other, environment = create("lab", own_settings), create("lab", own_settings)
     await other.reset()
+    server = psutil.Process(warm_process(own_settings).ready.pid)
+    earlier = server.children()
     await environment.reset()
-    process = max(psutil.Process(warm_process(own_settings).ready.pid).children(), key=psutil.Process.create_time)
+    (process,) = (child for child in server.children() if child not in earlier)
     with pytest.raises(EnvironmentFault, match="I/O operation on closed file"):  # ARE prints
         await environment.step(call("Lab__close_output"))
     environment.cleanup()

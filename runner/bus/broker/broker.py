@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from runner.bus.broker import server_process
 from runner.bus.errors import BusError
 from runner.config import LiveStream
 from runner.errors import ConfigError, catch_foreign, log_failure
+from runner.util.child_process import ChildProcess, describe_end
 from runner.util.files import replace_file
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Broker:
         self._port: int | None = None
         self._lock: server_process.StoreLock | None = None
         self._guard = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._was_killed = False
         self._thread: threading.Thread | None = None
         self._disk: DiskWatch | None = None
@@ -163,7 +163,8 @@ class Broker:
         with self._guard:
             process = self._process
         if process is not None:
-            server_process.terminate(process, self._timeouts.stop_s)
+            process.terminate()
+            process.end(self._timeouts.stop_s)
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -204,9 +205,9 @@ class Broker:
                 logger.warning("%s", error)
             else:
                 self._report_start()
-                process.wait()
+                code = process.wait()
                 if not self._stopping.is_set():
-                    logger.warning("nats-server exited (%s); restarting it", server_process.exit_reason(process))
+                    logger.warning("nats-server %s; restarting it", describe_end(code))
             if time.monotonic() - started > STABLE_AFTER_S:
                 backoff.reset()
             self._stopping.wait(backoff.next())
@@ -219,7 +220,7 @@ class Broker:
         if process is not None:
             process.terminate()
 
-    def _launch(self, server: str, lock: server_process.StoreLock) -> subprocess.Popen[bytes]:
+    def _launch(self, server: str, lock: server_process.StoreLock) -> ChildProcess:
         config = server_process.write_config(
             self.folder,
             self.log,
@@ -236,11 +237,13 @@ class Broker:
         lock.record(process.pid)
         port = server_process.wait_for_port(process, ports, self._is_start_cancelled)
         if port is None:
-            self._was_killed = (process.poll() or 0) < 0
+            code = process.poll()
+            self._was_killed = (code or 0) < 0
             last_line = server_process.last_log_error(self.log)
-            reason = "it did not listen" if process.poll() is None else server_process.exit_reason(process)
-            server_process.terminate(process, self._timeouts.stop_s)
-            raise BusError("other", f"nats-server did not start ({reason}): {last_line}; see {self.log}")
+            reason = "did not listen" if code is None else describe_end(code)
+            process.terminate()
+            process.end(self._timeouts.stop_s)
+            raise BusError("other", f"nats-server did not start (it {reason}): {last_line}; see {self.log}")
         if port != self._port:
             self._port = port
             (self.folder / "port").write_text(f"{port}\n")

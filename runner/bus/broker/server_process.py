@@ -6,9 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import sysconfig
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 
 from runner.bus.address import Credential
 from runner.bus.errors import BusError
+from runner.util.child_process import ChildProcess
 from runner.util.display_text import one_line
 from runner.util.files import replace_file, try_lock
 
@@ -37,18 +36,6 @@ _LOCK_POLL_S = 0.05
 _INHERITED_VARIABLES = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "GOMAXPROCS", "GOMEMLIMIT", "GOGC")
 _GARBAGE_PERCENT = "20"
 """Growth of the heap after which Go collects garbage; with its default of 100 a flood takes up to 100 MB more."""
-
-# A server must not outlive its node, even when the node is killed. Linux sends the signal when the thread that started
-# the process ends. The parent may have ended before prctl took effect, so its pid is checked afterwards.
-_DIE_WITH_PARENT = """
-import os, sys
-if sys.platform == "linux":
-    import ctypes, signal
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 def executable() -> str:
@@ -148,7 +135,7 @@ def _is_running(pid: str) -> bool:
     return False
 
 
-def spawn(server: str, config: Path, ports: Path, inherited_fd: int, memory: int) -> subprocess.Popen[bytes]:
+def spawn(server: str, config: Path, ports: Path, inherited_fd: int, memory: int) -> ChildProcess:
     """Start a server that dies with the calling thread, which must live as long as the server.
 
     Args:
@@ -160,18 +147,11 @@ def spawn(server: str, config: Path, ports: Path, inherited_fd: int, memory: int
     shutil.rmtree(ports, ignore_errors=True)
     ports.mkdir(mode=0o700)
     inherited = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}  # without our secrets
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), server, "-c", str(config)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={"GOMEMLIMIT": str(memory), "GOGC": _GARBAGE_PERCENT, **inherited},
-        pass_fds=(inherited_fd,),
-        start_new_session=True,  # Ctrl-C must not end the server before the node has sent its last messages
-    )
+    environ = {"GOMEMLIMIT": str(memory), "GOGC": _GARBAGE_PERCENT, **inherited}
+    return ChildProcess([server, "-c", str(config)], environ, pass_fds=(inherited_fd,), dies_with_thread=True)
 
 
-def wait_for_port(process: subprocess.Popen[bytes], ports: Path, is_cancelled: Callable[[], bool]) -> int | None:
+def wait_for_port(process: ChildProcess, ports: Path, is_cancelled: Callable[[], bool]) -> int | None:
     """Wait until a server listens and return its port; None when it exited, timed out or was cancelled."""
     for _ in _polls(START_TIMEOUT_S):
         if is_cancelled() or process.poll() is not None:
@@ -195,16 +175,6 @@ def wait_for_free(port: int, timeout_s: float) -> bool:
     return False
 
 
-def terminate(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Send SIGTERM, then SIGKILL when the server has not exited within ``timeout_s`` seconds."""
-    process.terminate()
-    try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def last_log_error(log: Path) -> str:
     try:
         with log.open("rb") as file:
@@ -214,11 +184,6 @@ def last_log_error(log: Path) -> str:
         return "it wrote no log"
     errors = [line for line in lines if "[FTL]" in line or "[ERR]" in line]
     return one_line((errors or lines or ["its log is empty"])[-1])
-
-
-def exit_reason(process: subprocess.Popen[bytes]) -> str:
-    code = process.returncode
-    return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
 
 
 def _written_port(ports: Path) -> int | None:

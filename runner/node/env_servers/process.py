@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +29,7 @@ from runner.errors import ConfigError, catch_foreign
 from runner.events.control import ServerInfo, ServerStatus
 from runner.node.env_servers import process_guard
 from runner.node.env_servers.process_guard import SERVER_VARIABLE_PREFIX
+from runner.util.child_process import ChildProcess, describe_end
 from runner.util.data_dir import resolve_path
 from runner.util.display_text import mask, masker, one_line, public_variables, secret_lines
 
@@ -222,7 +222,7 @@ class EnvServer:
         self._log = ServerLog(log, mask=self._launch.mask)
         self._on_change = on_change
         self._timings = timings
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._guard = threading.Lock()
         self._stop_requested = threading.Event()
         self._ready_or_failed = threading.Event()
@@ -263,7 +263,7 @@ class EnvServer:
         """Stop the server and wait for its end; kill it if it still runs after ``STOP_TIMEOUT_S`` seconds."""
         self.request_stop()
         if not self.wait_stopped(STOP_TIMEOUT_S) and self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
             self.wait_stopped(STOP_TIMEOUT_S)
 
     def _run(self) -> None:
@@ -292,18 +292,17 @@ class EnvServer:
             reason = state.cause or "another server of this environment, not started by this node, answers there"
             raise ConfigError(f"not started at {self._address.base}: {reason}")
 
-    def _spawn(self) -> subprocess.Popen[bytes] | None:
+    def _spawn(self) -> ChildProcess | None:
         with self._guard:
             if self._stop_requested.is_set():
                 return None
-            self._process = subprocess.Popen(
+            self._process = ChildProcess(
                 [sys.executable, "-I", "-S", process_guard.__file__, *self._launch.command],
+                self._launch.guard_environ,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=self._launch.guard_environ,
                 cwd=self._launch.folder,
-                start_new_session=True,
             )
             return self._process
 
@@ -313,7 +312,7 @@ class EnvServer:
             if self._process is not None:
                 cast(IO[bytes], self._process.stdin).close()
 
-    def _serve(self, process: subprocess.Popen[bytes]) -> str:
+    def _serve(self, process: ChildProcess) -> str:
         """Return the reason of the end."""
         output = cast(IO[bytes], process.stdout)
         drain = threading.Thread(target=self._log.drain, args=(output,), name="server log", daemon=True)
@@ -324,10 +323,10 @@ class EnvServer:
         code = process.wait()
         self._close_stdin()
         drain.join(DRAIN_TIMEOUT_S)
-        cause = failure or f"it ended with exit code {code}"
+        cause = failure or f"it {describe_end(code)}"
         return f"{cause}; last output: {self._log.recent_output} (see {self._log.path})"
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> str | None:
+    def _wait_until_ready(self, process: ChildProcess) -> str | None:
         """Wait until the server is ready, has ended or was stopped, and return None; return the reason if it failed."""
         started, wrong_since, cause = time.monotonic(), math.inf, "it was not checked"
         while process.poll() is None and not self._stop_requested.wait(self._timings.poll_interval_s):
