@@ -11,9 +11,10 @@ import socket
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import msgspec
 
@@ -43,11 +44,12 @@ class WorkerStartError(RunnerError):
 
 
 class WorkerProcess(ForkedProcess):
-    """A local worker process; closing ``sock`` ends it."""
+    """A local worker process; closing ``sock`` ends it. As long as it is referred to, its server runs."""
 
-    def __init__(self, sock: socket.socket, pid: int, status: int) -> None:
+    def __init__(self, sock: socket.socket, server: _Server, pid: int, status: int) -> None:
         super().__init__(pid, status)
         self.sock = sock
+        self._server = server
 
     def close(self) -> None:
         self.sock.close()
@@ -55,19 +57,34 @@ class WorkerProcess(ForkedProcess):
 
 
 class _Server:
-    """A fork server, and the channel to it; raises ``OSError`` if it cannot be started."""
+    """A fork server, which ends when neither the client nor a worker refers to it; used by one thread at a time."""
 
     def __init__(self, mode: StartMode, environ: Mapping[str, str]) -> None:
         with contextlib.ExitStack() as opened:
             self._errors = opened.enter_context(tempfile.TemporaryFile())
-            self.control, theirs = socket.socketpair()
-            opened.enter_context(self.control)
+            self._control, theirs = socket.socketpair()
+            opened.enter_context(self._control)
             with theirs:
                 command = [sys.executable, "-P", "-m", "runner.worker", "server", str(theirs.fileno()), mode]
                 errors, pass_fds = self._errors, (theirs.fileno(),)
                 self.process = ChildProcess(command, environ, stdout=errors, stderr=errors, pass_fds=pass_fds)
             opened.pop_all()
-        self.control.settimeout(LOAD_TIMEOUT_S)
+        self._control.settimeout(LOAD_TIMEOUT_S)
+        weakref.finalize(self, _end, self.process, self._control, self._errors, END_TIMEOUT_S).atexit = False
+
+    def start_worker(self, request: bytes) -> tuple[WorkerProcess, int]:
+        """Return a worker and the descriptor of its log; raises what ``fork`` does."""
+        with contextlib.ExitStack() as opened:  # closed if the start fails
+            ours, theirs = socket.socketpair()
+            opened.enter_context(ours)
+            with theirs, contextlib.ExitStack() as given:  # the server has its own copies of these
+                read_log, write_log = os.pipe()
+                opened.callback(os.close, read_log)
+                given.callback(os.close, write_log)
+                forked = fork(self._control, request, theirs.fileno(), write_log)
+            opened.pop_all()
+        self._control.settimeout(REPLY_TIMEOUT_S)
+        return WorkerProcess(ours, self, *forked), read_log
 
     def last_words(self) -> str:
         size = self._errors.seek(0, os.SEEK_END)
@@ -75,19 +92,27 @@ class _Server:
         text = self._errors.read().decode(errors="replace").strip()
         return one_line(mask(text.rpartition("\n")[2])) or "it wrote no error"
 
-    def close(self) -> None:
-        """Let it end its workers and itself."""
-        self.control.close()
-        self._errors.close()
-        self.process.send_signal(signal.SIGCONT)  # a stopped server would not see that its channel is closed
+    def leave(self) -> None:
+        _end(self.process, self._control, self._errors, 0.0)
+
+
+def _end(process: ChildProcess, control: socket.socket, errors: IO[bytes], timeout_s: float) -> None:
+    """Let a server end its workers and itself, and kill it after ``timeout_s``, or let it outlive this process."""
+    control.close()
+    errors.close()
+    process.send_signal(signal.SIGCONT)  # a stopped server would not see that its channel is closed
+    if timeout_s:
+        process.end(timeout_s)
+    elif process.poll() is None:
+        process.returncode = 0  # else its finalizer would warn
 
 
 class ForkServerClient:
     """Starts workers through a fork server of its own; thread-safe.
 
-    A server that has ended is started again. One that is late is replaced, and kept until the end with its workers. All
-    inherit the environment variables of this process without secrets (``public_variables``), since other programs of
-    the user can read those of a process.
+    A server that has ended is started again. One that is late is replaced, and goes on until its workers have ended.
+    All inherit the environment variables of this process without secrets (``public_variables``), since other programs
+    of the user can read those of a process.
 
     Args:
         mode: ``fork``, or ``spawn`` where a process cannot be forked safely; None: by the platform.
@@ -99,7 +124,7 @@ class ForkServerClient:
         self._key_names = frozenset(key_names)
         self._lock = threading.Lock()
         self._server: _Server | None = None
-        self._late: list[_Server] = []
+        self._servers: weakref.WeakSet[_Server] = weakref.WeakSet()
 
     def start_worker(self, name: str, log: Callable[[str], None]) -> WorkerProcess:
         """Start a worker; each line that it writes goes to ``log``, after its ``name``, on a thread of the worker.
@@ -108,52 +133,35 @@ class ForkServerClient:
             WorkerStartError: the worker could not be started.
             OSError: files or processes ran out.
         """
-        environ = [(os.fsencode(key), os.fsencode(value)) for key, value in self._environ().items()]
+        variables = public_variables(os.environ, self._key_names)
+        environ = [(os.fsencode(key), os.fsencode(value)) for key, value in variables.items()]
         start = StartWorker(name, environ, bytes(Path.cwd()), [os.fsencode(entry or ".") for entry in sys.path])
-        with contextlib.ExitStack() as opened:  # closed if the start fails
-            ours, theirs = socket.socketpair()
-            opened.enter_context(ours)
-            with theirs, contextlib.ExitStack() as given:  # the server has its own copies of these
-                read_log, write_log = os.pipe()
-                opened.callback(os.close, read_log)
-                given.callback(os.close, write_log)
-                worker = self._fork(msgspec.msgpack.encode(start), theirs.fileno(), write_log)
-            threading.Thread(target=_read_log, args=(read_log, name, log), name=f"log of {name}", daemon=True).start()
-            opened.pop_all()
-        return WorkerProcess(ours, *worker)
+        with self._lock:
+            worker, output = self._start_worker(msgspec.msgpack.encode(start), variables)
+        threading.Thread(target=_read_log, args=(output, name, log), name=f"log of {name}", daemon=True).start()
+        return worker
+
+    def _start_worker(self, request: bytes, variables: Mapping[str, str]) -> tuple[WorkerProcess, int]:
+        problem = ""
+        for _ in range(2):
+            self._server = server = self._server or _Server(self._mode, variables)
+            self._servers.add(server)
+            try:
+                return server.start_worker(request)
+            except TimeoutError:
+                problem = "did not reply in time"
+            except ConnectionError:
+                problem = f"ended: {server.last_words()}"
+            self._server = None
+            logger.warning("the process that starts workers %s", problem)
+        raise WorkerStartError(f"the process that starts workers {problem}; see the log, or set workers to 0")
 
     def leave(self) -> None:
         """Let the servers end their workers and themselves without waiting; this process is about to end, too."""
         with self._lock:
-            for server in filter(None, (self._server, *self._late)):
-                server.close()
-                if server.process.poll() is None:
-                    server.process.returncode = 0  # it may outlive this process, of which its finalizer would warn
-            self._server, self._late = None, []
-
-    def _environ(self) -> dict[str, str]:
-        return public_variables(os.environ, self._key_names)
-
-    def _fork(self, request: bytes, *descriptors: int) -> tuple[int, int]:
-        problem = ""
-        with self._lock:
-            for _ in range(2):
-                self._server = server = self._server or _Server(self._mode, self._environ())
-                try:
-                    forked = fork(server.control, request, *descriptors)
-                except TimeoutError:
-                    problem = "did not reply in time"
-                    self._late.append(server)
-                except ConnectionError:
-                    problem = f"ended: {server.last_words()}"
-                    server.close()
-                    server.process.end(END_TIMEOUT_S)
-                else:
-                    server.control.settimeout(REPLY_TIMEOUT_S)
-                    return forked
-                self._server = None
-                logger.warning("the process that starts workers %s", problem)
-        raise WorkerStartError(f"the process that starts workers {problem}; see the log, or set workers to 0")
+            for server in self._servers:
+                server.leave()
+            self._server = None
 
 
 def _read_log(descriptor: int, name: str, log: Callable[[str], None]) -> None:

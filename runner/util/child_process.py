@@ -6,6 +6,7 @@ As a program, ``python -I -S child_process.py PARENT COMMAND…`` runs a command
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -14,13 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import IO, TypeAlias
-
-Stream: TypeAlias = "int | IO[bytes]"
+from typing import IO
 
 _PR_SET_PDEATHSIG = 1
-_POLL_S = 0.02
-"""Seconds between two looks at a child where the system does not report its end."""
+_POLL_S, _MAX_WAIT_S = 0.02, 3600.0
+"""Seconds between two looks at a child where the system does not report its end, and where it does."""
 
 
 class ChildProcess(subprocess.Popen[bytes]):
@@ -37,8 +36,8 @@ class ChildProcess(subprocess.Popen[bytes]):
         env: Mapping[str, str],
         *,
         stdin: int = subprocess.DEVNULL,
-        stdout: Stream = subprocess.DEVNULL,
-        stderr: Stream = subprocess.DEVNULL,
+        stdout: int | IO[bytes] = subprocess.DEVNULL,
+        stderr: int | IO[bytes] = subprocess.DEVNULL,
         cwd: str | os.PathLike[str] | None = None,
         pass_fds: Collection[int] = (),
         dies_with_thread: bool = False,
@@ -63,11 +62,10 @@ class ChildProcess(subprocess.Popen[bytes]):
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
-            left_s = None if deadline is None else deadline - time.monotonic()
-            if timeout is not None and left_s is not None and left_s <= 0:
-                raise subprocess.TimeoutExpired(self.args, timeout)
+            if (left_s := deadline - time.monotonic()) <= 0:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
             _await_end(self.pid, left_s)
         return code
 
@@ -129,19 +127,17 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _await_end(pid: int, timeout_s: float | None) -> None:
-    """Return at the end of a child, at the latest after ``timeout_s`` seconds, or earlier."""
+def _await_end(pid: int, timeout_s: float) -> None:
+    """Return at the end of a child, or earlier, and at the latest after ``timeout_s`` seconds."""
     try:
         descriptor = os.pidfd_open(pid)
     except (AttributeError, OSError):  # not on Linux, reaped on another thread, or no descriptors left
-        time.sleep(_POLL_S if timeout_s is None else min(timeout_s, _POLL_S))
+        time.sleep(min(timeout_s, _POLL_S))
         return
-    try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        poll.poll(None if timeout_s is None else timeout_s * 1000)
-    finally:
-        os.close(descriptor)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll(min(timeout_s, _MAX_WAIT_S) * 1000)
+    os.close(descriptor)
 
 
 if __name__ == "__main__":

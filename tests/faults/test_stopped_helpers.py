@@ -145,8 +145,8 @@ async def test_a_stopped_parent_of_workers_keeps_no_episode(user: NodeUser, gate
             step.release()
         await user.wait(batch_id, "completed")
         await user.play("HeldSteps", repeat=2, workers=2, concurrency=2)
-        cancelled = await user.start("EndlessSteps", workers=1)
-        await user.cancel(cancelled)
+        await user.cancel(await user.start("EndlessSteps", workers=1))
+        await wait_until(lambda: not server.is_running())  # it was replaced, and has no workers left
 
 
 async def find_child(parent: int, word: str) -> psutil.Process:

@@ -372,6 +372,7 @@ def test_a_stopped_parent_of_workers_is_replaced_and_costs_no_episode(
         os.kill(killed.pid, signal.SIGKILL)
         later = gate.next()
         assert psutil.Process(later.pid).parent() != server
+        server.resume()  # it starts the worker that was requested of it, whose channel is closed by now
         gate.open()
         for step in (other, later):
             step.release()

@@ -156,10 +156,6 @@ class EpisodeProcess:
         self._process.close()
 
 
-class _ProcessEnded(EnvironmentFault):
-    published_error_type = "environment_fault"
-
-
 class WarmProcess:
     """A process that has loaded ARE, and forks a process for each episode; usable from any thread.
 
@@ -234,9 +230,9 @@ class WarmProcess:
         except TimeoutError:
             self.close()
             raise EnvironmentFault(_LATE) from None
-        except ConnectionError as exc:
+        except ConnectionError:
             self.close()
-            raise _ProcessEnded(f"ARE's process has ended ({exc}); the log has its output") from exc
+            raise
 
     def close(self) -> None:
         self._process.kill()
@@ -279,7 +275,7 @@ def start_episode(settings: ARESettings) -> EpisodeProcess:
     """A process that has ended since the last episode is replaced."""
     try:
         return warm_process(settings).start_episode()
-    except _ProcessEnded:
+    except ConnectionError:
         return warm_process(settings).start_episode()
 
 

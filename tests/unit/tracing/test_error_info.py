@@ -45,7 +45,6 @@ context_exceeded ContextExceeded
     endpoint_failure EndpointFailure
     environment_fault EnvironmentFault
     environment_fault EnvironmentFault
-    environment_fault EnvironmentFault
     evaluation Evaluation
     export_stopped ExportStopped
     frame_too_large FrameTooLarge
