@@ -1,6 +1,6 @@
 """A stand-in for ARE's process that speaks its protocol and misbehaves on request.
 
-It is started like an interpreter with ARE: ``PROGRAM -I -c CHECK`` succeeds, and
+It is started like an interpreter with ARE: ``PROGRAM -I FILE`` lists no scenarios, but a package that adds some, and
 ``PROGRAM -s FILE FD SCRATCH MEMORY LIMIT`` serves. The scenario selects what an episode does.
 """
 
@@ -148,5 +148,8 @@ def serve(control: socket.socket, start: str) -> None:
 
 
 if __name__ == "__main__":
-    if "-c" not in sys.argv:
+    if "-I" in sys.argv:
+        scan = {"installed": True, "version": "0", "scenarios": [], "added": [], "packages": 1}
+        sys.stdout.write(json.dumps(scan))
+    else:
         serve(socket.socket(fileno=int(sys.argv[4])), sys.argv[1])

@@ -39,8 +39,6 @@ OFFLINE_SCENARIOS = (
     "scenario_validation_tutorial",
 )
 """ARE's scenarios that need neither a model nor a download; ``are:offline`` plays them in this order."""
-_CHECK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('are.simulation') is None)"
-_CHECK_TIMEOUT_S = 60.0
 _SCAN = Path(__file__).with_name("scenario_scan.py")
 _SCAN_TIMEOUT_S = 60.0
 
@@ -59,7 +57,7 @@ def find_problem(settings: ARESettings) -> str | None:
     python = interpreter(settings)
     if not os.access(python, os.X_OK):
         return f"are.python of the profile is {python}, which is no program. {ADVICE}"
-    if not _has_are(python, packages_version(python)):
+    if not _scan_with(python, packages_version(python)).installed:
         return f"The interpreter {python} has no package {DISTRIBUTION}. {ADVICE}"
     return None
 
@@ -87,24 +85,6 @@ def packages_version(python: str) -> tuple[int, ...]:
         folders = Path(python).parents[1].glob("lib/python3*/site-packages")
         return tuple(folder.stat().st_mtime_ns for folder in folders)
     return ()
-
-
-@cache
-def _has_are(python: str, _version: tuple[int, ...]) -> bool:
-    import subprocess  # imported late: few profiles name a Python with ARE
-
-    try:
-        completed = subprocess.run(
-            [python, "-I", "-c", _CHECK],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=_CHECK_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return completed.returncode == 0
 
 
 class ScenarioCatalog(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,11 +115,11 @@ class ScenarioCatalog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Scan(msgspec.Struct):
-    installed: bool
-    version: str | None
-    scenarios: list[str]
-    added: list[str]
-    packages: int
+    installed: bool = False
+    version: str | None = None
+    scenarios: list[str] = []
+    added: list[str] = []
+    packages: int = 0
 
 
 def read_catalog(settings: ARESettings) -> ScenarioCatalog:
@@ -149,8 +129,6 @@ def read_catalog(settings: ARESettings) -> ScenarioCatalog:
     python = interpreter(settings)
     installed_here = settings.python is None
     found = msgspec.convert(scan(), _Scan) if installed_here else _scan_with(python, packages_version(python))
-    if found is None:
-        return ScenarioCatalog(is_complete=False)
     return ScenarioCatalog(
         version=found.version,
         scenarios=tuple(f"{FAMILY}:{id}" for id in (*found.scenarios, *found.added)),
@@ -159,7 +137,7 @@ def read_catalog(settings: ARESettings) -> ScenarioCatalog:
 
 
 @cache
-def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan | None:
+def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan:
     import subprocess  # imported late: few profiles name a Python with ARE
 
     try:
@@ -173,7 +151,7 @@ def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan | None:
         )
         return msgspec.json.decode(completed.stdout, type=_Scan)
     except (OSError, subprocess.SubprocessError, ValueError, RecursionError):
-        return None
+        return _Scan()
 
 
 def is_are(env: str) -> bool:
