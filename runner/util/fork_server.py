@@ -36,22 +36,19 @@ class ForkedProcess:
 
     def __init__(self, pid: int, status: int) -> None:
         self.pid = pid
-        self._status = status
+        self._status = os.fdopen(status, "rb", buffering=0)
         self._lock = threading.Lock()
-        self._is_closed = False
         self._exit_code: int | None = None
 
     def kill(self) -> None:
         """Also kills the processes that it has started; does nothing after its end."""
-        if self._read_exit_code(0.0) is None and not self._is_closed:  # else its pid may belong to another process
+        if self._read_exit_code(0.0) is None and not self._status.closed:  # else its pid may belong to another process
             kill_group(self.pid)
 
     def close(self) -> None:
         """Forget the process; a second call does nothing."""
         with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                os.close(self._status)
+            self._status.close()
 
     def end_reason(self, timeout_s: float = 1.0) -> str:
         """Return how the process has ended, in words; wait at most ``timeout_s`` seconds for its end."""
@@ -62,9 +59,9 @@ class ForkedProcess:
         """Return None while the process runs, and if its server has ended before it."""
         poll = select.poll()
         with self._lock:
-            if self._exit_code is None and not self._is_closed:
+            if self._exit_code is None and not self._status.closed:
                 poll.register(self._status, select.POLLIN)
-                digits = os.read(self._status, 16) if poll.poll(timeout_s * 1000) else b""
+                digits = self._status.read(16) if poll.poll(timeout_s * 1000) else b""
                 self._exit_code = int(digits) if digits else None
             return self._exit_code
 

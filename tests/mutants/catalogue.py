@@ -117,8 +117,8 @@ MUTANTS = (
     _mutant(
         "lost",
         "runner/store/token_file.py",
-        "        records.append(unpack_sequences(data[start:position]))",
-        "        records = [unpack_sequences(data[start:position])]",
+        "itertools.islice(records, MAX_RECORDS)",
+        "itertools.islice(records, 1)",
         "unit/store",
     ),
     _mutant(
