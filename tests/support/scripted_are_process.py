@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -153,3 +154,4 @@ if __name__ == "__main__":
         sys.stdout.write(json.dumps(scan))
     else:
         serve(socket.socket(fileno=int(sys.argv[4])), sys.argv[1])
+        shutil.rmtree(sys.argv[5], ignore_errors=True)
