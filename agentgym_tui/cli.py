@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from agentgym_tui.safe_text import sanitize_message
 from runner import __version__
 from runner.util.argument_parser import SafeArgumentParser, describe_completion
-from runner.util.data_dir import default_data_dir, deleted_folder_problem, resolve_path, unwritable_reason, xdg_folder
+from runner.util.files import default_data_dir, deleted_folder_problem, resolve_path, unwritable_reason, xdg_folder
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.node_launcher import LaunchOptions

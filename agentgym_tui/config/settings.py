@@ -17,8 +17,7 @@ import msgspec
 
 from agentgym_tui.commands.keymap import COMMANDS, Keymap
 from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
-from runner.util.data_dir import xdg_folder
-from runner.util.files import read_regular
+from runner.util.files import read_regular, xdg_folder
 
 if TYPE_CHECKING:
     from runner.config.document import YamlValue

@@ -18,8 +18,7 @@ import msgspec
 from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.state.sorting import Sorting
-from runner.util.data_dir import xdg_folder
-from runner.util.files import read_regular, replace_file
+from runner.util.files import read_regular, replace_file, xdg_folder
 
 MAX_BYTES: Final = 512 * 1024
 """Maximum size of the file, in bytes."""

@@ -16,8 +16,7 @@ import msgspec
 
 from agentgym_tui.state.nodes import ProfileDifference, VariableChange
 from runner.errors import ConfigError, RunnerError, StoreError
-from runner.util.data_dir import resolve_path
-from runner.util.files import create_private, make_folder, read_regular
+from runner.util.files import create_private, make_folder, read_regular, resolve_path
 
 if TYPE_CHECKING:
     from runner.config import Profile, ProfileFile

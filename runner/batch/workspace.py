@@ -10,7 +10,7 @@ from pathlib import Path
 
 from runner import __version__
 from runner.batch.result import FINISHED
-from runner.machine.meter import GpuMeter
+from runner.machine.sampler import GpuMeter
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.store.archive import trace_member
 from runner.tracing import PerfettoFile

@@ -77,7 +77,7 @@ def _run(arguments: list[str]) -> int:
         if shortage is None and not isinstance(exc, OSError):
             raise
         discard_output()
-        from runner.util.data_dir import deleted_folder_problem
+        from runner.util.files import deleted_folder_problem
 
         problem = exc if shortage is None else describe_shortage(shortage)
         print_stderr(f"agentgym-runner: {deleted_folder_problem(os.environ) or problem}")

@@ -29,8 +29,8 @@ from runner.results.summary import ResultRow, Score, Selection, summarize_result
 from runner.results.task_matrix import Attempt, TaskGroup, TaskMatrix, task_matrices
 from runner.store import EpisodeIndex, EpisodeStore, open_index_to_read
 from runner.types import Outcome
-from runner.util.data_dir import require_named_folder
 from runner.util.display_text import pluralize
+from runner.util.files import require_named_folder
 
 NOT_MET = 3
 MAX_COLUMNS = 16

@@ -34,8 +34,7 @@ from runner.cli.terminal import print_stderr, reserve_stdout, write_result
 from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, NoModel, describe_endpoint, is_answering
-from runner.machine.meter import GpuMeter
-from runner.machine.sampler import MachineSampler
+from runner.machine.sampler import GpuMeter, MachineSampler
 from runner.node.state_lock import is_node_alive
 from runner.publish.event_recorder import EventRecorder
 from runner.publish.notifier import Notifier

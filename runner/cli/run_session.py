@@ -21,8 +21,8 @@ from runner.config import (
     resolve_node,
 )
 from runner.errors import ConfigError
-from runner.util.data_dir import require_named_folder
 from runner.util.display_text import one_line
+from runner.util.files import require_named_folder
 
 if TYPE_CHECKING:  # loaded by the methods below: a list of environments or results needs none of it
     from runner.batch.resolve import BatchRequest, ResolvedBatch

@@ -13,9 +13,8 @@ from runner.config.field_types import NODE_EXPECTED, NODE_PATTERN
 from runner.config.profile import Profile
 from runner.config.validate import build_profile
 from runner.errors import ConfigError
-from runner.util.data_dir import DataDir, default_data_dir, package_resource, resolve_path
 from runner.util.display_text import MASK, is_secret_name, mask, one_line
-from runner.util.files import read_regular
+from runner.util.files import DataDir, default_data_dir, package_resource, read_regular, resolve_path
 
 DEFAULT_PROFILE = "field-runner-4090"
 MAX_PROFILE_BYTES = 1 << 20

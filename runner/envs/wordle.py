@@ -18,7 +18,7 @@ from runner.envs.command_grammar import CommandPattern, Grammar
 from runner.envs.data_labels import DataLabel
 from runner.envs.lmrl_pictures import draw_wordle
 from runner.types import Cells, Mode
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 
 Marking: TypeAlias = Callable[[str, str], str]
 """Marks a guess against a hidden word: per letter ``g`` (right place), ``y`` (other place) or ``b`` (absent)."""

@@ -33,8 +33,7 @@ from runner.events.control import ControlReply, ControlRequest, NodeHealth
 from runner.events.subjects import control_subject
 from runner.inference.api_keys import variable_names
 from runner.inference.profile_models import Models
-from runner.machine.meter import GpuMeter
-from runner.machine.sampler import MachineSampler
+from runner.machine.sampler import GpuMeter, MachineSampler
 from runner.node.batch_player import AdaptiveRuns, BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue, queued_ids
 from runner.node.control_requests import find_problem, reject

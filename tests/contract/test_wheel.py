@@ -69,7 +69,7 @@ def test_the_wheel_carries_profiles_licences_and_both_commands(installed: Path, 
     listed = json.loads(run([str(installed / "agentgym-runner"), "--list-envs", "--json"], tmp_path))
     assert listed["profile"] == "field-runner-4090"
     code = (
-        "from runner.util.data_dir import package_resource\n"
+        "from runner.util.files import package_resource\n"
         "for name in ('alfworld', 'sqlgym', 'textcraft', 'webshop', 'wordle'):\n"
         "    print(len(package_resource('data', name, 'LICENSE').read_text()) > 100)"
     )

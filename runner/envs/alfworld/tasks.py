@@ -14,7 +14,7 @@ from runner.envs.alfworld.engine import Goal, GoalKind, LocalGame, ObjectLayout,
 from runner.envs.alfworld.original_engine import GameFile, RealGame
 from runner.envs.data_labels import ALFWORLD_MAPPINGS, ALFWORLD_VARIABLE, data_folder
 from runner.errors import ConfigError
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 
 Game: TypeAlias = LocalGame | RealGame
 

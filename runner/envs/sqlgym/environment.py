@@ -24,7 +24,7 @@ from runner.envs.sqlgym import worker
 from runner.errors import ConfigError, EnvironmentFault
 from runner.types import Action, CellRow, CellRun, Cells, InvalidAction, Mode
 from runner.types.cells import CellColor
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 
 Columns: TypeAlias = list[tuple[int, str]]
 """``(table number, name)`` of each column; the first entry is ``(-1, "*")`` and stands for no column."""

@@ -21,8 +21,7 @@ import msgspec
 
 from runner.envs.data_labels import TEXTCRAFT_VARIABLE
 from runner.errors import ConfigError, StoreError
-from runner.util.data_dir import package_resource
-from runner.util.files import read_file
+from runner.util.files import package_resource, read_file
 
 Amounts: TypeAlias = Sequence[tuple[str, int]]
 """``(item or tag, count)`` pairs."""

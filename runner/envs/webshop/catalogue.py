@@ -12,7 +12,7 @@ from functools import cache
 
 import msgspec
 
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 
 MAX_HITS = 50
 MAX_WORDS = 64

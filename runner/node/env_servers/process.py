@@ -30,8 +30,8 @@ from runner.events.control import ServerInfo, ServerStatus
 from runner.node.env_servers import process_guard
 from runner.node.env_servers.process_guard import SERVER_VARIABLE_PREFIX
 from runner.util.child_process import ChildProcess, describe_end
-from runner.util.data_dir import resolve_path
 from runner.util.display_text import mask, masker, one_line, public_variables, secret_lines
+from runner.util.files import resolve_path
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import runner.config
 from runner.config import EnvironmentEntry, EventsStream, LiveStream, Profile, SkipEntry, load_profile
 from runner.config.profile import Hardware, RateLimit
 from runner.errors import ConfigError
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 
 FIELD_RUNNER = """
 id: field-9

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runner.config import EnvironmentEntry, load_profile
 from runner.errors import ConfigError
-from runner.util.data_dir import resolve_path
+from runner.util.files import resolve_path
 
 
 def load_env(folder: Path, env: str, environ: dict[str, str] | None = None) -> dict[str, str]:

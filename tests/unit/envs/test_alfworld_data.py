@@ -18,7 +18,7 @@ from runner.envs.data_labels import ALFWORLD_VARIABLE
 from runner.errors import ConfigError
 from runner.formats.task_files import read_tasks
 from runner.results.evaluation import PUBLISHED_DATA
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 from scripts.build_alfworld_data import derive, main, render
 
 TASKS = local_tasks()

@@ -16,7 +16,7 @@ from runner.envs.sqlgym.environment import DatabaseSchema, Task, catalogue
 from runner.envs.sqlgym.worker import GuardedQueries, open_database
 from runner.errors import ConfigError
 from runner.types import Action
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 from scripts.build_sqlgym_data import main
 from tests.support.bird_sample import GOLD, TABLES, TASK, write_bird
 

@@ -12,7 +12,7 @@ from runner.envs.textcraft.recipes import RecipeFile, shipped_table
 from runner.errors import EnvironmentFault
 from runner.testing import HOSTILE_TEXTS, check_env
 from runner.types import Action, InvalidAction, Mode, ToolCall
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 from tests.support.examples import examples
 
 MODES: tuple[Mode, ...] = ("strict", "compat")

@@ -15,7 +15,7 @@ from runner.envs.textcraft import TextCraft
 from runner.envs.textcraft.recipes import RecipeFile, recipe_table
 from runner.errors import ConfigError
 from runner.types import Action
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 
 
 def item(name: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pytest
 
 from runner.envs.textcraft import TextCraft
 from runner.envs.textcraft.recipes import Recipe, RecipeFile, RecipeTable, select_recipes, shipped_table
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 from scripts.build_textcraft_data import derive, main, render
 
 NAMES = ("oak_planks", "spruce_planks", "chest", "poppy", "tulip", "dye", "door")

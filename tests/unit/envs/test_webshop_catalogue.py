@@ -11,7 +11,7 @@ import pytest
 
 from runner.envs.webshop.catalogue import MAX_HITS, Product, SearchIndex, shipped_catalogue, shipped_index
 from runner.envs.webshop.environment import MATCH_THRESHOLD, token_set_ratio
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 from scripts.build_webshop_data import derive, main, render
 
 BUTTONS = {"back to search", "next >", "< prev", "description", "features", "reviews", "buy now", "search"}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from runner.envs.wordle import AGENTGYM_WORDS, Wordle, hidden_words, loose_marks, official_marks, shipped_words
 from runner.errors import EnvironmentFault
 from runner.types import Action, InvalidAction, Mode
-from runner.util.data_dir import package_resource
+from runner.util.files import package_resource
 
 MODES: tuple[Mode, ...] = ("strict", "compat")
 SECRETS = ("yoked", "hunks", "heard", "creak", "stoop")

@@ -14,8 +14,8 @@ from tests.support.nvml_library import build_nvml, nvml_environ
 
 READ = """
 import sys, msgspec
-from runner.machine.gpu_reader import GpuUnavailable
-from runner.machine.nvidia import open_nvidia
+from runner.machine.gpus import GpuUnavailable
+from runner.machine.gpus import open_nvidia
 try:
     reader = open_nvidia()
 except GpuUnavailable as exc:

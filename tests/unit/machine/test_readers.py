@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
-from runner.machine import amd, nvidia
-from runner.machine.amd import AmdReader, open_amd
-from runner.machine.gpu_reader import GpuUnavailable, clean_name, largest, process_name
-from runner.machine.nvidia import NvidiaReader, open_nvidia
+from runner.machine import gpus
+from runner.machine.gpus import (
+    AmdReader,
+    GpuUnavailable,
+    NvidiaReader,
+    clean_name,
+    largest,
+    open_amd,
+    open_nvidia,
+    process_name,
+)
 from runner.machine.sampler import HostReader
 from runner.types.machine import MAX_GPUS, MAX_PROCESSES, GpuProcess
 from tests.support.manual_clock import ManualClock
@@ -106,7 +113,7 @@ def test_an_unknown_failure_of_the_driver_is_one_line() -> None:
 
 
 def test_without_the_library_of_the_driver_there_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia, "LIBRARY", "libno-such-library.so.1")
+    monkeypatch.setattr(gpus, "NVML", "libno-such-library.so.1")
     with pytest.raises(GpuUnavailable, match="no NVIDIA driver"):
         open_nvidia()
 
@@ -185,7 +192,7 @@ def test_amd_gpus_without_status_bits_are_throttled_while_their_counters_grow() 
 
 
 def test_amd_without_driver_or_package_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(amd, "DRIVER", tmp_path / "kfd")
+    monkeypatch.setattr(gpus, "AMD_DRIVER", tmp_path / "kfd")
     with pytest.raises(GpuUnavailable, match="no AMD driver"):
         open_amd()
     (tmp_path / "kfd").touch()

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from runner.machine import sampler as sampler_module
-from runner.machine.gpu_reader import GpuReader, GpuUnavailable
-from runner.machine.meter import GpuMeter
-from runner.machine.sampler import GpuReaders, MachineSampler, Sample
+from runner.machine.gpus import GpuReader, GpuUnavailable
+from runner.machine.sampler import GpuMeter, GpuReaders, MachineSampler, Sample
 from runner.types.machine import GpuState, GpuUse, Machine
 from runner.util.clock import Clock
 from tests.support.manual_clock import ManualClock

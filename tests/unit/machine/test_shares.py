@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.machine.meter import ShareLedger
+from runner.machine.sampler import ShareLedger
 
 STEPS = st.lists(
     st.tuples(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.util.data_dir import default_data_dir
+from runner.util.files import default_data_dir
 from tests.support.command import REPOSITORY
 
 
