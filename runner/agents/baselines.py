@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from runner.envs.data_labels import same_data_advice
+from runner.envs.base import same_data_advice
 from runner.errors import AgentFault, OracleDiverged
 from runner.types import (
     Action,

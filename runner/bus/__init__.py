@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
-from runner.util.installed import installed_version
+from runner.plugins import installed_version
 from runner.util.late_imports import ImportedOnUse, import_late
 
 if TYPE_CHECKING:

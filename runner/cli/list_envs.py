@@ -15,7 +15,7 @@ from runner.envs.availability import (
     environment_health,
     server_addresses,
 )
-from runner.envs.data_labels import AS_PUBLISHED
+from runner.envs.base import AS_PUBLISHED
 from runner.envs.http.probe import ServerState, probe_servers
 from runner.envs.names import did_you_mean, server_keys, server_only_names
 from runner.envs.placement import SERVER_NAMES, environment_entry, server_address

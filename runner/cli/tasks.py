@@ -12,7 +12,7 @@ from typing import Any, Final
 from runner.cli.arguments import at_least
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.terminal import print_json, print_stderr, print_table
-from runner.envs.data_labels import AS_PUBLISHED, data_label_of
+from runner.envs.base import AS_PUBLISHED, data_label_of
 from runner.envs.placement import find_environment
 from runner.errors import ConfigError
 from runner.formats.task_files import group_tasks

@@ -1,15 +1,131 @@
-"""Base class of the environments played in this process; each step is one command, given as a tool call or as text."""
+"""What embedded environments share: the grammar of their commands, their base class, and the labels of their data."""
 
 from __future__ import annotations
 
+import functools
+import json
+import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
-from runner.envs.command_grammar import Grammar
+import msgspec
+
 from runner.errors import EnvironmentFault
-from runner.types import Action, Chat, InvalidAction, Mode, Rejection, StepResult, ToolSchema, Trajectory
+from runner.types import Action, Chat, InvalidAction, Mode, Rejection, StepResult, ToolCall, ToolSchema, Trajectory
+from runner.util.json_schema import allowed_values, find_mismatch, show_value
+
+_MAX_CACHED_CHARS = 200
+"""Maximum length of a text, in characters, whose parse result is cached."""
+_MAX_SHOWN_CHARS = 100
+"""Maximum length of arguments that are quoted, in characters."""
+
+
+class CommandPattern(msgspec.Struct, frozen=True):
+    """A command of an environment, as a tool and as text.
+
+    Attributes:
+        template: canonical text, with ``{parameter}`` placeholders.
+        pattern: pattern of the text; its named groups are the parameters.
+        parameters: parameter -> JSON schema (``string`` or ``integer``); all parameters are required.
+    """
+
+    name: str
+    description: str
+    template: str
+    pattern: re.Pattern[str]
+    parameters: dict[str, dict[str, Any]] = {}
+
+    def schema(self) -> ToolSchema:
+        parameters = {
+            "type": "object",
+            "properties": self.parameters,
+            "required": list(self.parameters),
+            "additionalProperties": False,
+        }
+        return {
+            "type": "function",
+            "function": {"name": self.name, "description": self.description, "parameters": parameters},
+        }
+
+
+class Grammar:
+    """Commands of one environment; a text stands for the first command whose pattern matches it.
+
+    Args:
+        anchor: ``whole`` if a pattern must match the whole text without surrounding spaces, ``start`` if it must match
+            the unchanged text from its beginning and may leave a rest.
+    """
+
+    def __init__(
+        self, commands: Sequence[CommandPattern], expected: str, anchor: Literal["whole", "start"] = "whole"
+    ) -> None:
+        self.commands = tuple(commands)
+        self.expected = expected
+        self._anchor = anchor
+        self.schemas: list[ToolSchema] = [command.schema() for command in commands]
+        self._by_name = {command.name: (command, command.schema()["function"]["parameters"]) for command in commands}
+        self._cached_call = functools.lru_cache(maxsize=1024)(self._call)  # agents repeat a few short texts
+
+    def parse(self, text: str) -> Action | InvalidAction:
+        call = self._cached_call(text) if len(text) <= _MAX_CACHED_CHARS else self._call(text)
+        return InvalidAction(text, self.expected) if call is None else Action(text=text, tool_calls=[call])
+
+    def _call(self, text: str) -> ToolCall | None:
+        stripped = text.strip()
+        for command in self.commands:
+            pattern = command.pattern
+            if match := pattern.match(text) if self._anchor == "start" else pattern.fullmatch(stripped):
+                return ToolCall(id="call_0", name=command.name, arguments=_arguments(command, match.groupdict()))
+        return None
+
+    def render(self, call: ToolCall) -> str | InvalidAction:
+        """Return the text of a call, whose numbers may stand as texts and vice versa; else an invalid action."""
+        command, parameters = self._by_name.get(call.name, (None, {}))
+        if command is None:
+            return InvalidAction(call.name, f"one of the tools {', '.join(self._by_name)}")
+        try:
+            arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, str | int])
+        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+            return InvalidAction(call.arguments, _expected_call(command, call.arguments, parameters))
+        if arguments.keys() != command.parameters.keys():
+            return InvalidAction(call.arguments, _expected_call(command, call.arguments, parameters))
+        text = command.template.format(**arguments)
+        if command.pattern.fullmatch(text):
+            return text
+        makes = f", which makes {self.expected}; got {show_value(text)}"
+        return InvalidAction(text, _expected_call(command, call.arguments, parameters, makes))
+
+
+def _arguments(command: CommandPattern, groups: dict[str, str]) -> str:
+    if not groups:
+        return "{}"
+    values: dict[str, str | int] = {
+        name: int(value) if command.parameters[name]["type"] == "integer" else value for name, value in groups.items()
+    }
+    return json.dumps(values)  # unlike msgspec, json accepts lone surrogates, which hostile text may contain
+
+
+def _expected_call(command: CommandPattern, arguments: str, parameters: dict[str, Any], makes: str = "") -> str:
+    """``makes`` is the end of the sentence where only the text that the call makes does not match."""
+    described = (f"{name} ({_described(schema)})" for name, schema in command.parameters.items())
+    expected = f"{command.name} with exactly {', '.join(described) or 'no arguments'}"
+    try:
+        decoded = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        return f"{expected}; got no JSON object"
+    reason = find_mismatch(decoded, parameters)
+    if reason is not None and decoded.keys() == command.parameters.keys():
+        return f"{command.name} with {reason}"
+    return f"{expected}; {reason}" if reason else expected + (makes or f"; got {arguments[:_MAX_SHOWN_CHARS]}")
+
+
+def _described(schema: dict[str, Any]) -> str:
+    pattern = schema.get("pattern")
+    return f"{allowed_values(schema)} matching {pattern}" if pattern else allowed_values(schema)
+
 
 _REFUSALS: Final[Mapping[str, re.Pattern[str]]] = {
     "BabyAI": re.compile(
@@ -150,3 +266,102 @@ def as_reply_messages(action: Action, observation: str) -> Chat:
     texts = [observation] + [not_executed] * (len(action.tool_calls) - 1)
     answers = zip(action.tool_calls, texts, strict=True)
     return [{"role": "tool", "content": text, "tool_call_id": call.id} for call, text in answers]
+
+
+AS_PUBLISHED = "as published"
+"""Display text for the published data, whose label is empty."""
+ALFWORLD_VARIABLE = "ALFWORLD_DATA"
+BIRD_VARIABLE = "AGENTENV_SQLGYM_BIRD_PATH"
+TEXTCRAFT_VARIABLE = "AGENTENV_TEXTCRAFT_PATH"
+"""Environment variables for folders of published data, which AgentGym's servers read, too."""
+ALFWORLD_MAPPINGS = ("mappings_train.json", "mappings_test.json")
+"""AgentGym's lists of ALFWorld's games; the places in both together are the numbers of its tasks."""
+NUMBERED_AS_AGENTGYM = "ALFWorld data, AgentGym's numbers"
+"""Label of ALFWorld's games in the order of these lists."""
+
+
+def alfworld_mappings(environ: Mapping[str, str]) -> Path | None:
+    """Return the folder with AgentGym's lists of games: of the checkout ``AGENTENV_PATH`` or of ALFWorld's data."""
+    folders = [Path(checkout, "agentenv-alfworld", "configs")] if (checkout := environ.get("AGENTENV_PATH")) else []
+    folders += [Path(data)] if (data := environ.get(ALFWORLD_VARIABLE)) else []
+    found = (each for each in folders if all(map(os.path.isfile, (each / name for name in ALFWORLD_MAPPINGS))))
+    return next(found, None)
+
+
+class _DataSource(NamedTuple):
+    label: str
+    variable: str = ""
+    published_label: str = ""
+    markers: tuple[str, ...] = ()
+    compat_label: str | None = None
+
+
+_DATA_SOURCES = {
+    "alfworld": _DataSource("local scenes", ALFWORLD_VARIABLE, "ALFWorld data", ("json_2.1.1",)),
+    "are": _DataSource("ARE"),
+    "gymnasium": _DataSource("Gymnasium"),
+    "sqlgym": _DataSource(
+        "local databases", BIRD_VARIABLE, "BIRD", (str(Path("train", "train.json")), str(Path("dev", "dev.json")))
+    ),
+    "textcraft": _DataSource("local recipes", TEXTCRAFT_VARIABLE, "AgentGym recipes", ("recipes",)),
+    "webshop": _DataSource("local catalogue"),
+    "wordle": _DataSource("local words", compat_label=""),
+}
+"""Environments whose shipped tasks are not the published ones.
+
+Each entry has the label of the shipped tasks, the environment variable for the folder of the published data, the label
+of the published data, relative paths of which a complete folder has at least one, and the label of the shipped tasks in
+compat mode if that mode has other tasks.
+"""
+
+
+def data_label_of(env: str, environ: Mapping[str, str], mode: Mode = "strict") -> str:
+    """Empty if the tasks are the published ones. ``env`` is case-insensitive, or ``family:id``."""
+    source = _source_of(env)
+    if _folder(source, environ):
+        is_mapped = source.variable == ALFWORLD_VARIABLE and mode == "compat" and alfworld_mappings(environ) is not None
+        return NUMBERED_AS_AGENTGYM if is_mapped else source.published_label
+    return source.label if mode == "strict" or source.compat_label is None else source.compat_label
+
+
+def data_folder(env: str) -> str | None:
+    """Return the folder of the published data that an environment variable of this process names; None without one."""
+    return _folder(_source_of(env), os.environ) or None
+
+
+def missing_data(env: str, environ: Mapping[str, str]) -> str | None:
+    """Return why the folder that a variable names cannot be used; None if it looks complete, or there is none."""
+    source = _source_of(env)
+    folder = _folder(source, environ)
+    if not folder or any(map(os.path.exists, (Path(folder, marker) for marker in source.markers))):
+        return None
+    return f"{source.variable} is {folder!r}, which has no {' and no '.join(source.markers)}"
+
+
+def same_data_advice(env: str, environ: Mapping[str, str]) -> str | None:
+    """Return how to play the published data that a server plays; None if the environment has no data folder."""
+    source = _source_of(env)
+    if not source.variable:
+        return None
+    folder = _folder(source, environ)
+    current = f"it is {folder!r}" if folder else "it is not set"
+    return f"Set {source.variable} to the folder of {source.published_label} that the server plays; {current}"
+
+
+class DataLabel:
+    """Attribute with the label of an environment's current data, readable on the class and on its instances."""
+
+    def __init__(self, env: str) -> None:
+        self._env = env
+
+    def __get__(self, instance: object, owner: type[object]) -> str:
+        """Return the label, read from the environment variables at each access; on the class, that of strict mode."""
+        return data_label_of(self._env, os.environ, getattr(instance, "mode", "strict"))
+
+
+def _source_of(env: str) -> _DataSource:
+    return _DATA_SOURCES.get(env.lower().partition(":")[0], _DataSource(""))
+
+
+def _folder(source: _DataSource, environ: Mapping[str, str]) -> str:
+    return environ.get(source.variable, "") if source.variable else ""

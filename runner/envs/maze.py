@@ -11,8 +11,7 @@ from collections import deque
 from functools import cache
 from typing import ClassVar, TypeAlias
 
-from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.command_grammar import CommandPattern, Grammar
+from runner.envs.base import CommandPattern, EmbeddedEnvironment, Grammar, StepText
 from runner.envs.lmrl_pictures import draw_maze
 from runner.types import Action, Cells, InvalidAction
 

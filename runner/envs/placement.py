@@ -11,7 +11,7 @@ import msgspec
 from runner import plugins
 from runner.config import EnvironmentEntry, Profile, SkipEntry
 from runner.envs.are.catalog import check_scenario
-from runner.envs.data_labels import AS_PUBLISHED, data_folder, data_label_of
+from runner.envs.base import AS_PUBLISHED, data_folder, data_label_of
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import NOT_LISTENING, UNAUTHORIZED, ServerIdentity, ServerKind, ServerState, probe_servers
 from runner.envs.names import server_problem, skipped_environment, unknown_environment, unplayable_entry

@@ -13,9 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import ClassVar, TypeAlias
 
-from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.envs.data_labels import DataLabel
+from runner.envs.base import CommandPattern, DataLabel, EmbeddedEnvironment, Grammar, StepText
 from runner.envs.lmrl_pictures import draw_wordle
 from runner.types import Cells, Mode
 from runner.util.files import package_resource

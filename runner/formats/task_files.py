@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from runner.envs.data_labels import ALFWORLD_VARIABLE, alfworld_mappings, data_folder
+from runner.envs.base import ALFWORLD_VARIABLE, alfworld_mappings, data_folder
 from runner.errors import ConfigError, StoreError
 from runner.formats.agentgym import item_of
 from runner.util.display_text import one_line

@@ -26,7 +26,7 @@ from runner.envs.availability import (
     environment_health,
     server_addresses,
 )
-from runner.envs.data_labels import AS_PUBLISHED
+from runner.envs.base import AS_PUBLISHED
 from runner.envs.http.probe import probe_servers
 from runner.envs.names import did_you_mean, entry_advice, server_problem
 from runner.envs.placement import (

@@ -35,7 +35,7 @@ AGENTEVAL: Final = {
     "sqlgym": EvalSetting(200, 1),
 }
 PUBLISHED_DATA: Final = ("", "ALFWorld data, AgentGym's numbers", "BIRD", "AgentGym recipes")
-"""Data labels of AgentGym's tasks; see ``runner.envs.data_labels``."""
+"""Data labels of AgentGym's tasks; see ``runner.envs.base``."""
 
 
 class EvalRow(msgspec.Struct, frozen=True, kw_only=True):

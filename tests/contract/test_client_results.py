@@ -10,7 +10,7 @@ import pytest
 from runner import plugins
 from runner.agents.model.react import strip_thinking
 from runner.agents.model.reply_parsing import action_style, parse_reply
-from runner.envs.data_labels import BIRD_VARIABLE
+from runner.envs.base import BIRD_VARIABLE
 from runner.envs.textcraft.recipes import shipped_table
 from runner.types import Action, Message, TimeStep, Trajectory
 from tests.support.bird_sample import write_bird

@@ -15,9 +15,15 @@ from typing import Any, ClassVar
 from runner.envs.alfworld.engine import APPLIANCES, NOTHING_HAPPENS, TREATMENTS, LocalGame, kind_of, listing_order
 from runner.envs.alfworld.original_engine import RealGame
 from runner.envs.alfworld.tasks import Game, RequiredPackages, catalogue
-from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.envs.data_labels import DataLabel, alfworld_mappings, data_folder
+from runner.envs.base import (
+    CommandPattern,
+    DataLabel,
+    EmbeddedEnvironment,
+    Grammar,
+    StepText,
+    alfworld_mappings,
+    data_folder,
+)
 from runner.types import Action, CellRow, CellRun, Cells, Mode, OraclePlanner, merge_runs
 
 MAX_STEPS = 50

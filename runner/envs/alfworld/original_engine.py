@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from runner.envs.data_labels import ALFWORLD_VARIABLE
+from runner.envs.base import ALFWORLD_VARIABLE
 from runner.errors import EnvironmentFault, catch_foreign
 
 _Any: TypeAlias = Any  # the packages have no types

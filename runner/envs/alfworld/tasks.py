@@ -12,7 +12,7 @@ import msgspec
 
 from runner.envs.alfworld.engine import Goal, GoalKind, LocalGame, ObjectLayout, ReceptacleKind, Scene, Trait
 from runner.envs.alfworld.original_engine import GameFile, RealGame
-from runner.envs.data_labels import ALFWORLD_MAPPINGS, ALFWORLD_VARIABLE, data_folder
+from runner.envs.base import ALFWORLD_MAPPINGS, ALFWORLD_VARIABLE, data_folder
 from runner.errors import ConfigError
 from runner.util.files import package_resource
 

@@ -45,8 +45,7 @@ from runner.envs.are.catalog import FAMILY, OFFLINE_ID, OFFLINE_SCENARIOS
 from runner.envs.are.client import EpisodeProcess, start_episode
 from runner.envs.are.inbox import InboxPainter
 from runner.envs.are.protocol import Answer, Ask, Call, Evaluate, Evaluated, Reset, Stepped, ToolRequest
-from runner.envs.base import as_reply_messages
-from runner.envs.data_labels import DataLabel
+from runner.envs.base import DataLabel, as_reply_messages
 from runner.errors import AgentFault, EnvironmentFault, InferenceFault
 from runner.types import (
     Action,

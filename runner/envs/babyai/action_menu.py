@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from runner.envs.babyai.observe import BOX, COLORS, DOOR, DOOR_STATES, PORTABLE, WALL, Thing, View
 from runner.envs.babyai.path_search import DROP, FORWARD, LEFT, PICKUP, RIGHT, TOGGLE, Cell, PathSearch
-from runner.envs.command_grammar import CommandPattern, Grammar
+from runner.envs.base import CommandPattern, Grammar
 
 CHECK = "check available actions"
 NO_CHANGE = "No change in state."

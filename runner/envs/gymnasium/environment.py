@@ -11,9 +11,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.envs.data_labels import DataLabel
+from runner.envs.base import CommandPattern, DataLabel, EmbeddedEnvironment, Grammar, StepText
 from runner.errors import ConfigError, catch_foreign
 from runner.types import CellRow, CellRun, Cells, Mode, Trajectory
 from runner.types.cells import CellColor, CellFill

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from runner.envs.base import EmbeddedEnvironment, as_reply_messages, is_lost_click, is_refusal
-from runner.envs.command_grammar import CommandPattern, Grammar
+from runner.envs.base import CommandPattern, EmbeddedEnvironment, Grammar, as_reply_messages, is_lost_click, is_refusal
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings, RemoteInstance
 from runner.envs.http.dialects import (

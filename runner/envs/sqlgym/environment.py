@@ -17,9 +17,15 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.envs.data_labels import BIRD_VARIABLE, DataLabel, data_folder
+from runner.envs.base import (
+    BIRD_VARIABLE,
+    CommandPattern,
+    DataLabel,
+    EmbeddedEnvironment,
+    Grammar,
+    StepText,
+    data_folder,
+)
 from runner.envs.sqlgym import worker
 from runner.errors import ConfigError, EnvironmentFault
 from runner.types import Action, CellRow, CellRun, Cells, InvalidAction, Mode

@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.envs.data_labels import DataLabel, data_folder
+from runner.envs.base import CommandPattern, DataLabel, EmbeddedEnvironment, Grammar, StepText, data_folder
 from runner.envs.textcraft.oracle import TextCraftOracle
 from runner.envs.textcraft.recipes import (
     COUNT,

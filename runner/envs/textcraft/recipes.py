@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from runner.envs.data_labels import TEXTCRAFT_VARIABLE
+from runner.envs.base import TEXTCRAFT_VARIABLE
 from runner.errors import ConfigError, StoreError
 from runner.util.files import package_resource, read_file
 

@@ -10,9 +10,7 @@ from functools import partial
 from textwrap import wrap
 from typing import ClassVar, NamedTuple, TypeAlias
 
-from runner.envs.base import EmbeddedEnvironment, StepText
-from runner.envs.command_grammar import CommandPattern, Grammar
-from runner.envs.data_labels import DataLabel
+from runner.envs.base import CommandPattern, DataLabel, EmbeddedEnvironment, Grammar, StepText
 from runner.envs.webshop.catalogue import (
     MAX_HITS,
     Catalogue,

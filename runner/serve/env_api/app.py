@@ -12,8 +12,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 
 from runner import __version__
-from runner.envs.base import EmbeddedEnvironment
-from runner.envs.data_labels import AS_PUBLISHED
+from runner.envs.base import AS_PUBLISHED, EmbeddedEnvironment
 from runner.serve.env_api.dialects import CREATE_ENV, TRUNCATED, ReadRoute, ServerDialect, render_reply
 from runner.serve.env_api.pool import InstanceCalls, InstancePool, Operation, PooledInstance, PoolRejected
 from runner.serve.env_api.routing import (

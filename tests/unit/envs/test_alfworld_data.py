@@ -14,7 +14,7 @@ from runner.envs.alfworld import ALFWorld
 from runner.envs.alfworld.engine import APPLIANCES, TREATMENTS, GoalKind, LocalGame, kind_of
 from runner.envs.alfworld.environment import LocalOracle
 from runner.envs.alfworld.tasks import catalogue, local_tasks, playable_games
-from runner.envs.data_labels import ALFWORLD_VARIABLE
+from runner.envs.base import ALFWORLD_VARIABLE
 from runner.errors import ConfigError
 from runner.formats.task_files import read_tasks
 from runner.results.evaluation import PUBLISHED_DATA

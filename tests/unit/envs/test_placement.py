@@ -16,7 +16,7 @@ from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.envs.availability import Availability, availability_of, probe_address
-from runner.envs.data_labels import data_label_of, missing_data
+from runner.envs.base import data_label_of, missing_data
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import BUSY, ServerState, probe_servers
 from runner.envs.placement import Placement, choose_placement, find_environment, resolve_environment

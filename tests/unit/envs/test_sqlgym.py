@@ -7,7 +7,7 @@ import pytest
 
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
-from runner.envs.data_labels import BIRD_VARIABLE
+from runner.envs.base import BIRD_VARIABLE
 from runner.envs.sqlgym import SQLGym
 from runner.envs.sqlgym.environment import catalogue
 from runner.errors import EnvironmentFault

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from runner import plugins
-from runner.envs.data_labels import BIRD_VARIABLE
+from runner.envs.base import BIRD_VARIABLE
 from runner.envs.sqlgym import SQLGym
 from runner.envs.sqlgym.environment import DatabaseSchema, Task, catalogue
 from runner.envs.sqlgym.worker import GuardedQueries, open_database

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from runner.envs.data_labels import TEXTCRAFT_VARIABLE, data_folder, data_label_of, missing_data
+from runner.envs.base import TEXTCRAFT_VARIABLE, data_folder, data_label_of, missing_data
 from runner.envs.textcraft import TextCraft
 from runner.envs.textcraft.recipes import RecipeFile, recipe_table
 from runner.errors import ConfigError

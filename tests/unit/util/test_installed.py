@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.util.installed import EntryPoint, entry_points, installed_version
+from runner.plugins import EntryPoint, entry_points, installed_version
 
 GROUP = "test.installed"
 ENTRY_POINTS = "[other]\nx = y\n# no entry\n\n[test.installed]\none = some.module:Class.attribute [extra]\ntwo=module\n"
