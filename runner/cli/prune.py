@@ -19,8 +19,7 @@ from runner.cli.left_out import report_damaged
 from runner.cli.logging_setup import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
-from runner.config.field_types import AGE_EXPECTED, AGE_PATTERN
-from runner.config.profile import RetentionSettings
+from runner.config.profile import AGE_EXPECTED, AGE_PATTERN, RetentionSettings
 from runner.errors import ConfigError, StoreError
 from runner.node.retention import (
     ARCHIVED,

@@ -1,4 +1,4 @@
-"""Strict YAML parser for untrusted text: mappings, lists, texts, finite numbers, booleans and null.
+"""Strict YAML for untrusted text, in which texts may refer to environment variables.
 
 It reads the events of PyYAML directly. This way tags cannot construct objects, duplicate keys are detected, and depth
 and size are bounded before any data is built; an alias counts with its full size each time it is used.
@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
+import msgspec
 import yaml
 
 from runner.errors import ConfigError
 
 YamlValue: TypeAlias = "str | int | float | bool | list[YamlValue] | dict[str, YamlValue] | None"
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""Location of a value: the mapping keys and list indexes from the top level of the file."""
+
+Problem: TypeAlias = tuple[KeyPath, str]
+"""A key path, and a description of the problem with its value."""
 
 MAX_DEPTH = 32
 MAX_NODES = 20_000
@@ -29,6 +36,9 @@ _WORDS: dict[str, bool | None] = {
 }
 _INT = re.compile(r"[-+]?[0-9]{1,30}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+
+_REFERENCE = re.compile(r"\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?\})?")
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 def parse_yaml(text: str) -> YamlValue:
@@ -138,3 +148,91 @@ def _error(event: yaml.Event, problem: str) -> ConfigError:
 def _line(mark: object) -> str:
     line = getattr(mark, "line", None)
     return "" if line is None else f"line {line + 1}: "
+
+
+def format_key_path(key_path: KeyPath) -> str:
+    """Format a key path for display, e.g. ``environments.lightweight[2].port``."""
+    text = ""
+    for step in key_path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif re.fullmatch(r"\w+", step):
+            text += f".{step}" if text else step
+        else:
+            text += f'["{step}"]'
+    return text or "top level"
+
+
+def is_server_variable(key_path: KeyPath) -> bool:
+    """Also true of a value that contains one; ``environments.moderate[0].env.TOKEN`` is one."""
+    return key_path[:1] == ("environments",) and key_path[3:4] == ("env",)
+
+
+class Expanded(msgspec.Struct):
+    """Data of a profile with all references expanded.
+
+    Attributes:
+        data: the data, copied so that two key paths never share a value.
+        texts: the expanded text of every value that was a single reference. In ``data``, a text such as ``12`` or
+            ``true`` is a number, boolean or null; a key that expects a text needs the original text.
+    """
+
+    data: YamlValue = None
+    texts: dict[KeyPath, str] = {}
+    problems: list[Problem] = []
+
+
+def expand(text: str, environ: Mapping[str, str]) -> str:
+    """Replace the references in a text; references inside an expanded value are not expanded again.
+
+    As in a shell, ``${VAR:-default}`` gives the default if VAR is unset or empty.
+
+    Raises:
+        ConfigError: a variable without a default is unset, or ``${`` does not start a valid reference.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        name, default = match["name"], match["default"]
+        if name is None:
+            raise ConfigError("expected ${NAME} or ${NAME:-default}; a default must not contain a reference")
+        if default is not None:
+            return environ.get(name) or default
+        if name not in environ:
+            raise ConfigError(f"the environment variable {name} is not set; set it or write ${{{name}:-default}}")
+        return environ[name]
+
+    return _REFERENCE.sub(value_of, text)
+
+
+def expand_all(data: YamlValue, environ: Mapping[str, str]) -> Expanded:
+    """Never expands keys; collects all problems."""
+    result = Expanded()
+    result.data = _expand_value(data, (), environ, result)
+    return result
+
+
+def _expand_value(value: YamlValue, key_path: KeyPath, environ: Mapping[str, str], result: Expanded) -> YamlValue:
+    if isinstance(value, dict):
+        reserved = [key for key in value if key.startswith("_") and not is_server_variable((*key_path, key))]
+        result.problems += [((*key_path, key), "keys must not start with _") for key in reserved]
+        return {key: _expand_value(item, (*key_path, key), environ, result) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_expand_value(item, (*key_path, index), environ, result) for index, item in enumerate(value)]
+    if isinstance(value, str):
+        return _expand_text(value, key_path, environ, result)
+    return value
+
+
+def _expand_text(value: str, key_path: KeyPath, environ: Mapping[str, str], result: Expanded) -> YamlValue:
+    try:
+        text = expand(value, environ)
+    except ConfigError as exc:
+        result.problems.append((key_path, str(exc)))
+        return value
+    if _CONTROL_CHARACTERS.search(text):
+        result.problems.append((key_path, "expected a text without control characters"))
+    reference = _REFERENCE.fullmatch(value)
+    if reference is None:
+        return text
+    result.texts[key_path] = text
+    return resolve_scalar(text)

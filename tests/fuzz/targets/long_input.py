@@ -17,8 +17,7 @@ from agentgym_tui.state.event_query import parse_patterns, parse_start
 from runner.agents.model.reply_parsing import parse_reply
 from runner.bus.address import BusAddress
 from runner.bus.request_server import is_inbox
-from runner.config.diagnostics import expand
-from runner.config.document import parse_yaml
+from runner.config.document import expand, parse_yaml
 from runner.envs.http.address import ServerAddress
 from runner.envs.http.probe import identify_server
 from runner.errors import ConfigError

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.diagnostics import expand, expand_all
-from runner.config.document import parse_yaml, resolve_scalar
+from runner.config.document import expand, expand_all, parse_yaml, resolve_scalar
 from runner.errors import ConfigError
 
 
