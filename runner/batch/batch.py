@@ -12,11 +12,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from runner.batch.budget import BudgetWatch
 from runner.batch.episode_feed import EpisodeFeed
 from runner.batch.episode_queue import EpisodeQueue, split_plan
 from runner.batch.observers import Observer, ObserverHub, SelectiveObserver
-from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult, BatchStats, BatchStatus, InterruptedBy, UnstoredEpisode
 from runner.batch.running_episode import (
     STEP_GRACE_S,
@@ -28,8 +26,8 @@ from runner.batch.running_episode import (
     RunningEpisode,
     RunningEpisodes,
 )
-from runner.batch.server_wait import CHECK_INTERVAL_S, ServerChecked, ServerWait, Waiting
-from runner.batch.spec import BatchSpec, PlannedEpisode
+from runner.batch.spec import BatchSpec, PlannedEpisode, ResolvedBatch
+from runner.batch.stopping import CHECK_INTERVAL_S, BudgetWatch, ServerChecked, ServerWait, Waiting
 from runner.batch.workspace import Workspace
 from runner.errors import catch_foreign, log_failure
 from runner.inference.profile_models import Models

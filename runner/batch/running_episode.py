@@ -9,9 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from runner.batch.episode_feed import EpisodeFeed, Publish
-from runner.batch.resolve import ResolvedBatch
-from runner.batch.slots import MAX_STORING, SPARE_BYTES, SPARE_FILES
-from runner.batch.spec import PlannedEpisode
+from runner.batch.spec import MAX_STORING, SPARE_BYTES, SPARE_FILES, PlannedEpisode, ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.episode.control import EpisodeControl
 from runner.plugins import installed_versions

@@ -16,7 +16,7 @@ from runner.envs.availability import (
     server_addresses,
 )
 from runner.envs.base import AS_PUBLISHED
-from runner.envs.http.probe import ServerState, probe_servers
+from runner.envs.http.server import ServerState, probe_servers
 from runner.envs.names import did_you_mean, server_keys, server_only_names
 from runner.envs.placement import SERVER_NAMES, environment_entry, server_address
 

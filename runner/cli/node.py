@@ -9,7 +9,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.batch.slots import NODE_FILES, SLOT_FILES
+from runner.batch.spec import NODE_FILES, SLOT_FILES
 from runner.bus.address import egress_reader
 from runner.cli.arguments import Options, add_state_options, positive_seconds
 from runner.cli.logging_setup import log_to_file

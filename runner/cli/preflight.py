@@ -12,9 +12,15 @@ from typing import Literal, Self
 
 import msgspec
 
-from runner.batch.resolve import ResolvedBatch, place_batch, resolve_agent
-from runner.batch.slots import RUN_FILES
-from runner.batch.spec import DEFAULT_AGENT, MAX_CONCURRENCY, BatchSpec
+from runner.batch.spec import (
+    DEFAULT_AGENT,
+    MAX_CONCURRENCY,
+    RUN_FILES,
+    BatchSpec,
+    ResolvedBatch,
+    place_batch,
+    resolve_agent,
+)
 from runner.bus.address import egress_reader
 from runner.cli.arguments import Options, add_endpoint_options, add_state_options, at_least, workers
 from runner.cli.run_session import RunSession

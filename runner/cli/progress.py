@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from runner.batch.observers import SelectiveObserver
-from runner.batch.server_wait import LOG_INTERVAL_S
 from runner.batch.spec import BatchSpec
+from runner.batch.stopping import LOG_INTERVAL_S
 from runner.cli.terminal import print_stderr, stderr_console
 from runner.types import (
     BatchProgress,

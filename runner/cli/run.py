@@ -14,14 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from runner.batch.adaptive import budget_left, first_part, is_used_up, next_part
 from runner.batch.batch import Batch
 from runner.batch.observers import SelectiveObserver
-from runner.batch.resolve import ResolvedBatch, has_oracle, place_batch
 from runner.batch.result import BatchResult
-from runner.batch.server_wait import Waiting, wait_while_busy
-from runner.batch.slots import RUN_FILES, SLOT_FILES
-from runner.batch.spec import BatchSpec, PlannedEpisode
+from runner.batch.spec import RUN_FILES, SLOT_FILES, BatchSpec, PlannedEpisode, ResolvedBatch, has_oracle, place_batch
+from runner.batch.stopping import Waiting, budget_left, first_part, is_used_up, next_part, wait_while_busy
 from runner.batch.workspace import Workspace
 from runner.bus.address import durable_names, egress_reader
 from runner.cli.left_out import report_damaged, report_recovered

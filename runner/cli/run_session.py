@@ -25,7 +25,7 @@ from runner.util.display_text import one_line
 from runner.util.files import require_named_folder
 
 if TYPE_CHECKING:  # loaded by the methods below: a list of environments or results needs none of it
-    from runner.batch.resolve import BatchRequest, ResolvedBatch
+    from runner.batch.spec import BatchRequest, ResolvedBatch
     from runner.inference.profile_models import Models
     from runner.types import Workers
 
@@ -63,7 +63,7 @@ class RunSession(NamedTuple):
             ConfigError: the environment is unknown, not installed or skipped by the profile, or no environment of the
                 battery is available, or a model is named twice.
         """
-        from runner.batch.resolve import resolve_batch
+        from runner.batch.spec import resolve_batch
 
         tasks = self._tasks()
         if self.options.run is not None:
@@ -122,7 +122,7 @@ class RunSession(NamedTuple):
 
     def request(self, env: str = "", model: str | None = None, tasks: tuple[int, ...] | None = None) -> BatchRequest:
         """Return the batch of an environment, with a model or the profile's, that the options describe."""
-        from runner.batch.resolve import BatchRequest
+        from runner.batch.spec import BatchRequest
         from runner.types import Budget
 
         options = self.options

@@ -12,8 +12,7 @@ from runner import plugins
 from runner.config import ARESettings, EnvironmentEntry, Profile
 from runner.envs.are.catalog import OFFLINE, ScenarioCatalog, is_are, read_catalog, scenario_problem
 from runner.envs.base import data_label_of, missing_data
-from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import NOT_LISTENING, ServerState
+from runner.envs.http.server import NOT_LISTENING, ServerAddress, ServerState
 from runner.envs.names import server_problem
 from runner.envs.placement import Transport, has_http_dialect, http_placement, rejection_reason, server_address
 

@@ -12,8 +12,15 @@ from runner import plugins
 from runner.config import EnvironmentEntry, Profile, SkipEntry
 from runner.envs.are.catalog import check_scenario
 from runner.envs.base import AS_PUBLISHED, data_folder, data_label_of
-from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import NOT_LISTENING, UNAUTHORIZED, ServerIdentity, ServerKind, ServerState, probe_servers
+from runner.envs.http.server import (
+    NOT_LISTENING,
+    UNAUTHORIZED,
+    ServerAddress,
+    ServerIdentity,
+    ServerKind,
+    ServerState,
+    probe_servers,
+)
 from runner.envs.names import server_problem, skipped_environment, unknown_environment, unplayable_entry
 from runner.errors import ConfigError, ServerBusy
 from runner.plugins import Plugin

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, read with the libraries of their drivers: NVIDIA's NVML, and AMD SMI of the extra ``amd``."""
+"""The GPUs of this machine, read with the libraries of their drivers: NVIDIA's NVML, and AMD SMI (extra ``amd``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples the machine on a thread of its own, while something uses the samples, and measures the GPU energy of episodes."""
+"""Samples the machine on a thread of its own while something uses the samples; measures the GPU use of episodes."""
 
 from __future__ import annotations
 

@@ -13,14 +13,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from runner.batch.adaptive import budget_left, next_part
 from runner.batch.batch import Batch
 from runner.batch.observers import Observer, SelectiveObserver, wants_all
-from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult, BatchStatus, UnstoredEpisode
 from runner.batch.running_episode import CommandName
-from runner.batch.server_wait import Waiting, wait_while_busy
-from runner.batch.spec import BatchSpec
+from runner.batch.spec import BatchSpec, ResolvedBatch
+from runner.batch.stopping import Waiting, budget_left, next_part, wait_while_busy
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models

@@ -8,11 +8,18 @@ from typing import Final, Literal, assert_never
 import msgspec
 
 from runner import plugins
-from runner.batch.adaptive import first_part
-from runner.batch.resolve import BatchRequest, ResolvedBatch, fit_batch, resolve_batch, resolve_spec
 from runner.batch.running_episode import CommandName
-from runner.batch.slots import NODE_FILES
-from runner.batch.spec import DEFAULT_AGENT, BatchSpec
+from runner.batch.spec import (
+    DEFAULT_AGENT,
+    NODE_FILES,
+    BatchRequest,
+    BatchSpec,
+    ResolvedBatch,
+    fit_batch,
+    resolve_batch,
+    resolve_spec,
+)
+from runner.batch.stopping import first_part
 from runner.config import Profile
 from runner.errors import RunnerError, catch_foreign
 from runner.events.control import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from runner.config import Profile
 from runner.envs.availability import EnvironmentHealth, environment_health, server_addresses
-from runner.envs.http.probe import PROBE_TIMEOUT_S, ServerState, probe_servers
+from runner.envs.http.server import PROBE_TIMEOUT_S, ServerState, probe_servers
 from runner.errors import catch_foreign
 from runner.events.control import HealthItem
 from runner.events.live import EnvHealth, Gpu, Heartbeat, Host, ModelHealth, ModelMetrics

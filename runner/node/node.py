@@ -16,10 +16,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from runner import __version__
-from runner.batch.resolve import ResolvedBatch, place_batch, resolve_spec
 from runner.batch.result import BatchResult
-from runner.batch.slots import NODE_FILES
-from runner.batch.spec import BatchSpec
+from runner.batch.spec import NODE_FILES, BatchSpec, ResolvedBatch, place_batch, resolve_spec
 from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress, durable_names
 from runner.bus.broker.broker import Broker

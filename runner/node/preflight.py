@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from runner.batch.resolve import BatchRequest, resolve_agent, resolve_batch
-from runner.batch.spec import BatchSpec
+from runner.batch.spec import BatchRequest, BatchSpec, resolve_agent, resolve_batch
 from runner.bus.address import BusAddress, durable_names
 from runner.config import EnvironmentEntry, Profile, RaySettings
 from runner.envs.are.catalog import ADVICE, is_are
@@ -27,7 +26,7 @@ from runner.envs.availability import (
     server_addresses,
 )
 from runner.envs.base import AS_PUBLISHED
-from runner.envs.http.probe import probe_servers
+from runner.envs.http.server import probe_servers
 from runner.envs.names import did_you_mean, entry_advice, server_problem
 from runner.envs.placement import (
     find_environment,

@@ -1,6 +1,7 @@
 """Files and folders: durable and atomic writes, bounded reads, locks, secrets, and where the state directory is.
 
-All files and folders are created for the current user only (0600 and 0700)."""
+All files and folders are created for the current user only (0600 and 0700).
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import msgspec
 from runner.agents.agentgym import Instruction
 from runner.agents.baselines import Script
 from runner.config import AgentSettings, ARESettings
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.server import ServerAddress
 from runner.envs.placement import observation_planner
 from runner.episode.factory import EpisodeFactory
 from runner.plugins import Plugin, build_http_target

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runner.batch.batch import Batch
-from runner.batch.resolve import ResolvedBatch
+from runner.batch.spec import ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
 from runner.cli.event_thread import EventThread

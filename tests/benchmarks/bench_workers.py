@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from runner.batch.batch import Batch
-from runner.batch.resolve import ResolvedBatch
+from runner.batch.spec import ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings
 from runner.config.profile import EndpointConfig

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from runner.agents.agentgym import TWO_ACTIONS, extract_action, read_instruction
 from runner.batch.batch import Batch
-from runner.batch.resolve import BatchRequest, place_batch, resolve_batch
-from runner.batch.slots import RUN_FILES
+from runner.batch.spec import RUN_FILES, BatchRequest, place_batch, resolve_batch
 from runner.batch.workspace import Workspace
 from runner.config import Profile
 from runner.config.own_model import OwnModel

@@ -12,8 +12,8 @@ import pytest
 
 from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
+from runner.envs.http.server import ServerAddress
 from runner.serve.env_api import DIALECTS
 from runner.types import Action, InvalidAction, Mode, SupportsOracle, TimeStep, Trajectory
 from runner.types.maybe_async import maybe_await

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import HttpEnvironment, RewardReader
 from runner.envs.http.response import Payload, ServerRequest, ServerResponse, decode_response
+from runner.envs.http.server import ServerAddress
 from runner.errors import EnvironmentFault
 from runner.types import Action, TimeStep, Trajectory
 from tests.support.episodes import make_step

@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import pytest
 
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings
 from runner.envs.http.environment import HttpEnvironment
+from runner.envs.http.server import ServerAddress
 from runner.envs.maze import Maze
 from runner.errors import EnvironmentFault, InferenceFault, ServerGone
 from runner.types import Action, StreamDelta

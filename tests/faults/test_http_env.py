@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings
 from runner.envs.http.environment import HttpEnvironment
+from runner.envs.http.server import ServerAddress
 from runner.envs.maze import Maze
 from runner.envs.placement import Placement
 from runner.errors import EnvironmentFault

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import HttpTimings
 from runner.envs.http.environment import HttpEnvironment
+from runner.envs.http.server import ServerAddress
 from runner.envs.maze import Maze
 from runner.errors import EnvironmentFault, InferenceFault, ServerGone
 from runner.types import Action, Inference

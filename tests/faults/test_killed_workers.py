@@ -17,10 +17,10 @@ import msgspec
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
+from runner.batch.spec import ResolvedBatch
 from runner.batch.workspace import Workspace
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.server import ServerAddress
 from runner.envs.placement import Placement
 from runner.pool.choose import open_pool
 from runner.store import EpisodeRecord

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from runner.batch.server_wait import Waiting
+from runner.batch.stopping import Waiting
 from runner.batch.workspace import Workspace
 from runner.store import EpisodeRecord
 from runner.types import EpisodeEnded, EpisodeEvent, EpisodeStarted, Outcome

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.batch.running_episode import MAX_PUT_BACKS, CommandName
-from runner.batch.server_wait import Waiting
+from runner.batch.stopping import Waiting
 from runner.batch.workspace import Workspace
 from runner.store import EpisodeRecord
 from tests.support.env_server_process import EnvServerProcess

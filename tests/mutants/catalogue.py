@@ -215,14 +215,14 @@ MUTANTS = (
     ),
     _mutant(
         "miscounted",
-        "runner/batch/budget.py",
+        "runner/batch/stopping.py",
         "        self._n_tokens += record.tokens.total",
         "        self._n_tokens += record.tokens.completion",
         "unit/batch",
     ),
     _mutant(
         "broken",
-        "runner/batch/budget.py",
+        "runner/batch/stopping.py",
         "        elif record.outcome not in UNFINISHED:\n            self._n_errors = 0",
         "        else:\n            self._n_errors = 0",
         "unit/batch",

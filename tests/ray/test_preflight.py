@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from runner.config import AgentSettings, RaySettings
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.server import ServerAddress
 from runner.node.preflight import check_ray
 from runner.pool import ray_cluster
 from tests.ray.conftest import ClusterOfTwo

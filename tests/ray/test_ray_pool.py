@@ -15,12 +15,12 @@ import pytest
 
 from runner import __version__
 from runner.batch.batch import Batch
-from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
+from runner.batch.spec import ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, RaySettings
 from runner.config.profile import EndpointConfig
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.server import ServerAddress
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runner import plugins
-from runner.batch.resolve import ResolvedBatch, place_batch, resolve_spec
-from runner.batch.slots import NODE_FILES, RUN_FILES
-from runner.batch.spec import BatchSpec
+from runner.batch.spec import NODE_FILES, RUN_FILES, BatchSpec, ResolvedBatch, place_batch, resolve_spec
 from runner.config import AgentSettings, ARESettings, EpisodeSettings, Profile
 from runner.envs.availability import DEFAULT_ARE
 from runner.envs.placement import Placement, find_environment

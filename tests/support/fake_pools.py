@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 from runner.batch.batch import Batch
-from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
+from runner.batch.spec import ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.envs.http.places import LocalRegistry
 from runner.pool.process_pool import ProcessPool, WorkerTimings

@@ -141,7 +141,7 @@ class AREEnvironment:
     data_label = DataLabel(FAMILY)
     packages: tuple[str, ...] = ()
     open_files = 4
-    """Descriptors of an episode's socket, and of another while its process starts; see ``runner.batch.slots``."""
+    """Descriptors of an episode's socket, and of another while its process starts; see ``runner.batch.spec``."""
 
     def __init__(
         self,

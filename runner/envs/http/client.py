@@ -14,7 +14,6 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.dialects import ClientDialect, fill_placeholders
 from runner.envs.http.places import InstanceRegistry, LocalRegistry
 from runner.envs.http.response import (
@@ -26,6 +25,7 @@ from runner.envs.http.response import (
     check_status,
     decode_response,
 )
+from runner.envs.http.server import ServerAddress
 from runner.errors import EnvironmentFault, ServerGone, catch_foreign, log_failure
 from runner.util.display_text import one_line
 from runner.util.http_client import HttpClient, loop_client

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 import msgspec
 
 from runner.envs.base import CommandPattern, EmbeddedEnvironment, Grammar, as_reply_messages, is_lost_click, is_refusal
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings, RemoteInstance
 from runner.envs.http.dialects import (
     ClientDialect,
@@ -22,6 +21,7 @@ from runner.envs.http.dialects import (
     webshop_actions,
 )
 from runner.envs.http.response import Payload
+from runner.envs.http.server import ServerAddress
 from runner.errors import ConfigError, EnvironmentFault, ServerGone
 from runner.types import (
     Action,

@@ -288,7 +288,7 @@ class SQLGym(EmbeddedEnvironment):
 
     name: ClassVar[str] = "SQLGym"
     open_files: ClassVar[int] = 8
-    """Descriptors of the pipes to a query's process while it starts; see ``runner.batch.slots``."""
+    """Descriptors of the pipes to a query's process while it starts; see ``runner.batch.spec``."""
     data_label = DataLabel("sqlgym")
     grammar = _GRAMMAR
     steps_after_end = True

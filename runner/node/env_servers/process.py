@@ -22,8 +22,7 @@ from typing import IO, cast
 import msgspec
 
 from runner.config import EnvironmentEntry
-from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import NOT_LISTENING, PROBE_TIMEOUT_S, ServerState, probe_servers
+from runner.envs.http.server import NOT_LISTENING, PROBE_TIMEOUT_S, ServerAddress, ServerState, probe_servers
 from runner.envs.placement import server_address
 from runner.errors import ConfigError, catch_foreign
 from runner.events.control import ServerInfo, ServerStatus

@@ -11,12 +11,11 @@ from unittest.mock import patch
 
 import msgspec
 
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import HttpConnection
 from runner.envs.http.dialects import dialect_for, http_names
 from runner.envs.http.environment import HttpEnvironment
-from runner.envs.http.probe import identify_server
 from runner.envs.http.response import ServerRequest, ServerResponse
+from runner.envs.http.server import ServerAddress, identify_server
 from runner.errors import EnvironmentFault
 from runner.types import Action, Chat
 from tests.fuzz.oracles import SECRET, check_displayable, check_masked, event_loop, secret_environment

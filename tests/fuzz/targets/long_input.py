@@ -18,8 +18,7 @@ from runner.agents.model.reply_parsing import parse_reply
 from runner.bus.address import BusAddress
 from runner.bus.request_server import is_inbox
 from runner.config.document import expand, parse_yaml
-from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import identify_server
+from runner.envs.http.server import ServerAddress, identify_server
 from runner.errors import ConfigError
 from runner.events.codec import check_depth, decode
 from runner.events.subjects import DurableNames

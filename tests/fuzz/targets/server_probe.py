@@ -11,9 +11,8 @@ import time
 from typing import Self
 from unittest.mock import patch
 
-from runner.envs.http import probe
-from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import ServerState
+from runner.envs.http import server
+from runner.envs.http.server import ServerAddress, ServerState
 from tests.fuzz.oracles import SECRET, check_displayable, check_masked, secret_environment
 
 TOKENS = (
@@ -37,9 +36,9 @@ def check(data: bytes) -> None:
         return _Connection(responses.pop(0) if responses else b"")
 
     results: queue.SimpleQueue[tuple[str, ServerState]] = queue.SimpleQueue()
-    with secret_environment(), patch.object(probe, "_connect", connect):
+    with secret_environment(), patch.object(server, "_connect", connect):
         for env in ENVIRONMENTS:
-            probe._probe_into(results, env, ADDRESS, time.monotonic() + 60)
+            server._probe_into(results, env, ADDRESS, time.monotonic() + 60)
             assert results.qsize() == 1
             _check_state(results.get()[1])
 

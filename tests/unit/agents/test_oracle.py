@@ -14,7 +14,7 @@ from runner.batch.batch import Batch
 from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
 from runner.envs.base import BIRD_VARIABLE, TEXTCRAFT_VARIABLE
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.server import ServerAddress
 from runner.envs.maze import Maze
 from runner.envs.placement import Placement
 from runner.envs.sqlgym import SQLGym

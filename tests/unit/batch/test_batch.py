@@ -15,8 +15,8 @@ from unittest.mock import Mock
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
+from runner.batch.spec import ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError
 from runner.results.statistics import wilson_interval

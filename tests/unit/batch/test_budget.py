@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.budget import BudgetWatch, unpriced_note
-from runner.batch.resolve import BatchRequest, resolve_batch
 from runner.batch.result import BatchResult
+from runner.batch.spec import BatchRequest, resolve_batch, unpriced_note
+from runner.batch.stopping import BudgetWatch
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, Profile
 from runner.config.profile import EndpointConfig, Price

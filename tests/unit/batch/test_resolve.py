@@ -13,11 +13,10 @@ import pytest
 
 from runner import plugins
 from runner.batch.batch import Batch
-from runner.batch.resolve import BatchRequest, place_batch, resolve_batch
-from runner.batch.slots import RUN_FILES, SLOT_FILES
+from runner.batch.spec import RUN_FILES, SLOT_FILES, BatchRequest, place_batch, resolve_batch
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, EnvironmentEntry, Environments, EpisodeSettings, Profile, load_profile
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.server import ServerAddress
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.plugins import Plugin
@@ -121,9 +120,9 @@ def test_an_environment_whose_constructor_does_not_fit_is_refused_where_it_is_em
 
 LIMITED = f"""
 import sys
-from runner.batch import slots
+from runner.batch import spec as batch_spec
 from runner.cli import main
-slots.open_file_limit = lambda: {RUN_FILES + SLOT_FILES}
+batch_spec.open_file_limit = lambda: {RUN_FILES + SLOT_FILES}
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -10,9 +10,9 @@ import pytest
 
 from runner.batch.episode_queue import EpisodeQueue
 from runner.batch.running_episode import RunningEpisode
-from runner.batch.server_wait import ServerChecked, ServerWait
 from runner.batch.spec import BatchSpec
-from runner.envs.http.address import ServerAddress
+from runner.batch.stopping import ServerChecked, ServerWait
+from runner.envs.http.server import ServerAddress
 from runner.envs.placement import Placement
 from runner.errors import ServerGone
 from runner.store import EpisodeRecorder, EpisodeStore, open_index

@@ -14,8 +14,7 @@ import pytest
 from ulid import ULID
 
 from runner.batch.batch import Batch
-from runner.batch.resolve import ResolvedBatch
-from runner.batch.spec import BatchSpec
+from runner.batch.spec import BatchSpec, ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError
 from runner.node import batch_player

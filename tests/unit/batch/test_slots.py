@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.batch import slots
-from runner.batch.slots import (
+from runner.batch import spec as batch_spec
+from runner.batch.spec import (
     CHANNEL_FILES,
     MAX_STORING,
     NODE_FILES,
     RUN_FILES,
     STORED_FILES,
     WORKER_FILES,
+    BatchSpec,
     fit_concurrency,
     slot_files,
 )
-from runner.batch.spec import BatchSpec
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
 from runner.pool.protocol import MAX_THREADS
@@ -39,7 +39,7 @@ def test_all_episodes_fit_and_no_more_is_lowered_than_necessary(
 ) -> None:
     requested = spec(concurrency, repeat=repeat, model="m" if model else None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slots, "open_file_limit", lambda: limit)
+        patch.setattr(batch_spec, "open_file_limit", lambda: limit)
         fitting, note = fit_concurrency(requested, RUN_FILES)
     needed = RUN_FILES + slot_files(requested) * min(fitting.concurrency, repeat)
     assert needed <= limit
@@ -50,7 +50,7 @@ def test_all_episodes_fit_and_no_more_is_lowered_than_necessary(
 
 
 def test_the_note_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "open_file_limit", lambda: 256)
+    monkeypatch.setattr(batch_spec, "open_file_limit", lambda: 256)
     _, note = fit_concurrency(spec(256), RUN_FILES)
     assert note == (
         "concurrency lowered from 256 to 37: the limit of open files is 256, the process needs 32 and each episode 6; "
@@ -70,7 +70,7 @@ def test_the_note_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_episodes_fit_the_processes_that_hold_their_files(limit: int, workers: int, model: bool) -> None:
     requested = spec(256, model="m" if model else None, workers=workers)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slots, "open_file_limit", lambda: limit)
+        patch.setattr(batch_spec, "open_file_limit", lambda: limit)
         fitting, _ = fit_concurrency(requested, RUN_FILES)
 
     def fits(concurrency: int) -> bool:
@@ -83,6 +83,6 @@ def test_all_episodes_fit_the_processes_that_hold_their_files(limit: int, worker
 
 
 def test_a_limit_without_room_for_one_episode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "open_file_limit", lambda: NODE_FILES + 5)
+    monkeypatch.setattr(batch_spec, "open_file_limit", lambda: NODE_FILES + 5)
     with pytest.raises(ConfigError, match="No episode of Maze fits the limit of 69 open files"):
         fit_concurrency(spec(1), NODE_FILES)

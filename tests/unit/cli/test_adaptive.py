@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runner.batch.adaptive import is_narrow, planned_looks
-from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult, BatchStats
+from runner.batch.spec import ResolvedBatch
+from runner.batch.stopping import is_narrow, planned_looks
 from runner.cli.arguments import parse_options
 from runner.cli.run import adaptive_parts
 from runner.results.statistics import wilson_interval

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.batch.resolve import BatchRequest
+from runner.batch.spec import BatchRequest
 from runner.cli import main
 from runner.config import ARESettings, EnvironmentEntry, Environments, Profile
 from runner.envs.are.catalog import ADVICE, INSTALL_COMMAND, read_catalog

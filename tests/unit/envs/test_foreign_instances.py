@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
+from runner.envs.http.server import ServerAddress
 from runner.envs.maze import Maze
 from runner.errors import EnvironmentFault
 from runner.types import Action

@@ -9,7 +9,7 @@ import pytest
 
 from runner import plugins
 from runner.batch.batch import Batch
-from runner.batch.resolve import BatchRequest, resolve_batch
+from runner.batch.spec import BatchRequest, resolve_batch
 from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.envs.gymnasium import GymnasiumEnvironment

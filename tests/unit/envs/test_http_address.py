@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import ServerIdentity, identify_server
+from runner.envs.http.server import ServerAddress, ServerIdentity, identify_server
 from runner.errors import ConfigError
 
 

@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from runner.agents.baselines import RandomAgent
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import RemoteInstance
 from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import MAX_REQUEST_BYTES, HttpEnvironment
+from runner.envs.http.server import ServerAddress
 from runner.envs.maze import Maze
 from runner.errors import EnvironmentFault
 from runner.testing import check_env

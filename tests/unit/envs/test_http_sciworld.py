@@ -11,9 +11,9 @@ import pytest
 
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.dialects import MAX_ACTIONS_PER_TEMPLATE, sciworld_actions
 from runner.envs.http.environment import HttpEnvironment
+from runner.envs.http.server import ServerAddress
 from runner.envs.placement import Placement
 from runner.types import Action, AgentGymScore, Trajectory, agentgym_score
 from tests.support.batches import resolved_batch

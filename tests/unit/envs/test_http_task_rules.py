@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.dialects import ClientDialect, dialect_for
 from runner.envs.http.environment import HttpEnvironment, rules_for
+from runner.envs.http.server import ServerAddress
 from runner.errors import ConfigError
 from runner.types import Action, InvalidAction, Mode, ToolCall
 from tests.support.episodes import rewarded_trajectory

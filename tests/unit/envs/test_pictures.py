@@ -16,8 +16,8 @@ from runner.envs.are.inbox import InboxPainter
 from runner.envs.babyai import BabyAI
 from runner.envs.gymnasium import GymnasiumEnvironment
 from runner.envs.gymnasium.environment import draw_text
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
+from runner.envs.http.server import ServerAddress
 from runner.envs.maze import Maze
 from runner.envs.sqlgym import SQLGym
 from runner.envs.textcraft import TextCraft

@@ -17,8 +17,7 @@ from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.envs.availability import Availability, availability_of, probe_address
 from runner.envs.base import data_label_of, missing_data
-from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import BUSY, ServerState, probe_servers
+from runner.envs.http.server import BUSY, ServerAddress, ServerState, probe_servers
 from runner.envs.placement import Placement, choose_placement, find_environment, resolve_environment
 from runner.envs.wordle import Wordle
 from runner.errors import ConfigError, ServerBusy

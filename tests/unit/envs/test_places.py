@@ -12,12 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import LOCAL_REGISTRY, places_on, release_lost_owner, use_registry
 from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import HttpEnvironment, select_dialect
 from runner.envs.http.places import LocalRegistry
-from runner.envs.http.probe import probe_servers
+from runner.envs.http.server import ServerAddress, probe_servers
 from runner.episode.factory import EpisodeFactory
 from runner.types import Action, Limits, Outcome
 from tests.support.serving import serve_environments

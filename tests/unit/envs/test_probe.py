@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.config import EnvironmentEntry
-from runner.envs.http.address import ServerAddress
-from runner.envs.http.probe import BUSY, MAX_RESPONSE_BYTES, NOT_LISTENING, ServerState, probe_servers
+from runner.envs.http.server import BUSY, MAX_RESPONSE_BYTES, NOT_LISTENING, ServerAddress, ServerState, probe_servers
 from runner.envs.placement import server_address
 from runner.util.display_text import one_line
 from tests.support.rude_env_server import (

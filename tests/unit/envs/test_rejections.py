@@ -10,8 +10,8 @@ import pytest
 
 from runner.agents.baselines import single_chat
 from runner.envs.base import is_lost_click, is_refusal
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.environment import HttpEnvironment
+from runner.envs.http.server import ServerAddress
 from runner.episode.loop import StepPlayer, TokenStream
 from runner.episode.trace import EpisodeTrace
 from runner.plugins import ENVS, load

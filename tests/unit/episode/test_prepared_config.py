@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.agents.baselines import Script
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.server import ServerAddress
 from runner.episode.factory import PreparedConfig
 from runner.errors import catch_foreign
 

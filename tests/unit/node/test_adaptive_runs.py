@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from runner.batch.adaptive import first_part
 from runner.batch.result import BatchResult, BatchStats, BatchStatus
 from runner.batch.spec import BatchSpec
+from runner.batch.stopping import first_part
 from runner.batch.workspace import Workspace
 from runner.node.batch_player import AdaptiveRuns
 from runner.node.batch_queue import BatchQueue, QueuedBatch, queue_entries

@@ -10,10 +10,9 @@ import msgspec
 import pytest
 from ulid import ULID
 
-from runner.batch.resolve import ResolvedBatch
 from runner.batch.result import BatchResult
-from runner.batch.server_wait import Waiting
-from runner.batch.spec import Adaptive, BatchSpec
+from runner.batch.spec import Adaptive, BatchSpec, ResolvedBatch
+from runner.batch.stopping import Waiting
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError, ServerBusy, StoreError
 from runner.events.live import QueueChanged

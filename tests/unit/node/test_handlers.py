@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
-from runner.batch import slots
+from runner.batch import spec as batch_spec
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError
@@ -272,14 +272,14 @@ def test_an_interrupted_batch_may_resume_with_another_concurrency_and_other_work
 def test_a_concurrency_that_does_not_fit_is_named_in_the_reply(
     send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, limit: int, warning: str | None
 ) -> None:
-    monkeypatch.setattr(slots, "open_file_limit", lambda: limit)
+    monkeypatch.setattr(batch_spec, "open_file_limit", lambda: limit)
     request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 200}
     request |= {"concurrency": 200, "workers": 0}
     (started,) = send_request("start", **request)["result"]
     assert started["concurrency"] == 200
     assert (started["warning"] or "").startswith(warning or "")
     assert (started["warning"] is None) == (warning is None)
-    monkeypatch.setattr(slots, "open_file_limit", lambda: 64)
+    monkeypatch.setattr(batch_spec, "open_file_limit", lambda: 64)
     refused = send_request("start", **{**request, "batch_id": str(ULID())})["error"]
     assert "No episode of Maze fits the limit of 64 open files" in refused["message"]
 

@@ -15,7 +15,7 @@ import pytest
 
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.config.profile import EndpointConfig
-from runner.envs.http.probe import PROBE_TIMEOUT_S
+from runner.envs.http.server import PROBE_TIMEOUT_S
 from runner.events.live import EnvHealth, Gpu, Heartbeat, Host, LiveItem, ModelHealth, ModelMetrics
 from runner.inference.profile_models import Models
 from runner.machine.sampler import MachineSampler

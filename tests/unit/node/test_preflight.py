@@ -15,7 +15,7 @@ import pytest
 from nats.js.api import DiscardPolicy
 
 from runner.batch.batch import Batch
-from runner.batch.resolve import BatchRequest, resolve_agent
+from runner.batch.spec import BatchRequest, resolve_agent
 from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
 from runner.bus.broker import server_process

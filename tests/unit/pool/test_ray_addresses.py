@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from runner.config import AgentSettings
 from runner.config.profile import EndpointConfig
-from runner.envs.http.address import ServerAddress
+from runner.envs.http.server import ServerAddress
 from runner.errors import ConfigError
 from runner.pool.ray_cluster import is_loopback, require_reachable, rewrite_setup, rewrite_url
 from tests.support.batches import make_setup

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.envs.http.address import ServerAddress
 from runner.envs.http.client import LOCAL_REGISTRY, places_on, use_registry
 from runner.envs.http.environment import HttpEnvironment, select_dialect
 from runner.envs.http.places import InstanceId, LocalRegistry
+from runner.envs.http.server import ServerAddress
 from runner.errors import EnvironmentFault
 from runner.types import Action
 from runner.worker.channel import DriverLink
