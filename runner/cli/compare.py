@@ -9,8 +9,7 @@ from pathlib import Path
 
 from runner.cli.arguments import add_state_options
 from runner.cli.cells import format_number
-from runner.cli.left_out import report_damaged
-from runner.cli.logging_setup import log_to_stderr
+from runner.cli.reports import log_to_stderr, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, safe_text, write_result
 from runner.errors import ConfigError

@@ -9,8 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from runner.cli.arguments import Options, parse_options
-from runner.cli.signals import INTERRUPTED, exit_despite_stuck_threads
-from runner.cli.terminal import discard_output, output_stream, print_stderr, repair_std_streams, write_result
+from runner.cli.terminal import (
+    INTERRUPTED,
+    discard_output,
+    exit_despite_stuck_threads,
+    output_stream,
+    print_stderr,
+    repair_std_streams,
+    write_result,
+)
 from runner.errors import RunnerError
 from runner.util.argument_parser import suggestion
 from runner.util.display_text import one_line

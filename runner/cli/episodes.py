@@ -11,9 +11,8 @@ import msgspec
 
 from runner.cli.arguments import add_state_options, at_least
 from runner.cli.cells import format_number
-from runner.cli.left_out import damaged_json, report_damaged
-from runner.cli.logging_setup import log_to_stderr
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
+from runner.cli.reports import damaged_json, log_to_stderr, report_damaged
 from runner.cli.results import cost_currency
 from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, print_stderr, safe_text, write_result

@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 
 from runner.cli.arguments import add_state_options
-from runner.cli.left_out import report_damaged
-from runner.cli.logging_setup import log_to_stderr
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
+from runner.cli.reports import log_to_stderr, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_text
 from runner.errors import ConfigError

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from runner.cli.arguments import add_state_options
-from runner.cli.logging_setup import log_to_stderr
+from runner.cli.reports import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr
 from runner.errors import ConfigError

@@ -12,7 +12,7 @@ from pathlib import Path
 from runner.batch.spec import NODE_FILES, SLOT_FILES
 from runner.bus.address import egress_reader
 from runner.cli.arguments import Options, add_state_options, positive_seconds
-from runner.cli.logging_setup import log_to_file
+from runner.cli.reports import log_to_file
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_stderr
 from runner.errors import RunnerError

@@ -10,7 +10,7 @@ import msgspec
 
 from runner.bus.address import durable_names, egress_reader
 from runner.cli.arguments import add_state_options
-from runner.cli.logging_setup import log_to_stderr
+from runner.cli.reports import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config import Profile

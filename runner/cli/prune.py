@@ -15,8 +15,7 @@ import msgspec
 
 from runner.bus.address import durable_names
 from runner.cli.arguments import add_state_options, at_least
-from runner.cli.left_out import report_damaged
-from runner.cli.logging_setup import log_to_stderr
+from runner.cli.reports import log_to_stderr, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config.profile import AGE_EXPECTED, AGE_PATTERN, RetentionSettings

@@ -17,8 +17,7 @@ from runner.cli.cells import (
     outcomes_cell,
     usage_cells,
 )
-from runner.cli.left_out import damaged_json, report_damaged, report_recovered
-from runner.cli.logging_setup import log_to_file
+from runner.cli.reports import damaged_json, log_to_file, report_damaged, report_recovered
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, write_result
 from runner.config import AgentSettings

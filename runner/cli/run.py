@@ -21,13 +21,18 @@ from runner.batch.spec import RUN_FILES, SLOT_FILES, BatchSpec, PlannedEpisode, 
 from runner.batch.stopping import Waiting, budget_left, first_part, is_used_up, next_part, wait_while_busy
 from runner.batch.workspace import Workspace
 from runner.bus.address import durable_names, egress_reader
-from runner.cli.left_out import report_damaged, report_recovered
-from runner.cli.logging_setup import log_to_file
-from runner.cli.progress import batch_progress
+from runner.cli.reports import log_to_file, report_damaged, report_recovered
+from runner.cli.run_output import (
+    SkippedBatch,
+    batch_label,
+    batch_progress,
+    print_summary,
+    report_errors,
+    report_models,
+    report_refused,
+)
 from runner.cli.run_session import RunSession
-from runner.cli.signals import INTERRUPTED, SignalHandler
-from runner.cli.summary import SkippedBatch, batch_label, print_summary, report_errors, report_models, report_refused
-from runner.cli.terminal import print_stderr, reserve_stdout, write_result
+from runner.cli.terminal import INTERRUPTED, SignalHandler, print_stderr, reserve_stdout, write_result
 from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, NoModel, describe_endpoint, is_answering

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from runner import plugins
 from runner.cli.arguments import add_server_options, port, positive_seconds
-from runner.cli.logging_setup import log_to_stderr
+from runner.cli.reports import log_to_stderr
 from runner.cli.terminal import print_line, reserve_stdout
 from runner.config import Profile, load_profile
 from runner.errors import ConfigError

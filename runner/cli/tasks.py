@@ -10,7 +10,7 @@ from contextlib import closing, nullcontext
 from typing import Any, Final
 
 from runner.cli.arguments import at_least
-from runner.cli.logging_setup import log_to_stderr
+from runner.cli.reports import log_to_stderr
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.envs.base import AS_PUBLISHED, data_label_of
 from runner.envs.placement import find_environment

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from runner.cli.arguments import add_state_options
-from runner.cli.logging_setup import log_to_stderr
-from runner.cli.signals import INTERRUPTED
-from runner.cli.terminal import print_stderr
+from runner.cli.reports import log_to_stderr
+from runner.cli.terminal import INTERRUPTED, print_stderr
 from runner.config import Profile, load_profile, resolve_data_dir
 from runner.errors import ConfigError, RunnerError, catch_foreign
 from runner.events.codec import DurableRow, LiveRow, RawRow, decode_item

@@ -13,8 +13,8 @@ import pytest
 
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
-from runner.cli import dispatch, main, signals
-from runner.cli.signals import SignalHandler
+from runner.cli import dispatch, main, terminal
+from runner.cli.terminal import SignalHandler
 from tests.support.batches import resolved_batch
 from tests.support.command import environ_with_environments, run_agentgym
 
@@ -82,7 +82,7 @@ def test_the_message_of_an_interrupt_is_printed_before_the_run_ends(
     def print_slowly(text: str) -> None:
         messages.append((text, ended.wait(0.3)))
 
-    monkeypatch.setattr(signals, "print_stderr", print_slowly)
+    monkeypatch.setattr(terminal, "print_stderr", print_slowly)
     with handler.installed(), handler.forwarding_to(make_batch(workspace)):
         signal.raise_signal(signal.SIGINT)
     ended.set()
@@ -93,7 +93,7 @@ def test_a_blocked_terminal_does_not_prevent_the_end_of_a_run(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handler, unblocked, messages = SignalHandler(message_timeout_s=0.05), threading.Event(), []
-    monkeypatch.setattr(signals, "print_stderr", lambda text: messages.append(unblocked.wait(10)))
+    monkeypatch.setattr(terminal, "print_stderr", lambda text: messages.append(unblocked.wait(10)))
     with handler.installed(), handler.forwarding_to(make_batch(workspace)):
         signal.raise_signal(signal.SIGINT)
     assert handler.received and not messages

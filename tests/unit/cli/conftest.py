@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.cli.logging_setup import FILE_ONLY
+from runner.cli.reports import FILE_ONLY
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.logging_setup import log_to_file, log_to_stderr
+from runner.cli.reports import log_to_file, log_to_stderr
 from runner.pool.choose import WORKER_LOG
 
 HOSTILE = "\x1b[2J\u202e"

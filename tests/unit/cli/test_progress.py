@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from runner.batch.spec import BatchSpec
-from runner.cli.progress import batch_progress
+from runner.cli.run_output import batch_progress
 from runner.types import (
     Action,
     BatchProgress,

@@ -12,7 +12,7 @@ from runner.batch.batch import Batch
 from runner.batch.observers import Observer, SelectiveObserver, wants_all
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.cli.progress import batch_progress
+from runner.cli.run_output import batch_progress
 from runner.pool.choose import open_pool
 from runner.types import EpisodeEnded, Item, TimeStep, TimestepPlayed, TokensStreamed
 from tests.conftest import Install

@@ -1,18 +1,22 @@
-"""Logging: the runner's warnings go to standard error and ``logs/runner.log``, sanitized and without secrets.
+"""What a command reports beside its result: log records, recovered episodes, and files that are left out.
 
-Log records of libraries, and what worker processes write, go only to the file, without tracebacks; the runner reports
-the relevant errors itself.
+The runner's warnings go to standard error and ``logs/runner.log``, sanitized and without secrets. Log records of
+libraries, and what worker processes write, go only to the file, without tracebacks; the runner reports the relevant
+errors itself.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import TracebackType
 from typing import TypeAlias
 
 from runner.cli.terminal import print_stderr, safe_text
+from runner.store import DamagedFile, EpisodeRecord
+from runner.util.display_text import pluralize
 from runner.util.files import make_folder
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -67,3 +71,26 @@ def log_to_file(data_dir: Path) -> None:
     file_handler.setFormatter(_SafeFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     for name in ("runner", *FILE_ONLY):
         logging.getLogger(name).addHandler(file_handler)
+
+
+MAX_DAMAGED = 20
+"""Largest number of damaged files that are printed."""
+
+
+def report_recovered(records: list[EpisodeRecord]) -> None:
+    for record in records:
+        episode = f"{record.env} episode {record.episode_id}"
+        print_stderr(f"Recovered {episode} of a killed run: {pluralize(record.rounds, 'round')}, interrupted.")
+
+
+def report_damaged(files: Sequence[DamagedFile]) -> int:
+    """Print which files, archives and folders of the state directory are left out; return 1, or 0 if there are none."""
+    for file in files[:MAX_DAMAGED]:
+        print_stderr(f"Skipped {file.path}: {file.reason}")
+    if (more := len(files) - MAX_DAMAGED) > 0:
+        print_stderr(f"Skipped {more:,} more; all are listed by: agentgym-runner --results --json")
+    return 1 if files else 0
+
+
+def damaged_json(files: Iterable[DamagedFile]) -> list[dict[str, str]]:
+    return [{"path": str(file.path), "reason": file.reason} for file in files]
