@@ -158,10 +158,9 @@ def link_from_state(state: BusState, address: str) -> BusLink | None:
 
 def feed_subjects(location: StateLocation) -> tuple[DurableNames, str]:
     """Return the subjects of the durable events, as named in the profile, and the pattern of all live subjects."""
-    from runner.bus.address import durable_names
-    from runner.events.subjects import LIVE_SUBJECTS
+    from runner.events.subjects import LIVE_SUBJECTS, DurableNames
 
-    return durable_names(location.profile.nats), LIVE_SUBJECTS
+    return DurableNames.of(location.profile.nats), LIVE_SUBJECTS
 
 
 def history_age(batch_ids: Iterable[str], now: datetime) -> timedelta:

@@ -7,7 +7,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from runner import plugins
 from runner.agents.agentgym import AGENT, Instruction, read_instruction
 from runner.config import AgentSettings, EnvironmentEntry, Profile, RaySettings
 from runner.envs.placement import (
@@ -18,7 +17,7 @@ from runner.envs.placement import (
     resolve_environment,
 )
 from runner.errors import ConfigError
-from runner.plugins import Plugin
+from runner.plugins import AGENTS, ENVS, MODEL_ARGUMENTS, Plugin, check_constructor, find
 from runner.pool.choose import default_workers
 from runner.pool.protocol import MAX_THREADS
 from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, Budget, Limits, Mode, SpanLevel, Workers
@@ -295,7 +294,7 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
             _check_tasks(self.spec.tasks, env, placement)
         if placement.address is None and env.is_installed and not env.is_built_in:
             arguments = () if placement.mode == "strict" else ("mode",)
-            plugins.check_constructor(plugins.ENVS, env.name, env.load(), arguments)
+            check_constructor(ENVS, env.name, env.load(), arguments)
         return msgspec.structs.replace(
             self,
             spec=msgspec.structs.replace(self.spec, mode=placement.mode),
@@ -360,7 +359,7 @@ def resolve_spec(profile: Profile, spec: BatchSpec) -> ResolvedBatch:
 
     Raises ``ConfigError`` like ``resolve_batch``.
     """
-    return _resolve(profile, spec, find_environment(spec.env), plugins.find(plugins.AGENTS, spec.agent))
+    return _resolve(profile, spec, find_environment(spec.env), find(AGENTS, spec.agent))
 
 
 def resolve_agent(settings: AgentSettings, request: BatchRequest) -> tuple[Plugin, str | None]:
@@ -369,7 +368,7 @@ def resolve_agent(settings: AgentSettings, request: BatchRequest) -> tuple[Plugi
     Raises:
         ConfigError: the agent is unknown, the model name is invalid, or a model is requested but not used.
     """
-    agent, model = plugins.find(plugins.AGENTS, request.agent or DEFAULT_AGENT), request.model
+    agent, model = find(AGENTS, request.agent or DEFAULT_AGENT), request.model
     if not uses_model(agent):
         if model is not None:
             raise ConfigError(
@@ -394,8 +393,8 @@ def _resolve(profile: Profile, spec: BatchSpec, env: Plugin, agent: Plugin) -> R
     if needs_model and spec.budget is not None and spec.budget.cost is not None and not profile.agent.price:
         raise ConfigError("A budget of cost needs prices; set agent.price in the profile, or give a budget of tokens")
     if not agent.is_built_in:
-        arguments = plugins.MODEL_ARGUMENTS if needs_model else ()
-        plugins.check_constructor(plugins.AGENTS, agent.name, agent.load(), arguments)
+        arguments = MODEL_ARGUMENTS if needs_model else ()
+        check_constructor(AGENTS, agent.name, agent.load(), arguments)
     environment = env.load() if env.is_installed else None
     if agent.name == "oracle" and not has_oracle(env):
         raise ConfigError(f"{env.name} has no oracle; choose another agent, e.g. random")

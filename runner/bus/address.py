@@ -11,12 +11,11 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from runner.errors import ConfigError
-from runner.events.subjects import DurableNames
 from runner.util.display_text import MASK
 from runner.util.files import read_secret
 
 if TYPE_CHECKING:
-    from runner.config import NatsSettings, Profile
+    from runner.config import Profile
 
 NODE_FILE = "node.json"
 _LOGIN_VARIABLES = ("NATS_TOKEN", "NATS_NKEY", "NATS_CREDS")
@@ -205,22 +204,13 @@ def _tls_from_environ(environ: Mapping[str, str]) -> TlsSettings | None:
 
 
 def egress_reader(profile: Profile) -> Callable[[], BusAddress | None]:
-    """Return a function that reads the egress address: ``NATS_URL``, else the profile's ``nats.url``, else None.
+    """Return a function that reads the egress address; None if there is none.
 
     Each call reads the environment and the key files again, because credentials may change.
     """
 
     def read() -> BusAddress | None:
-        url = os.environ.get("NATS_URL") or profile.nats.url
+        url = profile.nats.egress_url(os.environ)
         return address_from_environ(url, os.environ) if url else None
 
     return read
-
-
-def durable_names(nats: NatsSettings) -> DurableNames:
-    return DurableNames(
-        episode_completed=nats.episode_completed,
-        eval_batch=nats.eval_batch,
-        eval_battery=nats.eval_battery,
-        field_status=nats.field_status,
-    )

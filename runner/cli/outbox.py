@@ -8,12 +8,13 @@ from contextlib import closing
 
 import msgspec
 
-from runner.bus.address import durable_names, egress_reader
+from runner.bus.address import egress_reader
 from runner.cli.arguments import add_state_options
 from runner.cli.reports import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config import Profile
+from runner.events.subjects import DurableNames
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
 from runner.store import EpisodeStore, open_index
 from runner.util.argument_parser import SafeArgumentParser
@@ -37,7 +38,7 @@ def main_outbox(argv: Sequence[str]) -> int:
         _report({}, [], as_json=options.json)
         return 0
     with closing(open_index(EpisodeStore(data_dir))) as index:
-        outbox = Outbox(index, durable_names(profile.nats))
+        outbox = Outbox(index, DurableNames.of(profile.nats))
         retried = _retry(outbox, options.retry)
         _report(_sinks(outbox, profile), outbox.dead_letters(), as_json=options.json)
     return 0 if retried else 1

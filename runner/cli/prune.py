@@ -13,13 +13,13 @@ from typing import Final
 
 import msgspec
 
-from runner.bus.address import durable_names
 from runner.cli.arguments import add_state_options, at_least
 from runner.cli.reports import log_to_stderr, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config.profile import AGE_EXPECTED, AGE_PATTERN, RetentionSettings
 from runner.errors import ConfigError, StoreError
+from runner.events.subjects import DurableNames
 from runner.node.retention import (
     ARCHIVED,
     RECENT,
@@ -62,7 +62,7 @@ def main_prune(argv: Sequence[str]) -> int:
     with _openable(data_dir) as folder:
         store = EpisodeStore(folder)
         with closing(open_index(store)) as index:
-            outbox = Outbox(index, durable_names(profile.nats))
+            outbox = Outbox(index, DurableNames.of(profile.nats))
             report = Pruner(store, index, outbox).prune(policy, dry_run=options.dry_run)
         code = report_damaged(index.damaged)
         report.problems = [problem.replace(str(folder), str(data_dir)) for problem in report.problems]

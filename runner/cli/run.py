@@ -20,7 +20,6 @@ from runner.batch.result import BatchResult
 from runner.batch.spec import RUN_FILES, SLOT_FILES, BatchSpec, PlannedEpisode, ResolvedBatch, has_oracle, place_batch
 from runner.batch.stopping import Waiting, budget_left, first_part, is_used_up, next_part, wait_while_busy
 from runner.batch.workspace import Workspace
-from runner.bus.address import durable_names, egress_reader
 from runner.cli.reports import log_to_file, report_damaged, report_recovered
 from runner.cli.run_output import (
     SkippedBatch,
@@ -34,6 +33,7 @@ from runner.cli.run_output import (
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import INTERRUPTED, SignalHandler, print_stderr, reserve_stdout, write_result
 from runner.errors import ConfigError, catch_foreign, log_failure
+from runner.events.subjects import DurableNames
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, NoModel, describe_endpoint, is_answering
 from runner.machine.sampler import GpuMeter, MachineSampler
@@ -250,16 +250,18 @@ def _event_recording(
 
     At the end, ``refused`` gets the events that a broker has refused for good.
     """
-    recorder = EventRecorder(workspace, durable_names(session.profile.nats), role="run")
+    recorder = EventRecorder(workspace, DurableNames.of(session.profile.nats), role="run")
     recorder.record_missed_batches(partial(_queued_ids, workspace.data_dir / "queue.sqlite"))
-    egress = egress_reader(session.profile)
-    if egress() is None and not is_node_alive(workspace.data_dir):
+    nats = session.profile.nats
+    if nats.egress_url(os.environ) is None and not is_node_alive(workspace.data_dir):
         with _running_status(recorder):
             yield recorder, []
         return
+    from runner.bus.address import egress_reader  # imported late: the bus room takes as long as the rest
     from runner.cli.event_thread import EventThread
 
-    tokens = session.profile.nats.live_tokens
+    egress, tokens = egress_reader(session.profile), nats.live_tokens
+    egress()  # raises ConfigError for a wrong login, before an episode is played
     with closing(EventThread(recorder, workspace, egress, tokens)) as event_thread, _running_status(recorder):
         yield recorder, event_thread.observers
     refused += event_thread.refused

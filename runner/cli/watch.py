@@ -166,12 +166,12 @@ def _raise_failure(failure: BaseException) -> None:
 
 
 async def _watch(options: argparse.Namespace) -> None:
-    from runner.bus.address import durable_names
+    from runner.events.subjects import DurableNames
     from runner.subscribe.messages import Notice
     from runner.subscribe.subscription import Subscription
 
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
-    names = durable_names(profile.nats)
+    names = DurableNames.of(profile.nats)
     lines = json_lines if options.json else plain_lines
     mask_text = masker()
     async with await _connect(options, profile) as connection:

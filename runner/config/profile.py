@@ -2,6 +2,7 @@
 
 # Annotations are no text here: each command would compile and evaluate them again to check the profile.
 
+from collections.abc import Mapping
 from itertools import count
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeAlias
 from urllib.parse import urlsplit
@@ -344,6 +345,9 @@ class NatsSettings(_Section, frozen=True):
     live_tokens: LiveTokens = "watched"
     monitor_url: Text | None = None
     monitor_port: Port | None = None
+
+    def egress_url(self, environ: Mapping[str, str]) -> str | None:
+        return environ.get("NATS_URL") or self.url
 
 
 class RaySettings(_Section, frozen=True):

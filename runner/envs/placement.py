@@ -10,7 +10,7 @@ import msgspec
 
 from runner import plugins
 from runner.config import EnvironmentEntry, Profile, SkipEntry
-from runner.envs.are.catalog import check_scenario
+from runner.envs.are.catalog import FAMILY, check_scenario
 from runner.envs.base import AS_PUBLISHED, data_folder, data_label_of
 from runner.envs.http.server import (
     NOT_LISTENING,
@@ -118,8 +118,10 @@ def resolve_environment(profile: Profile, name: str) -> Plugin:
     if isinstance(entry, SkipEntry):
         raise skipped_environment(entry, profile)
     if plugins.is_registered(plugins.ENVS, name):
-        check_scenario(name, profile.are)
-        return plugins.find(plugins.ENVS, name if entry is None else entry.name)
+        env = plugins.find(plugins.ENVS, name if entry is None else entry.name)
+        if env.family == FAMILY:
+            check_scenario(env.name, profile.are)
+        return env
     if entry is None:
         raise unknown_environment(name, (listed.name for _, listed in profile.tiered_entries()))
     if server_address(entry) is not None and has_http_dialect(entry.name) and server_problem(entry) is None:

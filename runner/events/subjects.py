@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import msgspec
 
@@ -58,6 +58,11 @@ class DurableNames(msgspec.Struct, frozen=True, kw_only=True):
     eval_batch: str = BATCH_COMPLETED
     eval_battery: str = BATTERY_COMPLETED
     field_status: str = FIELD_STATUS
+
+    @classmethod
+    def of(cls, settings: object) -> Self:
+        """Return those of a profile's ``nats`` section."""
+        return msgspec.convert(settings, cls, from_attributes=True)
 
     def all(self) -> tuple[str, str, str, str]:
         return (self.episode_completed, self.eval_batch, self.eval_battery, self.field_status)

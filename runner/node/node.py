@@ -19,7 +19,7 @@ from runner import __version__
 from runner.batch.result import BatchResult
 from runner.batch.spec import NODE_FILES, BatchSpec, ResolvedBatch, place_batch, resolve_spec
 from runner.batch.workspace import Workspace
-from runner.bus.address import BusAddress, durable_names
+from runner.bus.address import BusAddress
 from runner.bus.broker.broker import Broker
 from runner.bus.connection import NatsConnection
 from runner.bus.errors import BusError
@@ -28,7 +28,7 @@ from runner.bus.rpc import send_request, serve
 from runner.config import Profile, ProfileFile
 from runner.errors import StoreError, catch_foreign
 from runner.events.control import ControlReply, ControlRequest, NodeHealth
-from runner.events.subjects import control_subject
+from runner.events.subjects import DurableNames, control_subject
 from runner.inference.api_keys import variable_names
 from runner.inference.profile_models import Models
 from runner.machine.sampler import GpuMeter, MachineSampler
@@ -254,7 +254,7 @@ class Node:
             await check_name_is_free(self._name, workspace.boot, self._egress())
             queue = BatchQueue(self._data_dir / "queue.sqlite")
             stack.callback(queue.close)
-            recorder = EventRecorder(workspace, durable_names(self._profile.nats), role="node")
+            recorder = EventRecorder(workspace, DurableNames.of(self._profile.nats), role="node")
             broker = Broker(
                 self._data_dir,
                 self._name,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from runner.batch.spec import BatchRequest, BatchSpec, resolve_agent, resolve_batch
-from runner.bus.address import BusAddress, durable_names
+from runner.bus.address import BusAddress
 from runner.config import EnvironmentEntry, Profile, RaySettings
 from runner.envs.are.catalog import ADVICE, is_are
 from runner.envs.are.catalog import NOT_INSTALLED as ARE_NOT_INSTALLED
@@ -35,6 +35,7 @@ from runner.envs.placement import (
     start_command,
 )
 from runner.errors import ConfigError, InferenceFault, RunnerError
+from runner.events.subjects import DurableNames
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, is_answering, run_in_thread
 from runner.pool.choose import usable_cpus
@@ -296,7 +297,7 @@ def _check_addresses(
 async def _check_buses(plan: PlannedRun) -> list[PreflightCheck]:
     checks = [_check_broker()]
     if (egress := plan.egress()) is not None:
-        checks.append(await check_egress(egress, durable_names(plan.profile.nats).all()))
+        checks.append(await check_egress(egress, DurableNames.of(plan.profile.nats).all()))
     if plan.profile.nats.monitor_url is not None:
         checks.append(await check_monitor(plan.profile.nats.monitor_url))
     return checks

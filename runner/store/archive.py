@@ -29,6 +29,10 @@ MAX_DIRECTORY_BYTES: Final = 8 << 20
 MAX_UNPACKED_BYTES: Final = 64 << 30
 MAX_WRITTEN_BYTES: Final = 1 << 30
 """Bytes of uncompressed files after which the next archive begins; far below the limit of the plain zip format."""
+episode_member: Final = "runs/{}/{}.json".format
+tokens_member: Final = "runs/{}/{}.tokens".format
+"""Both take the ids of batch and episode, ``trace_member`` that of a batch."""
+trace_member: Final = "traces/{}.pftrace".format
 
 _END = struct.Struct("<4s4H2LH")
 _LOCAL = struct.Struct("<4s5H3L2H")
@@ -58,18 +62,6 @@ class Member(NamedTuple):
 class Source(NamedTuple):
     name: str
     path: Path
-
-
-def episode_member(batch_id: str, episode_id: str) -> str:
-    return f"runs/{batch_id}/{episode_id}.json"
-
-
-def tokens_member(batch_id: str, episode_id: str) -> str:
-    return f"runs/{batch_id}/{episode_id}.tokens"
-
-
-def trace_member(batch_id: str) -> str:
-    return f"traces/{batch_id}.pftrace"
 
 
 def read_directory(archive: Path) -> Mapping[str, Member]:

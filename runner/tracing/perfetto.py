@@ -336,11 +336,9 @@ class _Track:
         self.flows: deque[Flow] = deque(maxlen=MAX_COLLECTED)
 
 
-_collector = ProtobufCollector()
-
-
+@functools.cache
 def get_protobuf_collector() -> ProtobufCollector:
-    return _collector
+    return ProtobufCollector()
 
 
 def _track_uuid(boot: str, track: str, number: int) -> int:

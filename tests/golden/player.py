@@ -21,11 +21,11 @@ import msgspec
 
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
-from runner.bus.address import durable_names
 from runner.cli.dispatch import run
 from runner.config import NatsSettings
 from runner.errors import ConfigError
 from runner.events.codec import headers_for
+from runner.events.subjects import DurableNames
 from runner.formats.export import export_episodes
 from runner.formats.format import find_format, writable_formats
 from runner.formats.parquet import columns_of
@@ -196,7 +196,7 @@ def _without_values(text: bytes) -> str:
 def durable_events(data: Path) -> Iterator[bytes]:
     """Yield subject, headers and payload of each event that waits for a broker."""
     with closing(open_index(EpisodeStore(data))) as index:
-        for event in Outbox(index, durable_names(NatsSettings())).pending(LOCAL, 100):
+        for event in Outbox(index, DurableNames.of(NatsSettings())).pending(LOCAL, 100):
             headers = headers_for(event.type, event.id, event.source, event.time)
             yield f"{event.subject}\n{header_lines(headers)}".encode() + event.payload
 

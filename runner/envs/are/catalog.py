@@ -169,7 +169,7 @@ def scenario_problem(env: str, catalog: ScenarioCatalog) -> str | None:
 
 def check_scenario(env: str, settings: ARESettings) -> None:
     """Raises ``ConfigError`` if ARE is not installed, or has no such scenario; it suggests the closest one."""
-    if is_are(env) and (problem := scenario_problem(env, read_catalog(settings))) is not None:
+    if (problem := scenario_problem(env, read_catalog(settings))) is not None:
         raise ConfigError(problem)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from runner.bus.address import durable_names
 from runner.cli.dispatch import run
 from runner.config import NatsSettings
+from runner.events.subjects import DurableNames
 from runner.publish.outbox import episode_event
 from runner.results.evaluation import AGENTEVAL, evaluate, latex, markdown
 from runner.results.summary import summarize_results
@@ -49,7 +49,7 @@ def test_the_last_reward_is_the_score_and_only_the_full_one_a_success(
     assert json.loads(recording.file.read_bytes())["agentgym"] == msgspec.to_builtins(expected)
     (row,) = newest_rows(index)
     assert row.agentgym == expected
-    payload = json.loads(episode_event(row, durable_names(NatsSettings())).payload)
+    payload = json.loads(episode_event(row, DurableNames.of(NatsSettings())).payload)
     assert payload["agentgym"] == msgspec.to_builtins(expected)
     assert payload["success"] is True
     assert index._store.load(recording.file).agentgym == expected
