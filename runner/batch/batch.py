@@ -226,7 +226,7 @@ class Batch:
         self.spec = spec = batch.spec
         self._placement = batch.placement
         self._pool = pool or open_pool(
-            spec.chosen_workers, spec, batch.setup, models, ray=batch.ray, clock=workspace.clock
+            spec.chosen_workers, spec, batch.setup, models, ray=batch.profile.ray, clock=workspace.clock
         )
         self.batch_id, self.battery_id = batch_id or new_ulid(), battery_id
         self._workspace = workspace

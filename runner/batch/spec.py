@@ -8,7 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from runner.agents.agentgym import AGENT, Instruction, read_instruction
-from runner.config import AgentSettings, EnvironmentEntry, Profile, RaySettings
+from runner.config import AgentSettings, Profile
 from runner.envs.placement import (
     Placement,
     choose_placement,
@@ -266,28 +266,51 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         spec: the batch with registered names; once it is placed, with the rules of its placement.
-        env_files: files that one episode's environment opens, apart from the connection to its server.
         lowered: a text that names the concurrency that was lowered to fit the open files; None if none was.
-        unpriced: a text that names the models whose answers a budget of cost does not count; None if there are none.
     """
 
     spec: BatchSpec
-    setup: RunnerSetup
-    entry: EnvironmentEntry | None = None
-    wait_s: float = 0.0
-    ray: RaySettings = RaySettings()
-    env_files: int = 0
+    profile: Profile
+    env: Plugin
+    agent: Plugin
     placement: Placement = Placement()
     lowered: str | None = None
-    unpriced: str | None = None
+
+    @property
+    def setup(self) -> RunnerSetup:
+        spec, profile = self.spec, self.profile
+        return RunnerSetup(
+            env=self.env,
+            agent=self.agent,
+            mode=spec.mode,
+            limits=spec.limits,
+            tracing=spec.tracing,
+            address=self.placement.address,
+            models=profile.agent if spec.model is not None or uses_judge(self.env, profile.are) else None,
+            script=spec.script,
+            instruction=spec.instruction,
+            are=profile.are,
+            world=profile.episode.world,
+        )
+
+    @property
+    def wait_s(self) -> float:
+        return self.profile.episode_settings(self.spec.env).wait_sec
+
+    @property
+    def env_files(self) -> int:
+        """Number of files that one episode's environment opens, apart from the connection to its server."""
+        return int(getattr(self.env.load(), "open_files", 0)) if self.env.is_installed else 0
 
     @property
     def warning(self) -> str | None:
-        return "; ".join(filter(None, (self.lowered, self.unpriced))) or None
+        """The lowered concurrency, and the models whose answers a budget of cost does not count."""
+        unpriced = unpriced_note(self.spec.budget, self.spec.model, self.profile.agent)
+        return "; ".join(filter(None, (self.lowered, unpriced))) or None
 
     def placed(self, placement: Placement) -> ResolvedBatch:
         """Return the batch at a placement; raise ``ConfigError`` if it cannot build the environment there."""
-        env = self.setup.env
+        env = self.env
         if self.spec.agent == AGENT and placement.mode == "strict":
             raise ConfigError(f"The agent {AGENT} plays by AgentGym's rules; start the server with --compat")
         if self.spec.tasks is not None:
@@ -295,12 +318,8 @@ class ResolvedBatch(msgspec.Struct, frozen=True, kw_only=True):
         if placement.address is None and env.is_installed and not env.is_built_in:
             arguments = () if placement.mode == "strict" else ("mode",)
             check_constructor(ENVS, env.name, env.load(), arguments)
-        return msgspec.structs.replace(
-            self,
-            spec=msgspec.structs.replace(self.spec, mode=placement.mode),
-            setup=msgspec.structs.replace(self.setup, mode=placement.mode, address=placement.address),
-            placement=placement,
-        )
+        spec = msgspec.structs.replace(self.spec, mode=placement.mode)
+        return msgspec.structs.replace(self, spec=spec, placement=placement)
 
 
 def _check_tasks(tasks: tuple[int, ...], env: Plugin, placement: Placement) -> None:
@@ -395,29 +414,10 @@ def _resolve(profile: Profile, spec: BatchSpec, env: Plugin, agent: Plugin) -> R
     if not agent.is_built_in:
         arguments = MODEL_ARGUMENTS if needs_model else ()
         check_constructor(AGENTS, agent.name, agent.load(), arguments)
-    environment = env.load() if env.is_installed else None
-    if agent.name == "oracle" and not has_oracle(env):
+    if not has_oracle(env) and agent.name == "oracle":  # in this order: an environment that cannot be loaded fails here
         raise ConfigError(f"{env.name} has no oracle; choose another agent, e.g. random")
-    return ResolvedBatch(
-        spec=msgspec.structs.replace(spec, env=env.name, agent=agent.name),
-        setup=RunnerSetup(
-            env=env,
-            agent=agent,
-            mode=spec.mode,
-            limits=spec.limits,
-            tracing=spec.tracing,
-            models=profile.agent if needs_model or uses_judge(env, profile.are) else None,
-            script=spec.script,
-            instruction=spec.instruction,
-            are=profile.are,
-            world=profile.episode.world,
-        ),
-        entry=environment_entry(profile, env.name),
-        wait_s=profile.episode_settings(env.name).wait_sec,
-        ray=profile.ray,
-        unpriced=unpriced_note(spec.budget, spec.model, profile.agent),
-        env_files=int(getattr(environment, "open_files", 0)),
-    )
+    spec = msgspec.structs.replace(spec, env=env.name, agent=agent.name)
+    return ResolvedBatch(spec=spec, profile=profile, env=env, agent=agent)
 
 
 def unpriced_note(budget: Budget | None, model: str | None, settings: AgentSettings) -> str | None:
@@ -449,7 +449,9 @@ def place_batch(batch: ResolvedBatch, own_files: int) -> ResolvedBatch:
         ConfigError: the required server is not available, the environment's data cannot be used, or the limit of open
             files allows no episode.
     """
-    placement = choose_placement(batch.entry, batch.setup.env, batch.spec.mode, wait_s=batch.wait_s)
+    placement = choose_placement(
+        environment_entry(batch.profile, batch.env.name), batch.env, batch.spec.mode, wait_s=batch.wait_s
+    )
     return fit_batch(batch, own_files).placed(placement)
 
 

@@ -373,5 +373,5 @@ def require_model(session: RunSession, batches: Sequence[ResolvedBatch], models:
 
 def command_without_model(argv: Sequence[str], batches: Iterable[ResolvedBatch]) -> str:
     """Return the command with another agent: ``oracle`` if all environments have an oracle, else ``random``."""
-    agent = "oracle" if all(has_oracle(batch.setup.env) for batch in batches) else "random"
+    agent = "oracle" if all(has_oracle(batch.env) for batch in batches) else "random"
     return shlex.join(["agentgym-runner", *without_options(argv, _MODEL_OPTIONS), "--agent", agent])

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runner import plugins
 from runner.config import EnvironmentEntry, Profile, SkipEntry
 from runner.errors import ConfigError
+from runner.plugins import ENVS, closest_name, is_registered, registered_names
 
 AGENTGYM_PORT = 8000
 """Default port of AgentGym's servers: ``--port`` in ``launch.py`` of each of its ``agentenv-*`` packages."""
@@ -31,7 +31,7 @@ class UnplayableName(ConfigError):
 def server_only_names() -> list[str]:
     from runner.envs.http.dialects import http_names  # imported late: rarely needed
 
-    return sorted((name for name in http_names() if not plugins.is_registered(plugins.ENVS, name)), key=str.lower)
+    return sorted((name for name in http_names() if not is_registered(ENVS, name)), key=str.lower)
 
 
 def server_only_name(env: str) -> str | None:
@@ -57,7 +57,7 @@ def server_keys(env: str) -> str:
 
 def known_names(also: Iterable[str] = ()) -> str:
     """Return a sentence with the names that can be played: embedded, on servers, and those in ``also``."""
-    embedded = {name.lower(): name for name in (*plugins.registered_names(plugins.ENVS), *also)}
+    embedded = {name.lower(): name for name in (*registered_names(ENVS), *also)}
     return (
         f"Embedded environments: {', '.join(embedded.values()) or 'none'}. "
         f"Played only on a server ({ADDRESS_KEYS} in the profile): {', '.join(server_only_names()) or 'none'}."
@@ -66,7 +66,7 @@ def known_names(also: Iterable[str] = ()) -> str:
 
 def did_you_mean(env: str, also: Iterable[str] = ()) -> str:
     """Return the question "Did you mean NAME?" with the closest name, if a name is close; else an empty text."""
-    closest = plugins.closest_name(env, [*plugins.registered_names(plugins.ENVS), *server_only_names(), *also])
+    closest = closest_name(env, [*registered_names(ENVS), *server_only_names(), *also])
     return f"Did you mean {closest}?" if closest else ""
 
 
@@ -77,7 +77,7 @@ def unknown_environment(env: str, also: Iterable[str] = ()) -> UnplayableName:
             f"{name} is played only on a server, and the profile has no server for it", server_keys(name)
         )
     known = list(also)
-    playable = [name for name in known if plugins.is_registered(plugins.ENVS, name)]
+    playable = [name for name in known if is_registered(ENVS, name)]
     hint = " ".join(filter(None, [did_you_mean(env, known), known_names(playable)]))
     return UnplayableName(f"There is no environment named {env!r}", hint)
 

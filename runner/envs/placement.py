@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from runner import plugins
 from runner.config import EnvironmentEntry, Profile, SkipEntry
 from runner.envs.are.catalog import FAMILY, check_scenario
 from runner.envs.base import AS_PUBLISHED, data_folder, data_label_of
@@ -23,7 +22,7 @@ from runner.envs.http.server import (
 )
 from runner.envs.names import server_problem, skipped_environment, unknown_environment, unplayable_entry
 from runner.errors import ConfigError, ServerBusy
-from runner.plugins import Plugin
+from runner.plugins import ENVS, Plugin, find, is_registered
 from runner.types import Mode
 from runner.util.display_text import one_line, secret_lines
 
@@ -105,8 +104,8 @@ def observation_planner(env: str) -> str | None:
 
 def find_environment(name: str) -> Plugin:
     """Ignores case; what has no import path plays only on a server. Raises ``ConfigError`` if nothing plays it."""
-    if plugins.is_registered(plugins.ENVS, name):
-        return plugins.find(plugins.ENVS, name)
+    if is_registered(ENVS, name):
+        return find(ENVS, name)
     if not has_http_dialect(name):
         raise unknown_environment(name)
     return Plugin(name)
@@ -117,8 +116,8 @@ def resolve_environment(profile: Profile, name: str) -> Plugin:
     entry = profile.find_entry(name)
     if isinstance(entry, SkipEntry):
         raise skipped_environment(entry, profile)
-    if plugins.is_registered(plugins.ENVS, name):
-        env = plugins.find(plugins.ENVS, name if entry is None else entry.name)
+    if is_registered(ENVS, name):
+        env = find(ENVS, name if entry is None else entry.name)
         if env.family == FAMILY:
             check_scenario(env.name, profile.are)
         return env

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from runner import plugins
 from runner.config import ARESettings
 from runner.envs.are.scenario_scan import scan
 from runner.errors import ConfigError
+from runner.plugins import ENVS, canonical_name, closest_name, family_of
 
 FAMILY = "are"
 OFFLINE_ID = "offline"
@@ -155,13 +155,13 @@ def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan:
 
 
 def is_are(env: str) -> bool:
-    return plugins.family_of(plugins.ENVS, env) == FAMILY
+    return family_of(ENVS, env) == FAMILY
 
 
 def scenario_problem(env: str, catalog: ScenarioCatalog) -> str | None:
     if catalog.problem is not None:
         return catalog.problem
-    name = plugins.canonical_name(plugins.ENVS, env)
+    name = canonical_name(ENVS, env)
     if name in (OFFLINE, *catalog.scenarios) or not catalog.is_complete:
         return None
     return f"ARE has no scenario {name.partition(':')[2]!r}. {_suggestion(name, catalog)}"
@@ -180,6 +180,6 @@ def is_offline(name: str) -> bool:
 
 def _suggestion(name: str, catalog: ScenarioCatalog) -> str:
     known = [*catalog.scenarios, OFFLINE]
-    closest = plugins.closest_name(name, known) or plugins.closest_name(name.replace(":", ":scenario_"), known)
+    closest = closest_name(name, known) or closest_name(name.replace(":", ":scenario_"), known)
     question = f"Did you mean {closest}? " if closest else ""
     return f"{question}Scenarios: {', '.join(known)}"

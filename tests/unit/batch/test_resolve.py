@@ -46,7 +46,7 @@ def test_what_a_request_leaves_out_comes_from_the_profile() -> None:
     spec = batch.spec
     assert (spec.env, spec.agent, spec.model, spec.concurrency, spec.workers) == ("Maze", "react", "small", 3, 2)
     assert spec.limits == batch.setup.limits == Limits(9, 8.0, 7)
-    assert (batch.entry, batch.wait_s, batch.setup.models) == (PROFILE.environments.lightweight[0], 5.0, PROFILE.agent)
+    assert (batch.wait_s, batch.setup.models) == (5.0, PROFILE.agent)
     request = BatchRequest(env="Maze", agent="Oracle", concurrency=1, workers=0, max_rounds=2, max_duration_sec=1.0)
     requested = resolve_batch(PROFILE, request)
     assert (requested.spec.agent, requested.spec.model, requested.setup.models) == ("oracle", None, None)
@@ -90,8 +90,7 @@ def test_a_worker_process_imports_by_the_entry_points_that_the_driver_found(work
         "env": Plugin("Unknown", "tests.support.fakes:Counter"),
         "agent": Plugin("up", "tests.support.fakes:UpAgent"),
     }
-    setup = msgspec.structs.replace(batch.setup, **fakes)
-    result = Batch(msgspec.structs.replace(batch, setup=setup), workspace).run()
+    result = Batch(msgspec.structs.replace(batch, **fakes), workspace).run()
     assert (result.outcomes, result.problems) == ({"success": 1}, [])
 
 
