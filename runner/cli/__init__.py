@@ -1,11 +1,45 @@
-"""The command ``agentgym-runner``."""
+"""The command ``agentgym-runner``: dispatch to a subcommand or a run, and conversion of errors to exit codes.
+
+Only the standard library is imported with this module, so that Ctrl-C works while the others load.
+"""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import importlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from runner.cli.arguments import Options
+    from runner.cli.run_session import RunSession
+
+USAGE = 2
+Subcommand: TypeAlias = Callable[[Sequence[str]], int]
+
+SUBCOMMANDS = (
+    "node",
+    "watch",
+    "outbox",
+    "preflight",
+    "serve",
+    "serve-model",
+    "nats-info",
+    "episodes",
+    "compare",
+    "clusters",
+    "eval-report",
+    "export",
+    "import",
+    "prune",
+    "tag",
+    "tasks",
+    "completion",
+)
+"""Each is the function ``main_NAME`` of its module, ``subcommand_module``, which is imported only for it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -14,10 +48,99 @@ def main(argv: Sequence[str] | None = None) -> int:
     atexit.register(gc.freeze)
     gc.disable()  # until the modules of the command are loaded
     try:
-        from runner.cli.dispatch import run  # imported here so that Ctrl-C works while modules load
+        from runner.cli.terminal import exit_despite_stuck_threads, repair_std_streams
 
-        return run(list(sys.argv[1:] if argv is None else argv))
+        repair_std_streams()
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        exit_despite_stuck_threads(code)
+        return code
     except KeyboardInterrupt:
         return 130
     finally:
         gc.enable()
+
+
+def _run(arguments: list[str]) -> int:
+    from runner.cli.arguments import parse_options
+    from runner.cli.terminal import INTERRUPTED, discard_output, output_stream, print_stderr, write_result
+    from runner.errors import RunnerError
+    from runner.util.resources import describe_shortage, find_shortage
+
+    failure = USAGE
+    code = 0
+    try:
+        if arguments and (subcommand := _subcommand(arguments[0])) is not None:
+            gc.enable()
+            code = subcommand(arguments[1:])
+        elif arguments and not arguments[0].startswith("-"):
+            print_stderr(_unknown_subcommand(arguments[0]))
+            code = USAGE
+        else:
+            options = parse_options(arguments)
+            failure = 1 if options.dry_run else USAGE
+            code = _dispatch(options)
+    except RunnerError as exc:
+        print_stderr(f"agentgym-runner: {exc}")
+        code = failure
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        discard_output()  # the reader closed the pipe, which is not a failure
+    except (OSError, MemoryError, RuntimeError, ExceptionGroup) as exc:
+        shortage = find_shortage(exc)
+        if shortage is None and not isinstance(exc, OSError):
+            raise
+        discard_output()
+        from runner.util.files import deleted_folder_problem
+
+        problem = exc if shortage is None else describe_shortage(shortage)
+        print_stderr(f"agentgym-runner: {deleted_folder_problem(os.environ) or problem}")
+        code = failure
+    return write_result(code, output_stream().flush)
+
+
+def _subcommand(name: str) -> Subcommand | None:
+    if name not in SUBCOMMANDS:
+        return None
+    module = importlib.import_module(subcommand_module(name))
+    subcommand: Subcommand = getattr(module, f"main_{name.replace('-', '_')}")
+    return subcommand
+
+
+def subcommand_module(name: str) -> str:
+    """Return the module of a subcommand, which has its name, unless that is a word of Python."""
+    return f"runner.cli.{'import_files' if name == 'import' else name.replace('-', '_')}"
+
+
+def _unknown_subcommand(name: str) -> str:
+    from runner.util.argument_parser import suggestion
+    from runner.util.display_text import one_line
+
+    problem = f"there is no subcommand '{one_line(name, 100)}'{suggestion(name, SUBCOMMANDS)}"
+    return f"agentgym-runner: {problem}; --help lists all, and runs start with --run"
+
+
+def _dispatch(options: Options) -> int:
+    from runner.cli.run_session import RunSession
+
+    session, action = RunSession.open(options), _action(options)
+    gc.enable()
+    return action(session)
+
+
+def _action(options: Options) -> Callable[[RunSession], int]:
+    if options.list_envs:
+        from runner.cli.list_envs import list_environments
+
+        return list_environments
+    if options.results:
+        from runner.cli.results import show_results
+
+        return show_results
+    if options.dry_run:
+        from runner.cli.preflight import dry_run
+
+        return dry_run
+    from runner.cli.run import run_batches
+
+    return run_batches

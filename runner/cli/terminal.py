@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from runner.batch.batch import Batch
 
+INTERRUPTED = 130
 PIPE_WIDTH = 160
 """Width of tables in characters if neither a terminal nor the variable ``COLUMNS`` defines it."""
 DEFAULT_WIDTH = 80
@@ -205,8 +206,6 @@ def _safe_cells(texts: Iterable[str], mask_text: Callable[[str], str]) -> list[s
 def print_line(line: str) -> None:
     write_result(0, lambda: print_text(line))
 
-
-INTERRUPTED = 130
 
 THREAD_EXIT_TIMEOUT_S = 1.0
 """Seconds that threads have to end after the run is complete."""

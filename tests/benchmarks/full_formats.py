@@ -33,8 +33,8 @@ N_OPENED: Final = 5
 FILTERS: Final = ("--drop-flat", "--first-success", "--balanced")
 EXPORT: Final = """
 import re, resource, sys
-from runner.cli.dispatch import run
-status = run(sys.argv[1:])
+from runner.cli import main
+status = main(sys.argv[1:])
 usage = resource.getrusage(resource.RUSAGE_SELF)
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1]
 print(usage.ru_utime + usage.ru_stime, int(peak) / 1024)

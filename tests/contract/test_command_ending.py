@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from runner import cli
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
-from runner.cli import dispatch, main, terminal
+from runner.cli import main, terminal
 from runner.cli.terminal import SignalHandler
 from tests.support.batches import resolved_batch
 from tests.support.command import environ_with_environments, run_agentgym
@@ -104,5 +105,5 @@ def test_an_interrupt_outside_a_run_exits_130(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(options: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(dispatch, "_dispatch", interrupted)
+    monkeypatch.setattr(cli, "_dispatch", interrupted)
     assert main(["--list-envs"]) == 130

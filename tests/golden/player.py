@@ -21,7 +21,7 @@ import msgspec
 
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
-from runner.cli.dispatch import run
+from runner.cli import main
 from runner.config import NatsSettings
 from runner.errors import ConfigError
 from runner.events.codec import headers_for
@@ -232,6 +232,6 @@ def command(arguments: list[str], data: Path, folder: Path, *, measured: bool = 
     places = {"first": first, "second": second, "folder": folder}
     words = [each.format(**places) for each in arguments]
     with contextlib.redirect_stdout(_Stream()) as output, contextlib.redirect_stderr(_Stream()):
-        code = run([*words, *([] if words[0] == "tasks" else ["--data-dir", str(data)])])
+        code = main([*words, *([] if words[0] == "tasks" else ["--data-dir", str(data)])])
     normaliser = Normaliser(folder, measured=measured or words[0] in NOW)
     return [f"exit code {code}", *normaliser.lines([output.getvalue()])]

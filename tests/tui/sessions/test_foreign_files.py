@@ -18,7 +18,7 @@ from agentgym_tui.safe_text import trusted
 from agentgym_tui.sessions import foreign_files
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.file_session import FileSession
-from runner.cli.dispatch import run
+from runner.cli import main
 from runner.formats.atif import encode_atif
 from runner.results.summary import summarize_results
 from runner.util.safe_values import encode
@@ -118,6 +118,6 @@ def test_what_cannot_be_read_has_the_same_cause_as_in_an_import(
     library = FileLibrary([path])
     assert not [row for part in library.scan() for row in part]
     (problem,) = library.unreadable
-    assert run(["import", str(path), "--data-dir", str(tmp_path / "state")]) == 2
+    assert main(["import", str(path), "--data-dir", str(tmp_path / "state")]) == 2
     assert problem.reason in capsys.readouterr().err
     assert ("damaged" in problem.reason) is content.startswith(b"PK")

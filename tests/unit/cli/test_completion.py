@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from agentgym_tui.cli import main as console_main
+from runner.cli import SUBCOMMANDS
 from runner.cli.arguments import EPILOG
 from runner.cli.completion import options_by_command
-from runner.cli.dispatch import SUBCOMMANDS
 from scripts.build_man_page import MAN_PAGE, man_page
 from tests.conftest import Install
 from tests.support.command import COMMAND, run_agentgym

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runner.cli.dispatch import run
+from runner.cli import main
 from runner.cli.tag import main_tag
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
@@ -35,7 +35,7 @@ def ids(tmp_path: Path) -> list[str]:
 
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
-    assert run(["episodes", "--json", *arguments]) == 0
+    assert main(["episodes", "--json", *arguments]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -61,18 +61,18 @@ def test_words_are_found_with_their_lines(tmp_path: Path, ids: list[str], capsys
         (ids[0], None, "observation 0"),
         (ids[0], 0, "observation 1"),
     ]
-    assert run(["episodes", "text:obs*", "env:wordle", "--hits", *folder]) == 0
+    assert main(["episodes", "text:obs*", "env:wordle", "--hits", *folder]) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[0].split() == [ids[2], "reset", "observation", "observation", "0"]
     assert captured.err == "4 hits in 1 episode\n"
-    assert run(["episodes", "env:maze", "--hits", *folder]) == 2
+    assert main(["episodes", "env:maze", "--hits", *folder]) == 2
     assert 'add a term such as text:"locked door"' in capsys.readouterr().err
 
 
 def test_a_line_has_what_identifies_an_episode(
     tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["episodes", "outcome:failure", "--data-dir", str(tmp_path)]) == 0
+    assert main(["episodes", "outcome:failure", "--data-dir", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert captured.out.split()[0] == ids[1]
     assert {"Maze", "react", "qwen3:8b", "failure", "rounds"} <= set(captured.out.split())
@@ -83,26 +83,26 @@ def test_the_reward_of_a_format_without_one_is_unknown(tmp_path: Path, capsys: p
     chat, state = tmp_path / "chat.jsonl", str(tmp_path / "state")
     messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "left"}]
     chat.write_text(json.dumps({"messages": messages}) + "\n")
-    assert run(["import", str(chat), "--data-dir", state]) == 0
+    assert main(["import", str(chat), "--data-dir", state]) == 0
     capsys.readouterr()
     (row,) = lines(capsys, "outcome:unknown", "--data-dir", state)
     assert lines(capsys, "outcome:interrupted", "--data-dir", state) == []
     assert (row["reward"], row["outcome"], row["success"], row["unscored"]) == (None, None, None, True)
-    assert run(["episodes", "--data-dir", state]) == 0
+    assert main(["episodes", "--data-dir", state]) == 0
     assert capsys.readouterr().out.split("unknown")[1].split()[0] == "-"
 
 
 def test_an_invalid_query_ends_with_its_place(
     tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["episodes", "env:maze", "roundz>3", "--data-dir", str(tmp_path)]) == 2
+    assert main(["episodes", "env:maze", "roundz>3", "--data-dir", str(tmp_path)]) == 2
     error = capsys.readouterr().err.splitlines()
     assert "did you mean rounds" in error[0]
     assert error[1:] == ["  env:maze roundz>3", "           ^^^^^^^^"]
 
 
 def export(tmp_path: Path, format_name: str, output: str, *arguments: str) -> int:
-    return run(
+    return main(
         ["export", "--format", format_name, "--output", str(tmp_path / output), "--data-dir", str(tmp_path), *arguments]
     )
 
@@ -128,12 +128,12 @@ def test_an_audit_counts_what_an_export_would_train_and_writes_nothing(
 ) -> None:
     before = sorted(path.name for path in tmp_path.iterdir())
     arguments = ["export", "--audit", "--data-dir", str(tmp_path), "outcome:success,failure", "--first-success"]
-    assert run(arguments) == 0
+    assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 episodes, 2 groups"
     assert "left out                1 episode: not the first success of its task" in lines
     assert lines[-1] == "this export would train 0% of its groups (0 of 2)"
-    assert run([*arguments, "--json"]) == 0
+    assert main([*arguments, "--json"]) == 0
     audit = json.loads(capsys.readouterr().out)
     assert (audit["n_episodes"], audit["n_steps_with_ids"], audit["n_without_tokens"]) == (2, 0, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
@@ -143,7 +143,7 @@ def test_an_audit_counts_what_an_export_would_train_and_writes_nothing(
 def test_an_export_needs_a_format_and_an_output_and_an_audit_neither(
     tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["export", "--data-dir", str(tmp_path), *arguments]) == 2
+    assert main(["export", "--data-dir", str(tmp_path), *arguments]) == 2
     assert "--audit" in capsys.readouterr().err
 
 
@@ -167,7 +167,7 @@ def test_an_export_creates_the_folders_above_it_and_offers_what_can_be_written(
     assert export(tmp_path, "atif", "new/below/trajectories") == 0
     folder = tmp_path / "new" / "below" / "trajectories"
     manifest = json.loads((folder / "manifest.json").read_bytes())
-    assert run(["import", str(folder), "--data-dir", str(tmp_path / "other")]) == 0
+    assert main(["import", str(folder), "--data-dir", str(tmp_path / "other")]) == 0
     assert "without a known format" not in capsys.readouterr().err
     assert {file["path"] for file in manifest["files"]} == {path.name for path in folder.iterdir()} - {"manifest.json"}
     (tmp_path / "file").write_text("mine")
@@ -215,7 +215,7 @@ def test_every_command_names_what_it_left_out_and_ends_with_1(
     left_out = {str(path) for path in (file, archive, wrong)}
     for command in (["episodes"], ["episodes", "--hits", "text:door"], ["clusters"], ["--results"]):
         for as_json in ([], ["--json"]):
-            assert run([*command, *folder, *as_json]) == 1, command
+            assert main([*command, *folder, *as_json]) == 1, command
             captured = capsys.readouterr()
             assert {line.split(": ")[0] for line in captured.err.splitlines()} >= {
                 f"Skipped {path}" for path in left_out
@@ -228,14 +228,14 @@ def test_every_command_names_what_it_left_out_and_ends_with_1(
     assert (manifest["n_written"], manifest["n_selected"]) == (2, 5)
     assert manifest["left_out"] == {"its file is missing or damaged": 3}
     assert len((tmp_path / "s.jsonl").read_bytes().splitlines()) == 2
-    assert run(["export", "--audit", *folder]) == 1
+    assert main(["export", "--audit", *folder]) == 1
     assert "3 episodes: its file is missing or damaged" in capsys.readouterr().out
-    assert run(["prune", "--older", "1h", "--dry-run", *folder]) == 1
+    assert main(["prune", "--older", "1h", "--dry-run", *folder]) == 1
     assert f"Skipped {file}" in capsys.readouterr().err
     for command in (["compare", ids[0], ids[1]], ["tag", ids[0], "seen"]):
-        assert run([*command, *folder]) == 2
+        assert main([*command, *folder]) == 2
         assert f"Skipped {file}" in capsys.readouterr().err
-    assert run(["episodes", "--data-dir", str(tmp_path / "runs")]) == 2
+    assert main(["episodes", "--data-dir", str(tmp_path / "runs")]) == 2
     assert "name the folder above runs" in capsys.readouterr().err
 
 
@@ -244,13 +244,13 @@ def test_two_episodes_are_compared_from_their_first_difference_on(
 ) -> None:
     folder = ("--data-dir", str(tmp_path))
     (file,) = tmp_path.glob(f"runs/*/{ids[1]}.json")
-    assert run(["compare", ids[0], str(file), *folder]) == 0
+    assert main(["compare", ids[0], str(file), *folder]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[:2]] == [["A", ids[0]], ["B", ids[1]]]
     assert lines[2] == "They differ after 2 steps."
     assert "step 2: no such step on one side" in lines
     assert "step 1: the same" not in lines
-    assert run(["compare", ids[0], ids[1], "--json", *folder]) == 0
+    assert main(["compare", ids[0], ids[1], "--json", *folder]) == 0
     compared = json.loads(capsys.readouterr().out)
     assert (compared["a"], compared["b"], compared["divergence"]) == (ids[0], ids[1], 2)
     assert [step["differences"] for step in compared["steps"]] == [[], [], ["missing"]]
@@ -260,7 +260,7 @@ def test_two_episodes_are_compared_from_their_first_difference_on(
 def test_an_unknown_or_ambiguous_id_cannot_be_compared(
     tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str], name: str, problem: str
 ) -> None:
-    assert run(["compare", name, ids[0], "--data-dir", str(tmp_path)]) == 2
+    assert main(["compare", name, ids[0], "--data-dir", str(tmp_path)]) == 2
     assert problem in capsys.readouterr().err
 
 
@@ -272,18 +272,18 @@ def test_failed_episodes_are_grouped_by_how_they_failed(
         for n_steps in (4, 1):
             recording = RecordedEpisode(EpisodeStore(tmp_path), index, env="Maze", agent="react", model="qwen3:8b")
             recording.record_episode(n_steps, outcome=Outcome.FAILURE, success=False)
-    assert run(["clusters", "--json", *folder]) == 0
+    assert main(["clusters", "--json", *folder]) == 0
     found = json.loads(capsys.readouterr().out)
     (cluster,) = found["clusters"]
     assert (cluster["env"], cluster["n"], cluster["cause"]) == ("Maze", 3, "wrong")
     assert (cluster["representative"], cluster["step"]) == (recording.header.episode_id, 0)
     assert cluster["agents"] == {"react qwen3:8b": 3}
     assert cluster["episodes"][0] == ids[1]
-    assert run(["clusters", "env:maze", *folder]) == 0
+    assert main(["clusters", "env:maze", *folder]) == 0
     captured = capsys.readouterr()
     assert "3 failed episodes in 1 cluster" in captured.err
     assert recording.header.episode_id in captured.out
-    assert run(["clusters", "env:wordle", *folder]) == 0
+    assert main(["clusters", "env:wordle", *folder]) == 0
     assert capsys.readouterr().err == "No failed episodes\n"
 
 
@@ -302,7 +302,7 @@ def test_flags_and_failures_are_fields_and_columns(
     assert found["flags"] == ["loop", "truncated", "unearned"]
     assert found["failure"] == {"cause": "loop", "action": "move …", "observation": "… wall is there", "step": 0}
     assert {each["episode_id"] for each in lines(capsys, "flag:none", *folder)} == {ids[0], ids[2]}
-    assert run(["episodes", "flag:l*", *folder]) == 0
+    assert main(["episodes", "flag:l*", *folder]) == 0
     assert capsys.readouterr().out.rstrip().endswith("loop truncated unearned")
 
 
@@ -313,9 +313,9 @@ def test_an_unknown_reward_of_another_tool_is_not_shown_as_0(
     messages = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "left"}]
     known = {"messages": messages, "success": False, "reward": 0.0}
     chats.write_text(f"{json.dumps({'messages': messages})}\n{json.dumps(known)}\n")
-    assert run(["import", str(chats), *folder]) == 0
+    assert main(["import", str(chats), *folder]) == 0
     capsys.readouterr()
-    assert run(["episodes", "--sort", "outcome", *folder]) == 0
+    assert main(["episodes", "--sort", "outcome", *folder]) == 0
     listed = [line.split() for line in capsys.readouterr().out.splitlines()]
     rewards = {line[line.index("round") - 3]: line[line.index("round") - 2] for line in listed}
     assert rewards == {"unknown": "-", "failure": "0"}

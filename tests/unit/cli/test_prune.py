@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.dispatch import run
+from runner.cli import main
 from runner.cli.prune import main_prune
 from runner.cli.tag import main_tag
 from runner.errors import ConfigError
@@ -51,7 +51,7 @@ def test_tagged_and_undelivered_episodes_are_kept(
     assert output(capsys)["n_archived"] == 1
     assert main_prune(["--older", "1d", "--undelivered", "--keep", "tagged", *folder]) == 0
     assert output(capsys)["n_archived"] == 1
-    assert run(["--results", *folder]) == 0
+    assert main(["--results", *folder]) == 0
     assert (
         main_prune(["--max-bytes", "1K", "--undelivered", "--keep", "none", "--delete", "--data-dir", str(tmp_path)])
         == 0
@@ -90,6 +90,6 @@ def test_unknown_episodes_and_tags_are_refused(tmp_path: Path, ids: list[str]) -
     for episode in (new_id(), "../x\x1b"):
         with pytest.raises(ConfigError, match="there is no episode"):
             main_tag([episode, "a", "--data-dir", str(tmp_path)])
-    assert run(["tag", ids[0], "a b", "--data-dir", str(tmp_path)]) == 2
-    assert run(["tag", ids[0], "--remove", "--data-dir", str(tmp_path)]) == 2
-    assert run(["tag", ids[0], "a", "--step", "2", "--data-dir", str(tmp_path)]) == 0
+    assert main(["tag", ids[0], "a b", "--data-dir", str(tmp_path)]) == 2
+    assert main(["tag", ids[0], "--remove", "--data-dir", str(tmp_path)]) == 2
+    assert main(["tag", ids[0], "a", "--step", "2", "--data-dir", str(tmp_path)]) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.dispatch import run
+from runner.cli import main
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
 from tests.support.episodes import RecordedEpisode, record_episodes
@@ -30,7 +30,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 def results(data_dir: Path, *options: str) -> int:
-    return run(["--results", "--data-dir", str(data_dir), *options])
+    return main(["--results", "--data-dir", str(data_dir), *options])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_results_show_the_shape_of_requests_and_a_comparison_names_it(
 @pytest.mark.parametrize("option", [["--matrix"], ["--fail-below", "0.5"], ["--baseline", OLD], ["--batch", OLD]])
 def test_options_of_results_need_results(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        run(["--list-envs", *option])
+        main(["--list-envs", *option])
     assert "only valid with --results" in capsys.readouterr().err
 
 
@@ -119,5 +119,5 @@ def test_costs_have_the_currency_of_the_prices_else_that_of_the_stored_episodes(
     profile.write_text(f"id: p\nagent: {agent}\n")
     assert results(tmp_path, "--json", "--config", str(profile)) == 0
     assert json.loads(capsys.readouterr().out)["currency"] == expected
-    assert run(["episodes", "--data-dir", str(tmp_path), "--config", str(profile)]) == 0
+    assert main(["episodes", "--data-dir", str(tmp_path), "--config", str(profile)]) == 0
     assert capsys.readouterr().out.count(f"1.00 {expected}") == 2

@@ -162,7 +162,7 @@ def test_an_import_takes_little_memory_whatever_is_malformed(tmp_path: Path) -> 
         for number, sample in enumerate(samples):
             log.writestr(f"samples/{number}_epoch_1.json", sample)
     code = (
-        "import sys; from runner.cli.dispatch import run; run(['import', *sys.argv[1:], '--json']); "
+        "import sys; from runner.cli import main; main(['import', *sys.argv[1:], '--json']); "
         "print(*(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "log.eval"), "--data-dir", str(tmp_path / "state")]

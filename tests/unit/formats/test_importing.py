@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.cli.dispatch import run
+from runner.cli import main
 from runner.errors import StoreError
 from runner.formats.chat import encode_messages, encode_sharegpt
 from runner.formats.format import first_object, readable_formats, recognise
@@ -238,14 +238,14 @@ def test_a_folder_is_searched_and_other_files_are_counted(
 def test_the_command_reports_what_it_did(chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ("--data-dir", str(tmp_path / "state"))
     (tmp_path / "state").mkdir()
-    assert run(["import", str(chats), *folder]) == 1
+    assert main(["import", str(chats), *folder]) == 1
     shown = capsys.readouterr().err
     assert "2 episodes of OpenAI messages imported as batch" in shown
     assert "line 2: it is no JSON" in shown
-    assert run(["import", str(chats), "--json", *folder]) == 1
+    assert main(["import", str(chats), "--json", *folder]) == 1
     assert json.loads(capsys.readouterr().out)["n_known"] == 2
     (tmp_path / "plain.txt").write_text("nothing")
-    assert run(["import", str(tmp_path / "plain.txt"), *folder]) == 2
+    assert main(["import", str(tmp_path / "plain.txt"), *folder]) == 2
     assert "none of the known formats" in capsys.readouterr().err
 
 
@@ -285,5 +285,5 @@ def test_any_archive_is_read_or_reported(tmp_path_factory: pytest.TempPathFactor
 
 def test_an_import_creates_its_state_directory(chats: Path, tmp_path: Path) -> None:
     new = tmp_path / "new" / "data"
-    assert run(["import", str(chats), "--data-dir", str(new)]) == 1  # of the malformed lines
+    assert main(["import", str(chats), "--data-dir", str(new)]) == 1  # of the malformed lines
     assert len(list(new.glob("runs/*/*.json"))) == 2

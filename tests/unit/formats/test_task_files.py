@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.cli.dispatch import run
+from runner.cli import main
 from runner.errors import ConfigError
 from runner.formats.task_files import group_tasks, read_tasks
 from tests.support.command import run_agentgym
@@ -98,14 +98,14 @@ def test_a_run_plays_the_tasks_of_a_file_in_their_order(tmp_path: Path) -> None:
 
 
 def test_tasks_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["tasks", "babyai", "babyai_1804", "3-4", "--json"]) == 0
+    assert main(["tasks", "babyai", "babyai_1804", "3-4", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [each["task"] for each in document["tasks"]] == [1804, 3, 4]
     assert document["tasks"][0]["id"] == "babyai_1804"
     assert document["tasks"][0]["about"].startswith("level 5, seed 45 · ")
-    assert run(["tasks", "Maze"]) == 0
+    assert main(["tasks", "Maze"]) == 0
     captured = capsys.readouterr()
     assert "lmrlgym_maze_19" in captured.out and "25 tasks in all" in captured.err
-    assert run(["tasks", "Maze", "25"]) == 2
+    assert main(["tasks", "Maze", "25"]) == 2
     assert "there is no task 25" in capsys.readouterr().err
-    assert run(["tasks", "SciWorld"]) == 2
+    assert main(["tasks", "SciWorld"]) == 2

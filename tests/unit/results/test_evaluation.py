@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from runner.cli.dispatch import run
+from runner.cli import main
 from runner.config import NatsSettings
 from runner.events.subjects import DurableNames
 from runner.publish.outbox import episode_event
@@ -84,8 +84,8 @@ def test_results_count_by_the_chosen_score(data_dir: Path, capsys: pytest.Captur
     assert ours.agentgym.score == pytest.approx(1.85 / 3)
     assert ours.agentgym.success_rate == pytest.approx(1 / 3)
     folder = ["--results", "--data-dir", str(data_dir), "--fail-below", "0.5", "--matrix", "--json"]
-    assert run(folder) == 0
-    assert run([*folder, "--score", "agentgym"]) == 3
+    assert main(folder) == 0
+    assert main([*folder, "--score", "agentgym"]) == 3
     ours_json, theirs_json = (json.loads(f"{{{part}") for part in capsys.readouterr().out[1:].split("\n{"))
     for document, successes in ((ours_json, [True, True, False]), (theirs_json, [False, True, False])):
         attempts = [task["attempts"][0] for task in document["matrices"][0]["tasks"]]
@@ -97,7 +97,7 @@ def test_the_report_has_agentgyms_numbers_and_why_they_are_not_comparable(
     data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ["eval-report", "--data-dir", str(data_dir)]
-    assert run([*folder, "--format", "json"]) == 0
+    assert main([*folder, "--format", "json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["n"], row["success_rate"]) == (3, pytest.approx(1 / 3))
     assert row["differences"] == [
@@ -107,13 +107,13 @@ def test_the_report_has_agentgyms_numbers_and_why_they_are_not_comparable(
         "3 tasks instead of 90",
     ]
     assert row["versions"]
-    assert run(folder) == 0
+    assert main(folder) == 0
     table = capsys.readouterr().out
     assert r"| BabyAI | react q\|\_\* | 3 | 0.617 | 33.3% |" in table
     assert "not comparable with AgentEval because: prompt and parsing" in table
-    assert run([*folder, "--format", "latex"]) == 0
+    assert main([*folder, "--format", "latex"]) == 0
     assert r"BabyAI & react q|\_* & 3 & 0.617 & 33.3\% &" in capsys.readouterr().out
-    assert run([*folder, "--env", "Maze"]) == 2
+    assert main([*folder, "--env", "Maze"]) == 2
 
 
 def test_only_agentgyms_own_setting_is_comparable(index: EpisodeIndex) -> None:
