@@ -243,7 +243,7 @@ class Batch:
         self._queue = EpisodeQueue(left)
         self._n_before = len(self._stats.episodes)
         self._lost = LostEpisodes(spec)
-        self._budget = BudgetWatch(spec.budget, "" if models is None else models.settings.currency)
+        self._budget = BudgetWatch(spec.budget, batch.profile.agent.currency)
         self._running = RunningEpisodes()
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._wait = ServerWait(
@@ -255,7 +255,7 @@ class Batch:
             workspace,
             batch_id=self.batch_id,
             battery_id=battery_id,
-            currency=models.settings.currency if models is not None and models.settings.price else None,
+            currency=batch.profile.agent.currency if batch.profile.agent.price else None,
             publish=self._hub.emit,
             on_done=self._inbox.put,
             grace_s=grace_s,

@@ -158,8 +158,9 @@ def run_batches(session: RunSession) -> int:
     signals = SignalHandler()
     with signals.installed():
         batches = session.batches()
-        models = session.models()
-        require_model(session, batches, models)
+        models = session.models() if any(batch.setup.models is not None for batch in batches) else None
+        if models is not None:
+            require_model(session, batches, models)
         log_to_file(session.data_dir)
         if (problem := world_writable_problem(session.data_dir)) is not None:
             logger.warning("%s", problem)
@@ -172,9 +173,9 @@ def run_batches(session: RunSession) -> int:
         refused: list[DeadLetter] = []
         with (
             closing(workspace),
-            closing(models),
+            nullcontext() if models is None else closing(models),
             closing(notifier),
-            _reading_servers(models) if any(batch.spec.model is not None for batch in batches) else nullcontext(),
+            _reading_servers(models) if models and any(batch.spec.model for batch in batches) else nullcontext(),
             _event_recording(session, workspace, refused) as (recorder, observers),
         ):
             workspace.meter = GpuMeter(MachineSampler(None, workspace.clock), workspace.clock.monotonic)
@@ -288,7 +289,7 @@ class _BatchSequence(msgspec.Struct, frozen=True):
     observers: list[SelectiveObserver]
     signals: SignalHandler
     battery_id: str | None
-    models: Models
+    models: Models | None
     notifier: Notifier
 
     def run(self, batches: list[ResolvedBatch]) -> tuple[list[BatchResult], list[SkippedBatch]]:

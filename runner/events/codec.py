@@ -11,7 +11,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
 from typing import Any, Final, NoReturn, TypeAlias
@@ -38,7 +38,7 @@ Headers: TypeAlias = Mapping[str, str]
 _LIVE_SUBJECT = re.compile(rf"agentgym\.live\.(?:{'|'.join(subjects.LIVE_CHANNELS)})\.v1\.[^.]+")
 _ORIGINAL_NAMES = {"reward": "score", "duration_s": "duration_sec"}
 _VERSION = re.compile(r"\.v\d+(?=\.|\Z)")
-_ENCODER = msgspec.json.Encoder()
+encode: Final[Callable[[DurableEvent | LiveBatch], bytes]] = msgspec.json.Encoder().encode
 _BUILDING = threading.Lock()
 
 
@@ -136,10 +136,6 @@ class _Envelope(msgspec.Struct, kw_only=True):
     items: list[msgspec.Raw]
 
 
-def encode(message: DurableEvent | LiveBatch) -> bytes:
-    return _ENCODER.encode(message)
-
-
 def headers_for(event_type: str, event_id: str, source: str, time: datetime) -> dict[str, str]:
     """Return the CloudEvents 1.0 headers of a durable event, plus ``Nats-Msg-Id`` for JetStream's deduplication.
 
@@ -186,7 +182,7 @@ def decode_item(item: LazyItem) -> LiveItem | RawRow:
     """Decode the raw JSON fields of a live item; returns a ``RawRow`` when they do not match the schema."""
     if not isinstance(item, LazyTimestep | LazySpan):
         return item
-    payload = _ENCODER.encode(item)
+    payload = msgspec.json.encode(item)
     try:
         full: LiveItem = _decoder(LiveItem).decode(payload)
     except (msgspec.MsgspecError, RecursionError) as exc:

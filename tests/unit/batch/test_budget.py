@@ -54,14 +54,14 @@ def workspace(tmp_path: Path, install: Install) -> Iterator[Workspace]:
 
 
 def play(workspace: Workspace, budget: Budget | None, **rest: Any) -> BatchResult:  # noqa: ANN401
-    batch = resolved_batch(env="Flaky", agent="spender", repeat=REPEAT, budget=budget)
+    batch = resolved_batch(env="Flaky", agent="spender", repeat=REPEAT, budget=budget, models=rest.get("models"))
     return Batch(batch, workspace, **rest).run()
 
 
 @pytest.mark.parametrize(
     ("budget", "n_played", "reason"),
     [
-        (Budget(cost=1.2), 3, "its episodes cost 1.50, the budget is 1.20"),
+        (Budget(cost=1.2), 3, "its episodes cost 1.50 USD, the budget is 1.20 USD"),
         (Budget(tokens=20), 2, "its episodes used 20 tokens, the budget is 20"),
         (Budget(tokens=1, cost=100.0), 1, "its episodes used 10 tokens, the budget is 1"),
     ],
