@@ -70,20 +70,8 @@ def main_preflight(argv: Sequence[str]) -> int:
     """Run the checks and print their results; return 0, or 1 if a run would fail."""
     options = build_parser().parse_args(argv)
     reserve_stdout()
-    session = RunSession.open(
-        Options(
-            config=options.config,
-            data_dir=options.data_dir,
-            agent=options.agent,
-            model=options.model,
-            endpoint=options.endpoint,
-            key_env=options.key_env,
-            concurrency=options.concurrency,
-            workers=options.workers,
-            repeat=MAX_CONCURRENCY,
-            json=options.json,
-        )
-    )
+    given = {name: value for name, value in vars(options).items() if name in Options._fields}
+    session = RunSession.open(Options(**given, repeat=MAX_CONCURRENCY))
     plan = PlannedRun(
         profile=session.profile,
         data_dir=session.data_dir,

@@ -53,6 +53,7 @@ from runner.node.control_requests import (
 )
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
+from runner.node.stored_batches import described
 from runner.store.notes import InvalidNote, Notes
 from runner.types.notes import Note, NoteChange
 from runner.util.clock import is_ulid, new_ulid
@@ -393,21 +394,14 @@ class ControlHandler(msgspec.Struct, frozen=True):
     def _state(self, batch: QueuedBatch) -> BatchState:
         waiting, stored = self.batch_player.waiting(batch.batch_id), self.batch_player.stored
         return BatchState(
-            batch_id=batch.batch_id,
-            battery_id=batch.battery_id,
-            env=batch.spec.env,
-            agent=batch.spec.agent,
-            model=batch.spec.model,
+            **described(batch, BatchState),
             status=self._status(batch),
             # A killed node may not have saved the count of its last episodes.
             n_done=stored.n_finished(batch.batch_id) if batch.status == "interrupted" else batch.n_done,
-            n_planned=batch.spec.n_planned,
             waiting_for=self._waits_for(batch) if waiting is None else waiting.server,
             waiting_s=None if waiting is None else waiting.left_s,
             interruption=self.batch_player.interruption(batch.batch_id) if batch.status == "interrupted" else None,
             paused=batch.status == "queued" and self.queue.is_held(batch.batch_id),
-            concurrency=batch.spec.concurrency,
-            workers=batch.spec.workers,
             warning=self._warning(batch),
         )
 

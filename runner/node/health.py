@@ -10,6 +10,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from runner.config import Profile
 from runner.envs.availability import EnvironmentHealth, environment_health, server_addresses
 from runner.envs.http.server import PROBE_TIMEOUT_S, ServerState, probe_servers
@@ -20,6 +22,7 @@ from runner.inference.profile_models import Models
 from runner.machine.sampler import MachineSampler
 from runner.node.env_servers.manager import EnvServerManager
 from runner.publish.live_publisher import LivePublisher
+from runner.store.episode_file import shared_fields
 from runner.types.machine import Machine
 from runner.util.clock import Clock
 
@@ -193,51 +196,20 @@ class HealthMonitor:
 
 
 def _env_health(row: EnvironmentHealth, at: datetime, start_cause: str | None) -> EnvHealth:
-    state, availability = row.server, row.availability
-    return EnvHealth(
-        at=at,
-        env=row.name,
-        status=availability.status,
-        latency_s=None if state is None else state.latency_s,
-        transport=availability.transport,
-        open=None if state is None else state.open,
-        cause=start_cause or availability.cause,
-        note=availability.note,
-    )
+    server = {} if row.server is None else shared_fields(row.server, EnvHealth)
+    fields = {"latency_s": None, "open": None} | server | shared_fields(row.availability, EnvHealth)
+    return EnvHealth(at=at, env=row.name, **(fields | {"cause": start_cause or row.availability.cause}))
 
 
 def _model_health(state: EndpointHealth, at: datetime) -> ModelHealth:
-    return ModelHealth(
-        at=at,
-        endpoint=state.name,
-        status="wrong" if state.status == "misconfigured" else state.status,
-        cause=state.cause,
-        hint=state.hint,
-        model=state.model,
-        latency_s=state.latency_s,
-        rest_s=state.rest_s,
-        requests_per_minute=state.limit.requests_per_minute,
-        concurrent_requests=state.limit.concurrent_requests,
-    )
+    fields = shared_fields(state, ModelHealth) | msgspec.structs.asdict(state.limit)
+    fields["status"] = "wrong" if state.status == "misconfigured" else state.status
+    return ModelHealth(at=at, endpoint=state.name, **fields)
 
 
 def _model_metrics(load: ServerLoad, at: datetime) -> ModelMetrics:
-    return ModelMetrics(
-        at=at,
-        endpoint=load.endpoint,
-        server=load.server,
-        running=load.running,
-        waiting=load.waiting,
-        kv_cache=load.kv_cache,
-        prefix_hits=load.prefix_hits,
-        tokens_per_s=load.tokens_per_s,
-        prompt_tokens_per_s=load.prompt_tokens_per_s,
-        queue_s=load.times.queue_s,
-        prefill_s=load.times.prefill_s,
-        decode_s=load.times.decode_s,
-        overhead_s=load.overhead_s,
-        models=None if load.models is None else list(load.models),
-    )
+    fields = shared_fields(load, ModelMetrics) | msgspec.structs.asdict(load.times)
+    return ModelMetrics(at=at, **(fields | {"models": None if load.models is None else list(load.models)}))
 
 
 def _gpus(machine: Machine | None) -> list[Gpu] | None:

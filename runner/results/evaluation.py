@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from runner.results.summary import EVERYTHING, ResultRow, ResultSource, Selection, summarize_results
+from runner.store.episode_file import shared_fields
 from runner.types import MIX, Limits, Outcome
 from runner.util.display_text import one_line, pluralize
 
@@ -108,22 +109,12 @@ def _played(source: ResultSource, selection: Selection, row: ResultRow) -> _Play
 def _eval_row(row: ResultRow, played: _Played, versions: Callable[[str], dict[str, str]]) -> EvalRow:
     max_rounds = _max_rounds(row.limits)
     return EvalRow(
-        env=row.env,
-        agent=row.agent,
-        model=row.model,
-        n=row.n,
-        n_rated=row.n_rated,
+        **shared_fields(row, EvalRow),
         n_tasks=played.n_tasks,
-        score=row.score,
-        success_rate=row.success_rate,
         interval=row.success_interval,
         rounds=row.avg_rounds,
-        n_errors=row.n_errors,
-        mode=row.mode,
-        data_label=row.data_label,
         transports=played.transports,
         max_rounds=max_rounds,
-        limits=row.limits,
         versions=versions(played.newest),
         differences=tuple(_differences(row, played.n_tasks, max_rounds)),
     )
