@@ -267,13 +267,23 @@ def _add_list_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_state_options(parser: argparse._ActionsContainer) -> None:
+def subcommand_parser(name: str, description: str, *, epilog: str = "") -> SafeArgumentParser:
+    """Return the parser of a subcommand without options; an ``epilog`` of several lines is printed as it is."""
+    formatter = argparse.RawDescriptionHelpFormatter if "\n" in epilog else argparse.HelpFormatter
+    program = f"agentgym-runner {name}"
+    return SafeArgumentParser(program, None, description, epilog, formatter_class=formatter, allow_abbrev=False)
+
+
+def add_state_options(parser: argparse._ActionsContainer, *, json: str = "") -> None:
+    """Add ``--config`` and ``--data-dir``, and ``--json`` if it has a help text."""
     parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
     parser.add_argument(
         "--data-dir",
         metavar="DIR",
         help="state directory (default: ./data in a checkout, else the platform's data folder)",
     )
+    if json:
+        parser.add_argument("--json", action="store_true", help=json)
 
 
 def _add_general_options(parser: argparse.ArgumentParser) -> None:

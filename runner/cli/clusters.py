@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from contextlib import closing
 
-from runner.cli.arguments import add_state_options, at_least
+from runner.cli.arguments import add_state_options, at_least, subcommand_parser
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
 from runner.cli.reports import damaged_json, log_to_stderr, report_damaged
 from runner.cli.run_session import read_state
@@ -15,7 +15,6 @@ from runner.results.clusters import Cluster, find_clusters
 from runner.store import EpisodeStore
 from runner.store.flags import FLAGS
 from runner.store.index import open_index_to_read
-from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import one_line, pluralize
 
@@ -46,13 +45,11 @@ def main_clusters(argv: Sequence[str]) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     flags = "\n".join(f"  {name:<10} {meaning}" for name, meaning in FLAGS.items())
-    parser = SafeArgumentParser(
-        prog="agentgym-runner clusters",
-        description="Group failed episodes by environment, cause, and the templates of the action that failed and of "
+    parser = subcommand_parser(
+        "clusters",
+        "Group failed episodes by environment, cause, and the templates of the action that failed and of "
         "the answer to it: the words of its first sentence, without the literals of the task.",
         epilog=f"flags, which are counted per cluster:\n{flags}\n\n{query_epilog()}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_query_argument(parser)
     parser.add_argument(
@@ -62,8 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"print the N largest clusters (default: {DEFAULT_LIMIT})",
     )
-    add_state_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+    add_state_options(parser, json="print JSON on standard output")
     return parser
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from runner.cli.arguments import add_state_options
+from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.cells import format_number
 from runner.cli.reports import log_to_stderr, report_damaged
 from runner.cli.run_session import read_state
@@ -17,7 +17,6 @@ from runner.results.alignment import SIDES, AlignedEpisodes, AlignedStep, Segmen
 from runner.store import EpisodeStore, open_index_to_read
 from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.types import join_models
-from runner.util.argument_parser import SafeArgumentParser
 from runner.util.display_text import one_line, pluralize
 from runner.util.files import read_file
 
@@ -38,17 +37,15 @@ def main_compare(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner compare",
-        description="Compare two stored episodes step by step, from the first step on in which they differ. "
+    parser = subcommand_parser(
+        "compare",
+        "Compare two stored episodes step by step, from the first step on in which they differ. "
         "In a line of B, [-words-] are those of A in its place and {+words+} its own.",
-        allow_abbrev=False,
     )
     for name, side in zip(("left", "right"), SIDES, strict=True):
         parser.add_argument(name, metavar=side, help=f"episode {side}: its id, the beginning of its id, or its file")
     parser.add_argument("--all", action="store_true", help="print the steps before the first difference, too")
-    add_state_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+    add_state_options(parser, json="print JSON on standard output")
     return parser
 
 

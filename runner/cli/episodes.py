@@ -9,7 +9,7 @@ from itertools import islice
 
 import msgspec
 
-from runner.cli.arguments import add_state_options, at_least
+from runner.cli.arguments import add_state_options, at_least, subcommand_parser
 from runner.cli.cells import format_number
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
 from runner.cli.reports import damaged_json, log_to_stderr, report_damaged
@@ -26,7 +26,6 @@ from runner.store.index_schema import EpisodeRow
 from runner.store.passages import PassageKind, TextPattern, find_hits
 from runner.types import agentgym_item_id, is_result_unknown, split_models
 from runner.util.amounts import format_amount
-from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import one_line, pluralize
 
@@ -67,23 +66,14 @@ def main_episodes(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner episodes",
-        description="List stored episodes, one line each, the newest first.",
-        epilog=query_epilog(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    parser = subcommand_parser(
+        "episodes", "List stored episodes, one line each, the newest first.", epilog=query_epilog()
     )
     add_query_argument(parser)
     parser.add_argument("--sort", type=_sort_field, metavar="FIELD", help="sort by a field, such as reward or time")
     parser.add_argument("--limit", type=at_least(1), metavar="N", help="print at most N episodes, or lines with --hits")
     parser.add_argument("--hits", action="store_true", help="print the lines that the terms text: of the query find")
-    add_state_options(parser)
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print a JSON object per line, the last one with damaged files, if any",
-    )
+    add_state_options(parser, json="print a JSON object per line, the last one with damaged files, if any")
     return parser
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from contextlib import closing
 
-from runner.cli.arguments import add_state_options
+from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.reports import damaged_json, log_to_stderr, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_text
@@ -15,7 +15,6 @@ from runner.results.evaluation import evaluate, latex, markdown
 from runner.results.summary import Selection
 from runner.store import EpisodeStore
 from runner.store.index import open_index_to_read
-from runner.util.argument_parser import SafeArgumentParser
 
 
 def main_eval_report(argv: Sequence[str]) -> int:
@@ -45,11 +44,10 @@ def main_eval_report(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner eval-report",
-        description="Print score and success as AgentGym's Evaluator computes them, per environment, with the settings "
+    parser = subcommand_parser(
+        "eval-report",
+        "Print score and success as AgentGym's Evaluator computes them, per environment, with the settings "
         "that make the numbers comparable with AgentEval's, or why they are not.",
-        allow_abbrev=False,
     )
     for name, what in (("env", "environment"), ("agent", "agent"), ("model", "model"), ("batch", "batch or battery")):
         parser.add_argument(f"--{name}", metavar=name.upper(), help=f"only this {what}")

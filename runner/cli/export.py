@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from runner.cli.arguments import add_state_options
+from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
 from runner.cli.reports import log_to_stderr, report_damaged
 from runner.cli.run_session import read_state
@@ -21,7 +21,6 @@ from runner.formats.selection import Filters, select_candidates
 from runner.formats.training import Audit, audit_episodes
 from runner.store import EpisodeStore
 from runner.store.index import open_index_to_read
-from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import pluralize
 
@@ -72,13 +71,11 @@ def _nothing_selected(data_dir: Path, left_out: Mapping[str, int]) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner export",
-        description="Write stored episodes in the format of a trainer or another tool, with a manifest: the query, the "
+    parser = subcommand_parser(
+        "export",
+        "Write stored episodes in the format of a trainer or another tool, with a manifest: the query, the "
         "number of episodes, what was left out and why, and the SHA-256 of each file.",
         epilog=query_epilog(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add_query_argument(parser)
     parser.add_argument("--format", choices=[*writable_formats()], help="format of the output")
@@ -96,10 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     group.add_argument("--drop-flat", action="store_true", help="drop tasks whose attempts all have the same reward")
     group.add_argument("--first-success", action="store_true", help="keep only the first success of each task")
     group.add_argument("--balanced", action="store_true", help="keep the same number of episodes per environment")
-    add_state_options(parser)
-    parser.add_argument(
-        "--json", action="store_true", help="print the manifest or the audit as JSON on standard output"
-    )
+    add_state_options(parser, json="print the manifest or the audit as JSON on standard output")
     return parser
 
 

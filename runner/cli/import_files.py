@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from runner.cli.arguments import add_state_options
+from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.reports import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr
@@ -15,7 +15,6 @@ from runner.errors import ConfigError
 from runner.formats.format import readable_formats, unknown_format
 from runner.formats.importing import Importer, ImportReport
 from runner.store import EpisodeStore, open_index
-from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock
 from runner.util.display_text import one_line, pluralize
 
@@ -41,19 +40,17 @@ def main_import(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner import",
-        description="Store the episodes of other tools' files, one batch per import. The format is recognised by the "
+    parser = subcommand_parser(
+        "import",
+        "Store the episodes of other tools' files, one batch per import. The format is recognised by the "
         "content. An episode that is stored already is not stored again, and a malformed line costs only itself. "
         "What a file does not say, such as a reward, stays unknown, and results do not rate it.",
-        allow_abbrev=False,
     )
     parser.add_argument("path", metavar="FILE", help="file or folder to read; it is not changed")
     parser.add_argument(
         "--format", choices=sorted(readable_formats()), help="format of all files (default: recognised)"
     )
-    add_state_options(parser)
-    parser.add_argument("--json", action="store_true", help="print the report on standard output")
+    add_state_options(parser, json="print the report on standard output")
     return parser
 
 

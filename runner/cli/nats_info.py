@@ -10,12 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from runner.cli.arguments import add_state_options
+from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.terminal import print_json, print_stderr, safe_text
 from runner.config import load_profile, resolve_data_dir
 from runner.errors import ConfigError
 from runner.node.state_lock import NodeFile, is_node_alive
-from runner.util.argument_parser import SafeArgumentParser
 
 
 class NatsInfo(msgspec.Struct, kw_only=True):
@@ -54,11 +53,8 @@ def _read(data_dir: Path) -> NatsInfo:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner nats-info",
-        description="Print the URL of the node's broker and the file with its user and password.",
-        allow_abbrev=False,
+    parser = subcommand_parser(
+        "nats-info", "Print the URL of the node's broker and the file with its user and password."
     )
-    add_state_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_state_options(parser, json="print JSON")
     return parser

@@ -9,7 +9,7 @@ from contextlib import closing
 import msgspec
 
 from runner.bus.address import egress_reader
-from runner.cli.arguments import add_state_options
+from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.reports import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
@@ -17,7 +17,6 @@ from runner.config import Profile
 from runner.events.subjects import DurableNames
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
 from runner.store import EpisodeStore, open_index
-from runner.util.argument_parser import SafeArgumentParser
 
 ALL = "all"
 
@@ -45,11 +44,10 @@ def main_outbox(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner outbox",
-        description="Show the events that are not delivered yet, and dead letters with the reason of their failure.",
+    parser = subcommand_parser(
+        "outbox",
+        "Show the events that are not delivered yet, and dead letters with the reason of their failure.",
         epilog="A running node delivers events, and so do --run and --battery while they run.",
-        allow_abbrev=False,
     )
     add_state_options(parser)
     parser.add_argument("--retry", metavar="ID|all", help="queue one dead letter, or all, for delivery again")

@@ -22,7 +22,7 @@ from runner.batch.spec import (
     resolve_agent,
 )
 from runner.bus.address import egress_reader
-from runner.cli.arguments import Options, add_endpoint_options, add_state_options, at_least, workers
+from runner.cli.arguments import Options, add_endpoint_options, add_state_options, at_least, subcommand_parser, workers
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, print_text, reserve_stdout, write_result
 from runner.config import Profile
@@ -44,7 +44,6 @@ from runner.node.preflight import (
     trial_checks,
 )
 from runner.types import EpisodeHeader, Outcome, Trajectory
-from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import Clock, new_ulid
 from runner.util.display_text import one_line, pluralize
 
@@ -147,11 +146,10 @@ def _lines(row: PreflightCheck) -> list[tuple[str, ...]]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner preflight",
-        description="Check models, environments, workers, buses and the state directory without running an episode "
+    parser = subcommand_parser(
+        "preflight",
+        "Check models, environments, workers, buses and the state directory without running an episode "
         "or writing anything; only --try-models prompts models. Exit code 1: a run with that agent would fail.",
-        allow_abbrev=False,
     )
     parser.add_argument("--agent", help="agent of the run (default react)")
     parser.add_argument("--model", metavar="NAME", help="model of the run (default: from the profile)")
@@ -164,8 +162,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--concurrency", type=at_least(1), metavar="N", help="episodes at a time of the run")
     parser.add_argument("--workers", type=workers, metavar="N|ray", help="workers of the run, as for --run")
-    add_state_options(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+    add_state_options(parser, json="print the result as JSON on standard output")
     return parser
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from runner.cli.arguments import add_state_options, at_least
+from runner.cli.arguments import add_state_options, at_least, subcommand_parser
 from runner.cli.reports import log_to_stderr, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
@@ -35,7 +35,6 @@ from runner.node.retention import (
 from runner.node.storage import storage_problem
 from runner.publish.outbox import Outbox
 from runner.store import EpisodeStore, open_index
-from runner.util.argument_parser import SafeArgumentParser
 from runner.util.display_text import one_line, pluralize
 
 _BYTES = re.compile(r"([0-9]{1,15})([KMGT]?)i?B?", re.ASCII)
@@ -93,12 +92,11 @@ def _openable(data_dir: Path) -> Iterator[Path]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner prune",
-        description="Archive or delete old episodes. An archive is a zip file beside the other episodes of its batch, "
+    parser = subcommand_parser(
+        "prune",
+        "Archive or delete old episodes. An archive is a zip file beside the other episodes of its batch, "
         "which --results and agentgym-tui read. Batches that run, wait or can be resumed are kept, and so are episodes "
         "whose events are not delivered yet.",
-        allow_abbrev=False,
     )
     parser.add_argument("--older", type=_age, metavar="AGE", help="prune episodes that ended before, e.g. 12h, 30d, 8w")
     parser.add_argument(
@@ -113,8 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--undelivered", action="store_true", help="also prune episodes whose events were not delivered to every broker"
     )
     parser.add_argument("--dry-run", action="store_true", help="show what would be pruned; change nothing")
-    add_state_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+    add_state_options(parser, json="print JSON on standard output")
     return parser
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.arguments import add_server_options, port
+from runner.cli.arguments import add_server_options, port, subcommand_parser
 from runner.cli.terminal import print_line, reserve_stdout
 from runner.serve.host import Site, check_exposure, read_token, run_apps
 from runner.serve.mock_llm.app import ModelApp
@@ -22,7 +22,6 @@ from runner.serve.mock_llm.scripted_reply import (
     ScriptResponder,
     read_script,
 )
-from runner.util.argument_parser import SafeArgumentParser
 
 EPILOG = """No language model is involved. By default, an oracle recognizes the environment and task of a conversation
 and replies with its planner's next action. Four characters count as one token.
@@ -61,12 +60,10 @@ def _responder(options: argparse.Namespace) -> Responder | None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner serve-model",
-        description="Serve an OpenAI-compatible test endpoint in place of a language model.",
+    parser = subcommand_parser(
+        "serve-model",
+        "Serve an OpenAI-compatible test endpoint in place of a language model.",
         epilog=EPILOG + "".join(f"  {kind:<13}  {meaning}\n" for kind, meaning in FAULT_KINDS.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     _add_replies(parser)
     _add_faults(parser)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from runner.cli.arguments import add_state_options, at_least
+from runner.cli.arguments import add_state_options, at_least, subcommand_parser
 from runner.cli.reports import log_to_stderr, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
@@ -15,7 +15,6 @@ from runner.errors import ConfigError
 from runner.store import EpisodeStore, open_index_to_read
 from runner.store.notes import Notes
 from runner.types.notes import Note, NoteChange
-from runner.util.argument_parser import SafeArgumentParser
 from runner.util.clock import is_ulid
 from runner.util.display_text import one_line
 
@@ -39,18 +38,16 @@ def main_tag(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner tag",
-        description="Add tags to an episode, or remove them, and print the tags it has. Tagged episodes are kept by "
+    parser = subcommand_parser(
+        "tag",
+        "Add tags to an episode, or remove them, and print the tags it has. Tagged episodes are kept by "
         "agentgym-runner prune.",
-        allow_abbrev=False,
     )
     parser.add_argument("episode", metavar="EPISODE", help="id of a stored episode")
     parser.add_argument("tag", metavar="TAG", nargs="*", help="words of at most 64 characters; none: only print them")
     parser.add_argument("--remove", action="store_true", help="remove these tags")
     parser.add_argument("--step", type=at_least(0), metavar="N", help="tag this step, counted from 0, not the episode")
-    add_state_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON on standard output")
+    add_state_options(parser, json="print JSON on standard output")
     return parser
 
 

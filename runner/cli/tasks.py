@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from typing import Any, Final
 
-from runner.cli.arguments import at_least
+from runner.cli.arguments import at_least, subcommand_parser
 from runner.cli.reports import log_to_stderr
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.envs.base import AS_PUBLISHED, data_label_of
@@ -17,7 +17,6 @@ from runner.envs.placement import find_environment
 from runner.errors import ConfigError
 from runner.formats.task_files import group_tasks
 from runner.types import Mode, agentgym_item_id
-from runner.util.argument_parser import SafeArgumentParser
 from runner.util.display_text import one_line
 
 DEFAULT_LIMIT: Final = 20
@@ -61,11 +60,10 @@ def main_tasks(argv: Sequence[str]) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner tasks",
-        description="List the tasks of an environment, or explain some of them: the goal of each, and its id in "
+    parser = subcommand_parser(
+        "tasks",
+        "List the tasks of an environment, or explain some of them: the goal of each, and its id in "
         "AgentGym's files. --tasks FILE of a run takes the same numbers and ids.",
-        allow_abbrev=False,
     )
     parser.add_argument("env", metavar="ENV", help="environment (case-insensitive)")
     parser.add_argument("task", metavar="TASK", nargs="*", help="a number, a range such as 3-7, or an id of AgentGym")

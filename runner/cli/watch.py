@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from runner.cli.arguments import add_state_options
+from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.reports import log_to_stderr
 from runner.cli.terminal import INTERRUPTED, print_stderr
 from runner.config import Profile, load_profile, resolve_data_dir
@@ -25,7 +25,6 @@ from runner.errors import ConfigError, RunnerError, catch_foreign
 from runner.events.codec import DurableRow, LiveRow, RawRow, decode_item
 from runner.events.live import LiveBatch, LiveItem
 from runner.subscribe.messages import BusMessage
-from runner.util.argument_parser import SafeArgumentParser
 from runner.util.display_text import SecretMasker, mask, masker, one_line
 
 if TYPE_CHECKING:
@@ -239,13 +238,7 @@ def _subjects(names: DurableNames, *, own_node: bool) -> list[str]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner watch",
-        description="Print the messages of a bus, one line each.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = subcommand_parser("watch", "Print the messages of a bus, one line each.", epilog=EPILOG)
     parser.add_argument("--nats", metavar="URL", help="another bus instead of the node's broker")
     parser.add_argument(
         "--since",
