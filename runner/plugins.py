@@ -220,13 +220,9 @@ class Plugin(msgspec.Struct, frozen=True):
 
 
 @cache
-def _read_entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
+def _entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
     # Reading the folders of all packages takes milliseconds, so it is done once for all groups.
     return {group: _by_name(found) for group, found in entry_points(tuple(_KINDS)).items()}
-
-
-def _entry_points(group: str) -> dict[str, list[EntryPoint]]:
-    return _read_entry_points()[group]
 
 
 def _by_name(found: Iterable[EntryPoint]) -> dict[str, list[EntryPoint]]:
@@ -260,23 +256,18 @@ def _origin(point: EntryPoint) -> str:
 
 
 def registered_names(group: str) -> list[str]:
-    return sorted(_entry_points(group), key=str.lower)
+    return sorted(_entry_points()[group], key=str.lower)
 
 
-def _family_and_id(group: str, name: str) -> tuple[str, str] | None:
+def family_and_id(group: str, name: str) -> tuple[str, str] | None:
+    """Return the lower-case family and the id of a name ``family:id``; None for any other name."""
     match = _FAMILY_NAME.fullmatch(name) if group == ENVS else None
     family = match["family"].lower() if match else ""
     return (family, match["id"]) if match and family in FAMILIES else None
 
 
 def _is_import_path(group: str, name: str) -> bool:
-    return group == ENVS and _IMPORT_PATH.fullmatch(name) is not None and _family_and_id(group, name) is None
-
-
-def family_of(group: str, name: str) -> str | None:
-    """Return the lower-case family of a name ``family:id``; None for any other name."""
-    member = _family_and_id(group, name)
-    return member[0] if member else None
+    return group == ENVS and _IMPORT_PATH.fullmatch(name) is not None and family_and_id(group, name) is None
 
 
 def is_registered(group: str, name: str) -> bool:
@@ -284,23 +275,16 @@ def is_registered(group: str, name: str) -> bool:
 
     Of a name ``family:id`` only the family is checked.
     """
-    if _family_and_id(group, name) is not None or _is_import_path(group, name):
+    if family_and_id(group, name) is not None or _is_import_path(group, name):
         return True
-    return name.lower() in map(str.lower, _entry_points(group))
+    return name.lower() in map(str.lower, _entry_points()[group])
 
 
 def is_built_in(group: str, name: str) -> bool:
     """Return whether the name, ignoring case, belongs to an object of this package."""
-    points = [point for known, same in _entry_points(group).items() if known.lower() == name.lower() for point in same]
-    return _family_and_id(group, name) is not None or any(point.module.startswith("runner.") for point in points)
-
-
-def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that suggests the known name closest to ``name``, or lists all known names."""
-    candidates = {candidate.lower(): candidate for candidate in known}
-    if closest := closest_name(name, candidates.values()):
-        return f"Did you mean {closest}?"
-    return f"Available: {', '.join(candidates.values()) or 'none'}."
+    same = [points for known, points in _entry_points()[group].items() if known.lower() == name.lower()]
+    is_own = any(point.module.startswith("runner.") for points in same for point in points)
+    return is_own or family_and_id(group, name) is not None
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
@@ -311,34 +295,27 @@ def closest_name(name: str, known: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
-def canonical_name(group: str, name: str) -> str:
-    """Return the registered spelling of a name, ignoring case; an exact match takes precedence.
+def find(group: str, name: str) -> Plugin:
+    """Return a plugin by its name, ignoring case; an exact match takes precedence. Nothing is imported.
 
     Raises ``ConfigError`` if the name is unknown (the message suggests the closest), or several packages register it.
     """
-    if member := _family_and_id(group, name):
-        return ":".join(member)
+    if member := family_and_id(group, name):
+        return Plugin(":".join(member), FAMILIES[member[0]], member[1])
     if _is_import_path(group, name):
-        return name
-    points, kind = _entry_points(group), _KINDS[group]
-    spellings = [name] if name in points else [known for known in points if known.lower() == name.lower()]
+        return Plugin(name, name)
+    points, kind = _entry_points()[group], _KINDS[group]
+    spellings = [name] if name in points else [each for each in points if each.lower() == name.lower()]
     if not spellings:
-        raise ConfigError(f"There is no {kind} named {name!r}. {suggest_name(name, registered_names(group))}")
-    candidates = [point for known in spellings for point in points[known]]
+        known = registered_names(group)
+        closest = closest_name(name, known)
+        hint = f"Did you mean {closest}?" if closest else f"Available: {', '.join(known) or 'none'}."
+        raise ConfigError(f"There is no {kind} named {name!r}. {hint}")
+    candidates = [point for spelling in spellings for point in points[spelling]]
     if len(candidates) > 1:
         origins = " and ".join(map(_origin, candidates))
         raise ConfigError(f"More than one {kind} is named {name!r}: {origins}. Uninstall all but one")
-    return spellings[0]
-
-
-def find(group: str, name: str) -> Plugin:
-    """Nothing is imported; see ``canonical_name`` for the ``ConfigError``."""
-    name = canonical_name(group, name)
-    if member := _family_and_id(group, name):
-        return Plugin(name, FAMILIES[member[0]], member[1])
-    if _is_import_path(group, name):
-        return Plugin(name, name)
-    return Plugin(name, _entry_points(group)[name][0].value)
+    return Plugin(spellings[0], candidates[0].value)
 
 
 def check_constructor(group: str, name: str, factory: Callable[..., object], arguments: Iterable[str]) -> None:
@@ -365,17 +342,11 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - any registered object
 
 
 def missing_packages(packages: Iterable[str]) -> list[str]:
-    return [package for package in packages if not _importable(package) and not _version(package)]
+    def is_importable(package: str) -> bool:
+        return package.isidentifier() and importlib.util.find_spec(package) is not None
+
+    return [package for package in packages if not is_importable(package) and not installed_version(package)]
 
 
 def installed_versions(packages: Iterable[str]) -> Mapping[str, str]:
-    return {package: number for package in packages if (number := _version(package))}
-
-
-def _importable(package: str) -> bool:
-    return package.isidentifier() and importlib.util.find_spec(package) is not None
-
-
-@cache
-def _version(package: str) -> str | None:
-    return installed_version(package)
+    return {package: number for package in packages if (number := installed_version(package))}

@@ -103,10 +103,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         ]
         (folder / "entry_points.txt").write_text("\n".join(lines))
         monkeypatch.syspath_prepend(str(folder.parent))
-        plugins._read_entry_points.cache_clear()
+        plugins._entry_points.cache_clear()
 
     yield add
-    plugins._read_entry_points.cache_clear()
+    plugins._entry_points.cache_clear()
 
 
 @pytest.fixture(scope="session")

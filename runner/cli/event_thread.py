@@ -59,7 +59,8 @@ class EventThread:
         self._thread.join(2 * DRAIN_TIMEOUT_S)
 
     def _serve(self) -> None:
-        with catch_foreign(_report_failure):
+        failed = "Event delivery failed: {}: {}; events stay in the outbox.".format
+        with catch_foreign(lambda exc: print_stderr(failed(type(exc).__name__, exc))):
             asyncio.run(self._deliver())
         self._ready.set()
 
@@ -86,7 +87,3 @@ class EventThread:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _report_failure(exc: BaseException) -> None:
-    print_stderr(f"Event delivery failed: {type(exc).__name__}: {exc}; events stay in the outbox.")

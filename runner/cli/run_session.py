@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from runner.cli.arguments import Options
 from runner.cli.terminal import print_stderr
 from runner.config import (
-    EnvironmentEntry,
     Profile,
     ProfileFile,
     find_data_dir,
@@ -72,7 +71,9 @@ class RunSession(NamedTuple):
             return [resolve_batch(self.profile, request) for request in requests]
         batches: list[ResolvedBatch] = []
         rejected: list[str] = []
-        entries = [each for each in self._battery() if tasks is None or each.name.lower() in tasks]
+        battery = self.options.battery or "lightweight"
+        listed = (entry for tier, entry in self.profile.tiered_entries() if battery in ("all", tier))
+        entries = [each for each in listed if tasks is None or each.name.lower() in tasks]
         if other := {*(tasks or ())} - {each.name.lower() for each in entries}:
             raise ConfigError(f"{self.options.tasks} has tasks of {', '.join(sorted(other))}, not in this battery")
         for entry, model in [(entry, model) for model in self.model_names for entry in entries]:
@@ -107,11 +108,6 @@ class RunSession(NamedTuple):
     @property
     def workers(self) -> Workers:
         return self.request().with_defaults(self.profile).chosen_workers
-
-    def _battery(self) -> tuple[EnvironmentEntry, ...]:
-        if self.options.battery == "all":
-            return self.profile.tier("lightweight") + self.profile.tier("moderate")
-        return self.profile.tier(self.options.battery or "lightweight")
 
     def _tasks(self) -> dict[str, tuple[int, ...]] | None:
         if self.options.tasks is None:

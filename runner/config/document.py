@@ -100,7 +100,9 @@ class _Parser:
         elif isinstance(event, yaml.SequenceStartEvent):
             value = self._sequence(depth - 1)
         else:
-            value = _scalar(event)
+            plain = isinstance(event, yaml.ScalarEvent) and event.implicit[0]
+            text = str(getattr(event, "value", ""))
+            value = resolve_scalar(text) if plain else text
         if (anchor := getattr(event, "anchor", None)) is not None:
             self._anchors[anchor] = (value, self._n_nodes - n_before)
         return value
@@ -133,12 +135,6 @@ class _Parser:
         self._n_nodes += n_nodes
         if self._n_nodes > MAX_NODES:
             raise _error(event, f"more than {MAX_NODES} values")
-
-
-def _scalar(event: yaml.Event) -> YamlValue:
-    plain = isinstance(event, yaml.ScalarEvent) and event.implicit[0]
-    text = str(getattr(event, "value", ""))
-    return resolve_scalar(text) if plain else text
 
 
 def _error(event: yaml.Event, problem: str) -> ConfigError:

@@ -42,10 +42,10 @@ def plugin_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             lines = [f"{target.partition(':')[2]} = tests.support.{target}" for target in targets]
             file.write("\n".join([f"[agentgym.{group}]", *lines, ""]))
     sys.path.insert(0, str(root))
-    plugins._read_entry_points.cache_clear()
+    plugins._entry_points.cache_clear()
     yield root
     sys.path.remove(str(root))
-    plugins._read_entry_points.cache_clear()
+    plugins._entry_points.cache_clear()
 
 
 class ClusterOfTwo:

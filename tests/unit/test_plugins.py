@@ -14,14 +14,14 @@ def test_built_in_environments_and_agents_are_entry_points() -> None:
 
 
 def test_names_are_case_insensitive() -> None:
-    assert plugins.canonical_name(plugins.ENVS, "bAbYaI") == "BabyAI"
+    assert plugins.find(plugins.ENVS, "bAbYaI").name == "BabyAI"
 
 
 def test_an_unknown_name_suggests_the_most_similar_one() -> None:
     with pytest.raises(ConfigError, match=r"no environment named 'wordel'\. Did you mean Wordle\?"):
-        plugins.canonical_name(plugins.ENVS, "wordel")
+        plugins.find(plugins.ENVS, "wordel")
     with pytest.raises(ConfigError, match=r"no agent named 'zzzz'\. Available: .*oracle"):
-        plugins.canonical_name(plugins.AGENTS, "zzzz")
+        plugins.find(plugins.AGENTS, "zzzz")
 
 
 def test_an_installed_distribution_adds_plugins(install: Install) -> None:

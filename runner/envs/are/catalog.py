@@ -18,7 +18,7 @@ import msgspec
 from runner.config import ARESettings
 from runner.envs.are.scenario_scan import scan
 from runner.errors import ConfigError
-from runner.plugins import ENVS, canonical_name, closest_name, family_of
+from runner.plugins import ENVS, closest_name, family_and_id, find
 
 FAMILY = "are"
 OFFLINE_ID = "offline"
@@ -155,13 +155,13 @@ def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan:
 
 
 def is_are(env: str) -> bool:
-    return family_of(ENVS, env) == FAMILY
+    return (family_and_id(ENVS, env) or ())[:1] == (FAMILY,)
 
 
 def scenario_problem(env: str, catalog: ScenarioCatalog) -> str | None:
     if catalog.problem is not None:
         return catalog.problem
-    name = canonical_name(ENVS, env)
+    name = find(ENVS, env).name
     if name in (OFFLINE, *catalog.scenarios) or not catalog.is_complete:
         return None
     return f"ARE has no scenario {name.partition(':')[2]!r}. {_suggestion(name, catalog)}"

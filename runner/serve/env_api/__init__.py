@@ -34,7 +34,7 @@ def environment_app(
     the seconds without a request after which an instance is closed. Raises ``ConfigError`` if the environment is
     unknown or cannot be loaded, or AgentGym has no server for it.
     """
-    name = plugins.canonical_name(plugins.ENVS, name)
+    name = plugins.find(plugins.ENVS, name).name
     if name not in DIALECTS:
         raise ConfigError(
             f"AgentGym has no protocol for {name}. Environments that can be served: {', '.join(DIALECTS)}"

@@ -296,7 +296,7 @@ def task_from_model_name(model: str) -> tuple[Opening, list[TaskCandidate]]:
     env, _, task = model.removeprefix(ORACLE_MODEL_PREFIX).partition(":")
     if not (task.isascii() and task.isdecimal() and len(task) < 16):
         raise ConfigError(f"{one_line(model)!r} must be {ORACLE_MODEL_PREFIX}<environment>:<task index>")
-    env = plugins.canonical_name(plugins.ENVS, env)
+    env = plugins.find(plugins.ENVS, env).name
     return Opening(env, model), [TaskCandidate(env, mode, int(task)) for mode in MODES]
 
 

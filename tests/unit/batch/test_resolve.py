@@ -78,7 +78,7 @@ def test_no_name_is_looked_up_after_the_resolution(workspace: Workspace, monkeyp
     def refuse(*_: object) -> None:
         raise AssertionError("a name was looked up")
 
-    for function in ("_entry_points", "_family_and_id"):
+    for function in ("_entry_points", "family_and_id"):
         monkeypatch.setattr(plugins, function, refuse)
     result = Batch(place_batch(batch, RUN_FILES), workspace).run()
     assert (result.outcomes, result.problems) == ({"success": 1}, [])

@@ -147,7 +147,7 @@ def test_an_oracle_is_rejected() -> None:
 def test_the_registry_accepts_the_family_without_listing_it() -> None:
     assert plugins.is_registered(plugins.ENVS, "Gymnasium:Anything-v0")
     assert not plugins.is_registered(plugins.AGENTS, LAKE)
-    assert plugins.canonical_name(plugins.ENVS, "GYMNASIUM:FrozenLake-v1") == LAKE
+    assert plugins.find(plugins.ENVS, "GYMNASIUM:FrozenLake-v1").name == LAKE
     assert not any("gymnasium" in name.lower() for name in plugins.registered_names(plugins.ENVS))
     profile = Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name=LAKE),)))
     assert resolve_environment(profile, LAKE.lower()).name == LAKE
