@@ -1,27 +1,184 @@
-"""Queue of requested batches, stored on disk so that it survives restarts of the node and power loss."""
+"""The queue of requested batches, on the disk twice, so that it survives restarts of the node, damage and power loss.
+
+The first record is a file of SQLite. The second one, ``batches.jsonl``, gets a line with the state of a batch when the
+batch is accepted, resumed or ended; a damaged, lost or outdated queue file is restored from each last line.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from runner.batch.spec import BatchSpec
+from runner.batch.spec import INTEGER_LIMIT, MAX_EPISODES, BatchSpec
 from runner.errors import RunnerError, StoreError
-from runner.node.batch_journal import ENDED, BatchJournal, QueuedBatch, Status, check_batch
-from runner.util.clock import derive_ulid
+from runner.types import MAX_WORKERS
+from runner.util.clock import derive_ulid, is_ulid
+from runner.util.files import read_file, replace_file, set_aside, write_all
 from runner.util.resources import file_advice
 from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, open_database, read_rows, transaction
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["BatchQueue", "QueueFull", "QueuedBatch", "Status", "queued_ids"]
+Status: TypeAlias = Literal["queued", "running", "completed", "cancelled", "interrupted"]
+
+ENDED: Final[tuple[Status, ...]] = ("completed", "cancelled")
+"""The statuses that a batch keeps for good."""
+MAX_LINE_BYTES = 128 * 1024
+"""Maximum length of a line; the request that starts a batch is smaller."""
+MAX_GROWTH = 4
+"""A file that is this many times as large as the last lines of its batches is written again at the start."""
+
+
+class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A requested batch with its current status."""
+
+    batch_id: str
+    battery_id: str | None
+    spec: BatchSpec
+    status: Status = "queued"
+    n_done: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+
+_DECODER = msgspec.json.Decoder(QueuedBatch)
+
+
+def check_batch(batch: QueuedBatch) -> QueuedBatch:
+    """Raise a ``ValueError`` if no node can have written the batch."""
+    spec, ids = batch.spec, (batch.batch_id, batch.battery_id or batch.batch_id)
+    numbers = [batch.n_done, spec.seed, spec.task_index, *chain.from_iterable(spec.chosen or ()), *(spec.tasks or ())]
+    if spec.adaptive is not None:
+        numbers += [spec.adaptive.task_index, spec.adaptive.repeat]
+    is_planned = min(spec.repeat, spec.attempts, spec.n_planned) > 0 and spec.n_planned <= MAX_EPISODES
+    is_planned = is_planned and (spec.tasks is None or len(set(spec.tasks)) == spec.repeat)
+    is_planned = is_planned and (not isinstance(spec.workers, int) or 0 <= spec.workers <= MAX_WORKERS)
+    if not (all(map(is_ulid, ids)) and is_planned and all(abs(number) < INTEGER_LIMIT for number in numbers)):
+        raise ValueError("a batch has an invalid id or number")
+    return batch
+
+
+class BatchJournal:
+    """The file of batches, which need not exist; each write is on the disk when it returns.
+
+    Attributes:
+        is_complete: whether ``read`` found the file with its first line, which is empty, and could read all others.
+        is_tidy: whether, in addition, the last line has an end, and few lines are outdated.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_complete = self.is_tidy = False
+        self._written: tuple[int, int] | None = None
+
+    def read(self) -> dict[str, QueuedBatch]:
+        """Return the batches by id, in the order of acceptance; none if the file is missing or unreadable.
+
+        Unreadable lines are logged and skipped. A batch that has ended stays so, whatever the order of its lines.
+        """
+        if not os.path.lexists(self.path):
+            return {}
+        try:
+            content = read_file(self.path)
+        except StoreError as exc:
+            logger.warning("%s", exc)
+            self._set_aside()
+            return {}
+        batches, last_lines, n_damaged = _read_lines(content)
+        if n_damaged:
+            logger.warning("%s has %d damaged lines; the others are used", self.path, n_damaged)
+        self.is_complete = content.startswith(b"\n") and not n_damaged
+        is_large = len(content) > MAX_GROWTH * sum(map(len, last_lines.values())) + 1
+        self.is_tidy = self.is_complete and content.endswith(b"\n") and not is_large
+        self._written = _version(self.path.stat()) if self.is_tidy else None
+        return batches
+
+    def append(self, *batches: QueuedBatch) -> bool:
+        """Append the states of batches; return False if the file is missing or another one, or its length has changed.
+
+        Raises:
+            OSError: the file cannot be written; it is as before.
+        """
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        try:
+            status = os.fstat(descriptor)
+            if _version(status) != self._written:
+                return False  # e.g. a partial line, which the next one would continue
+            try:
+                write_all(descriptor, _lines(batches))
+                os.fsync(descriptor)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, status.st_size)  # the next line must not continue a partial one
+                raise
+            self._written = _version(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+        return True
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            advice = "check for a full disk, and that it is a file"
+            raise StoreError(f"{self.path} cannot be written: {exc}; {advice}") from exc
+
+    def rewrite(self, batches: Iterable[QueuedBatch]) -> None:
+        replace_file(self.path, b"\n" + _lines(batches))
+        self._written = _version(self.path.stat())
+
+    def _set_aside(self) -> None:
+        try:
+            set_aside(self.path, self.path.with_name(f"{self.path.name}.damaged"))
+        except OSError as exc:
+            raise StoreError(f"{self.path} cannot be renamed: {exc}; move it away (no episode is lost)") from exc
+
+
+def _version(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_size
+
+
+def _read_lines(content: bytes) -> tuple[dict[str, QueuedBatch], dict[str, bytes], int]:
+    batches: dict[str, QueuedBatch] = {}
+    last_lines: dict[str, bytes] = {}
+    n_damaged = 0
+    for line in filter(None, content.split(b"\n")):
+        try:
+            batch = _decode(line)
+        except (ValueError, RecursionError):
+            n_damaged += 1
+            continue
+        if batch.has_ended or batch.batch_id not in batches or not batches[batch.batch_id].has_ended:
+            batches[batch.batch_id], last_lines[batch.batch_id] = batch, line
+    return batches, last_lines, n_damaged
+
+
+def _decode(line: bytes) -> QueuedBatch:
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError("the line is too long")
+    return check_batch(_DECODER.decode(line))
+
+
+def _lines(batches: Iterable[QueuedBatch]) -> bytes:
+    return b"".join(msgspec.json.encode(batch) + b"\n" for batch in batches)
+
 
 BUSY_TIMEOUT_S = 1.0
 """Maximum seconds to wait for another process that has locked the queue file; a control request waits as long."""
@@ -52,7 +209,6 @@ _MARK_INCOMPLETE = "CREATE TABLE IF NOT EXISTS incomplete (batch_id TEXT)"
 """Exists until the batches that the journal lacks were restored: a node may be killed while it reads its episodes."""
 _IS_MARKED = "SELECT count(*) FROM sqlite_master WHERE name = 'incomplete'"
 _READY = "status = 'queued' AND batch_id NOT IN (SELECT batch_id FROM held)"
-_JOURNAL_ADVICE = "check for a full disk, and that it is a file"
 _INSERT = f"INSERT INTO batches ({COLUMNS}) VALUES (?, ?, ?, ?, ?)"
 
 
@@ -258,7 +414,8 @@ class BatchQueue:
             self.is_incomplete = True
             connection.execute(_MARK_INCOMPLETE)
         if not self._journal.is_tidy or _without_progress(restored) != _without_progress(journaled.values()):
-            self._rewrite_journal(restored)
+            with self._journal.writing():
+                self._journal.rewrite(restored)
         if is_damaged or self.is_incomplete:
             self.notice = _describe_loss(self._path, n_lost=len(lost), n_ended=len(ended), n_damaged=n_damaged)
             if self.is_incomplete:
@@ -267,18 +424,9 @@ class BatchQueue:
 
     def _record(self, connection: sqlite3.Connection, batches: Iterable[QueuedBatch]) -> None:
         """Append batches to the journal before the commit, so that every state in the queue file is also there."""
-        try:
-            if self._journal.append(*batches):
-                return
-        except OSError as exc:
-            raise StoreError(f"{self._journal.path} cannot be written: {exc}; {_JOURNAL_ADVICE}") from exc
-        self._rewrite_journal(select_batches(connection, "ORDER BY position", ()))
-
-    def _rewrite_journal(self, batches: Iterable[QueuedBatch]) -> None:
-        try:
-            self._journal.rewrite(batches)
-        except OSError as exc:
-            raise StoreError(f"{self._journal.path} cannot be written: {exc}; {_JOURNAL_ADVICE}") from exc
+        with self._journal.writing():
+            if not self._journal.append(*batches):
+                self._journal.rewrite(select_batches(connection, "ORDER BY position", ()))
 
     def _select(self, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
         with self._locked_connection() as connection:
@@ -363,7 +511,7 @@ def delete_damaged_rows(connection: sqlite3.Connection) -> int:
     damaged: list[tuple[int]] = []
     for position, *row in connection.execute(f"SELECT position, {COLUMNS} FROM batches"):
         try:
-            _decode_row(row)
+            _batch_of_row(row)
         except (ValueError, RecursionError):
             damaged.append((position,))
     connection.executemany("DELETE FROM batches WHERE position = ?", damaged)
@@ -372,14 +520,14 @@ def delete_damaged_rows(connection: sqlite3.Connection) -> int:
 
 def select_batches(connection: sqlite3.Connection, condition: str, values: tuple[str | int, ...]) -> list[QueuedBatch]:
     """Raises a ``ValueError`` if a row is damaged."""
-    return [_decode_row(row) for row in connection.execute(f"SELECT {COLUMNS} FROM batches {condition}", values)]
+    return [_batch_of_row(row) for row in connection.execute(f"SELECT {COLUMNS} FROM batches {condition}", values)]
 
 
 def encode_row(batch: QueuedBatch) -> tuple[str, str | None, bytes, Status, int]:
     return batch.batch_id, batch.battery_id, msgspec.json.encode(batch.spec), batch.status, batch.n_done
 
 
-def _decode_row(row: Iterable[object]) -> QueuedBatch:
+def _batch_of_row(row: Iterable[object]) -> QueuedBatch:
     fields = dict(zip(QueuedBatch.__struct_fields__, row, strict=True))
     if not isinstance(spec := fields["spec"], bytes):
         raise msgspec.ValidationError("a row of the batch queue is damaged")
