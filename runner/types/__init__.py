@@ -1,204 +1,104 @@
 """Types shared by all parts of the runner: data, protocols, and the events of episodes and batches."""
 
-from runner.types.cells import CellRow, CellRun, Cells, PackedCells, merge_runs, unpack_cells
-from runner.types.data import (
-    AGENTGYM_NAMES,
-    MAX_DURATION_S,
-    MAX_ROUNDS,
-    MAX_WORKERS,
-    MIX,
-    SHAPES,
-    UNFINISHED,
-    UNRATED,
-    Action,
-    ActionContent,
-    AgentGymScore,
-    AREEvaluatedTrajectory,
-    Chat,
-    DeltaPart,
-    ErrorCategory,
-    ErrorInfo,
-    EvaluatedTrajectory,
-    Flow,
-    InvalidAction,
-    Limits,
-    Message,
-    Mode,
-    Outcome,
-    Rejection,
-    Span,
-    SpanLevel,
-    StepResult,
-    StreamDelta,
-    TimeStep,
-    Tokens,
-    ToolCall,
-    ToolSchema,
-    TracingLevel,
-    Trajectory,
-    Usage,
-    WorkerCounts,
-    WorkerInfo,
-    Workers,
-    WorkerStatus,
-    agentgym_item_id,
-    agentgym_score,
-    best_agentgym_score,
-    count_models,
-    fallback_endpoints,
-    is_unscored,
-    join_models,
-    join_shapes,
-    shape_note,
-    skipped_endpoints,
-    split_models,
-)
-from runner.types.episode_events import (
-    IMPORTED,
-    UNKNOWN_OUTCOME,
-    BatchProgress,
-    EpisodeEnded,
-    EpisodeEvent,
-    EpisodeHeader,
-    EpisodePaused,
-    EpisodeResumed,
-    EpisodeStarted,
-    Item,
-    SpansClosed,
-    TimestepPlayed,
-    TokensStreamed,
-    WorkerState,
-    is_result_unknown,
-)
-from runner.types.fields import Budget
-from runner.types.machine import GpuUse
-from runner.types.models import Inference, ModelAgent, ModelCapabilities, ModelSession, ModelSettings, ModelSource
-from runner.types.phases import AnswerTimes, Phases
-from runner.types.protocols import (
-    ActResult,
-    Agent,
-    Environment,
-    EpisodeInfo,
-    MaybeAwaitable,
-    ObservationPlanner,
-    OraclePlanner,
-    SupportsActionList,
-    SupportsBind,
-    SupportsCells,
-    SupportsCleanup,
-    SupportsClose,
-    SupportsEpisodeInfo,
-    SupportsEvaluation,
-    SupportsOracle,
-    SupportsParse,
-    SupportsRejection,
-    SupportsSuccess,
-    SupportsTasks,
-    SupportsTruncation,
-    SupportsUnansweredRequest,
-)
-
-__all__ = [
-    "AGENTGYM_NAMES",
-    "IMPORTED",
-    "MAX_DURATION_S",
-    "MAX_ROUNDS",
-    "MAX_WORKERS",
-    "MIX",
-    "SHAPES",
-    "UNFINISHED",
-    "UNKNOWN_OUTCOME",
-    "UNRATED",
-    "AREEvaluatedTrajectory",
-    "ActResult",
-    "Action",
-    "ActionContent",
-    "Agent",
-    "AgentGymScore",
-    "AnswerTimes",
-    "BatchProgress",
-    "Budget",
-    "CellRow",
-    "CellRun",
-    "Cells",
-    "Chat",
-    "DeltaPart",
-    "Environment",
-    "EpisodeEnded",
-    "EpisodeEvent",
-    "EpisodeHeader",
-    "EpisodeInfo",
-    "EpisodePaused",
-    "EpisodeResumed",
-    "EpisodeStarted",
-    "ErrorCategory",
-    "ErrorInfo",
-    "EvaluatedTrajectory",
-    "Flow",
-    "GpuUse",
-    "Inference",
-    "InvalidAction",
-    "Item",
-    "Limits",
-    "MaybeAwaitable",
-    "Message",
-    "Mode",
-    "ModelAgent",
-    "ModelCapabilities",
-    "ModelSession",
-    "ModelSettings",
-    "ModelSource",
-    "ObservationPlanner",
-    "OraclePlanner",
-    "Outcome",
-    "PackedCells",
-    "Phases",
-    "Rejection",
-    "Span",
-    "SpanLevel",
-    "SpansClosed",
-    "StepResult",
-    "StreamDelta",
-    "SupportsActionList",
-    "SupportsBind",
-    "SupportsCells",
-    "SupportsCleanup",
-    "SupportsClose",
-    "SupportsEpisodeInfo",
-    "SupportsEvaluation",
-    "SupportsOracle",
-    "SupportsParse",
-    "SupportsRejection",
-    "SupportsSuccess",
-    "SupportsTasks",
-    "SupportsTruncation",
-    "SupportsUnansweredRequest",
-    "TimeStep",
-    "TimestepPlayed",
-    "Tokens",
-    "TokensStreamed",
-    "ToolCall",
-    "ToolSchema",
-    "TracingLevel",
-    "Trajectory",
-    "Usage",
-    "WorkerCounts",
-    "WorkerInfo",
-    "WorkerState",
-    "WorkerStatus",
-    "Workers",
-    "agentgym_item_id",
-    "agentgym_score",
-    "best_agentgym_score",
-    "count_models",
-    "fallback_endpoints",
-    "is_result_unknown",
-    "is_unscored",
-    "join_models",
-    "join_shapes",
-    "merge_runs",
-    "shape_note",
-    "skipped_endpoints",
-    "split_models",
-    "unpack_cells",
-]
+from runner.types.cells import CellRow as CellRow
+from runner.types.cells import CellRun as CellRun
+from runner.types.cells import Cells as Cells
+from runner.types.cells import PackedCells as PackedCells
+from runner.types.cells import merge_runs as merge_runs
+from runner.types.cells import unpack_cells as unpack_cells
+from runner.types.data import AGENTGYM_NAMES as AGENTGYM_NAMES
+from runner.types.data import MAX_DURATION_S as MAX_DURATION_S
+from runner.types.data import MAX_ROUNDS as MAX_ROUNDS
+from runner.types.data import MAX_WORKERS as MAX_WORKERS
+from runner.types.data import MIX as MIX
+from runner.types.data import SHAPES as SHAPES
+from runner.types.data import UNFINISHED as UNFINISHED
+from runner.types.data import UNRATED as UNRATED
+from runner.types.data import Action as Action
+from runner.types.data import ActionContent as ActionContent
+from runner.types.data import AgentGymScore as AgentGymScore
+from runner.types.data import AREEvaluatedTrajectory as AREEvaluatedTrajectory
+from runner.types.data import Chat as Chat
+from runner.types.data import DeltaPart as DeltaPart
+from runner.types.data import ErrorCategory as ErrorCategory
+from runner.types.data import ErrorInfo as ErrorInfo
+from runner.types.data import EvaluatedTrajectory as EvaluatedTrajectory
+from runner.types.data import Flow as Flow
+from runner.types.data import InvalidAction as InvalidAction
+from runner.types.data import Limits as Limits
+from runner.types.data import Message as Message
+from runner.types.data import Mode as Mode
+from runner.types.data import Outcome as Outcome
+from runner.types.data import Rejection as Rejection
+from runner.types.data import Span as Span
+from runner.types.data import SpanLevel as SpanLevel
+from runner.types.data import StepResult as StepResult
+from runner.types.data import StreamDelta as StreamDelta
+from runner.types.data import TimeStep as TimeStep
+from runner.types.data import Tokens as Tokens
+from runner.types.data import ToolCall as ToolCall
+from runner.types.data import ToolSchema as ToolSchema
+from runner.types.data import TracingLevel as TracingLevel
+from runner.types.data import Trajectory as Trajectory
+from runner.types.data import Usage as Usage
+from runner.types.data import WorkerCounts as WorkerCounts
+from runner.types.data import WorkerInfo as WorkerInfo
+from runner.types.data import Workers as Workers
+from runner.types.data import WorkerStatus as WorkerStatus
+from runner.types.data import agentgym_item_id as agentgym_item_id
+from runner.types.data import agentgym_score as agentgym_score
+from runner.types.data import best_agentgym_score as best_agentgym_score
+from runner.types.data import count_models as count_models
+from runner.types.data import fallback_endpoints as fallback_endpoints
+from runner.types.data import is_unscored as is_unscored
+from runner.types.data import join_models as join_models
+from runner.types.data import join_shapes as join_shapes
+from runner.types.data import shape_note as shape_note
+from runner.types.data import skipped_endpoints as skipped_endpoints
+from runner.types.data import split_models as split_models
+from runner.types.episode_events import IMPORTED as IMPORTED
+from runner.types.episode_events import UNKNOWN_OUTCOME as UNKNOWN_OUTCOME
+from runner.types.episode_events import BatchProgress as BatchProgress
+from runner.types.episode_events import EpisodeEnded as EpisodeEnded
+from runner.types.episode_events import EpisodeEvent as EpisodeEvent
+from runner.types.episode_events import EpisodeHeader as EpisodeHeader
+from runner.types.episode_events import EpisodePaused as EpisodePaused
+from runner.types.episode_events import EpisodeResumed as EpisodeResumed
+from runner.types.episode_events import EpisodeStarted as EpisodeStarted
+from runner.types.episode_events import Item as Item
+from runner.types.episode_events import SpansClosed as SpansClosed
+from runner.types.episode_events import TimestepPlayed as TimestepPlayed
+from runner.types.episode_events import TokensStreamed as TokensStreamed
+from runner.types.episode_events import WorkerState as WorkerState
+from runner.types.episode_events import is_result_unknown as is_result_unknown
+from runner.types.fields import Budget as Budget
+from runner.types.machine import GpuUse as GpuUse
+from runner.types.models import Inference as Inference
+from runner.types.models import ModelAgent as ModelAgent
+from runner.types.models import ModelCapabilities as ModelCapabilities
+from runner.types.models import ModelSession as ModelSession
+from runner.types.models import ModelSettings as ModelSettings
+from runner.types.models import ModelSource as ModelSource
+from runner.types.phases import AnswerTimes as AnswerTimes
+from runner.types.phases import Phases as Phases
+from runner.types.protocols import ActResult as ActResult
+from runner.types.protocols import Agent as Agent
+from runner.types.protocols import Environment as Environment
+from runner.types.protocols import EpisodeInfo as EpisodeInfo
+from runner.types.protocols import MaybeAwaitable as MaybeAwaitable
+from runner.types.protocols import ObservationPlanner as ObservationPlanner
+from runner.types.protocols import OraclePlanner as OraclePlanner
+from runner.types.protocols import SupportsActionList as SupportsActionList
+from runner.types.protocols import SupportsBind as SupportsBind
+from runner.types.protocols import SupportsCells as SupportsCells
+from runner.types.protocols import SupportsCleanup as SupportsCleanup
+from runner.types.protocols import SupportsClose as SupportsClose
+from runner.types.protocols import SupportsEpisodeInfo as SupportsEpisodeInfo
+from runner.types.protocols import SupportsEvaluation as SupportsEvaluation
+from runner.types.protocols import SupportsOracle as SupportsOracle
+from runner.types.protocols import SupportsParse as SupportsParse
+from runner.types.protocols import SupportsRejection as SupportsRejection
+from runner.types.protocols import SupportsSuccess as SupportsSuccess
+from runner.types.protocols import SupportsTasks as SupportsTasks
+from runner.types.protocols import SupportsTruncation as SupportsTruncation
+from runner.types.protocols import SupportsUnansweredRequest as SupportsUnansweredRequest
