@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from runner.batch.observers import LazyItem
-from runner.batch.spec import BatchSpec
+from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.results.statistics import wilson_interval
 from runner.store import EpisodeRecord
 from runner.store.episode_file import shared_fields
@@ -331,3 +331,23 @@ def is_left(outcome: Outcome, error_type: str | None) -> bool:
     It does after an interruption, and after an error of the machine, which shows nothing about agent or environment.
     """
     return outcome in UNFINISHED or error_type == RESOURCES
+
+
+def split_plan(
+    spec: BatchSpec, earlier_episodes: Iterable[EpisodeRecord]
+) -> tuple[list[EpisodeRecord], list[PlannedEpisode]]:
+    """Return the finished episodes among ``earlier_episodes``, and those of the plan that are yet to be played."""
+    errors = ((record, record.error.type if record.error else None) for record in earlier_episodes)
+    finished = [record for record, error_type in errors if not is_left(record.outcome, error_type)]
+    done = {(record.task_index, record.attempt) for record in finished}
+    return finished, [planned for planned in spec.plan() if (planned.task_index, planned.attempt) not in done]
+
+
+def one_per_plan(episodes: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
+    """Return one of the stored episodes for each task and attempt: the finished one, or else the latest start."""
+    chosen: dict[tuple[int, int], EpisodeRecord] = {}
+    for record in sorted(episodes, key=lambda record: record.episode_id):
+        earlier = chosen.get((record.task_index, record.attempt))
+        if earlier is None or is_left(earlier.outcome, earlier.error.type if earlier.error else None):
+            chosen[record.task_index, record.attempt] = record
+    return list(chosen.values())

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from runner.batch.episode_queue import one_per_plan, split_plan
-from runner.batch.result import BatchResult, BatchStats, BatchStatus
+from runner.batch.result import BatchResult, BatchStats, BatchStatus, one_per_plan, split_plan
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError, StoreError, catch_foreign, log_failure

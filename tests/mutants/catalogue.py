@@ -229,7 +229,7 @@ MUTANTS = (
     ),
     _mutant(
         "doubled",
-        "runner/batch/episode_queue.py",
+        "runner/batch/result.py",
         "if (planned.task_index, planned.attempt) not in done]",
         "if planned.task_index >= 0]",
         "unit/batch",

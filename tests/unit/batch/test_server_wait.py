@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.batch.episode_queue import EpisodeQueue
+from runner.batch.batch import EpisodeQueue
 from runner.batch.running_episode import RunningEpisode
 from runner.batch.spec import BatchSpec
 from runner.batch.stopping import ServerChecked, ServerWait

@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from runner.batch.episode_queue import split_plan
-from runner.batch.result import BatchStats
+from runner.batch.result import BatchStats, split_plan
 from runner.batch.workspace import Workspace
 from runner.types import Tokens, WorkerCounts
 from tests.support.fake_pools import PooledBatch
