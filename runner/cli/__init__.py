@@ -20,27 +20,6 @@ if TYPE_CHECKING:
 USAGE = 2
 Subcommand: TypeAlias = Callable[[Sequence[str]], int]
 
-SUBCOMMANDS = (
-    "node",
-    "watch",
-    "outbox",
-    "preflight",
-    "serve",
-    "serve-model",
-    "nats-info",
-    "episodes",
-    "compare",
-    "clusters",
-    "eval-report",
-    "export",
-    "import",
-    "prune",
-    "tag",
-    "tasks",
-    "completion",
-)
-"""Each is the function ``main_NAME`` of its module, ``subcommand_module``, which is imported only for it."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code: 0 success, 1 error, 2 invalid usage or settings, 130 interrupted."""
@@ -100,6 +79,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def _subcommand(name: str) -> Subcommand | None:
+    from runner.cli.arguments import SUBCOMMANDS
+
     if name not in SUBCOMMANDS:
         return None
     module = importlib.import_module(subcommand_module(name))
@@ -113,6 +94,7 @@ def subcommand_module(name: str) -> str:
 
 
 def _unknown_subcommand(name: str) -> str:
+    from runner.cli.arguments import SUBCOMMANDS
     from runner.util.argument_parser import suggestion
     from runner.util.display_text import one_line
 

@@ -16,24 +16,29 @@ if TYPE_CHECKING:
     from runner.results.summary import Score
     from runner.types import SpanLevel, Workers
 
-EPILOG = """subcommands (see agentgym-runner COMMAND --help):
-  node         run batches on request over the bus
-  watch        print the messages of a bus
-  outbox       show events that are not delivered yet
-  preflight    check models, environments, workers, buses and the state directory, with a hint for each problem
-  serve        serve environments over AgentGym's HTTP protocol
-  serve-model  serve a test endpoint in place of a language model
-  nats-info    print the URL and the credential file of the node's broker
-  episodes     list stored episodes by a query
-  clusters     group failed episodes by how they failed
-  compare      compare two stored episodes step by step
-  eval-report  score and success as AgentGym computes them, and what differs
-  export       write stored episodes in the format of a trainer or tool
-  import       store the episodes of other tools' files
-  prune        archive or delete old episodes
-  tasks        list the tasks of an environment, and explain a number or an id
-  tag          add tags to an episode, or remove them
-  completion   print the completion script of a shell
+SUBCOMMANDS = {
+    "node": "run batches on request over the bus",
+    "watch": "print the messages of a bus",
+    "outbox": "show events that are not delivered yet",
+    "preflight": "check models, environments, workers, buses and the state directory, with a hint for each problem",
+    "serve": "serve environments over AgentGym's HTTP protocol",
+    "serve-model": "serve a test endpoint in place of a language model",
+    "nats-info": "print the URL and the credential file of the node's broker",
+    "episodes": "list stored episodes by a query",
+    "clusters": "group failed episodes by how they failed",
+    "compare": "compare two stored episodes step by step",
+    "eval-report": "score and success as AgentGym computes them, and what differs",
+    "export": "write stored episodes in the format of a trainer or tool",
+    "import": "store the episodes of other tools' files",
+    "prune": "archive or delete old episodes",
+    "tasks": "list the tasks of an environment, and explain a number or an id",
+    "tag": "add tags to an episode, or remove them",
+    "completion": "print the completion script of a shell",
+}
+"""Each is the function ``main_NAME`` of its module, ``subcommand_module``, which is imported only for it."""
+_SUMMARIES = "\n".join(f"  {name:<11}  {what}" for name, what in SUBCOMMANDS.items())
+EPILOG = f"""subcommands (see agentgym-runner COMMAND --help):
+{_SUMMARIES}
 
 exit codes:
   0    every episode ran to an outcome, successful or not

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from runner import plugins
-from runner.cli import SUBCOMMANDS, subcommand_module
+from runner.cli import subcommand_module
+from runner.cli.arguments import SUBCOMMANDS
 from runner.cli.terminal import output_stream
 from runner.util.argument_parser import SafeArgumentParser, describe_completion
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from runner.cli.arguments import add_state_options, subcommand_parser
+from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, safe_text
-from runner.config import load_profile, resolve_data_dir
 from runner.errors import ConfigError
 from runner.node.state_lock import NodeFile, is_node_alive
 
@@ -28,8 +27,8 @@ class NatsInfo(msgspec.Struct, kw_only=True):
 
 def main_nats_info(argv: Sequence[str]) -> int:
     options = build_parser().parse_args(argv)
-    profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
-    info = _read(resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd()))
+    _, data_dir = read_state(options, creates=True)
+    info = _read(data_dir)
     if options.json:
         print_json(info)
     else:

@@ -16,7 +16,6 @@ from runner.config import (
     find_data_dir,
     load_profile,
     read_profile,
-    resolve_data_dir,
     resolve_node,
 )
 from runner.errors import ConfigError
@@ -173,7 +172,7 @@ def read_state(options: argparse.Namespace, *, creates: bool = False) -> tuple[P
     """
     cwd = Path.cwd()
     profile = load_profile(options.config, environ=os.environ, cwd=cwd)
-    data_dir = resolve_data_dir(options.data_dir, os.environ, profile, cwd)
+    data_dir = find_data_dir(options.data_dir, os.environ, profile, cwd).path
     if not creates:
         require_named_folder(options.data_dir, data_dir)
     return profile, data_dir

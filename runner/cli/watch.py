@@ -20,7 +20,7 @@ import msgspec
 from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.reports import log_to_stderr
 from runner.cli.terminal import INTERRUPTED, print_stderr
-from runner.config import Profile, load_profile, resolve_data_dir
+from runner.config import Profile, find_data_dir, load_profile
 from runner.errors import ConfigError, RunnerError, catch_foreign
 from runner.events.codec import DurableRow, LiveRow, RawRow, decode_item
 from runner.events.live import LiveBatch, LiveItem
@@ -196,7 +196,7 @@ async def _connect(options: argparse.Namespace, profile: Profile) -> NatsConnect
     """Return a connection, which may still retry to connect; only rejected credentials and TLS problems raise."""
     from runner.bus.connection import BusError, NatsConnection, address_from_environ, address_of_node
 
-    data_dir = resolve_data_dir(options.data_dir, os.environ, profile, Path.cwd())
+    data_dir = find_data_dir(options.data_dir, os.environ, profile, Path.cwd()).path
 
     def read_address() -> BusAddress | None:
         return address_from_environ(options.nats, os.environ) if options.nats else address_of_node(data_dir)

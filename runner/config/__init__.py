@@ -5,7 +5,6 @@ from runner.config.load import find_data_dir as find_data_dir
 from runner.config.load import load_profile as load_profile
 from runner.config.load import profile_digest as profile_digest
 from runner.config.load import read_profile as read_profile
-from runner.config.load import resolve_data_dir as resolve_data_dir
 from runner.config.load import resolve_node as resolve_node
 from runner.config.profile import AgentSettings as AgentSettings
 from runner.config.profile import ARESettings as ARESettings

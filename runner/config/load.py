@@ -260,10 +260,6 @@ def find_data_dir(option: str | None, environ: Mapping[str, str], profile: Profi
     return default_data_dir(environ, cwd)
 
 
-def resolve_data_dir(option: str | None, environ: Mapping[str, str], profile: Profile, cwd: Path) -> Path:
-    return find_data_dir(option, environ, profile, cwd).path
-
-
 def resolve_node(option: str | None, environ: Mapping[str, str], profile: Profile, hostname: str) -> str:
     """Return the node name: ``--node``, ``AGENTGYM_NODE``, the profile's ``hardware.node``, or the host name.
 
@@ -283,8 +279,8 @@ def resolve_node(option: str | None, environ: Mapping[str, str], profile: Profil
 def find_violations(profile: Profile, format_value: FormatValue) -> list[Problem]:
     entries = list(_entries(profile))
     return [
-        *_duplicate_names(entries),
-        *_duplicate_ports(entries),
+        *_duplicates(entries, "name"),
+        *_duplicates(entries, "port"),
         *_invalid_variables(entries),
         *_invalid_urls(profile, entries, format_value),
         *_invalid_windows(profile, format_value),
@@ -305,20 +301,14 @@ def _entries(profile: Profile) -> Iterator[tuple[KeyPath, EnvironmentEntry | Ski
             yield ("environments", tier, index), entry
 
 
-def _duplicate_names(entries: _Entries) -> Iterator[Problem]:
-    first: dict[str, KeyPath] = {}
+def _duplicates(entries: _Entries, key: str) -> Iterator[Problem]:
+    first: dict[object, KeyPath] = {}
     for key_path, entry in entries:
-        if (other := first.setdefault(entry.name.casefold(), key_path)) != key_path:
-            yield (*key_path, "name"), f"duplicate name; {format_key_path(other)} has the same name"
-
-
-def _duplicate_ports(entries: _Entries) -> Iterator[Problem]:
-    first: dict[int, KeyPath] = {}
-    for key_path, entry in entries:
-        if isinstance(entry, SkipEntry) or entry.port is None:
-            continue
-        if (other := first.setdefault(entry.port, key_path)) != key_path:
-            yield (*key_path, "port"), f"duplicate port {entry.port}; {format_key_path(other)} has the same port"
+        value = getattr(entry, key, None)
+        given = value.casefold() if isinstance(value, str) else value
+        if given is not None and (other := first.setdefault(given, key_path)) != key_path:
+            same = f"{key} {value}" if key == "port" else key
+            yield (*key_path, key), f"duplicate {same}; {format_key_path(other)} has the same {key}"
 
 
 def _invalid_variables(entries: _Entries) -> Iterator[Problem]:

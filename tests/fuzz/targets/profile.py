@@ -8,7 +8,7 @@ import re
 import msgspec
 import yaml
 
-from runner.config import Profile, load_profile, resolve_data_dir, resolve_node
+from runner.config import Profile, find_data_dir, load_profile, resolve_node
 from runner.config.document import parse_yaml
 from runner.errors import ConfigError
 from tests.fuzz.oracles import SECRET, check_displayable, check_masked, outcome, scratch_folder
@@ -46,7 +46,7 @@ def check(data: bytes) -> None:
     assert _load(_as_yaml(profile)) == profile
     check_masked(repr(profile.environments))
     assert len(profile.tiered_entries()) == len({entry.name.casefold() for _, entry in profile.tiered_entries()})
-    assert resolve_data_dir(None, ENVIRON, profile, PATH.parent).is_absolute()
+    assert find_data_dir(None, ENVIRON, profile, PATH.parent).path.is_absolute()
     assert resolve_node(None, ENVIRON, profile, "host")
 
 

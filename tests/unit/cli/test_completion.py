@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_tui.cli import main as console_main
-from runner.cli import SUBCOMMANDS
-from runner.cli.arguments import EPILOG
+from runner.cli.arguments import EPILOG, SUBCOMMANDS
 from runner.cli.completion import options_by_command
 from scripts.build_man_page import MAN_PAGE, man_page
 from tests.conftest import Install

@@ -9,8 +9,8 @@ import pytest
 
 from runner.config import (
     Profile,
+    find_data_dir,
     load_profile,
-    resolve_data_dir,
     resolve_node,
 )
 from runner.config.profile import Hardware
@@ -75,12 +75,13 @@ def test_an_unreadable_path_is_an_error(tmp_path: Path) -> None:
 def test_the_state_directory_is_option_then_variable_then_profile_then_default(tmp_path: Path) -> None:
     profile = Profile(id="x", data_dir="from/profile")
     environ = {"AGENTGYM_DATA_DIR": "/from/env", "HOME": "/home/me"}
-    assert resolve_data_dir("opt", environ, profile, tmp_path) == tmp_path / "opt"
-    assert resolve_data_dir(None, environ, profile, tmp_path) == Path("/from/env")
-    assert resolve_data_dir(None, {"AGENTGYM_DATA_DIR": ""}, profile, tmp_path) == tmp_path / "from" / "profile"
-    assert resolve_data_dir(None, {"XDG_DATA_HOME": "/xdg"}, Profile(id="x"), tmp_path) == Path("/xdg/agentgym-console")
-    assert resolve_data_dir("~/gym", environ, profile, tmp_path) == Path("/home/me/gym")
-    assert resolve_data_dir("x", {}, profile, Path("sub")).is_absolute()
+    assert find_data_dir("opt", environ, profile, tmp_path).path == tmp_path / "opt"
+    assert find_data_dir(None, environ, profile, tmp_path).path == Path("/from/env")
+    assert find_data_dir(None, {"AGENTGYM_DATA_DIR": ""}, profile, tmp_path).path == tmp_path / "from" / "profile"
+    xdg = {"XDG_DATA_HOME": "/xdg"}
+    assert find_data_dir(None, xdg, Profile(id="x"), tmp_path).path == Path("/xdg/agentgym-console")
+    assert find_data_dir("~/gym", environ, profile, tmp_path).path == Path("/home/me/gym")
+    assert find_data_dir("x", {}, profile, Path("sub")).path.is_absolute()
 
 
 def test_the_node_name_is_option_then_variable_then_profile_then_host() -> None:
