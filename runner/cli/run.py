@@ -169,12 +169,12 @@ def run_batches(session: RunSession) -> int:
         report_damaged(workspace.index.damaged)
         options = session.options
         battery_id = new_ulid() if options.battery or len(batches) > 1 or options.until_width is not None else None
-        notifier = Notifier(session.profile, session.node, os.environ)
+        notifier = Notifier(session.profile, session.node, os.environ) if session.profile.notify.is_wanted else None
         refused: list[DeadLetter] = []
         with (
             closing(workspace),
             nullcontext() if models is None else closing(models),
-            closing(notifier),
+            nullcontext() if notifier is None else closing(notifier),
             _reading_servers(models) if models and any(batch.spec.model for batch in batches) else nullcontext(),
             _event_recording(session, workspace, refused) as (recorder, observers),
         ):
@@ -290,7 +290,7 @@ class _BatchSequence(msgspec.Struct, frozen=True):
     signals: SignalHandler
     battery_id: str | None
     models: Models | None
-    notifier: Notifier
+    notifier: Notifier | None
 
     def run(self, batches: list[ResolvedBatch]) -> tuple[list[BatchResult], list[SkippedBatch]]:
         results: list[BatchResult] = []
@@ -332,7 +332,8 @@ class _BatchSequence(msgspec.Struct, frozen=True):
                 break
             played.append(self._run_batch(placed))
             self.recorder.record_batch(played[-1])
-            self.notifier.notify(played[-1])
+            if self.notifier is not None:
+                self.notifier.notify(played[-1])
             if played[-1].status != "completed":
                 break
         return played

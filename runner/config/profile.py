@@ -404,6 +404,10 @@ class NotifySettings(_Section, frozen=True):
     token_env: VariableName | None = None
     timeout_sec: Seconds = 30.0
 
+    @property
+    def is_wanted(self) -> bool:
+        return bool(self.command) or self.url is not None
+
     def __repr__(self) -> str:
         shown = self.command[:1], MASK if self.url else None
         return f"NotifySettings(command={shown[0]}, url={shown[1]}, timeout_sec={self.timeout_sec})"
