@@ -158,76 +158,63 @@ def _add_goals(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run options")
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--agent",
         help="react (default) or tools use a model; oracle, random, scripted and installed agents are also available",
     )
-    group.add_argument(
-        "--model", metavar="NAME", help="model name (default: from the profile); several with commas between"
-    )
+    add("--model", metavar="NAME", help="model name (default: from the profile); several with commas between")
     add_endpoint_options(group)
-    group.add_argument("--script", type=path, metavar="FILE", help="actions of the scripted agent, one per line")
-    group.add_argument("--repeat", type=at_least(1), metavar="N", help="number of consecutive tasks (default 1)")
-    group.add_argument("--attempts", type=at_least(1), metavar="K", help="number of episodes per task (default 1)")
-    group.add_argument("--task-index", type=at_least(0), metavar="I", help="index of the first task (default 0)")
-    group.add_argument(
+    add("--script", type=path, metavar="FILE", help="actions of the scripted agent, one per line")
+    add("--repeat", type=at_least(1), metavar="N", help="number of consecutive tasks (default 1)")
+    add("--attempts", type=at_least(1), metavar="K", help="number of episodes per task (default 1)")
+    add("--task-index", type=at_least(0), metavar="I", help="index of the first task (default 0)")
+    add(
         "--tasks",
         type=path,
         metavar="FILE",
         help="the tasks, in place of --repeat and --task-index: AgentEval's JSON, or one id or range per "
         "line; or such ids themselves, with commas between",
     )
-    group.add_argument("--seed", type=int, help="random seed of the agent (default 0)")
-    group.add_argument(
-        "--concurrency", type=at_least(1), metavar="N", help="number of parallel episodes (default: from the profile)"
-    )
-    group.add_argument(
+    add("--seed", type=int, help="random seed of the agent (default 0)")
+    add("--concurrency", type=at_least(1), metavar="N", help="number of parallel episodes (default: from the profile)")
+    add(
         "--workers",
         type=workers,
         metavar="N|ray",
         help="processes that play the episodes: N on this machine, 0 for this process alone, or a Ray cluster "
         "(default: from the profile, else as many as CPU cores if --concurrency is above 1)",
     )
-    group.add_argument(
+    add(
         "--max-rounds",
         type=at_least(1),
         metavar="N",
         help="round limit per episode (default and maximum: the profile's)",
     )
-    group.add_argument(
+    add(
         "--max-duration",
         type=positive_seconds,
         metavar="SEC",
         help="time limit per episode (default and maximum: the profile's)",
     )
-    group.add_argument(
-        "--allow-longer", action="store_true", help="let --max-rounds and --max-duration exceed the profile's limits"
-    )
-    group.add_argument(
+    add("--allow-longer", action="store_true", help="let --max-rounds and --max-duration exceed the profile's limits")
+    add(
         "--until-width",
         type=rate,
         metavar="W",
         help="stop before --repeat tasks once the 95%% interval of the success rate is at most W wide, e.g. 0.2",
     )
-    group.add_argument(
+    add(
         "--budget-cost",
         type=positive_number,
         metavar="COST",
         help="stop a batch once its episodes cost as much, by the profile's prices",
     )
-    group.add_argument(
-        "--budget-tokens", type=at_least(1), metavar="N", help="stop a batch once its episodes used as many tokens"
-    )
-    group.add_argument(
-        "--budget-errors", type=at_least(1), metavar="N", help="stop a batch after N episodes with an error in a row"
-    )
-    group.add_argument(
-        "--tracing", choices=["off", "episode", "full"], help="detail of the trace (default: from the profile)"
-    )
-    group.add_argument(
-        "--compat", action="store_true", help="use AgentGym's rules with their quirks (default: strict rules)"
-    )
-    group.add_argument(
+    add("--budget-tokens", type=at_least(1), metavar="N", help="stop a batch once its episodes used as many tokens")
+    add("--budget-errors", type=at_least(1), metavar="N", help="stop a batch after N episodes with an error in a row")
+    add("--tracing", choices=["off", "episode", "full"], help="detail of the trace (default: from the profile)")
+    add("--compat", action="store_true", help="use AgentGym's rules with their quirks (default: strict rules)")
+    add(
         "--dry-run",
         action="store_true",
         help="check whether the run would work, without prompting a model or storing anything",
@@ -349,13 +336,10 @@ def rate(text: str) -> float:
 
 
 def add_server_options(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1); others require --token"
-    )
-    group.add_argument(
-        "--token", metavar="NAME|@FILE", help="require the token in this environment variable or private file"
-    )
-    group.add_argument(
+    add = group.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1); others require --token")
+    add("--token", metavar="NAME|@FILE", help="require the token in this environment variable or private file")
+    add(
         "--allow-host",
         action="append",
         default=[],

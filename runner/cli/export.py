@@ -80,9 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_query_argument(parser)
     parser.add_argument("--format", choices=[*writable_formats()], help="format of the output")
     parser.add_argument(
-        "--output",
-        metavar="FILE",
-        help="file or folder to create, with the folders above it; it must not exist",
+        "--output", metavar="FILE", help="file or folder to create, with the folders above it; it must not exist"
     )
     parser.add_argument(
         "--audit",

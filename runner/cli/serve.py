@@ -45,20 +45,15 @@ def build_parser() -> argparse.ArgumentParser:
         prog="agentgym-runner serve",
         description="Serve embedded environments over AgentGym's HTTP protocol, each on its port in the profile.",
     )
-    parser.add_argument("env", nargs="*", metavar="ENV", help="environment (case-insensitive)")
-    parser.add_argument("--all", action="store_true", help="serve all environments of the profile that have a protocol")
+    add = parser.add_argument
+    add("env", nargs="*", metavar="ENV", help="environment (case-insensitive)")
+    add("--all", action="store_true", help="serve all environments of the profile that have a protocol")
     add_server_options(parser)
-    parser.add_argument(
-        "--port", type=port, metavar="N", help="port for a single ENV (default: from the profile); 0: a free port"
-    )
-    parser.add_argument(
-        "--compat", action="store_true", help="use AgentGym's rules with their quirks (default: strict rules)"
-    )
-    parser.add_argument("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
-    parser.add_argument(
-        "--max-open", type=int, default=256, metavar="N", help="maximum open instances per environment (default 256)"
-    )
-    parser.add_argument(
+    add("--port", type=port, metavar="N", help="port for a single ENV (default: from the profile); 0: a free port")
+    add("--compat", action="store_true", help="use AgentGym's rules with their quirks (default: strict rules)")
+    add("--config", metavar="NAME|PATH", help="profile (default field-runner-4090)")
+    add("--max-open", type=int, default=256, metavar="N", help="maximum open instances per environment (default 256)")
+    add(
         "--idle-sec",
         type=positive_seconds,
         default=1800.0,

@@ -88,24 +88,19 @@ def _add_replies(parser: argparse.ArgumentParser) -> None:
 
 def _add_faults(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("delays and faults")
-    group.add_argument("--latency", type=_delay_seconds, default=0.0, metavar="SEC", help="delay before each reply")
-    group.add_argument(
-        "--token-latency", type=_delay_seconds, default=0.0, metavar="SEC", help="delay between streamed tokens"
-    )
-    group.add_argument("--fault", action="append", default=[], metavar="FAULT", help="see below; repeatable")
-    group.add_argument(
-        "--retry-after", type=_delay_seconds, default=1.0, metavar="SEC", help="Retry-After of 429 and 503 (default 1)"
-    )
-    group.add_argument(
+    add = group.add_argument
+    add("--latency", type=_delay_seconds, default=0.0, metavar="SEC", help="delay before each reply")
+    add("--token-latency", type=_delay_seconds, default=0.0, metavar="SEC", help="delay between streamed tokens")
+    add("--fault", action="append", default=[], metavar="FAULT", help="see below; repeatable")
+    add("--retry-after", type=_delay_seconds, default=1.0, metavar="SEC", help="Retry-After of 429 and 503 (default 1)")
+    add(
         "--drip",
         type=_delay_seconds,
         default=1.0,
         metavar="SEC",
         help="delay between bytes of the fault drip (default 1)",
     )
-    group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="random seed that selects the affected requests (default 0)"
-    )
+    add("--seed", type=int, default=0, metavar="N", help="random seed that selects the affected requests (default 0)")
 
 
 def _delay_seconds(text: str) -> float:
