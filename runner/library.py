@@ -15,9 +15,8 @@ from typing import Any
 
 import msgspec
 
-from runner.episode.loop import EpisodeContext, EpisodeLoop
+from runner.episode.loop import EpisodeContext, EpisodeLoop, EpisodeTrace
 from runner.episode.teardown import ARE_CLASS
-from runner.episode.trace import EpisodeTrace
 from runner.errors import catch_foreign, log_failure
 from runner.tracing import SpanHandle, Tracer, create_error_info, create_flow_id, get_protobuf_collector
 from runner.types import (

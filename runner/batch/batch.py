@@ -13,14 +13,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from runner.batch.episode_feed import EpisodeFeed
-from runner.batch.observers import Observer, ObserverHub, SelectiveObserver
-from runner.batch.result import BatchResult, BatchStats, BatchStatus, InterruptedBy, UnstoredEpisode, split_plan
+from runner.batch.observers import Observer, ObserverHub, SelectiveObserver, UnstoredEpisode
+from runner.batch.result import BatchResult, BatchStats, BatchStatus, InterruptedBy, split_plan
 from runner.batch.running_episode import (
     STEP_GRACE_S,
     CommandName,
     EpisodeCommand,
     EpisodeDone,
+    EpisodeFeed,
     EpisodePlayed,
     EpisodeStarter,
     RunningEpisode,
@@ -29,14 +29,16 @@ from runner.batch.running_episode import (
 from runner.batch.spec import BatchSpec, PlannedEpisode, ResolvedBatch
 from runner.batch.stopping import CHECK_INTERVAL_S, BudgetWatch, ServerChecked, ServerWait, Waiting
 from runner.batch.workspace import Workspace
+from runner.episode.live_items import worker_item
 from runner.errors import catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.pool.choose import open_pool
-from runner.pool.protocol import Slot, WorkerChange, WorkerLost, WorkerPool
+from runner.pool.worker import Slot, WorkerChange, WorkerLost, WorkerPool
 from runner.store import EpisodeRecord
-from runner.types import Outcome, TokensStreamed, WorkerState
+from runner.types import Outcome, TimestepPlayed, TokensStreamed, WorkerState
 from runner.util.clock import Stopwatch, new_ulid
 from runner.util.resources import describe_shortage
+from runner.worker.frames import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -217,8 +219,6 @@ class SlotTable:
         return slot
 
     def close(self) -> None:
-        for slot in (*self._idle, *self._idle_alone):
-            slot.close()
         self._pool.close()
 
 
@@ -303,9 +303,8 @@ class Batch:
     ) -> None:
         self.spec = spec = batch.spec
         self._placement = batch.placement
-        self._pool = pool or open_pool(
-            spec.chosen_workers, spec, batch.setup, models, ray=batch.profile.ray, clock=workspace.clock
-        )
+        runs, ray, clock = workspace.store.runs, batch.profile.ray, workspace.clock
+        self._pool = pool or open_pool(spec.chosen_workers, spec, batch.setup, models, runs, ray=ray, clock=clock)
         self.batch_id, self.battery_id = batch_id or new_ulid(), battery_id
         self._workspace = workspace
         self._clock = workspace.clock
@@ -398,7 +397,7 @@ class Batch:
         return msgspec.structs.replace(result, interruption=interruption, interrupted_by=interrupted_by)
 
     def _update_pool(self, slots: SlotTable) -> None:
-        self._pool.watch_tokens(self._hub.watches(TokensStreamed))
+        self._pool.watch(Watch(steps=self._hub.watches(TimestepPlayed), tokens=self._hub.watches(TokensStreamed)))
         if (problem := slots.fill(self._queue, self._running.n_playing)) is not None:
             self._interrupt(problem, "resources" if self._pool.failure is None else "workers")
 
@@ -443,7 +442,7 @@ class Batch:
     def _note_worker(self, change: WorkerChange) -> None:
         fields = msgspec.structs.asdict(change)
         state = WorkerState(at=self._clock.now(), batch_id=self.batch_id, seq=next(self._worker_seq), **fields)
-        self._hub.emit(state)
+        self._hub.emit(worker_item(state))
         if self._stats.add_worker(state):
             self._emit_progress()
 
@@ -473,7 +472,7 @@ class Batch:
         """Store an episode whose worker was lost, and play it again unless it had its outcome or a command ended it."""
         control = episode.control
         logger.warning("batch %s: episode %s: %s", self.batch_id, episode.header.episode_id, lost)
-        is_interrupted = control.final_outcome is None and control.cancel_outcome is None
+        is_interrupted = control.decided is None and control.cancel_outcome is None
         starts_again = is_interrupted and self._lost.starts_again(episode.planned, lost)
         if starts_again:
             self._queue.add(episode.planned, alone=self._lost.plays_alone(episode.planned))
@@ -522,7 +521,7 @@ class Batch:
     def _abandon_overdue(self) -> None:
         for episode in [episode for episode in self._running.values() if episode.is_overdue()]:
             del self._running[episode.header.episode_id]
-            if episode.feed.started_s is None:
+            if episode.feed.recorder.started_s is None:
                 episode.slot.abandon()
                 info = episode.slot.info
                 self._finish_lost(episode, WorkerLost(f"{info.id} on {info.host} did not start the episode in time"))

@@ -1,7 +1,4 @@
-"""Observers of a batch: a bounded queue and a thread for each, so that none can delay or stop the batch.
-
-Items of episodes in other processes are decoded only for observers that want them.
-"""
+"""Observers of a batch: a bounded queue and a thread for each, so that none can delay or stop the batch."""
 
 from __future__ import annotations
 
@@ -14,84 +11,87 @@ from typing import TypeAlias
 import msgspec
 
 from runner.errors import catch_foreign, log_failure
-from runner.types import EpisodeStarted, Item
+from runner.events.live import EpisodeEnded, EpisodeStarted
+from runner.store.episode_file import EpisodeRecord
+from runner.types import (
+    BatchProgress,
+    EpisodePaused,
+    EpisodeResumed,
+    SpansClosed,
+    TimestepPlayed,
+    TokensStreamed,
+    WorkerState,
+)
 
 logger = logging.getLogger(__name__)
 
-Observer: TypeAlias = Callable[[Item], None]
+
+class LiveItems(msgspec.Struct, frozen=True):
+    """Live items of an episode as JSON, as they were encoded where it is played."""
+
+    kind: type[TimestepPlayed | TokensStreamed | SpansClosed]
+    items: tuple[bytes, ...]
+
+
+class EpisodeStored(msgspec.Struct, frozen=True):
+    """An episode has ended and is stored; ``record`` has no texts, ``end`` is the live item of its end."""
+
+    record: EpisodeRecord
+    end: EpisodeEnded
+
+
+class UnstoredEpisode(msgspec.Struct, frozen=True):
+    """An ended episode that could not be stored.
+
+    Attributes:
+        stored: the item that observers receive once it is stored.
+        content: the episode as ``EpisodeStore.save`` writes it.
+    """
+
+    stored: EpisodeStored
+    content: EpisodeRecord
+
+
+BatchItem: TypeAlias = (
+    EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeStored | BatchProgress | WorkerState | LiveItems
+)
+Observer: TypeAlias = Callable[[BatchItem], None]
+Kind: TypeAlias = type[BatchItem] | type[TimestepPlayed | TokensStreamed | SpansClosed]
 
 BATCHING_INTERVAL_S = 0.05
 """Minimum seconds between two deliveries to an observer; each delivery costs two thread switches."""
 
 
-def wants_all(kind: type[Item]) -> bool:
+def wants_all(kind: Kind) -> bool:
     return True
 
 
 class SelectiveObserver(msgspec.Struct, frozen=True):
-    """An observer of some kinds of items; the others are neither decoded nor delivered for it.
+    """An observer of some kinds of items; the others are neither encoded nor delivered for it.
 
     Attributes:
         wants: returns whether it wants a kind of items now; called at each item, on any thread.
-        is_brief: whether the end of an episode of another process needs no texts of its steps; then the decoded steps
-            are not kept until that end.
-        is_inline: whether it needs no thread and no copy: it is called where the item is emitted, on several threads at
-            once. It must neither block nor raise nor change the item.
+        is_inline: whether it needs no thread: it is called where the item is emitted, on several threads at once. It
+            must neither block nor raise.
     """
 
     observe: Observer
-    wants: Callable[[type[Item]], bool]
-    is_brief: bool = True
+    wants: Callable[[Kind], bool] = wants_all
     is_inline: bool = False
-
-    def __call__(self, item: Item | LazyItem) -> None:
-        if isinstance(item, LazyItem):
-            item = item.get_brief() if self.is_brief else item.get()
-        self.observe(item)
-
-
-class LazyItem:
-    """An item that is decoded when an observer takes it.
-
-    Args:
-        decode: returns the item; called once, on the thread of an observer.
-        decode_brief: returns the item for an ``is_brief`` observer; ``decode`` if None.
-    """
-
-    def __init__(
-        self, kind: type[Item], decode: Callable[[], Item], decode_brief: Callable[[], Item] | None = None
-    ) -> None:
-        self.kind = kind
-        self._decode = decode
-        self._decode_brief = decode_brief
-        self._item: Item | None = None
-        self._lock = threading.Lock()
-
-    def get(self) -> Item:
-        with self._lock:
-            if self._item is None:
-                self._item = self._decode()
-            return self._item
-
-    def get_brief(self) -> Item:
-        """Return the item for an ``is_brief`` observer, without keeping it; raises the exceptions of its decoder."""
-        return self._item or (self._decode_brief or self._decode)()
 
 
 class _ObserverThread(threading.Thread):
-    def __init__(self, observer: Observer, capacity: int) -> None:
+    def __init__(self, observer: SelectiveObserver, capacity: int) -> None:
         super().__init__(name="observer", daemon=True)
-        if not isinstance(observer, SelectiveObserver):
-            observer = SelectiveObserver(observer, wants_all, is_brief=False)
-        self._receive = observer
+        self._observe = observer.observe
         self.wants = observer.wants
-        self._items: deque[Item | LazyItem] = deque(maxlen=capacity)
+        self._items: deque[BatchItem] = deque(maxlen=capacity)
         self._changed = threading.Condition()
         self._idle = False
         self._closed = False
         self.dropped = 0
 
-    def put(self, item: Item | LazyItem) -> None:
+    def put(self, item: BatchItem) -> None:
         with self._changed:
             if len(self._items) == self._items.maxlen:
                 self.dropped += 1
@@ -109,9 +109,9 @@ class _ObserverThread(threading.Thread):
             while items:
                 with catch_foreign(log_failure(logger, "an observer")):
                     while items:
-                        self._receive(items.popleft())
+                        self._observe(items.popleft())
 
-    def _next(self) -> deque[Item | LazyItem]:
+    def _next(self) -> deque[BatchItem]:
         """Wait for items and return all queued items; after ``close``, return an empty queue when no item is left."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed, BATCHING_INTERVAL_S)
@@ -133,8 +133,9 @@ class ObserverHub:
     def __init__(self, observers: Iterable[Observer | SelectiveObserver] = (), *, capacity: int = 10_000) -> None:
         self._inline: list[SelectiveObserver] = []
         self._threads: list[_ObserverThread] = []
-        for observer in observers:
-            if isinstance(observer, SelectiveObserver) and observer.is_inline:
+        for each in observers:
+            observer = each if isinstance(each, SelectiveObserver) else SelectiveObserver(each)
+            if observer.is_inline:
                 self._inline.append(observer)
             else:
                 self._threads.append(_ObserverThread(observer, capacity))
@@ -145,22 +146,19 @@ class ObserverHub:
     def dropped(self) -> int:
         return sum(thread.dropped for thread in self._threads)
 
-    def watches(self, kind: type[Item]) -> bool:
+    def watches(self, kind: Kind) -> bool:
         return any(each.wants(kind) for each in self._inline) or any(each.wants(kind) for each in self._threads)
 
-    def emit(self, item: Item | LazyItem) -> None:
-        """Call the inline observers; queue a copy of the item for the others, without waiting for its delivery."""
-        kind = item.kind if isinstance(item, LazyItem) else type(item)
+    def emit(self, item: BatchItem) -> None:
+        """Call the inline observers; queue the item for the others, without waiting for its delivery."""
+        kind: Kind = item.kind if isinstance(item, LiveItems) else type(item)
         for observer in self._inline:
             if observer.wants(kind):
                 with catch_foreign(log_failure(logger, "an observer")):
-                    observer(item)
-        receivers = [thread for thread in self._threads if thread.wants(kind)]
-        if receivers and isinstance(item, EpisodeStarted):  # its receivers may change what the others get
-            header = msgspec.structs.replace(item.header, versions=item.header.versions.copy())
-            item = msgspec.structs.replace(item, header=header)
-        for thread in receivers:
-            thread.put(item)
+                    observer.observe(item)
+        for thread in self._threads:
+            if thread.wants(kind):
+                thread.put(item)
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Deliver the queued items for at most ``timeout_s`` seconds per observer, then end the threads."""

@@ -9,7 +9,6 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from runner.batch.observers import LazyItem
 from runner.batch.spec import BatchSpec, PlannedEpisode
 from runner.results.statistics import wilson_interval
 from runner.store import EpisodeRecord
@@ -35,19 +34,6 @@ InterruptedBy: TypeAlias = Literal["server", "resources", "workers", "budget"]
 _STOPPED = ", ".join(f"'{outcome.value}'" for outcome in sorted(UNFINISHED))
 FINISHED: Final = f"outcome NOT IN ({_STOPPED}) AND error_type IS NOT '{RESOURCES}'"
 """SQL condition of the episodes in the index that a resumed batch does not play again: the opposite of ``is_left``."""
-
-
-class UnstoredEpisode(msgspec.Struct, frozen=True):
-    """An ended episode that could not be stored.
-
-    Attributes:
-        content: the episode as ``EpisodeStore.save`` writes it.
-        end: the event that observers receive once the episode is stored; None if it was abandoned.
-    """
-
-    record: EpisodeRecord
-    content: EpisodeRecord
-    end: LazyItem | None
 
 
 class EpisodeSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from runner.envs.placement import (
 from runner.errors import ConfigError
 from runner.plugins import AGENTS, ENVS, MODEL_ARGUMENTS, Plugin, check_constructor, find
 from runner.pool.choose import default_workers
-from runner.pool.protocol import MAX_THREADS
+from runner.pool.worker import MAX_THREADS
 from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, Budget, Limits, Mode, SpanLevel, Workers
 from runner.util.display_text import one_line
 from runner.util.resources import open_file_limit
@@ -156,12 +156,12 @@ Three belong to its event loop, one is its journal, one the file that it writes,
 """
 MAX_STORING: Final = MAX_THREADS
 """Maximum number of episodes that are stored while their slots play the next ones."""
-STORED_FILES: Final = 2
-"""Those of them that the process of the run or node opens for an episode of a worker: its journal, and its file."""
+STORED_FILES: Final = 1
+"""Those of them that the process of the run or node opens for an episode of a worker: its file."""
 MODEL_FILES: Final = 2
 """Further open files of an episode with a model: the connections to an endpoint and to the next one."""
 CHANNEL_FILES: Final = 3
-"""Open files of the process of the run or node for each worker process: its channel, its bell and its log."""
+"""Open files of the process of the run or node for each worker process: its channel, its status and its log."""
 WORKER_FILES: Final = 16
 """Estimated number of open files of a worker process without its episodes, with a margin."""
 
@@ -195,9 +195,10 @@ def _bounds(spec: BatchSpec, own_files: int, per_episode: int, limit: int) -> li
     if workers == "ray" or not workers:
         return [_bound("the process", own_files, per_episode, limit)]
     n_workers, in_worker = min(workers, n_planned), per_episode - STORED_FILES
-    driver = _bound("the process", own_files + MAX_STORING + MAX_THREADS + n_workers * CHANNEL_FILES, 1, limit)
+    if (in_driver := own_files + MAX_STORING + MAX_THREADS + n_workers * CHANNEL_FILES) > limit:
+        return [(0, f"the process needs {in_driver}")]
     n_slots, share = _bound("a worker process", WORKER_FILES, in_worker, limit)
-    return [driver, (n_slots * n_workers, share)]
+    return [(n_slots * n_workers, share)]
 
 
 def _bound(process: str, own_files: int, per_episode: int, limit: int) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from runner.batch.observers import SelectiveObserver
+from runner.batch.observers import BatchItem, EpisodeStored, SelectiveObserver
 from runner.batch.result import BatchResult, ModelsTotals
 from runner.batch.spec import BatchSpec
 from runner.batch.stopping import LOG_INTERVAL_S
@@ -27,16 +27,8 @@ from runner.cli.cells import (
 )
 from runner.cli.terminal import print_json, print_stderr, print_table, stderr_console
 from runner.publish.outbox import DeadLetter
-from runner.types import (
-    BatchProgress,
-    EpisodeEnded,
-    EpisodeStarted,
-    Item,
-    Outcome,
-    Trajectory,
-    WorkerCounts,
-    WorkerInfo,
-)
+from runner.store import EpisodeRecord
+from runner.types import BatchProgress, Outcome, WorkerCounts, WorkerInfo
 from runner.util.display_text import one_line, pluralize
 
 WIDE = 100
@@ -52,7 +44,7 @@ def batch_progress(spec: BatchSpec) -> Iterator[SelectiveObserver]:
         with _bar(title, spec.n_planned) as observer:
             yield observer
     else:
-        yield SelectiveObserver(_Lines(title).show, lambda kind: kind in (BatchProgress, EpisodeStarted, EpisodeEnded))
+        yield SelectiveObserver(_Lines(title).show, lambda kind: kind in (BatchProgress, EpisodeStored))
 
 
 @contextmanager
@@ -70,7 +62,7 @@ def _bar(title: str, total: int) -> Iterator[SelectiveObserver]:
     with Progress(*columns, console=stderr_console()) as progress:
         task = progress.add_task(title, total=total, state="")
 
-        def show(item: Item) -> None:
+        def show(item: BatchItem) -> None:
             if isinstance(item, BatchProgress):
                 state = _waiting_text(item) or _playing_text(item)
                 progress.update(task, completed=item.n_done, state=state)
@@ -83,19 +75,14 @@ class _Lines:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._places: dict[str, str] = {}
         self._n_lost = 0
         self._is_waiting = False
 
-    def show(self, item: Item) -> None:
+    def show(self, item: BatchItem) -> None:
         match item:
-            case EpisodeStarted():
-                self._places[item.episode_id] = _place_text(item.header.worker)
-            case EpisodeEnded(trajectory=trajectory):
-                task = trajectory.reset_kwargs.get("task_index")
-                text = f"task {task} {_end_text(trajectory)}, reward {trajectory.reward:g}"
-                place = self._places.pop(item.episode_id, "")
-                self._print(f"{text}, {trajectory.duration_s:.2f} s{place}")
+            case EpisodeStored(record=record):
+                text = f"task {record.task_index} {_end_text(record)}, reward {record.reward or 0.0:g}"
+                self._print(f"{text}, {record.duration_s:.2f} s{_place_text(record.worker)}")
             case BatchProgress():
                 self._show_wait(item)
                 self._show_lost(item.workers or WorkerCounts())
@@ -119,18 +106,18 @@ class _Lines:
         print_stderr(f"{self._title}: {text}")
 
 
-def _end_text(trajectory: Trajectory) -> str:
-    rounds, last = pluralize(len(trajectory.timesteps), "round"), trajectory.timesteps[-1:]
-    match trajectory.outcome:
+def _end_text(record: EpisodeRecord) -> str:
+    rounds, last = pluralize(record.rounds, "round"), record.timesteps[-1:]
+    match record.outcome:
         case Outcome.TRUNCATED if last and last[0].done:
             return f"stopped by the environment after {rounds}"
         case Outcome.TRUNCATED:
             return f"stopped at the limit of {rounds}"
         case Outcome.FAILURE if last and not last[0].done and not last[0].valid:
             return f"failure after too many invalid actions in {rounds}"
-        case Outcome.ERROR if trajectory.error_info is not None:
-            return f"error {one_line(trajectory.error_info.type, 60)} in {rounds}"
-    return f"{trajectory.outcome} in {rounds}"
+        case Outcome.ERROR if record.error is not None:
+            return f"error {one_line(record.error.type, 60)} in {rounds}"
+    return f"{record.outcome} in {rounds}"
 
 
 def _place_text(worker: WorkerInfo | None) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from runner.types import ErrorInfo, Outcome
+from runner.types import Outcome
 from runner.util.clock import Clock
 
 
@@ -26,10 +26,6 @@ class EpisodeControl:
         self._paused_s = 0.0
         self._waiting_since: float | None = None
         self._wake: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-        self.final_error: ErrorInfo | None = None
-        """Error that ended the episode; set before ``final_outcome``."""
-        self.final_outcome: Outcome | None = None
-        """Outcome of the episode; None until it is final. Cleanup may still be in progress when it is set."""
 
     @property
     def cancel_outcome(self) -> Outcome | None:

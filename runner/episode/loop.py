@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from runner.episode.control import EpisodeControl
 from runner.episode.teardown import CLEANUP_TIMEOUT_S, evaluate, last_response_flow, rate, release
-from runner.episode.trace import EpisodeTrace
 from runner.episode.validation import (
     check_act_result,
     check_chat,
@@ -23,7 +22,7 @@ from runner.episode.validation import (
 )
 from runner.episode.world import WorldRecorder
 from runner.errors import catch_foreign
-from runner.tracing import SpanHandle, Tracer, create_error_info
+from runner.tracing import SpanHandle, Tracer, create_error_info, create_flow_id
 from runner.types import (
     Action,
     Agent,
@@ -38,6 +37,7 @@ from runner.types import (
     EpisodePaused,
     EpisodeResumed,
     EpisodeStarted,
+    ErrorInfo,
     InvalidAction,
     Limits,
     Outcome,
@@ -63,6 +63,72 @@ from runner.util.clock import Clock
 
 EMIT_INTERVAL_S = 0.1
 """Minimum seconds between two emissions, so that a fast model does not cause one event per token."""
+
+
+_NO_SPAN = SpanHandle(0)
+
+
+class EpisodeTrace:
+    """Records the spans of one episode under the names that its file has; a subclass may have other names.
+
+    ``task`` and ``task_unique_id`` of the reset's arguments identify the task.
+    """
+
+    semantic: ClassVar[str] = "episode"
+    """Attribute of that name of the episode's span."""
+    spans: ClassVar[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+        "env.reset": ("environment", {"semantic": "environment"}),
+        "agent.init_after_reset": ("agent", {"semantic": "agent"}),
+        "timestep": ("timestep", {"semantic": "timestep"}),
+        "get_tool_schemas": ("environment", {}),
+        "agent.act": ("agent", {}),
+        "env.step": ("environment", {}),
+        "render_cells": ("environment", {}),
+        "cleanup": ("environment", {}),
+    }
+    """Category and attributes of each span inside that of the episode; others are not recorded."""
+    step_numbers: ClassVar[Mapping[str, str]] = {"timestep": "index"}
+    """The attribute with the number of the step, by the span that has it."""
+    result_span: ClassVar[str] = "timestep"
+    """The span of a step that has its reward and whether the episode is done."""
+
+    def __init__(self, tracer: Tracer, header: EpisodeHeader, reset_kwargs: Mapping[str, Any]) -> None:
+        self._tracer = tracer
+        self._header = header
+        self._reset_kwargs = reset_kwargs
+
+    def episode(self) -> SpanHandle:
+        ids = {"trace_id": self._header.episode_id, "task_id": self._task_id()}
+        return self._tracer.span("episode", "episode", **ids, semantic=self.semantic)
+
+    def span(self, name: str, step: int = 0) -> SpanHandle:
+        """Return a span inside that of the episode; ``name`` is one of ``spans``."""
+        if (known := self.spans.get(name)) is None:
+            return _NO_SPAN
+        category, attributes = known
+        if (attribute := self.step_numbers.get(name)) is not None:
+            attributes = {attribute: step, **attributes}
+        return self._tracer.span(name, category, **attributes)
+
+    def add_result(self, name: str, span: SpanHandle, reward: float | None, done: bool) -> None:
+        if name == self.result_span:
+            span.set_attribute("reward", reward)
+            span.set_attribute("done", done)
+
+    def start(self, span: SpanHandle) -> None:
+        span.end_flow(create_flow_id("task", str(self._reset_kwargs.get("task_unique_id", self._task_id()))))
+        span.start_flow(create_flow_id("episode_return", self._header.episode_id))
+
+    def end(self, span: SpanHandle, trajectory: Trajectory) -> None:
+        span.set_attribute("num_timesteps", len(trajectory.timesteps))
+        span.set_attribute("final_reward", trajectory.reward)
+        if trajectory.error_info is not None:
+            span.set_attribute("error", trajectory.error_info.type)
+
+    def _task_id(self) -> str:
+        task, header = self._reset_kwargs.get("task"), self._header
+        task_id = task.get("task_id") if isinstance(task, Mapping) else getattr(task, "task_id", None)
+        return str(task_id) if task_id is not None else f"{header.env}:{header.task_index}"
 
 
 class TokenStream:
@@ -236,6 +302,7 @@ class EpisodeContext(msgspec.Struct, frozen=True):
             picture of the environment; must neither block nor raise.
         on_error: called with the error that ends the episode, before the events of its end; must neither block nor
             raise.
+        on_decided: called with the final outcome and error, before the cleanup; must neither block nor raise.
         on_sequence: called with the token ids of each model call of the agent, before the event of its step; must
             neither block nor raise.
         wants_tokens: returns whether streamed tokens are of interest now; otherwise there are no events of them.
@@ -252,6 +319,7 @@ class EpisodeContext(msgspec.Struct, frozen=True):
     emit: Callable[[EpisodeEvent], None] = _ignore
     on_reset: Callable[[Chat, str, PackedCells | None], None] = _ignore
     on_error: Callable[[BaseException], None] = _ignore
+    on_decided: Callable[[Outcome, ErrorInfo | None], None] = _ignore
     on_sequence: Callable[[TokenSequence], None] = _ignore
     wants_tokens: Callable[[], bool] = lambda: True
     clock: Clock = msgspec.field(default_factory=Clock)
@@ -319,8 +387,7 @@ class EpisodeLoop:
             self._trajectory.outcome = self._control.cancel_outcome or Outcome.CANCELLED
             raise
         finally:
-            self._control.final_error = self._trajectory.error_info
-            self._control.final_outcome = self._trajectory.outcome
+            self._context.on_decided(self._trajectory.outcome, self._trajectory.error_info)
             if self._agent is not None:
                 self._trajectory.trace_last_response_flow_id = last_response_flow(self._agent)
             self._trace.end(span, self._trajectory)

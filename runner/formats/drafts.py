@@ -18,7 +18,8 @@ import msgspec
 from runner.formats.foreign_values import UnreadableItem, message_of, name_of, number_of
 from runner.formats.reading import Place
 from runner.inference.token_capture import TokenCapture
-from runner.store.episode_file import EpisodeRecord, Origin, episode_record, stored_step
+from runner.store.episode_file import EpisodeRecord, Origin, episode_record
+from runner.store.journal import stored_step
 from runner.store.token_file import tokenized
 from runner.types import (
     IMPORTED,

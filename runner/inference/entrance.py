@@ -29,8 +29,6 @@ PROBE_WINDOW_S = 5.0
 TOLERATED_FAILURES = 2
 """Number of consecutive server errors or invalid replies after which an endpoint still gets no rest."""
 WINDOW_S = 60.0
-_OPEN_S = 0.001
-"""Rest to report after a rest has ended without a success: the next request still needs the gate's admission."""
 
 
 class CircuitBreaker:
@@ -42,8 +40,7 @@ class CircuitBreaker:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.cause = ""
-        self.rests_until: float | None = None
-        """End of the last rest on the monotonic clock; None if the endpoint has answered since, or never rested."""
+        self._rests_until: float | None = None  # on the monotonic clock; None if the endpoint has answered since
         self._now = now
         self._lock = threading.Lock()
         self._failures = 0
@@ -54,7 +51,7 @@ class CircuitBreaker:
         with self._lock:
             if self._wait_s() > 0:
                 return False
-            if self.rests_until is not None:
+            if self._rests_until is not None:
                 self._probed_until = self._now() + PROBE_WINDOW_S
             return True
 
@@ -64,7 +61,7 @@ class CircuitBreaker:
 
     def record_success(self) -> None:
         with self._lock:
-            self._failures, self.rests_until, self._probed_until, self.cause = 0, None, 0.0, ""
+            self._failures, self._rests_until, self._probed_until, self.cause = 0, None, 0.0, ""
 
     def record_failure(self, failure: EndpointFailure, cause: str) -> None:
         """The ``cause`` is the explanation for callers."""
@@ -76,7 +73,7 @@ class CircuitBreaker:
             if rest_s is None:
                 rest_s = 0.0 if resting else _rest_s(failure, self._failures)
             if rest_s > self._wait_s():
-                self.rests_until, self.cause = self._now() + rest_s, cause
+                self._rests_until, self.cause = self._now() + rest_s, cause
 
     def leave(self) -> None:
         """End a request that shows neither success nor failure of the endpoint, e.g. a cancelled one."""
@@ -84,9 +81,9 @@ class CircuitBreaker:
             self._probed_until = 0.0
 
     def _wait_s(self) -> float:
-        if self.rests_until is None:
+        if self._rests_until is None:
             return 0.0
-        return max(max(self.rests_until, self._probed_until) - self._now(), 0.0)
+        return max(max(self._rests_until, self._probed_until) - self._now(), 0.0)
 
 
 def _rest_s(failure: EndpointFailure, n_failures: int) -> float:
@@ -170,7 +167,6 @@ class Entrance:
         self.breaker = CircuitBreaker(now)
         self.limiter = RateLimiter(spec.limit, now)
         self._limit_text = describe_limit(spec.limit)
-        self._last_failure = ""
 
     @property
     def cause(self) -> str:
@@ -203,22 +199,12 @@ class Entrance:
         self.waiting.remove(ticket)
         return True
 
-    def record(self, failure: EndpointFailure | None, text: str) -> bool:
-        """Record the outcome of a request, None for a success; return whether ``state`` has changed."""
-        before = self.breaker.rests_until, self._last_failure != ""
+    def record(self, failure: EndpointFailure | None, text: str) -> None:
+        """Record the outcome of a request, None for a success."""
         if failure is None:
             self.breaker.record_success()
-            self._last_failure = ""
         else:
             self.breaker.record_failure(failure, text)
-            self._last_failure = text or failure.reason
-        return before != (self.breaker.rests_until, self._last_failure != "")
-
-    def state(self) -> tuple[float, str]:
-        """Return the seconds and cause of the rest: 0.0 if it failed without one, "" if not since its last success."""
-        if self.breaker.rests_until is None:
-            return 0.0, self._last_failure
-        return max(self.breaker.wait_s(), _OPEN_S), self.breaker.cause or self._last_failure
 
 
 def describe_limit(limit: RateLimit) -> str:

@@ -14,7 +14,6 @@ from runner.inference.errors import EndpointFailure
 from runner.inference.learning import Lessons
 from runner.types.phases import ServerTimes
 
-OnRest: TypeAlias = Callable[[str, float, str], None]
 OnServerTimes: TypeAlias = Callable[[str, ServerTimes | None], None]
 CallLater: TypeAlias = Callable[[float, Callable[[], None]], object]
 
@@ -69,9 +68,8 @@ class LocalGate:
         self, specs: Iterable[EndpointSpec], now: Callable[[], float], call_later: CallLater | None = None
     ) -> None:
         self._lock = threading.Lock()
-        self._report_lock = threading.Lock()  # keeps the calls of the watchers in the order of the outcomes
+        self._times_lock = threading.Lock()
         self._call_later = call_later or _start_timer
-        self._watchers: list[OnRest] = []
         specs = with_learners(specs)
         self._entrances = {spec.name: Entrance(spec, now) for spec in specs}
         self.lessons = Lessons(specs)
@@ -112,7 +110,7 @@ class LocalGate:
         return self._server_times.get(endpoint)
 
     def set_server_times(self, endpoint: str, times: ServerTimes | None) -> None:
-        with self._report_lock:
+        with self._times_lock:
             if self._server_times.get(endpoint) == times:
                 return
             if times is None:
@@ -124,13 +122,13 @@ class LocalGate:
 
     def watch_server_times(self, on_times: OnServerTimes) -> Callable[[], None]:
         """Call ``on_times``, which must not block, with each server's means, now and later; return what ends that."""
-        with self._report_lock:
+        with self._times_lock:
             self._time_watchers = [*self._time_watchers, on_times]
             for state in self._server_times.items():
                 on_times(*state)
 
         def end() -> None:
-            with self._report_lock:
+            with self._times_lock:
                 self._time_watchers = [each for each in self._time_watchers if each is not on_times]
 
         return end
@@ -140,27 +138,6 @@ class LocalGate:
         with self._lock:
             self._entrances[endpoint].limiter.end()
         self._admit(endpoint)
-
-    def watch(self, on_rest: OnRest) -> Callable[[], None]:
-        """Call ``on_rest`` when an endpoint, its seconds of rest or their cause changes; return what ends the calls.
-
-        The thread that reports an outcome calls it, so it must not block or report one. 0 seconds without a cause: the
-        endpoint has answered again; with a cause: it has failed without a rest, so its next success is of interest.
-        """
-        with self._lock:
-            self._watchers = [*self._watchers, on_rest]
-
-        def end() -> None:
-            with self._lock:
-                self._watchers = [each for each in self._watchers if each is not on_rest]
-
-        return end
-
-    def states(self) -> list[tuple[str, float, str]]:
-        """Return the arguments of ``on_rest`` for each endpoint that has failed since its last success."""
-        with self._lock:
-            states = [(name, *entrance.state()) for name, entrance in self._entrances.items()]
-        return [state for state in states if state[2]]
 
     def request(self, owner: Hashable, key: Hashable, endpoint: str, on_reply: Callable[[bool], None]) -> None:
         """Request admission for a worker, which knows the request by ``key``; an unknown endpoint is refused.
@@ -196,14 +173,10 @@ class LocalGate:
 
     def report(self, endpoint: str, failure: EndpointFailure | None, text: str) -> None:
         """Record the outcome of a request, None for a success, without ending it; an unknown endpoint is ignored."""
-        entrance = self._entrances.get(endpoint)
-        if entrance is None:
+        if (entrance := self._entrances.get(endpoint)) is None:
             return
-        with self._report_lock:
-            with self._lock:
-                has_changed, state = entrance.record(failure, text), entrance.state()
-            for watcher in self._watchers if has_changed else ():
-                watcher(endpoint, *state)
+        with self._lock:
+            entrance.record(failure, text)
 
     def _forget(self, owner: Hashable, key: Hashable) -> Ticket | None:
         with self._lock:

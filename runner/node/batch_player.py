@@ -14,8 +14,8 @@ from collections.abc import Callable
 import msgspec
 
 from runner.batch.batch import Batch
-from runner.batch.observers import Observer, SelectiveObserver, wants_all
-from runner.batch.result import BatchResult, BatchStatus, UnstoredEpisode
+from runner.batch.observers import BatchItem, Kind, Observer, SelectiveObserver, UnstoredEpisode, wants_all
+from runner.batch.result import BatchResult, BatchStatus
 from runner.batch.running_episode import CommandName
 from runner.batch.spec import BatchSpec, ResolvedBatch
 from runner.batch.stopping import Waiting, budget_left, next_part, wait_while_busy
@@ -27,7 +27,7 @@ from runner.node.control_requests import failure_text
 from runner.node.storage import StorageWatch
 from runner.node.stored_batches import StoredBatches
 from runner.results.summary import Selection, summarize_results
-from runner.types import BatchProgress, Item, WorkerState
+from runner.types import BatchProgress, WorkerState
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # log the placement of each batch
@@ -52,7 +52,7 @@ class BatchCallbacks(msgspec.Struct, frozen=True):
     on_item: Observer
     on_result: Callable[[BatchResult], None]
     on_busy: Callable[[bool], None]
-    wants_item: Callable[[type[Item]], bool] = wants_all
+    wants_item: Callable[[Kind], bool] = wants_all
     on_end: Callable[[BatchResult], object] = lambda result: None
 
 
@@ -122,7 +122,7 @@ class BatchPlayer:
         self.stored = StoredBatches(workspace, queue, callbacks.on_result)
         self._progress: BatchProgress | None = None
         self._interruptions: dict[str, str] = {}
-        self._item_numbers: dict[tuple[type[Item], str], itertools.count[int]] = defaultdict(itertools.count)
+        self._item_numbers: dict[tuple[Kind, str], itertools.count[int]] = defaultdict(itertools.count)
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
@@ -390,18 +390,17 @@ class BatchPlayer:
     def _store_episodes(self) -> str | None:
         """Return why that failed, or None."""
         while self._unstored:
-            record, content, end = self._unstored[0].record, self._unstored[0].content, self._unstored[0].end
+            stored, content = self._unstored[0].stored, self._unstored[0].content
             try:
                 self._workspace.store.save(content)
             except StoreError as exc:
                 return str(exc)
             del self._unstored[0]
             with catch_foreign(log_failure(logger, "adding a stored episode to the index")):
-                self._workspace.index.insert(record, content)
-            if end is not None:
-                self._forward(end.get_brief())
+                self._workspace.index.insert(stored.record, content)
+            self._forward(stored)
             if self._models is not None:
-                self._models.feedback(record)
+                self._models.feedback(stored.record)
         return None
 
     def _set_interruption(self, batch_id: str, reason: str) -> None:
@@ -439,13 +438,13 @@ class BatchPlayer:
                     return
                 self._changed.wait(RETRY_S)
 
-    def _forward(self, item: Item) -> None:
+    def _forward(self, item: BatchItem) -> None:
         # numbered here, because the numbers of a batch that continues would start again
         if isinstance(item, BatchProgress | WorkerState):
             item = msgspec.structs.replace(item, seq=next(self._item_numbers[type(item), item.batch_id]))
         self._callbacks.on_item(item)
 
-    def _save_progress(self, item: Item) -> None:
+    def _save_progress(self, item: BatchItem) -> None:
         if isinstance(item, BatchProgress):
             self._progress = item
             self._queue.set_done(item.batch_id, item.n_done)

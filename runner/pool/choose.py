@@ -1,21 +1,28 @@
-"""Choice of the workers of a batch: this process, local processes, or a Ray cluster."""
+"""Choice of the workers of a batch: this process, whose pool is here, too, local processes, or a Ray cluster."""
 
 from __future__ import annotations
 
+import gc
+import itertools
 import logging
 import os
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 from runner.config import RaySettings
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
-from runner.pool.local import LocalPool
-from runner.pool.protocol import WorkerPool
-from runner.types import Workers
+from runner.pool.worker import Slot, Worker, WorkerChange, WorkerPool
+from runner.types import WorkerInfo, Workers
 from runner.util.clock import Clock
 from runner.util.display_text import secret_variables
+from runner.util.resources import Resource
+from runner.worker.driver_link import DriverLink
+from runner.worker.frames import Configure, Watch, WorkerFrame
 from runner.worker.runner_setup import RunnerSetup
+from runner.worker.worker_episodes import LocalModels, WorkerEpisodes
 
 HUMAN_AGENT = "human"
 """Agent whose actions come from a person, through this process."""
@@ -24,6 +31,75 @@ WORKER_LOG: Final = "runner.worker.output"
 
 _output = logging.getLogger(WORKER_LOG)
 _output.setLevel(logging.INFO)
+
+
+class LocalPool(DriverLink):
+    """The worker of this process; its link passes frames on as they are.
+
+    Raises ``ConfigError`` if agent or environment cannot be loaded.
+    """
+
+    usable = True
+
+    def __init__(self, configure: Configure, models: LocalModels, clock: Clock | None = None) -> None:
+        super().__init__()
+        clock = clock or Clock()
+        self._player = WorkerEpisodes(self, configure, clock, local=models, on_warm=self._freeze_objects)
+        self._player.prepare()
+        self.episodes = Worker("this process", self._player.handle, None, clock)
+        self._host = socket.gethostname()
+        self._numbers = itertools.count()
+        self._watch: Watch | None = None
+        self._has_frozen = False
+
+    def send(self, frame: WorkerFrame) -> None:
+        self.episodes.receive(frame)
+
+    async def wait_for_room(self) -> None:
+        """Nothing is queued."""
+
+    def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
+        """A thread is usable as soon as it is started."""
+
+    def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
+        """If the system does not allow all threads, a third is kept."""
+        n_started, shortage = self._player.start_threads(n_slots)
+        names = [f"slot {next(self._numbers)}" for _ in range(n_started)]
+        return [Slot(name, WorkerInfo(host=self._host, id=name, kind="local"), self) for name in names], shortage
+
+    def start_alone(self) -> Slot | None:
+        """No slot of this process can be lost."""
+        return None
+
+    @property
+    def failure(self) -> str | None:
+        """A shortage of threads is reported by ``start_slots``."""
+        return None
+
+    def retire(self, episode_id: str) -> None:
+        """Leave the thread of an episode that hangs to itself: it ends at its next ``await``."""
+        if self.episodes.forget(episode_id):
+            self._player.abandon(episode_id)
+
+    def watch(self, watch: Watch) -> None:
+        if watch != self._watch:
+            self._watch = watch
+            self._player.handle(watch)
+
+    def close(self) -> None:
+        """End the threads, and let garbage collections look at all objects again; the episodes have ended."""
+        self._player.close(timeout_s=0.0)
+        if self._has_frozen:
+            gc.unfreeze()
+
+    def _freeze_objects(self) -> None:
+        """Exempt what the first episode has imported from garbage collections: they would take 5% of the CPU.
+
+        Counting the frozen objects visits each of them, so a pool counts them once.
+        """
+        if not gc.get_freeze_count():
+            self._has_frozen = True
+            gc.freeze()
 
 
 class PlannedBatch(Protocol):
@@ -39,6 +115,7 @@ def open_pool(
     spec: PlannedBatch,
     setup: RunnerSetup,
     models: Models | None,
+    runs: Path,
     log: Callable[[str], None] = _output.info,
     *,
     ray: RaySettings | None = None,
@@ -46,7 +123,8 @@ def open_pool(
 ) -> WorkerPool:
     """Return the workers of a batch; ``Batch.run`` starts and closes them.
 
-    ``log`` receives each line that a worker writes, with the worker's name; by default the log file.
+    ``runs`` is the folder of the batches, for the journals. ``log`` receives each line that a worker writes, with the
+    worker's name; by default the log file.
 
     Raises:
         ConfigError: the agent uses a model and ``models`` is None, or the Ray cluster cannot be used.
@@ -55,26 +133,27 @@ def open_pool(
         raise ConfigError(f"The agent {setup.agent.name} needs a model, and none is configured")
     if workers == 0:
         manager = None if models is None or setup.models is None else models.manager
-        return LocalPool(setup.build_factory(manager), clock)
+        return LocalPool(Configure(setup=setup, runs=str(runs)), LocalModels(manager), clock)
     if workers == "ray":
         from runner.pool.ray_pool import open_ray_pool  # imported late: few commands use Ray
 
-        return open_ray_pool(ray or RaySettings(), setup, models)
-    return _process_pool(min(workers, spec.concurrency, spec.n_planned), setup, models, log)
+        return open_ray_pool(ray or RaySettings(), setup, models, runs)
+    return _process_pool(min(workers, spec.concurrency, spec.n_planned), setup, models, runs, log)
 
 
-def _process_pool(n_workers: int, setup: RunnerSetup, models: Models | None, log: Callable[[str], None]) -> WorkerPool:
+def _process_pool(
+    n_workers: int, setup: RunnerSetup, models: Models | None, runs: Path, log: Callable[[str], None]
+) -> WorkerPool:
     # imported late: most commands start no processes
     from runner.pool.fork_server import open_client
     from runner.pool.process_pool import ProcessPool
     from runner.pool.services import batch_services
-    from runner.worker.frames import Configure
 
     key_names = frozenset[str]() if models is None else models.settings.key_names
     client = open_client(key_names)
     return ProcessPool(
         n_workers,
-        Configure(setup=setup, secrets=secret_variables(os.environ, key_names)),
+        Configure(setup=setup, runs=str(runs), secrets=secret_variables(os.environ, key_names)),
         batch_services(setup, models if setup.models is not None else None),
         lambda name: client.start_worker(name, log),
     )

@@ -22,7 +22,7 @@ from runner.errors import RunnerError, catch_foreign, log_failure
 from runner.util.child_process import ChildProcess
 from runner.util.display_text import mask, masker, one_line, public_variables
 from runner.util.fork_server import ForkedProcess, fork
-from runner.worker.channel import StartMode, StartWorker
+from runner.worker.frames import StartMode, StartWorker
 
 logger = logging.getLogger(__name__)
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from contextlib import suppress
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from runner.episode.control import EpisodeControl
 from runner.errors import RunnerError, catch_foreign
-from runner.pool.protocol import EpisodeReceiver, Finishers, Slot, WorkerChange
-from runner.pool.remote_worker import BrokenFrame, RemoteControl, RemoteWorker
 from runner.pool.services import BatchServices
-from runner.types import EpisodeHeader, WorkerInfo, WorkerStatus
+from runner.pool.worker import BrokenFrame, Finishers, Job, Slot, Worker, WorkerChange
+from runner.types import WorkerInfo, WorkerStatus
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
 from runner.util.framing import FrameBuffer, framed
@@ -34,14 +30,8 @@ from runner.worker.frames import (
     encode_frame,
 )
 
-if TYPE_CHECKING:
-    from runner.pool.ray_worker import RayWorker
-
-
 logger = logging.getLogger(__name__)
 
-LINGER_S = 0.025
-"""Maximum seconds that frames which are not urgent stay in the channel, while they arrive in quick succession."""
 MAX_REASON_CHARS = 300
 END_REASON_S = 1.0
 """Seconds in which a process must have ended after it closed its connection, for its exit code to be known."""
@@ -49,68 +39,6 @@ MAX_FAILED_STARTS = 3
 """Maximum number of workers in a row that end before they have started an episode."""
 
 _RECEIVE_BYTES = 1 << 16
-_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-
-
-class ChannelReader:
-    """Waits for the frames of one worker; used on one thread.
-
-    Each wake-up costs CPU, so frames that are not urgent stay in the channel for up to ``LINGER_S``. The kernel already
-    holds them, so they survive the death of the worker. An urgent frame ends the wait: the worker writes to its bell, a
-    pipe whose other end arrives with the first frame. Without a bell, every frame is read at once. The caller closes
-    ``sock``.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.buffer = FrameBuffer()
-        self._sock = sock
-        self._frames = select.poll()
-        self._frames.register(sock, select.POLLIN)
-        self._bell: int | None = None
-        self._rings = select.poll()
-        self._has_received = self._has_more = self._is_busy = False
-
-    def wait(self, timeout_s: float) -> bool:
-        """Return whether there are any frames, or the channel has ended."""
-        if self._bell is not None and self._can_linger and self._rings.poll(LINGER_S * 1000):
-            os.read(self._bell, _RECEIVE_BYTES)
-        started_s = time.monotonic()
-        is_readable = bool(self._frames.poll(timeout_s * 1000))
-        self._is_busy = is_readable and time.monotonic() - started_s < LINGER_S
-        return is_readable
-
-    def receive(self) -> bytes:
-        """Return bytes for ``buffer``; empty at the end of the channel."""
-        try:
-            data = self._sock.recv(_RECEIVE_BYTES) if self._has_received else self._receive_first()
-        except OSError:  # it ended with unread frames
-            return b""
-        self._has_more = len(data) == _RECEIVE_BYTES
-        return data
-
-    def close(self) -> None:
-        if self._bell is not None:
-            os.close(self._bell)
-
-    @property
-    def _can_linger(self) -> bool:
-        # A worker whose frame is incomplete, or that has sent more than was read, may be blocked until it is read.
-        return self._is_busy and not (self._has_more or self.buffer.n_incomplete)
-
-    def _receive_first(self) -> bytes:
-        data, descriptors, _, _ = socket.recv_fds(self._sock, _RECEIVE_BYTES, 1, _CLOSE_ON_EXEC)
-        self._has_received = True
-        for self._bell in descriptors:
-            os.set_inheritable(self._bell, False)
-            self._rings.register(self._bell, select.POLLIN)
-        return data
-
-
-def _decode(data: bytes) -> WorkerFrame:
-    try:
-        return decode_worker_frame(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
-        raise BrokenFrame(f"an invalid frame of {len(data):,} bytes: {exc}") from exc
 
 
 class WorkerTimings(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,11 +103,11 @@ class ProcessWorker:
         on_end: Callable[[ProcessWorker, str], object],
         timings: WorkerTimings,
         clock: Clock,
-        finish: Callable[[Callable[[], None]], object],
+        finish: Callable[[Job], object],
     ) -> None:
         self.info = info
         self.n_slots = 0
-        self.episodes = RemoteWorker(info.id, self.send, services, clock, finish, frees_early=True)
+        self.episodes = Worker(info.id, self.send, services, clock, finish, frees_early=True)
         self._start_process = start_process
         self._on_change, self._on_end = on_change, on_end
         self._timings = timings
@@ -277,29 +205,29 @@ class ProcessWorker:
                 self._flush(process.sock)
             if self._closing.is_set():
                 return "it was closed"
-            with closing(ChannelReader(process.sock)) as reader:
-                return self._read(process, reader)
+            return self._read(process)
         finally:
             with self._lock:
                 self._process = None
             process.kill()
             process.close()
 
-    def _read(self, process: Process, reader: ChannelReader) -> str:
-        started_s = self._now()
+    def _read(self, process: Process) -> str:
+        started_s, readable, buffer = self._now(), select.poll(), FrameBuffer()
+        readable.register(process.sock, select.POLLIN)
         while True:
-            is_readable = reader.wait(self._timings.tick_s)
+            is_readable = readable.poll(self._timings.tick_s * 1000)
             if (problem := self._tick(process.sock, started_s)) is not None:
                 return problem
             if not is_readable:
                 continue
-            if not (data := reader.receive()):
+            if not (data := _receive(process.sock)):
                 if self._closing.is_set():
                     return "it was closed"
-                torn = " in the middle of a frame" if reader.buffer.n_incomplete else ""
+                torn = " in the middle of a frame" if buffer.n_incomplete else ""
                 return f"its process (pid {process.pid}) {process.end_reason(END_REASON_S)}{torn}"
             try:
-                for frame in reader.buffer.feed(data):
+                for frame in buffer.feed(data):
                     self.episodes.receive(_decode(frame))
             except RunnerError as exc:
                 return f"it sent {exc}"
@@ -352,34 +280,19 @@ class ProcessWorker:
             self._on_change(WorkerChange(id=self.info.id, host=self.info.host, state=state, pid=pid))
 
 
-class ProcessSlot:
-    def __init__(self, name: str, worker: ProcessWorker | RayWorker) -> None:
-        self.name = name
-        self.info = worker.info
-        self._worker = worker
-        self._abandoned = False
-        self._playing: tuple[str, RemoteControl] | None = None
+def _receive(sock: socket.socket) -> bytes:
+    """Return what has arrived; empty at the end of the channel."""
+    try:
+        return sock.recv(_RECEIVE_BYTES)
+    except OSError:  # it ended with unread frames
+        return b""
 
-    @property
-    def usable(self) -> bool:
-        return not self._abandoned and self._worker.usable
 
-    def play(self, header: EpisodeHeader, receiver: EpisodeReceiver, *, paused: bool) -> EpisodeControl:
-        control = self._worker.episodes.play(header, self.name, receiver, paused=paused)
-        self._playing = header.episode_id, control
-        return control
-
-    def stop_task(self) -> None:
-        if self._playing is not None:
-            self._playing[1].stop_task()
-
-    def abandon(self) -> None:
-        self._abandoned = True
-        if self._playing is not None:
-            self._worker.retire(self._playing[0])
-
-    def close(self) -> None:
-        """The pool ends its workers."""
+def _decode(data: bytes) -> WorkerFrame:
+    try:
+        return decode_worker_frame(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
+        raise BrokenFrame(f"an invalid frame of {len(data):,} bytes: {exc}") from exc
 
 
 class ProcessPool:
@@ -404,9 +317,9 @@ class ProcessPool:
         self._workers: list[ProcessWorker] = []
         self._lone_workers: list[ProcessWorker] = []
         self._ended: set[ProcessWorker] = set()
-        self._free: list[ProcessSlot] = []
+        self._free: list[Slot] = []
         self._slots_per_worker = 0
-        self._watched = True
+        self._watch = Watch(steps=True, tokens=True)
         self._finishers = Finishers()
         self._lock = threading.Lock()
         self._n_failed_starts = self._n_given_up = 0
@@ -448,12 +361,12 @@ class ProcessPool:
     def failure(self) -> str | None:
         return self._failure
 
-    def watch_tokens(self, watched: bool) -> None:
-        if watched == self._watched:
+    def watch(self, watch: Watch) -> None:
+        if watch == self._watch:
             return
-        self._watched = watched
+        self._watch = watch
         for worker in (*self._workers, *self._lone_workers):
-            worker.send(Watch(tokens=watched))
+            worker.send(watch)
 
     def close(self) -> None:
         workers = *self._workers, *self._lone_workers
@@ -482,12 +395,12 @@ class ProcessPool:
                 raise
             self._failure = f"{name} cannot be started: {describe_shortage(shortage)}"
             return None
-        worker.send(Watch(tokens=self._watched))
+        worker.send(self._watch)
         return worker
 
-    def _new_slot(self, worker: ProcessWorker) -> ProcessSlot:
+    def _new_slot(self, worker: ProcessWorker) -> Slot:
         worker.n_slots += 1
-        return ProcessSlot(f"slot {next(self._slot_numbers)}", worker)
+        return Slot(f"slot {next(self._slot_numbers)}", worker.info, worker)
 
     def _note_end(self, worker: ProcessWorker, reason: str) -> None:
         with self._lock:

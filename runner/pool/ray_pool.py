@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -15,8 +16,6 @@ from runner.config import RaySettings
 from runner.errors import ConfigError, RunnerError, catch_foreign, log_failure
 from runner.inference.api_keys import endpoint_variables
 from runner.inference.profile_models import Models
-from runner.pool.process_pool import ProcessSlot
-from runner.pool.protocol import Finishers, Slot, WorkerChange
 from runner.pool.ray_cluster import (
     HeadWatch,
     RayConnection,
@@ -30,6 +29,7 @@ from runner.pool.ray_cluster import (
 )
 from runner.pool.ray_worker import RayWorker
 from runner.pool.services import BatchServices, batch_services
+from runner.pool.worker import Finishers, Slot, WorkerChange
 from runner.types import WorkerStatus
 from runner.util.clock import Clock
 from runner.util.display_text import mask, one_line
@@ -77,6 +77,7 @@ class RayPool:
         connection: the connection to the cluster; ``close`` ends it.
         configure: the settings of the batch, with addresses as the workers reach them.
         variables: environment variables of the workers: API keys, and addresses of models.
+        runs: folder of the batches, into which this process writes the journals.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class RayPool:
         configure: Configure,
         variables: dict[str, str],
         services: BatchServices,
+        runs: Path,
         timings: RayTimings | None = None,
     ) -> None:
         self._connection = connection
@@ -93,13 +95,14 @@ class RayPool:
         self._configure = configure
         self._variables = variables
         self._services = services
+        self._runs = runs
         self._timings = timings or RayTimings()
         self._clock = Clock()
         self._ray = import_ray()
         self._host = socket.gethostname()
         self._head = HeadWatch(self._clock, self._timings.head_check_s, self._timings.head_s)
         self._numbers = itertools.count()
-        self._watched = True
+        self._watch = Watch(steps=True, tokens=True)
         self._lock = threading.Lock()
         self._finishers = Finishers()
         self._n_promised = 0
@@ -136,13 +139,13 @@ class RayPool:
     def failure(self) -> str | None:
         return self._failure
 
-    def watch_tokens(self, watched: bool) -> None:
-        if watched == self._watched:
+    def watch(self, watch: Watch) -> None:
+        if watch == self._watch:
             return
-        self._watched = watched
+        self._watch = watch
         for worker in list(self._workers):
             if worker.usable:
-                worker.send(Watch(tokens=watched))
+                worker.send(watch)
 
     def close(self) -> None:
         self._closing.set()
@@ -222,7 +225,7 @@ class RayPool:
                 self._failure = str(exc)
                 return
         self._n_failed_starts = 0
-        worker.send(Watch(tokens=self._watched))
+        worker.send(self._watch)
         self._spare.append(worker)
 
     def _start_workers(self) -> None:
@@ -242,7 +245,8 @@ class RayPool:
             if not (self._n_promised and self._spare):
                 return None
             self._n_promised -= 1
-        return ProcessSlot(f"slot {next(self._numbers)}", self._spare.pop())
+        worker = self._spare.pop()
+        return Slot(f"slot {next(self._numbers)}", worker.info, worker)
 
     def _new_actor(self) -> object:
         from runner.worker.remote_runner import RemoteRunner
@@ -266,7 +270,15 @@ class RayPool:
         return actor
 
     def _add(self, actor: object) -> None:
-        worker = RayWorker(actor, self._configure, self._variables, self._services, self._clock, self._finishers.submit)
+        worker = RayWorker(
+            actor,
+            self._configure,
+            self._variables,
+            self._services,
+            self._clock,
+            self._finishers.submit,
+            runs=self._runs,
+        )
         self._workers.append(worker)
         self._set_state(worker, "starting")
 
@@ -323,7 +335,7 @@ class RayPool:
 
 
 def open_ray_pool(
-    settings: RaySettings, setup: RunnerSetup, models: Models | None, timings: RayTimings | None = None
+    settings: RaySettings, setup: RunnerSetup, models: Models | None, runs: Path, timings: RayTimings | None = None
 ) -> RayPool:
     """Connect to a cluster, or start one, and return a pool of its actors for a batch.
 
@@ -345,7 +357,9 @@ def open_ray_pool(
         connection.close()
         raise
     services = batch_services(remote_setup, models)
-    return RayPool(connection, settings, Configure(setup=remote_setup), {**secrets, **variables}, services, timings)
+    return RayPool(
+        connection, settings, Configure(setup=remote_setup), {**secrets, **variables}, services, runs, timings
+    )
 
 
 def _reason(exc: BaseException) -> str:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 
 from runner.errors import RunnerError
 from runner.pool.ray_cluster import import_ray
-from runner.pool.remote_worker import RemoteWorker
 from runner.pool.services import BatchServices
+from runner.pool.worker import Job, Worker
+from runner.store.parts import Free
 from runner.types import WorkerInfo
 from runner.util.clock import Clock
-from runner.worker.frame_sender import unpack
+from runner.worker.driver_link import unpack
 from runner.worker.frames import (
     Command,
     Configure,
     DriverFrame,
-    Free,
     Hello,
     Play,
     Reply,
@@ -68,7 +69,7 @@ class RayWorker:
 
     Args:
         variables: environment variables with secrets, an argument of a call to the started actor.
-        finish: see ``RemoteWorker``.
+        finish: see ``Worker``.
     """
 
     def __init__(
@@ -78,14 +79,16 @@ class RayWorker:
         variables: dict[str, str],
         services: BatchServices,
         clock: Clock,
-        finish: Callable[[Callable[[], None]], object],
+        finish: Callable[[Job], object],
+        *,
+        runs: Path,
     ) -> None:
         self._ray = import_ray()
         self.actor = actor
         self.actor_id = str(actor._actor_id.hex())
         self.info = WorkerInfo(host="", id=self.actor_id, kind="ray")
         self.pid: int | None = None
-        self.episodes = RemoteWorker(f"Ray worker {self.actor_id}", self.send, services, clock, finish)
+        self.episodes = Worker(f"Ray worker {self.actor_id}", self.send, services, clock, finish, runs=runs)
         self.is_ready = False
         self.is_hung = False
         self._configure = configure
@@ -187,7 +190,7 @@ class RayWorker:
             raise BrokenActor("it ended an episode without a last frame") from None
         try:
             frames = [decode_worker_frame(data) for data in unpack(packed)]
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
             raise BrokenActor(f"it sent an invalid frame: {exc}") from exc
         with self._lock:
             self._has_frames = True

@@ -7,14 +7,14 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from runner.envs.http.places import LocalRegistry
+from runner.envs.http.places import PlaceTable
+from runner.inference.errors import EndpointFailure
 from runner.inference.profile_models import Models
 from runner.types.phases import ServerTimes
 from runner.worker.frames import (
     DriverFrame,
     EndpointLesson,
     EndpointOutcome,
-    EndpointRest,
     EndpointTimes,
     GatewayLink,
     Release,
@@ -37,18 +37,18 @@ class BatchServices:
 
     Args:
         models: the profile's models, whose gate admits requests; None if the agent uses no model.
-        release_owner: releases the places and leases of a worker that has ended; must not block. By default that of the
-            registry.
+        release_owner: releases the places and leases of a worker that has ended; must not block. By default
+            that of the places.
     """
 
     def __init__(
         self,
-        registry: LocalRegistry,
+        places: PlaceTable,
         models: Models | None,
         release_owner: Callable[[Hashable], object] | None = None,
     ) -> None:
-        self._registry = registry
-        self._release_owner = release_owner or registry.release_owner
+        self._places = places
+        self._release_owner = release_owner or places.release_owner
         self._models = models
         self._gate = None if models is None else models.gate
         self._end_watches: dict[Hashable, Callable[[], object]] = {}
@@ -57,9 +57,6 @@ class BatchServices:
         if self._gate is None:
             return
 
-        def send_rest(endpoint: str, wait_s: float, cause: str) -> None:
-            send(EndpointRest(endpoint=endpoint, wait_s=wait_s, cause=cause))
-
         def send_times(endpoint: str, times: ServerTimes | None) -> None:
             send(EndpointTimes(endpoint=endpoint, times=times))
 
@@ -67,13 +64,10 @@ class BatchServices:
             send(EndpointLesson(key=key, capabilities=learned))
 
         ends = (
-            self._gate.watch(send_rest),
             self._gate.watch_server_times(send_times),
             self._gate.lessons.watch(send_lesson),
         )
         self._end_watches[owner] = lambda: [end() for end in ends]
-        for state in self._gate.states():
-            send_rest(*state)
 
     def disconnect(self, owner: Hashable) -> None:
         """The worker must have ended."""
@@ -91,10 +85,7 @@ class BatchServices:
             case Release():
                 self._release(owner, frame)
             case EndpointOutcome():
-                if self._gate is not None:
-                    from runner.worker.remote_gate import apply_outcome  # imported late: only models need it
-
-                    apply_outcome(self._gate, frame)
+                self._note_outcome(frame)
             case EndpointLesson():
                 if self._gate is not None:
                     self._gate.lessons.keep(frame.key, frame.capabilities)
@@ -109,42 +100,50 @@ class BatchServices:
             send(Reply(id=request.id, granted=granted))
 
         if request.name == "place":
-            self._registry.request_place(owner, target, instance, partial(reply, True))
+            self._places.request_place(owner, target, instance, partial(reply, True))
         elif request.name == "lease":
-            reply(instance is not None and self._registry.request_lease(owner, target, instance))
+            reply(instance is not None and self._places.request_lease(owner, target, instance))
         elif self._gate is not None:
             self._gate.request(owner, instance, target, reply)
         else:
             send(Reply(id=request.id, granted=False, error="the batch has no models"))
 
+    def _note_outcome(self, outcome: EndpointOutcome) -> None:
+        if self._gate is None:
+            return
+        failure = None
+        if outcome.failure is not None:
+            failure = EndpointFailure(outcome.failure, outcome.cause, retry_after_s=outcome.retry_after_s)
+        self._gate.report(outcome.endpoint, failure, outcome.cause)
+
     def _release(self, owner: Hashable, release: Release) -> None:
         if release.name == "place":
-            self._registry.release_place(owner, release.target, release.instance)
+            self._places.release_place(owner, release.target, release.instance)
         elif release.name == "enter":
             if self._gate is not None:
                 self._gate.release(owner, release.instance)
         elif release.instance is not None:
-            self._registry.release_lease(owner, release.target, release.instance)
+            self._places.release_lease(owner, release.target, release.instance)
 
 
 def batch_services(setup: RunnerSetup, models: Models | None) -> BatchServices:
     """They share the places and leases of all batches of this process."""
     if setup.address is None:
-        return BatchServices(LocalRegistry(), models)
+        return BatchServices(PlaceTable(), models)
     # imported late: only batches on a server need them
-    from runner.envs.http.client import LOCAL_REGISTRY, places_on, release_lost_owner
+    from runner.envs.http.client import PLACES, places_on, release_lost_owner
     from runner.envs.http.environment import select_dialect
 
     dialect, address = select_dialect(setup.env.name, setup.address), setup.address
 
     def release_owner(owner: Hashable) -> None:
         try:
-            if LOCAL_REGISTRY.instances_of(owner):
+            if PLACES.instances_of(owner):
                 release_lost_owner(owner, dialect, address)
                 return
         except (RuntimeError, MemoryError) as exc:
             logger.warning("the instances of a lost worker stay open on their server: %s", exc)
-        LOCAL_REGISTRY.release_owner(owner)
+        PLACES.release_owner(owner)
 
-    LOCAL_REGISTRY.declare(*places_on(dialect, address))
-    return BatchServices(LOCAL_REGISTRY, models, release_owner)
+    PLACES.declare(*places_on(dialect, address))
+    return BatchServices(PLACES, models, release_owner)

@@ -18,7 +18,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from runner.batch.observers import SelectiveObserver
+from runner.batch.observers import BatchItem, EpisodeStored, Kind, LiveItems, SelectiveObserver
 from runner.bus.errors import error_text
 from runner.bus.streams import BUS_ERRORS, ensure_live_stream, stream_info
 from runner.config import LiveTokens
@@ -27,10 +27,9 @@ from runner.events.codec import encode
 from runner.events.live import LiveBatch, LiveItem
 from runner.events.subjects import LIVE_STREAM, LiveChannel, channel_of, live_subject
 from runner.publish.delivery import is_cancelled
-from runner.publish.live_encoder import live_items
 from runner.publish.outbox import LOCAL
 from runner.publish.sink import SinkConnection
-from runner.types import Item, TokensStreamed
+from runner.types import TokensStreamed
 
 logger = logging.getLogger(__name__)
 
@@ -273,7 +272,7 @@ class LivePublisher:
     def observer(self) -> SelectiveObserver:
         return SelectiveObserver(self, self.wants, is_inline=True)
 
-    def wants(self, kind: type[Item]) -> bool:
+    def wants(self, kind: Kind) -> bool:
         """Return whether items of this kind are published now: a sink has an address, and its tokens are watched."""
         if kind is not TokensStreamed:
             return any(sink.is_present for sink in self._queues)
@@ -289,10 +288,12 @@ class LivePublisher:
                 return True
         return False
 
-    def __call__(self, item: Item) -> None:
-        """Queue the live items of a runner event; thread-safe."""
-        with catch_foreign(self._drop):
-            self._put(type(item), live_items(item))
+    def __call__(self, item: BatchItem) -> None:
+        """Queue the live items of what a batch reports; thread-safe."""
+        if isinstance(item, LiveItems):
+            self._put(item.kind, list(map(msgspec.Raw, item.items)))
+        else:
+            self.put(item.end if isinstance(item, EpisodeStored) else item)
 
     def put(self, item: LiveItem) -> None:
         """Queue a live item; thread-safe."""
@@ -327,7 +328,7 @@ class LivePublisher:
         for sink in self._queues:
             await sink.flush()
 
-    def _put(self, kind: type[Item | LiveItem], items: list[msgspec.Raw]) -> None:
+    def _put(self, kind: Kind | type[LiveItem], items: list[msgspec.Raw]) -> None:
         queued = (_channel(kind), items, sum(map(len, items)))
         for sink in self._queues:
             if sink.is_present:
@@ -343,5 +344,5 @@ class LivePublisher:
 
 
 @cache
-def _channel(kind: type[Item | LiveItem]) -> LiveChannel:
+def _channel(kind: Kind | type[LiveItem]) -> LiveChannel:
     return channel_of(str(kind.__struct_config__.tag))

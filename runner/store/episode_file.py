@@ -17,7 +17,6 @@ from runner.types import (
     Flow,
     Outcome,
     PackedCells,
-    Phases,
     Span,
     TimeStep,
     Tokens,
@@ -133,27 +132,6 @@ _DECODER = msgspec.json.Decoder(EpisodeRecord)
 def shared_fields(source: msgspec.Struct, target: type[msgspec.Struct]) -> dict[str, Any]:
     names = source.__struct_fields__
     return {name: getattr(source, name) for name in target.__struct_fields__ if name in names}
-
-
-def stored_step(step: TimeStep, tool_schemas_ref: int) -> TimeStep:
-    """It has finite numbers, and a reference in place of its tool schemas."""
-    optional = {name: getattr(step, name) for name in ("ttft_s", "tokens_per_s", "cost")}
-    return msgspec.structs.replace(
-        step,
-        available_tool_schemas=msgspec.UNSET,
-        tool_schemas_ref=tool_schemas_ref,
-        reward=finite(step.reward),
-        model_s=finite(step.model_s),
-        env_s=finite(step.env_s),
-        phases=None if step.phases is None else _stored_phases(step.phases),
-        **{name: finite(value) for name, value in optional.items() if value is not None},
-    )
-
-
-def _stored_phases(phases: Phases) -> Phases:
-    values = {name: value for name in ("queue", "prefill", "decode") if (value := getattr(phases, name)) is not None}
-    values |= {"model": phases.model, "env": phases.env, "own": phases.own}
-    return msgspec.structs.replace(phases, **{name: finite(value) for name, value in values.items()})
 
 
 def episode_record(

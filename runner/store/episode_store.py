@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,14 @@ from runner.errors import StoreError
 from runner.store.archive import SUFFIX as ARCHIVE_SUFFIX
 from runner.store.archive import episode_member, read_directory, read_member, tokens_member
 from runner.store.episode_file import EpisodeRecord, decode_episode
-from runner.store.journal import JOURNAL_SUFFIX, read_journal, unfinished_record
+from runner.store.journal import (
+    JOURNAL_SUFFIX,
+    episode_path,
+    journal_path,
+    read_journal,
+    tokens_path,
+    unfinished_record,
+)
 from runner.store.token_file import TOKENS_SUFFIX, TokenizedEpisode, split_tokens, with_sequences
 from runner.types import Outcome
 from runner.util.clock import Clock, is_ulid
@@ -37,6 +44,10 @@ logger = logging.getLogger(__name__)
 
 STALE_S = 60.0
 """Age in seconds from which a partially written file counts as abandoned."""
+
+ORPHANS_S = 5.0
+"""Maximum seconds that a recovery waits for the workers of a driver that has died."""
+ORPHANS_TICK_S = 0.02
 
 NO_BATCH: Final = "it is no folder of a batch; move it away"
 NO_EPISODE: Final = "its name is not an episode id; move it away"
@@ -84,13 +95,13 @@ class EpisodeStore:
 
     def path(self, batch_id: str, episode_id: str) -> Path:
         """The file need not exist; raises ``StoreError`` if an id is not a ULID."""
-        return _paths(self.runs, batch_id, episode_id)[0]
+        return episode_path(self.runs, batch_id, episode_id)
 
     def journal_path(self, batch_id: str, episode_id: str) -> Path:
-        return _paths(self.runs, batch_id, episode_id)[1]
+        return journal_path(self.runs, batch_id, episode_id)
 
     def tokens_path(self, batch_id: str, episode_id: str) -> Path:
-        return self.path(batch_id, episode_id).with_suffix(TOKENS_SUFFIX)
+        return tokens_path(self.runs, batch_id, episode_id)
 
     def create_batch_folder(self, batch_id: str) -> None:
         """Create the folder of a batch durably; a failure is left to the first episode that is stored.
@@ -255,11 +266,13 @@ class EpisodeStore:
     def recover(self, clock: Clock | None = None) -> list[EpisodeRecord]:
         """Turn journals of dead processes into ``interrupted`` episodes, and remove abandoned temporary files.
 
-        Journals of running processes, including this one, are left unchanged.
+        Journals of batches that a process plays, including this one, are left unchanged. A worker whose driver has
+        died may still end its step; then this waits for it.
         """
         self.damaged = []
         recovered: list[EpisodeRecord] = []
-        now = (clock or Clock()).now()
+        clock = clock or Clock()
+        now, deadline_s = clock.now(), clock.monotonic() + ORPHANS_S
         for batch in self._batch_folders():
             try:
                 entries = list(_entries(batch))
@@ -269,12 +282,23 @@ class EpisodeStore:
             for entry in entries:
                 path = batch / entry.name
                 if entry.name.endswith(JOURNAL_SUFFIX):
-                    with file_lock(path, wait=False) as locked:
-                        if locked and (record := self._recover_journal(path)) is not None:
-                            recovered.append(record)
+                    if (
+                        not _is_played(batch)
+                        and (record := self._recover_unlocked(path, deadline_s, clock)) is not None
+                    ):
+                        recovered.append(record)
                 elif entry.name.endswith(TEMPORARY_SUFFIX):
                     _remove_stale(path, now)
         return recovered
+
+    def _recover_unlocked(self, journal: Path, deadline_s: float, clock: Clock) -> EpisodeRecord | None:
+        while True:
+            with file_lock(journal, wait=False) as is_locked:
+                if is_locked:
+                    return self._recover_journal(journal)
+            if clock.monotonic() > deadline_s or not journal.exists() or _is_played(journal.parent):
+                return None
+            time.sleep(ORPHANS_TICK_S)
 
     def _recover_journal(self, journal: Path) -> EpisodeRecord | None:
         try:
@@ -316,12 +340,9 @@ class EpisodeStore:
         self.damaged.append(DamagedFile(path, reason))
 
 
-@lru_cache(maxsize=512)  # an episode needs its paths a dozen times
-def _paths(runs: Path, batch_id: str, episode_id: str) -> tuple[Path, Path]:
-    if not (is_ulid(batch_id) and is_ulid(episode_id)):
-        raise StoreError(f"episode {episode_id!r} of batch {batch_id!r}: ids must be ULIDs of 26 characters")
-    folder = runs / batch_id
-    return folder / f"{episode_id}.json", folder / (episode_id + JOURNAL_SUFFIX)
+def _is_played(batch: Path) -> bool:
+    with file_lock(batch, wait=False) as is_free:
+        return not is_free
 
 
 def _member_of(path: Path) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,9 +15,15 @@ import msgspec
 
 from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord, StoredChat, check_header, decode, episode_record
-from runner.types import EpisodeHeader, ErrorInfo, Flow, Outcome, PackedCells, Span, TimeStep, ToolSchema
+from runner.store.parts import EMPTY, EncodedTraces, Ended, Part, Reset, Started, Step, Unjournaled
+from runner.store.token_file import TOKENS_SUFFIX, TokenFileWriter
+from runner.types import EpisodeHeader, ErrorInfo, Flow, Outcome, PackedCells, Phases, Span, TimeStep, ToolSchema
+from runner.util.clock import is_ulid
 from runner.util.files import TEMPORARY_SUFFIX, create_private, make_folder, read_file, write_all
-from runner.util.safe_values import encode, finite
+from runner.util.resources import find_shortage
+from runner.util.safe_values import encode, finite, safe_str
+
+logger = logging.getLogger(__name__)
 
 JOURNAL_SUFFIX = ".journal.jsonl"
 
@@ -54,6 +62,22 @@ class Journal(msgspec.Struct, kw_only=True):
     tool_schemas: list[list[ToolSchema]] = []
     traces: TraceDelta = msgspec.field(default_factory=TraceDelta)
     damage: str | None = None
+
+
+@lru_cache(maxsize=512)  # an episode needs its paths a dozen times
+def episode_path(runs: Path, batch_id: str, episode_id: str) -> Path:
+    """Return the path of an episode file; raises ``StoreError`` if an id is not a ULID."""
+    if not (is_ulid(batch_id) and is_ulid(episode_id)):
+        raise StoreError(f"episode {episode_id!r} of batch {batch_id!r}: ids must be ULIDs of 26 characters")
+    return runs / batch_id / f"{episode_id}.json"
+
+
+def journal_path(runs: Path, batch_id: str, episode_id: str) -> Path:
+    return episode_path(runs, batch_id, episode_id).with_suffix(JOURNAL_SUFFIX)
+
+
+def tokens_path(runs: Path, batch_id: str, episode_id: str) -> Path:
+    return episode_path(runs, batch_id, episode_id).with_suffix(TOKENS_SUFFIX)
 
 
 _HEADERS = msgspec.json.Decoder(EpisodeHeader)
@@ -96,6 +120,101 @@ class JournalWriter:
             self._descriptor = None
 
 
+class EpisodeJournal:
+    """Writes the journal and the token file of one episode where it is played; one thread at a time uses it.
+
+    A step is written before anybody learns of it, so that no death of a process loses what another one has seen.
+    """
+
+    def __init__(self, runs: Path, header: EpisodeHeader) -> None:
+        self._pid = os.getpid()
+        self._header = header
+        self._path = journal_path(runs, header.batch_id, header.episode_id)
+        self._runs = runs
+        self._tokens: TokenFileWriter | None = None
+        self._journal: JournalWriter | None = None
+
+    def write(self, part: Part) -> Unjournaled | None:
+        """Write what a part adds to the files; return the part to report if that fails, after which nothing is written.
+
+        The first part creates the journal, the end closes it. A process that an environment has forked writes nothing.
+        """
+        if os.getpid() != self._pid:
+            return None
+        try:
+            match part:
+                case Started():
+                    self._journal = JournalWriter(self._path, self._header)
+                case Reset() | Step():
+                    self._append(part)
+                case Ended():
+                    self._append_tokens(part.tokens)
+                    self.close()
+        except OSError as exc:
+            self.close()
+            problem = safe_str(exc, "unknown error")
+            logger.warning("cannot write the journal of an episode; a crash would lose its steps: %s", problem)
+            return Unjournaled(episode_id=self._header.episode_id, problem=problem, shortage=find_shortage(exc))
+        return None
+
+    def close(self) -> None:
+        for file in (self._tokens, self._journal):
+            if file is not None:
+                file.close()
+
+    def _append(self, part: Reset | Step) -> None:
+        if isinstance(part, Step):
+            self._append_tokens(part.tokens)  # first, because the line refers to them
+        if self._journal is not None:
+            self._journal.append(journal_line(part))
+
+    def _append_tokens(self, record: bytes) -> None:
+        if record:
+            header = self._header
+            self._tokens = self._tokens or TokenFileWriter(tokens_path(self._runs, header.batch_id, header.episode_id))
+            self._tokens.append(record)
+
+
+def stored_step(step: TimeStep, tool_schemas_ref: int) -> TimeStep:
+    """It has finite numbers, and a reference in place of its tool schemas."""
+    optional = {name: getattr(step, name) for name in ("ttft_s", "tokens_per_s", "cost")}
+    return msgspec.structs.replace(
+        step,
+        available_tool_schemas=msgspec.UNSET,
+        tool_schemas_ref=tool_schemas_ref,
+        reward=finite(step.reward),
+        model_s=finite(step.model_s),
+        env_s=finite(step.env_s),
+        phases=None if step.phases is None else _stored_phases(step.phases),
+        **{name: finite(value) for name, value in optional.items() if value is not None},
+    )
+
+
+def _stored_phases(phases: Phases) -> Phases:
+    values = {name: value for name in ("queue", "prefill", "decode") if (value := getattr(phases, name)) is not None}
+    values |= {"model": phases.model, "env": phases.env, "own": phases.own}
+    return msgspec.structs.replace(phases, **{name: finite(value) for name, value in values.items()})
+
+
+def journal_line(part: Reset | Step) -> bytes:
+    """Return the line of the journal, without its line break."""
+    if isinstance(part, Step):
+        schemas = b"{}" if part.tool_schemas == EMPTY else b'{"tool_schemas":%b}' % part.tool_schemas
+        return _merge(part.data, schemas, _traces_field(part.traces))
+    fields = b'{"reset_observation":%b,"env_episode_id":%b}' % (part.observation, encode(part.env_episode_id))
+    world = b"{}" if part.world == EMPTY else b'{"reset_world":%b}' % part.world
+    return _merge(fields, world, _traces_field(part.traces))
+
+
+def _traces_field(traces: EncodedTraces) -> bytes:
+    named = ((b"spans", traces.spans), (b"flows", traces.flows), (b"open_spans", traces.open_spans))
+    return b'{"traces":{%b}}' % b",".join([b'"%b":%b' % (name, array) for name, array in named if array != EMPTY])
+
+
+def _merge(*objects: bytes) -> bytes:
+    return b"{%b}" % b",".join([fields[1:-1] for fields in objects if fields != b"{}"])
+
+
 def read_journal(path: Path, *, was_moved: bool = False) -> Journal:
     """Read a journal up to its first damaged line; a last line without a newline is incomplete and ignored.
 
@@ -122,15 +241,13 @@ def unfinished_record(
     *,
     ended_at: datetime,
     error: ErrorInfo | None = None,
-    traces: TraceDelta | None = None,
     duration_s: float | None = None,
 ) -> EpisodeRecord:
     """Return the record of an episode that stopped without a normal end.
 
-    ``traces`` has all spans and flows; by default those of the journal. ``duration_s`` is by default computed from the
-    spans and steps, because the wall clock may jump.
+    ``duration_s`` is by default computed from the spans and steps, because the wall clock may jump.
     """
-    traces = traces or journal.traces
+    traces = journal.traces
     ended_at = max(ended_at, journal.header.started_at)
     worked_s = sum(step.model_s + step.env_s for step in journal.steps)
     spans = _close_spans(traces.spans, traces.open_spans)

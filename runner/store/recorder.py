@@ -1,25 +1,26 @@
-"""Recording of one episode from its parts: in a journal, and at the episode's end in an episode file and the index."""
+"""Recording of one episode from its parts, which its journal has already: its file and its row in the index."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.encoded import EncodedEnd, EncodedLog, EncodedReset, EncodedStep
-from runner.store.episode_file import EpisodeRecord
+from runner.store.episode_file import EpisodeRecord, episode_record
 from runner.store.episode_store import EpisodeStore
 from runner.store.index import EpisodeIndex
-from runner.store.journal import JournalWriter, TraceDelta, unfinished_record
-from runner.store.token_file import TokenFileWriter
-from runner.types import EpisodeEvent, EpisodeHeader, EpisodeStarted, ErrorInfo, Outcome
+from runner.store.journal import Journal, apply_line, journal_line, read_journal, unfinished_record
+from runner.store.parts import EMPTY, EncodedTraces, Ended, Part, Reset, Started, Step, join_arrays
+from runner.store.token_file import sync_token_file
+from runner.types import EpisodeHeader, ErrorInfo, Outcome
 from runner.types.machine import GpuUse
 from runner.util.clock import Clock
+from runner.util.files import TEMPORARY_SUFFIX
+from runner.util.safe_values import finite
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +35,73 @@ class Meter(Protocol):
         ...
 
 
-class EpisodeRecorder:
-    """Appends the encoded parts of one episode to its journal, and finalises it, without decoding them.
+class EpisodeLog:
+    """Collects the parts of one episode in their order; decodes them only in ``journal``.
 
-    The parts come from one thread; ``abandon`` may be called from another one. If the journal cannot be written, the
-    error is logged and stored in ``journal_error``, and the episode continues without a journal. The internal lock is
-    held while files are written. Errors of ``index`` are only logged: the next start adds the missing row.
+    One thread adds the parts. Other threads may read ``reset`` and ``steps``, which only grow. ``end`` is None before
+    the end, and after an abandonment.
+    """
+
+    def __init__(self, header: EpisodeHeader) -> None:
+        self.header = header
+        self.reset: Reset | None = None
+        self.steps: list[Step] = []
+        self.end: Ended | None = None
+
+    @property
+    def traces(self) -> list[EncodedTraces]:
+        return [part.traces for part in (self.reset, *self.steps, self.end) if part is not None]
+
+    @property
+    def tokens(self) -> list[bytes]:
+        return [part.tokens for part in (*self.steps, self.end) if part is not None and part.tokens]
+
+    def finish(self, end: Ended) -> tuple[EpisodeRecord, EpisodeRecord]:
+        """Add the end; return the record of the episode without texts, schemas and traces, and with them encoded."""
+        self.end, reset = end, self.reset
+        record = episode_record(
+            self.header,
+            [step.summary for step in self.steps],
+            env_episode_id=None if reset is None else reset.env_episode_id,
+            ended_at=end.at,
+            duration_s=finite(end.duration_s),
+            paused_s=finite(end.paused_s),
+            outcome=end.outcome,
+            success=end.success,
+            reset_observation=[],
+            tool_schemas=[],
+            spans=[],
+            flows=[],
+            error=end.error,
+            evaluation=None if end.evaluation is None else msgspec.Raw(end.evaluation),
+            trace_last_response_flow_id=end.trace_last_response_flow_id,
+        )
+        content = msgspec.structs.replace(
+            record,
+            timesteps=[msgspec.Raw(step.data) for step in self.steps],
+            reset_observation=msgspec.Raw(EMPTY if reset is None else reset.observation),
+            reset_world=None if reset is None or reset.world == EMPTY else msgspec.Raw(reset.world),
+            tool_schemas=join_arrays(step.tool_schemas for step in self.steps),
+            spans=join_arrays(part.spans for part in self.traces),
+            flows=join_arrays(part.flows for part in self.traces),
+        )
+        return record, content
+
+    def journal(self) -> Journal:
+        """Return the decoded parts, as they would be read from the journal, up to the first part that is damaged."""
+        journal = Journal(header=self.header)
+        for part in (self.reset, *self.steps):
+            if part is not None and (problem := apply_line(journal, journal_line(part))) is not None:
+                journal.damage = problem
+                break
+        return journal
+
+
+class EpisodeRecorder:
+    """Keeps the encoded parts of one episode, and finalises it without decoding them.
+
+    The parts come from one thread; ``abandon`` may be called from another one. The internal lock is held while files
+    are written. Errors of ``index`` are only logged: the next start adds the missing row.
 
     Args:
         lock_timeout_s: seconds that ``abandon`` waits for a file write in progress.
@@ -47,11 +109,11 @@ class EpisodeRecorder:
     Attributes:
         record: the ended episode, without texts, schemas and traces unless it was abandoned; None before its end.
         content: the ended episode as its file has it; parts of it may be encoded. Only for ``EpisodeStore.save``.
-        traces: returns all spans so far, on any thread; None if only the parts have them.
     """
 
     def __init__(
         self,
+        header: EpisodeHeader,
         store: EpisodeStore,
         index: EpisodeIndex,
         clock: Clock | None = None,
@@ -61,8 +123,10 @@ class EpisodeRecorder:
     ) -> None:
         self.record: EpisodeRecord | None = None
         self.content: EpisodeRecord | None = None
-        self.traces: Callable[[], TraceDelta] | None = None
-        self.journal_error: OSError | None = None
+        self.log = EpisodeLog(header)
+        self.started_s: float | None = None
+        """When the episode started, by the monotonic clock; None before its start."""
+        self._header = header
         self._store = store
         self._index = index
         self._clock = clock or Clock()
@@ -70,15 +134,12 @@ class EpisodeRecorder:
         self._lock = threading.Lock()
         self._lock_timeout_s = lock_timeout_s
         self._finished = self._is_stored = False
-        self._header: EpisodeHeader | None = None
-        self._journal: JournalWriter | None = None
-        self._tokens: TokenFileWriter | None = None
-        self.log = EncodedLog()
-        self._started_s = self._clock.monotonic()
 
     @property
     def is_started(self) -> bool:
-        return self._header is not None
+        """Also if a lost worker has written the start, but could not send it."""
+        header = self._header
+        return self.started_s is not None or self._store.journal_path(header.batch_id, header.episode_id).exists()
 
     @property
     def is_stored(self) -> bool:
@@ -87,20 +148,19 @@ class EpisodeRecorder:
             self._is_stored = self._store.path(record.batch_id, record.episode_id).exists()
         return self._is_stored
 
-    def on_event(self, event: EpisodeEvent) -> None:
-        """Record the start, which creates the journal; the other events are in the parts."""
-        if isinstance(event, EpisodeStarted) and not self._finished:
-            self._start(event.header)
+    def receive(self, part: Part) -> None:
+        """Keep a part; the end follows in ``finish``."""
+        match part:
+            case Started() if not self._finished:
+                self.started_s = self._clock.monotonic()
+                if self._meter is not None:
+                    self._meter.start(self._header.episode_id)
+            case Reset():
+                self.log.reset = part
+            case Step():
+                self.log.steps.append(part)
 
-    def on_reset(self, reset: EncodedReset) -> None:
-        """Record the result of the reset at once, so that a crash in the first step does not lose it."""
-        self._append_line(self.log.add_reset(reset))
-
-    def on_step(self, step: EncodedStep) -> None:
-        """Record a finished step; its token ids first, because the journal refers to them."""
-        self._append_line(self.log.add_step(step), step.tokens)
-
-    def on_end(self, end: EncodedEnd) -> None:
+    def finish(self, end: Ended) -> None:
         """Store the ended episode; ignored after it was abandoned.
 
         Raises ``StoreError`` if the episode file cannot be written; its journal is kept, and ``record`` is set.
@@ -108,34 +168,29 @@ class EpisodeRecorder:
         with self._lock:
             if self._finished:
                 return
-            if self._header is None:
+            if self.started_s is None:
                 raise StoreError("an episode ended without having started; it cannot be stored")
             self._finished = True
-            use = self._stop_meter(self._header)
-            record, content = (msgspec.structs.replace(each, **use) for each in self.log.finish(self._header, end))
+            use = self._stop_meter()
+            record, content = (msgspec.structs.replace(each, **use) for each in self.log.finish(end))
             self.record, self.content = record, content
-            if self._tokens is not None and end.tokens:
-                self._tokens.append(end.tokens)
-            try:
-                self._save(content)
-                self._is_stored = True
-            finally:
-                self._close_journal()
+            self._save(content)
+            self._is_stored = True
         self._add_to_index(record)
 
     def abandon(self, outcome: Outcome, error: ErrorInfo | None = None) -> EpisodeRecord:
-        """End an episode whose thread hangs: store the parts that have been recorded as the episode.
+        """End an episode whose player hangs or is lost: store the parts that are known as the episode.
 
         If the episode has already ended, its record is returned unchanged. Raises ``StoreError`` if it never started,
         or cannot be written; its journal is kept, and ``record`` is set if it started.
         """
-        if self._header is None:
+        if not self.is_started:
             self._finished = True
             raise StoreError("the episode was abandoned before it started; there is nothing to store")
         if not self._lock.acquire(timeout=self._lock_timeout_s):
             self._finished = True
             if self.record is None:
-                self.record = self.content = self._build_record(self._header, outcome, error)
+                self.record = self.content = self._unfinished(self.log.journal(), outcome, error)
             raise StoreError(
                 f"a write of episode {self._header.episode_id} hangs; check the disk. "
                 "The next start recovers the episode from its journal"
@@ -143,88 +198,64 @@ class EpisodeRecorder:
         try:
             if self.record is None:
                 self._finished = True
-                self.record = self.content = record = self._build_record(self._header, outcome, error)
-                try:
-                    self._save(record)
-                finally:
-                    self._close_journal()
+                self.record = self.content = record = self._unfinished(self._longer_journal(), outcome, error)
+                self._save(record)
                 self._add_to_index(record)
             return self.record
         finally:
             self._lock.release()
 
     def store_again(self) -> None:
-        """Try again after ``on_end`` or ``abandon`` could not write the file; raises like them."""
+        """Try again after ``finish`` or ``abandon`` could not write the file; raises like them."""
         if self.record is not None and self.content is not None:
             self._save(self.content)
             self._add_to_index(self.record)
 
     def discard(self) -> None:
-        """Remove the journal of an episode that starts again with another recorder; ignore all later events."""
+        """Remove the files of an episode that has not started, or starts again with another recorder.
+
+        All later parts are ignored.
+        """
         with self._lock:
             self._finished = True
-            if self._header is not None:
-                self._stop_meter(self._header)
-            if self._journal is not None:
+            self._stop_meter()
+            batch_id, episode_id = self._header.batch_id, self._header.episode_id
+            journal = self._store.journal_path(batch_id, episode_id)
+            temporary = journal.with_name(journal.name + TEMPORARY_SUFFIX)
+            for path in (journal, temporary, self._store.tokens_path(batch_id, episode_id)):
                 with contextlib.suppress(OSError):
-                    self._journal.path.unlink()
-            if self._tokens is not None:
-                self._tokens.discard()
-            self._close_journal()
-
-    def _start(self, header: EpisodeHeader) -> None:
-        self._header = header
-        self._started_s = self._clock.monotonic()
-        if self._meter is not None:
-            self._meter.start(header.episode_id)
-        self._tokens = TokenFileWriter(self._store.tokens_path(header.batch_id, header.episode_id))
-        with self._lock:
-            try:
-                self._journal = JournalWriter(self._store.journal_path(header.batch_id, header.episode_id), header)
-            except OSError as exc:
-                self._disable_journal(exc)
+                    path.unlink(missing_ok=True)
 
     def _save(self, content: EpisodeRecord) -> None:
-        if self._tokens is not None:
-            self._tokens.finish(self.log)
+        header = self._header
+        sync_token_file(self._store.tokens_path(header.batch_id, header.episode_id), self.log.tokens)
         self._store.save(content)
 
-    def _append_line(self, line: bytes, tokens: bytes = b"") -> None:
-        with self._lock:
-            if self._tokens is not None and tokens and not self._finished:
-                self._tokens.append(tokens)
-            if self._finished or self._journal is None or self.journal_error is not None:
-                return
-            try:
-                self._journal.append(line)
-            except OSError as exc:
-                self._disable_journal(exc)
+    def _longer_journal(self) -> Journal:
+        """Return the parts that have arrived, or those on the disk if a lost worker could not send all of them."""
+        arrived = self.log.journal()
+        with contextlib.suppress(StoreError):
+            written = read_journal(self._store.journal_path(self._header.batch_id, self._header.episode_id))
+            n_arrived = -1 if self.log.reset is None else len(arrived.steps)
+            if written.env_episode_id is not None and len(written.steps) > n_arrived:
+                return written
+        return arrived
 
-    def _close_journal(self) -> None:
-        if self._journal is not None:
-            self._journal.close()
-
-    def _build_record(self, header: EpisodeHeader, outcome: Outcome, error: ErrorInfo | None) -> EpisodeRecord:
-        """Build the record from the parts in memory, without access to the disk."""
+    def _unfinished(self, journal: Journal, outcome: Outcome, error: ErrorInfo | None) -> EpisodeRecord:
         record = unfinished_record(
-            self.log.journal(header),
+            journal,
             outcome,
             ended_at=self._clock.now(),
             error=error,
-            traces=self.traces and self.traces(),
-            duration_s=self._clock.monotonic() - self._started_s,
+            duration_s=None if self.started_s is None else self._clock.monotonic() - self.started_s,
         )
-        return msgspec.structs.replace(record, **self._stop_meter(header))
+        return msgspec.structs.replace(record, **self._stop_meter())
 
-    def _stop_meter(self, header: EpisodeHeader) -> dict[str, float | bool | None]:
-        return {} if self._meter is None else msgspec.structs.asdict(self._meter.stop(header.episode_id))
+    def _stop_meter(self) -> dict[str, float | bool | None]:
+        return {} if self._meter is None else msgspec.structs.asdict(self._meter.stop(self._header.episode_id))
 
     def _add_to_index(self, record: EpisodeRecord) -> None:
         try:
             self._index.insert(record, self.content)
         except StoreError as exc:
             logger.warning("episode %s is stored but not in the index yet: %s", record.episode_id, exc)
-
-    def _disable_journal(self, exc: OSError) -> None:
-        self.journal_error = exc
-        logger.warning("cannot write the journal of an episode; a crash would lose its steps: %s", exc)

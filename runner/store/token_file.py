@@ -7,7 +7,6 @@ finished steps survive a crash; the file is synced before the episode file is wr
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
@@ -18,7 +17,6 @@ from typing import Final
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.encoded import EncodedLog
 from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.types.sequences import MAX_EPISODE_BYTES, TokenSequence, pack_sequences, unpack_sequences
 from runner.util.files import create_private, make_folder, replace_file, write_all
@@ -35,7 +33,7 @@ MAX_RECORDS: Final = 1_000_001
 class TokenFileWriter:
     """Appends the records of one running episode; its caller lets one thread at a time use it.
 
-    A write that fails is logged and made up for by ``finish``, which writes the whole file from memory.
+    A write that fails is logged and made up for by ``sync_token_file``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,30 +54,31 @@ class TokenFileWriter:
             self._failed = True
             logger.warning("%s: token ids could not be written, and are written again at the end: %s", self._path, exc)
 
-    def finish(self, log: EncodedLog) -> None:
-        """Sync the records of an episode, before its file is written; token ids never prevent that the file is."""
-        records = [part.tokens for part in (*log.steps, log.end) if part is not None and part.tokens]
-        try:
-            if self._failed:
-                replace_file(self._path, encode_token_file(records))
-            elif self._descriptor is not None:
-                os.fsync(self._descriptor)
-            self._failed = False
-        except OSError as exc:
-            self._failed = True
-            logger.warning("%s: the token ids of the episode are lost: %s; free disk space", self._path, exc)
-        self.close()
-
-    def discard(self) -> None:
-        if self._descriptor is not None or self._failed:
-            with contextlib.suppress(OSError):
-                self._path.unlink()
-        self.close()
-
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def sync_token_file(path: Path, records: Sequence[bytes]) -> None:
+    """Sync the token file of an ended episode before its file is written, or write it if records are missing there.
+
+    Token ids never prevent that the episode file is written: an error is logged.
+    """
+    if not (records or path.exists()):
+        return
+    content = encode_token_file(records)
+    try:
+        if not path.exists() or path.stat().st_size < len(content):
+            replace_file(path, content)
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        logger.warning("%s: the token ids of the episode are lost: %s; free disk space", path, exc)
 
 
 class TokenizedEpisode(EpisodeRecord, kw_only=True):

@@ -24,15 +24,14 @@ import msgspec
 from runner.util.clock import Clock
 from runner.util.fork_server import ForkServer
 from runner.util.framing import FrameTooLarge, read_frame
-from runner.worker.channel import (
-    SocketLink,
-    StartMode,
-    StartWorker,
-)
-from runner.worker.frames import Configure, DriverFrame, Hello, Stop, decode_driver_frame
+from runner.worker.driver_link import FrameQueue, write_frames
+from runner.worker.frames import Configure, DriverFrame, Hello, StartMode, StartWorker, decode_driver_frame
 from runner.worker.worker_episodes import WorkerEpisodes
 
 logger = logging.getLogger(__name__)
+
+FINISH_S = 1.0
+"""Maximum seconds that the steps of episodes may take to end, and get into the journals, after the driver has ended."""
 
 _REQUESTS = msgspec.msgpack.Decoder(StartWorker)
 
@@ -87,18 +86,17 @@ def run_worker_process(channel: int, name: str, path: list[str]) -> NoReturn:
 def run_worker(sock: socket.socket, name: str) -> NoReturn:
     """Play the episodes that the driver sends, until it closes the channel; then end the process.
 
-    The main thread only reads frames, so the process ends at the end of the channel, whatever its episodes do.
+    The main thread only reads frames, so the process ends soon after the channel, whatever its episodes do.
     """
     _prepare_output()
-    # A process that an environment forks would send frames of its own, and would keep the channel open.
+    # A process that an environment forks would keep the channel open.
     os.register_at_fork(after_in_child=sock.close)
-    link = SocketLink(sock, end_process)
-    link.greet(_hello(name))
+    link = FrameQueue()
+    link.send(_hello(name))
+    threading.Thread(target=write_frames, args=(link, sock), name="frames", daemon=True).start()
     episodes: WorkerEpisodes | None = None
     while (frame := _read(sock)) is not None:
-        if isinstance(frame, Stop):
-            threading.Thread(target=_close, args=(episodes,), name="stop", daemon=True).start()
-        elif episodes is not None:
+        if episodes is not None:
             episodes.handle(frame)
         elif isinstance(frame, Configure):
             os.environ.update(frame.secrets)  # for agents and environments that read them, and to mask them in errors
@@ -106,18 +104,15 @@ def run_worker(sock: socket.socket, name: str) -> NoReturn:
         else:
             logger.error("the first frame of the driver was %s instead of Configure", type(frame).__name__)
             break
-    end_process()
+    if episodes is not None:
+        episodes.finish_steps(FINISH_S)
+    os._exit(0)  # without finalizers, which may block
 
 
 def _freeze_objects() -> None:
     """Exempt the objects of the imported modules from garbage collections, which would take a tenth of the CPU."""
     gc.collect()
     gc.freeze()
-
-
-def end_process() -> NoReturn:
-    """End the process at once: without finalizers, which may block, and without the cleanup of its episodes."""
-    os._exit(0)
 
 
 def _read(sock: socket.socket) -> DriverFrame | None:
@@ -127,12 +122,6 @@ def _read(sock: socket.socket) -> DriverFrame | None:
     except (FrameTooLarge, ValueError, RecursionError) as exc:
         logger.error("the driver sent an invalid frame: %s", exc)
         return None
-
-
-def _close(episodes: WorkerEpisodes | None) -> None:
-    if episodes is not None:
-        episodes.close()
-    end_process()
 
 
 def _hello(name: str) -> Hello:

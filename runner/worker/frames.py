@@ -13,10 +13,24 @@ import msgspec
 
 from runner.config.profile import Capabilities, LessonKey
 from runner.inference.errors import Reason
-from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep
-from runner.types import EpisodeHeader, ErrorInfo, Outcome, StreamDelta
+from runner.store.parts import Part, part_problem
+from runner.types import EpisodeHeader, Outcome
 from runner.types.phases import ServerTimes
 from runner.worker.runner_setup import RunnerSetup
+
+StartMode: TypeAlias = Literal["fork", "spawn"]
+
+
+class StartWorker(msgspec.Struct, frozen=True):
+    """Request of a driver to its fork server, with the descriptors of the worker's channel and of its log.
+
+    ``path`` is its ``sys.path``.
+    """
+
+    name: str
+    environ: list[tuple[bytes, bytes]]
+    folder: bytes
+    path: list[bytes]
 
 
 class _Frame(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="t"):
@@ -30,12 +44,14 @@ class Configure(_Frame, frozen=True):
     """First frame of the driver: how to build the agents and environments of all following episodes.
 
     Attributes:
+        runs: folder of the batches, into which the worker writes the journals; None if the driver writes them.
         secrets: environment variables with API keys and other secrets, which no process inherits.
         clock_offset_ns: nanoseconds to add to the worker's monotonic clock to get the driver's.
         wall_offset_s: seconds to add to the worker's wall clock to get the driver's.
     """
 
     setup: RunnerSetup
+    runs: str | None = None
     secrets: dict[str, str] = {}
     clock_offset_ns: int = 0
     wall_offset_s: float = 0.0
@@ -68,17 +84,6 @@ class Reply(_Frame, frozen=True):
     error: str | None = None
 
 
-class EndpointRest(_Frame, frozen=True):
-    """An endpoint rests for ``wait_s`` seconds, because of ``cause``; see ``LocalGate.watch`` and ``states``.
-
-    0 seconds without a cause: it has answered again. 0 seconds with a cause: it has failed, but does not rest.
-    """
-
-    endpoint: str
-    wait_s: float
-    cause: str = ""
-
-
 class EndpointTimes(_Frame, frozen=True):
     """The mean seconds that an endpoint's server spends in each phase of a request; None: unknown."""
 
@@ -94,18 +99,13 @@ class EndpointLesson(_Frame, frozen=True):
 
 
 class Watch(_Frame, frozen=True):
-    """Whether anything receives streamed tokens; without a receiver, a worker does not send them."""
+    """Whether somebody watches steps and spans, and whether streamed tokens; else no worker sends their live items."""
 
+    steps: bool
     tokens: bool
 
 
-class Stop(_Frame, frozen=True):
-    """End the process after the cleanup of its episodes; the channel's end does the same without a cleanup."""
-
-
-DriverFrame: TypeAlias = (
-    Configure | Play | Command | Reply | EndpointRest | EndpointTimes | EndpointLesson | Watch | Stop
-)
+DriverFrame: TypeAlias = Configure | Play | Command | Reply | EndpointTimes | EndpointLesson | Watch
 
 
 # --- from a worker to the driver
@@ -121,81 +121,6 @@ class Hello(_Frame, frozen=True):
     wall: datetime
 
 
-class Started(_Frame, frozen=True):
-    """An episode is about to reset its environment."""
-
-    episode_id: str
-    at: datetime
-    seq: int
-
-
-class Reset(_Frame, frozen=True):
-    episode_id: str
-    reset: EncodedReset
-
-
-class Stepped(_Frame, frozen=True):
-    episode_id: str
-    step: EncodedStep
-
-
-class Paused(_Frame, frozen=True):
-    """An episode is paused between two steps; ``resumed``: it continues. ``paused_s`` are all its paused seconds."""
-
-    episode_id: str
-    at: datetime
-    seq: int
-    resumed: bool = False
-    paused_s: float = 0.0
-
-
-class Streamed(_Frame, frozen=True):
-    """The streamed answer for an unfinished step has an update."""
-
-    episode_id: str
-    at: datetime
-    seq: int
-    step: int
-    delta: StreamDelta
-
-
-class Failed(_Frame, frozen=True):
-    """The error that ends an episode, sent before its end.
-
-    Attributes:
-        gone: message of ``ServerGone``; None if the environment's server is not gone.
-        shortage: what ran out in the worker, see ``runner.util.resources``; None if nothing did.
-    """
-
-    episode_id: str
-    gone: str | None = None
-    timed_out: bool = False
-    shortage: str | None = None
-
-
-class Decided(_Frame, frozen=True):
-    """The outcome of an episode is final; its cleanup is still in progress."""
-
-    episode_id: str
-    outcome: Outcome
-    error: ErrorInfo | None = None
-
-
-class Ended(_Frame, frozen=True):
-    """An episode has ended and is cleaned up."""
-
-    episode_id: str
-    end: EncodedEnd
-
-
-class Free(_Frame, frozen=True):
-    """The worker is done with an episode, its last frame; ``problem`` describes an exception that ended it, if any."""
-
-    episode_id: str
-    problem: str | None = None
-    shortage: str | None = None
-
-
 class Request(_Frame, frozen=True):
     """A request for something that exists once per batch; the driver answers with a ``Reply``.
 
@@ -207,7 +132,7 @@ class Request(_Frame, frozen=True):
     id: int
     name: Literal["place", "lease", "enter"]
     target: str
-    instance: int | str | None = None
+    instance: int | str
 
 
 class Release(_Frame, frozen=True):
@@ -215,7 +140,7 @@ class Release(_Frame, frozen=True):
 
     name: Literal["place", "lease", "enter"]
     target: str
-    instance: int | str | None = None
+    instance: int | str
 
 
 class EndpointOutcome(_Frame, frozen=True):
@@ -239,23 +164,7 @@ class GatewayLink(_Frame, frozen=True):
     gateway_id: str
 
 
-WorkerFrame: TypeAlias = (
-    Hello
-    | Started
-    | Reset
-    | Stepped
-    | Paused
-    | Streamed
-    | Failed
-    | Decided
-    | Ended
-    | Free
-    | Request
-    | Release
-    | EndpointOutcome
-    | EndpointLesson
-    | GatewayLink
-)
+WorkerFrame: TypeAlias = Hello | Part | Request | Release | EndpointOutcome | EndpointLesson | GatewayLink
 
 _ENCODER = msgspec.msgpack.Encoder()
 _FROM_DRIVER: msgspec.msgpack.Decoder[DriverFrame] = msgspec.msgpack.Decoder(DriverFrame)
@@ -273,5 +182,8 @@ def decode_driver_frame(data: bytes) -> DriverFrame:
 
 
 def decode_worker_frame(data: bytes) -> WorkerFrame:
-    """Raises ``ValueError`` or ``RecursionError`` if the frame is not valid."""
-    return _FROM_WORKER.decode(data)
+    """Raises ``ValueError`` or ``RecursionError`` if the frame is not valid, or its content cannot be stored."""
+    frame = _FROM_WORKER.decode(data)
+    if isinstance(frame, Part) and (problem := part_problem(frame)) is not None:
+        raise ValueError(f"{type(frame).__name__}: {problem}")
+    return frame

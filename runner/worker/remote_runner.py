@@ -15,7 +15,7 @@ import ray
 from runner.episode.factory import EpisodeFactory
 from runner.errors import ConfigError
 from runner.types import Limits, SpanLevel, Trajectory, WorkerInfo
-from runner.worker.frame_sender import FrameQueue, Packed, pack
+from runner.worker.driver_link import FrameQueue, pack
 from runner.worker.frames import Command, Configure, Hello, Play, decode_driver_frame, encode_frame
 from runner.worker.worker_episodes import WorkerEpisodes
 
@@ -91,7 +91,7 @@ class RunnerActor:
         return await self._factory.play_episode(reset_kwargs)
 
     @_method(_generator_backpressure_num_objects=MAX_UNREAD)
-    async def episode_frames(self, play: bytes) -> AsyncIterator[Packed]:
+    async def episode_frames(self, play: bytes) -> AsyncIterator[bytes]:
         """Play one episode of a batch; yield the frames of the worker up to the episode's ``Free``.
 
         Episodes are played on other threads. If the call is cancelled, the episode is cancelled at its next

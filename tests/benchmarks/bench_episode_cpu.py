@@ -100,7 +100,7 @@ def batch_cpu_s(workspace: Workspace, env: str, n_episodes: int, max_steps: int,
         limits=Limits(max_rounds=max_steps),
     )
     gc.collect()
-    pool = open_pool(workers, spec.spec, spec.setup, None, print)
+    pool = open_pool(workers, spec.spec, spec.setup, None, workspace.store.runs, print)
     result = Batch(spec, workspace, on_record=mark, pool=pool).run()
     assert (result.status, len(marks)) == ("completed", N_WARM + n_episodes)
     return marks[-1] - marks[N_WARM - 1]

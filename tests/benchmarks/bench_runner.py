@@ -20,11 +20,14 @@ from runner.batch.workspace import Workspace
 from runner.envs.babyai import BabyAI
 from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.store import EpisodeRecorder
-from runner.tracing import SpanList, TraceEncoder, Tracer
+from runner.store.journal import EpisodeJournal
+from runner.store.parts import Ended, Part
+from runner.tracing import TraceEncoder
 from runner.types import EpisodeHeader, Limits
 from runner.types.maybe_async import maybe_await
-from runner.worker.episode_reporter import EpisodeReporter
+from runner.worker.episode_reporter import Watched
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
+from tests.support.episodes import TracedSpans, make_reporter
 
 LONG, SHORT = 100, 1
 """Steps of long and short episodes; the difference is the cost of steps, the short one the cost of an episode."""
@@ -176,12 +179,27 @@ class RecordedLoop:
             seed=task_index,
             started_at=datetime.now(UTC),
         )
-        spans, recorder = SpanList(), EpisodeRecorder(self._workspace.store, self._workspace.index)
-        tracer = Tracer(collectors=(spans,))
-        reporter = EpisodeReporter(tracer, spans, recorder, trace=self._encoder)
+        store, spans = self._workspace.store, TracedSpans()
+        recorder = EpisodeRecorder(header, store, self._workspace.index)
+
+        def receive(part: Part) -> None:
+            if isinstance(part, Ended):
+                recorder.finish(part)
+            else:
+                recorder.receive(part)
+
+        reporter = make_reporter(
+            header,
+            receive,
+            tracer=spans.tracer,
+            spans=spans,
+            journal=EpisodeJournal(store.runs, header),
+            trace=self._encoder,
+            watched=Watched(steps=False, tokens=False),
+        )
         context = EpisodeContext(
             header=header,
-            tracer=tracer,
+            tracer=spans.tracer,
             emit=reporter.emit,
             on_reset=reporter.on_reset,
         )

@@ -107,7 +107,7 @@ def open_batch(
     on_record: Callable[[EpisodeRecord], None] | None = None,
 ) -> Batch:
     """Return a batch over ``n_workers`` local processes."""
-    pool = open_pool(n_workers, planned.spec, planned.setup, models, log=print)
+    pool = open_pool(n_workers, planned.spec, planned.setup, models, workspace.store.runs, print)
     return Batch(planned, workspace, models=models, pool=pool, on_record=on_record)
 
 

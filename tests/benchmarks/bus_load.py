@@ -20,9 +20,9 @@ import msgspec
 import nats
 from ulid import ULID
 
+from runner.batch.observers import BatchItem, EpisodeStored, LiveItems
 from runner.bus.address import BusAddress
 from runner.events.subjects import LiveChannel, channel_of, live_subject
-from runner.publish.live_encoder import live_items
 from runner.publish.live_publisher import INTERVAL_S as FLUSH_INTERVAL_S
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.sink import Sink, SinkConnection
@@ -118,12 +118,19 @@ def fleet_messages(rate: float, seconds: float) -> Iterator[FleetMessage]:
             channels: dict[LiveChannel, list[msgspec.Raw]] = {}
             n_taken = 0
             while n_taken < n_each:
-                encoded = live_items(item := next(source))
-                channels.setdefault(channel_of(str(type(item).__struct_config__.tag)), []).extend(encoded)
+                channel, encoded = _encoded(next(source))
+                channels.setdefault(channel, []).extend(encoded)
                 n_taken += len(encoded)
             for channel, items in channels.items():
                 batch = {"node": node, "boot": boot, "dropped": 0, "items": items}
                 yield FleetMessage(live_subject(channel, node), msgspec.json.encode(batch), len(items))
+
+
+def _encoded(item: BatchItem) -> tuple[LiveChannel, list[msgspec.Raw]]:
+    if isinstance(item, LiveItems):
+        return channel_of(str(item.kind.__struct_config__.tag)), list(map(msgspec.Raw, item.items))
+    event = item.end if isinstance(item, EpisodeStored) else item
+    return channel_of(str(event.__struct_config__.tag)), [msgspec.Raw(msgspec.json.encode(event))]
 
 
 async def fleet(url: str, rate: float, seconds: float) -> LoadReport:

@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 
 from runner.batch.batch import Batch
-from runner.batch.observers import SelectiveObserver
+from runner.batch.observers import BatchItem, SelectiveObserver
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.pool.fork_server import open_client
-from runner.types import Item, TimestepPlayed
+from runner.types import TimestepPlayed
 from tests.support.batches import place_spec
 from tests.support.command import COMMAND
 
@@ -42,7 +42,7 @@ def start_batch(how: str, folder: Path) -> None:
         worker.close()
     started = time.perf_counter()
 
-    def on_step(item: Item) -> None:
+    def on_step(item: BatchItem) -> None:
         os.write(1, f"{time.perf_counter() - started}\n".encode())  # in one piece: two workers may make first steps
         os._exit(0)
 

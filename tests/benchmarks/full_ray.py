@@ -15,13 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runner.batch.batch import Batch
+from runner.batch.observers import BatchItem, EpisodeStored
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, RaySettings
 from runner.config.profile import EndpointConfig
+from runner.events.live import EpisodeEnded, EpisodeStarted
 from runner.inference.profile_models import Models
 from runner.pool.choose import open_pool
-from runner.pool.protocol import WorkerPool
-from runner.types import EpisodeEnded, EpisodeStarted, Item, Limits, Workers
+from runner.pool.worker import WorkerPool
+from runner.types import Limits, Workers
 from tests.benchmarks.measure import Row, quartiles
 from tests.support.batches import resolved_batch
 
@@ -68,11 +70,12 @@ class Timeline:
         self._workers: dict[str, str] = {}
         self._times: defaultdict[str, list[float]] = defaultdict(list)
 
-    def observe(self, item: Item) -> None:
-        if isinstance(item, EpisodeStarted) and item.header.worker is not None:
-            self._workers[item.episode_id] = item.header.worker.id
-        if isinstance(item, EpisodeStarted | EpisodeEnded):
-            self._times[self._workers[item.episode_id]].append(time.perf_counter())
+    def observe(self, item: BatchItem) -> None:
+        if isinstance(item, EpisodeStarted) and item.worker is not None:
+            self._workers[item.episode_id] = item.worker.id
+        event = item.end if isinstance(item, EpisodeStored) else item
+        if isinstance(event, EpisodeStarted | EpisodeEnded):
+            self._times[self._workers[event.episode_id]].append(time.perf_counter())
 
     @property
     def rate(self) -> float:
@@ -108,7 +111,7 @@ class Bench:
         """Play the batch."""
         timeline = Timeline()
         workspace = Workspace(self._folder, node="n", profile="p")
-        pool = self._pool(workers)
+        pool = self._pool(workers, workspace.store.runs)
         batch = Batch(self._planned, workspace, observers=[timeline.observe], models=self._models, pool=pool)
         result = batch.run()
         workspace.close()
@@ -116,9 +119,9 @@ class Bench:
             raise RuntimeError(f"{result.status} with {result.n_errors} errors: {result.interruption}")
         return timeline
 
-    def _pool(self, workers: Workers) -> WorkerPool:
+    def _pool(self, workers: Workers, runs: Path) -> WorkerPool:
         ray = RaySettings(address="auto")
-        return open_pool(workers, self._planned.spec, self._planned.setup, self._models, _ignore, ray=ray)
+        return open_pool(workers, self._planned.spec, self._planned.setup, self._models, runs, _ignore, ray=ray)
 
 
 @contextmanager

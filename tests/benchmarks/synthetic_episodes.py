@@ -10,12 +10,12 @@ from typing import Final
 
 from ulid import ULID
 
+from runner.batch.observers import BatchItem, EpisodeStored, LiveItems
+from runner.episode.live_items import ended_item, span_items, started_item, timestep_item, token_item
+from runner.store.episode_file import episode_record
 from runner.types import (
     Action,
-    EpisodeEnded,
     EpisodeHeader,
-    EpisodeStarted,
-    Item,
     Outcome,
     Span,
     SpansClosed,
@@ -25,7 +25,6 @@ from runner.types import (
     Tokens,
     TokensStreamed,
     ToolCall,
-    Trajectory,
 )
 
 ENVS: Final = ("Maze", "BabyAI", "TextCraft", "Wordle", "ALFWorld", "SQLGym", "WebShop", "Academia")
@@ -45,7 +44,7 @@ _GOAL: Final = "The goal is at position 8, 6. Your current position is at positi
 _SIDES: Final = ("to your left, above you, below you.", "above you, below you.", "to your left.", "around you.")
 
 
-def synthetic_items(batch_id: str, node: str, n_parallel: int = N_PARALLEL) -> Iterator[Item]:
+def synthetic_items(batch_id: str, node: str, n_parallel: int = N_PARALLEL) -> Iterator[BatchItem]:
     """Yield the items of parallel episodes in turn; each is a little further than the next, and replaced at its end."""
     numbers = itertools.count()
     episodes = [_episode(next(numbers), batch_id, node) for _ in range(n_parallel)]
@@ -59,12 +58,12 @@ def synthetic_items(batch_id: str, node: str, n_parallel: int = N_PARALLEL) -> I
                 episodes[slot] = _episode(next(numbers), batch_id, node)
 
 
-def n_items(item: Item) -> int:
+def n_items(item: BatchItem) -> int:
     """Number of published messages."""
-    return len(item.spans) if isinstance(item, SpansClosed) else 1
+    return len(item.items) if isinstance(item, LiveItems) else 1
 
 
-def _episode(number: int, batch_id: str, node: str) -> Iterator[Item]:
+def _episode(number: int, batch_id: str, node: str) -> Iterator[BatchItem]:
     header = EpisodeHeader(
         episode_id=str(ULID()),
         batch_id=batch_id,
@@ -78,19 +77,30 @@ def _episode(number: int, batch_id: str, node: str) -> Iterator[Item]:
         started_at=_now(),
     )
     episode_id, seq = header.episode_id, itertools.count(1)
-    yield EpisodeStarted(at=_now(), episode_id=episode_id, seq=0, header=header)
+    yield started_item(_now(), 0, header)
     steps: list[TimeStep] = []
     for index in range(N_STEPS):
         for delta in _DELTAS:
-            yield TokensStreamed(at=_now(), episode_id=episode_id, seq=next(seq), step=index, delta=delta)
+            streamed = TokensStreamed(at=_now(), episode_id=episode_id, seq=next(seq), step=index, delta=delta)
+            yield LiveItems(TokensStreamed, (token_item(streamed),))
         first, *_ = [next(seq) for _ in range(N_SPANS)]
-        yield SpansClosed(at=_now(), episode_id=episode_id, seq=first, spans=_spans(index))
+        yield LiveItems(SpansClosed, span_items(_now(), episode_id, first, _spans(index)))
         steps.append(_step(index))
-        yield TimestepPlayed(at=_now(), episode_id=episode_id, seq=next(seq), step=steps[-1])
-    trajectory = Trajectory(
-        episode_id=episode_id, timesteps=steps, outcome=Outcome.SUCCESS, success=True, duration_s=0.3
+        played = TimestepPlayed(at=_now(), episode_id=episode_id, seq=next(seq), step=steps[-1])
+        yield LiveItems(TimestepPlayed, (timestep_item(played),))
+    record = episode_record(
+        header,
+        steps,
+        ended_at=_now(),
+        duration_s=0.3,
+        outcome=Outcome.SUCCESS,
+        success=True,
+        reset_observation=[],
+        tool_schemas=[],
+        spans=[],
+        flows=[],
     )
-    yield EpisodeEnded(at=_now(), episode_id=episode_id, seq=next(seq), trajectory=trajectory)
+    yield EpisodeStored(record, ended_item(next(seq), record))
 
 
 @cache

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from runner.batch.batch import Batch
+from runner.batch.observers import BatchItem
 from runner.batch.workspace import Workspace
 from runner.events.codec import DurableRow
 from runner.events.durable import EpisodeCompleted
 from runner.events.subjects import EPISODE_COMPLETED, DurableNames
 from runner.publish.event_recorder import EventRecorder
 from runner.store import EpisodeRecord, EpisodeStore, open_index
-from runner.types import Item, Outcome
+from runner.types import Outcome
 from runner.util.clock import Clock
 from tests.support.batches import resolved_batch
 from tests.support.episodes import RecordedEpisode
@@ -74,7 +75,7 @@ def completed_episode(row: object) -> EpisodeCompleted:
 
 def test_no_duration_is_negative_when_the_clock_jumps(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p", clock=jumping_clock())
-    items: list[Item] = []
+    items: list[BatchItem] = []
     records: list[EpisodeRecord] = []
     spec = resolved_batch(env="BabyAI", agent="oracle", repeat=3)
     batch = Batch(spec, workspace, observers=[items.append], on_record=records.append)

@@ -17,14 +17,16 @@ import msgspec
 import pytest
 
 from runner.batch.batch import Batch
+from runner.batch.observers import BatchItem, EpisodeStored
 from runner.batch.result import BatchResult
-from runner.batch.spec import ResolvedBatch
+from runner.batch.spec import MAX_STORING, ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.envs.http.server import ServerAddress
 from runner.envs.placement import Placement
+from runner.events.live import EpisodeStarted
 from runner.pool.choose import open_pool
 from runner.store import EpisodeRecord
-from runner.types import BatchProgress, EpisodeEnded, EpisodeStarted, Item, Limits, Outcome, WorkerState
+from runner.types import BatchProgress, Limits, Outcome, WorkerState
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
 from tests.support.command import REPOSITORY
@@ -54,13 +56,13 @@ class WorkerBatch:
 
     def __init__(self, workspace: Workspace, planned: ResolvedBatch, workers: int) -> None:
         self.workspace = workspace
-        self.items: list[Item] = []
+        self.items: list[BatchItem] = []
         self.reported: list[EpisodeRecord] = []
         self.log: list[str] = []
-        pool = open_pool(workers, planned.spec, planned.setup, None, self.log.append)
+        pool = open_pool(workers, planned.spec, planned.setup, None, workspace.store.runs, self.log.append)
         self.batch = Batch(planned, workspace, observers=[self.on_item], on_record=self.reported.append, pool=pool)
 
-    def on_item(self, item: Item) -> None:
+    def on_item(self, item: BatchItem) -> None:
         self.items.append(item)
 
     def records(self, result: BatchResult) -> dict[tuple[int, int], EpisodeRecord]:
@@ -104,14 +106,14 @@ class KillingBatch(WorkerBatch):
         self._n_ended = 0
         self.n_killed = 0
 
-    def on_item(self, item: Item) -> None:
+    def on_item(self, item: BatchItem) -> None:
         super().on_item(item)
         if isinstance(item, WorkerState):
             if item.state == "lost":
                 self._pids.pop(item.id, None)
             elif item.pid is not None:
                 self._pids[item.id] = item.pid
-        if isinstance(item, EpisodeEnded):
+        if isinstance(item, EpisodeStored):
             self._n_ended += 1
             if 40 * (self.n_killed + 1) <= self._n_ended < 180 and self._pids:
                 _, pid = self._pids.popitem()
@@ -137,7 +139,7 @@ def test_killed_workers_cost_no_planned_episode(workspace: Workspace, caplog: py
     }
     assert all("SIGKILL" in record.error.message for record in lost if record.error)
     assert Counter(record.episode_id for record in batch.reported) == Counter(record.episode_id for record in stored)
-    ends = Counter(item.episode_id for item in batch.items if isinstance(item, EpisodeEnded))
+    ends = Counter(item.end.episode_id for item in batch.items if isinstance(item, EpisodeStored))
     assert ends == Counter(record.episode_id for record in stored)
     assert max(item.n_done for item in batch.items if isinstance(item, BatchProgress)) == 200
     assert list(workspace.store.runs.rglob("*.journal.jsonl*")) == []
@@ -147,6 +149,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from runner.batch.batch import Batch
+from runner.batch.observers import BatchItem, EpisodeStored
 from runner.batch.workspace import Workspace
 from runner.pool.choose import open_pool
 from runner.types import WorkerState
@@ -162,7 +165,7 @@ def show(item):
 
 planned = resolved_batch(env="Maze", agent="oracle", repeat=2000, concurrency=8)
 workspace = Workspace(Path(sys.argv[1]), node="test", profile="p1")
-pool = open_pool(2, planned.spec, planned.setup, None, print)
+pool = open_pool(2, planned.spec, planned.setup, None, workspace.store.runs, print)
 Batch(planned, workspace, observers=[show], batch_id=sys.argv[2], pool=pool,
       on_record=lambda record: report("episode", record.task_index)).run()
 """
@@ -189,11 +192,11 @@ def test_a_killed_driver_leaves_no_worker_and_can_be_resumed(tmp_path: Path) -> 
     try:
         earlier = [workspace.store.load(file.episode_id) for file in workspace.store.list_files()]
         assert set(reported) <= {record.task_index for record in earlier if record.outcome is Outcome.SUCCESS}
-        assert len(workspace.recovered) <= 8
+        assert len(workspace.recovered) <= 8 + MAX_STORING  # that were played, and that were stored meanwhile
         n_repeat = max(reported) + 10
         planned = resolved_batch(env="Maze", agent="oracle", repeat=n_repeat, concurrency=4)
         first = [record for record in earlier if record.task_index < n_repeat]
-        pool = open_pool(2, planned.spec, planned.setup, None, print)
+        pool = open_pool(2, planned.spec, planned.setup, None, workspace.store.runs, print)
         result = Batch(planned, workspace, batch_id=batch_id, earlier_episodes=first, pool=pool).run()
         assert (result.status, result.outcomes) == ("completed", {"success": n_repeat})
     finally:
@@ -204,8 +207,8 @@ def test_a_killed_driver_leaves_no_worker_and_can_be_resumed(tmp_path: Path) -> 
 def test_blocked_steps_are_timeouts_and_their_workers_are_replaced(workspace: Workspace) -> None:
     limits = Limits(max_duration_s=1.0)
     planned = resolved_batch(env="Gated", agent="up", repeat=4, concurrency=2, limits=limits)
-    items: list[Item] = []
-    pool = open_pool(2, planned.spec, planned.setup, None, print)
+    items: list[BatchItem] = []
+    pool = open_pool(2, planned.spec, planned.setup, None, workspace.store.runs, print)
     result = Batch(planned, workspace, observers=[items.append], pool=pool, grace_s=0.5).run()
     assert (result.status, result.outcomes, result.problems) == ("completed", {"timeout": 4}, [])
     records = [workspace.store.load(episode.episode_id) for episode in result.episodes]
@@ -219,8 +222,8 @@ def test_blocked_steps_are_timeouts_and_their_workers_are_replaced(workspace: Wo
 @pytest.mark.usefixtures("fakes")
 def test_cancel_ends_an_await_in_a_worker(workspace: Workspace) -> None:
     planned = resolved_batch(env="AsyncHanging", agent="up", repeat=3, concurrency=2)
-    pool = open_pool(1, planned.spec, planned.setup, None, print)
-    started: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    pool = open_pool(1, planned.spec, planned.setup, None, workspace.store.runs, print)
+    started: queue.SimpleQueue[BatchItem] = queue.SimpleQueue()
     batch = Batch(planned, workspace, observers=[started.put], pool=pool, step_grace_s=0.05)
     results: queue.SimpleQueue[BatchResult] = queue.SimpleQueue()
     threading.Thread(target=lambda: results.put(batch.run()), daemon=True).start()
@@ -255,21 +258,21 @@ class KillingNeighbors(WorkerBatch):
         self._playing: dict[str, set[str]] = {}
         self.n_killed = 0
 
-    def on_item(self, item: Item) -> None:
+    def on_item(self, item: BatchItem) -> None:
         super().on_item(item)
         match item:
             case WorkerState(pid=int(pid)) if item.state != "lost":
                 self._pids[item.id] = pid
-            case EpisodeStarted() if item.header.worker is not None:
-                worker = item.header.worker.id
+            case EpisodeStarted() if item.worker is not None:
+                worker = item.worker.id
                 self._playing.setdefault(worker, set()).add(item.episode_id)
                 if len(self._playing[worker]) > 1 and self.n_killed < 6:
                     del self._playing[worker]
                     os.kill(self._pids.pop(worker), signal.SIGKILL)
                     self.n_killed += 1
-            case EpisodeEnded():
+            case EpisodeStored():
                 for episodes in self._playing.values():
-                    episodes.discard(item.episode_id)
+                    episodes.discard(item.end.episode_id)
 
 
 @pytest.mark.usefixtures("fakes")
@@ -285,7 +288,7 @@ def test_worker_processes_never_share_an_instance_of_a_server(workspace: Workspa
     with run_slot_server(8) as (server, handler):
         placement = Placement(transport="http", address=ServerAddress(f"{server.url}/maze", n_tasks=64))
         planned = resolved_batch(placement, env="Maze", agent="random", repeat=64, concurrency=16)
-        pool = open_pool(4, planned.spec, planned.setup, None, print)
+        pool = open_pool(4, planned.spec, planned.setup, None, workspace.store.runs, print)
         result = Batch(planned, workspace, pool=pool).run()
     assert (result.status, result.problems, handler.n_created >= 64) == ("completed", [], True)
     records = [workspace.store.load(episode.episode_id) for episode in result.episodes]

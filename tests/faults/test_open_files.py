@@ -184,7 +184,7 @@ async def test_a_batch_of_a_node_without_files_is_resumed_with_another_concurren
         async with await node.connect() as connection:
             (accepted,) = await node.request(connection, "start", **batch, concurrency=200)
             assert accepted["concurrency"] == 200
-            assert re.findall(LOWERED.replace("256", "200"), accepted["warning"]) == [("72", "160", "16")]
+            assert re.findall(LOWERED.replace("256", "200"), accepted["warning"]) == [("56", "160", "16")]
             await node.wait_for_batch(connection, batch["batch_id"], "interrupted")
             interrupted = stored_episodes(node.data_dir)
             hoard.unlink()
@@ -195,7 +195,7 @@ async def test_a_batch_of_a_node_without_files_is_resumed_with_another_concurren
         status, errors = await asyncio.to_thread(node.terminate)
     assert status == 0
     assert "Traceback" not in errors
-    assert "concurrency lowered from 200 to 72: the limit of open files is 160" in errors
+    assert "concurrency lowered from 200 to 56: the limit of open files is 160" in errors
     assert re.search("interrupted with .* episodes left: no more open files", errors)
     assert {episode["error"]["type"] for episode in interrupted if episode["outcome"] == "error"} == {"resources"}
     played = [episode["task_index"] for episode in stored_episodes(node.data_dir) if is_finished(episode)]

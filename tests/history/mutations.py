@@ -18,10 +18,11 @@ import msgspec
 from nats.aio.client import Client
 
 from runner.batch import batch as batch_module
+from runner.batch.observers import BatchItem
 from runner.batch.running_episode import CommandName
 from runner.batch.spec import BatchSpec
 from runner.events.codec import headers_for
-from runner.events.live import EpisodeEnded
+from runner.events.live import EpisodeEnded, EpisodeStarted
 from runner.node.batch_player import BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.handlers import ControlHandler
@@ -30,11 +31,11 @@ from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route, Tran
 from runner.publish.live_publisher import LivePublisher, Queued, _Queue
 from runner.publish.outbox import Ack, OutboxEvent
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, index
-from runner.store.encoded import EncodedStep
 from runner.store.episode_store import EpisodeStore
 from runner.store.index_schema import SCHEMA
 from runner.store.journal import JournalWriter
-from runner.types import EpisodeStarted, Item, Outcome
+from runner.store.parts import Part, Step
+from runner.types import Outcome
 from tests.history.violation import Promise
 
 Mutation: TypeAlias = Callable[[], None]
@@ -85,14 +86,16 @@ def _without_last(plan: Callable[[BatchSpec], list[Any]]) -> Callable[[BatchSpec
 @mutation("finished")
 def altered_observation() -> None:
     """What the server answered is not what is recorded."""
-    on_step = EpisodeRecorder.on_step
+    receive = EpisodeRecorder.receive
 
-    def alter(self: EpisodeRecorder, step: EncodedStep) -> None:
-        record = msgspec.json.decode(step.data)
-        record["observation"] = [message | {"content": "changed"} for message in record["observation"]]
-        on_step(self, msgspec.structs.replace(step, data=msgspec.json.encode(record)))
+    def alter(self: EpisodeRecorder, part: Part) -> None:
+        if isinstance(part, Step):
+            record = msgspec.json.decode(part.data)
+            record["observation"] = [message | {"content": "changed"} for message in record["observation"]]
+            part = msgspec.structs.replace(part, data=msgspec.json.encode(record))
+        receive(self, part)
 
-    replace(EpisodeRecorder, "on_step", alter)
+    replace(EpisodeRecorder, "receive", alter)
 
 
 @mutation("finished")
@@ -214,7 +217,7 @@ def early_end() -> None:
     """A live item ends an episode that has just begun, so that a console shows an end that is never announced."""
     put = LivePublisher.__call__
 
-    def end_at_once(self: LivePublisher, item: Item) -> None:
+    def end_at_once(self: LivePublisher, item: BatchItem) -> None:
         put(self, item)
         if isinstance(item, EpisodeStarted):
             self.put(

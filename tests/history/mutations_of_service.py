@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from nats.aio.client import Client
 
+from runner.batch.observers import BatchItem, EpisodeStored
 from runner.events.subjects import BATCH_COMPLETED
 from runner.node.handlers import ControlHandler
 from runner.publish import delivery, publisher
@@ -18,9 +19,9 @@ from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.outbox import OutboxEvent
 from runner.store import EpisodeRecord, EpisodeRecorder
-from runner.store.encoded import EncodedStep
 from runner.store.episode_store import EpisodeStore
-from runner.types import EpisodeEnded, ErrorInfo, Item, Outcome
+from runner.store.parts import Part, Step
+from runner.types import ErrorInfo, Outcome
 from tests.history.mutations import EVERY, leak_per_episode, mutation, replace
 
 SLEEPS_AT_S, SLEEPS_S = 8.0, 28.0
@@ -75,15 +76,17 @@ def spurious_error() -> None:
 @mutation("finished")
 def rounded_reward() -> None:
     """Rewards are stored with one decimal."""
-    on_step = EpisodeRecorder.on_step
+    receive = EpisodeRecorder.receive
 
-    def round_reward(self: EpisodeRecorder, step: EncodedStep) -> None:
-        record = msgspec.json.decode(step.data)
-        record["reward"] = reward = round(record["reward"], 1)
-        summary = msgspec.structs.replace(step.summary, reward=reward)
-        on_step(self, msgspec.structs.replace(step, data=msgspec.json.encode(record), summary=summary))
+    def round_reward(self: EpisodeRecorder, part: Part) -> None:
+        if isinstance(part, Step):
+            record = msgspec.json.decode(part.data)
+            record["reward"] = reward = round(record["reward"], 1)
+            summary = msgspec.structs.replace(part.summary, reward=reward)
+            part = msgspec.structs.replace(part, data=msgspec.json.encode(record), summary=summary)
+        receive(self, part)
 
-    replace(EpisodeRecorder, "on_step", round_reward)
+    replace(EpisodeRecorder, "receive", round_reward)
 
 
 @mutation("told")
@@ -104,8 +107,8 @@ def lost_last_item() -> None:
     """The end of an episode, after which no number shows the gap, is not sent as a live item."""
     put = LivePublisher.__call__
 
-    def lose(self: LivePublisher, item: Item) -> None:
-        if not isinstance(item, EpisodeEnded):
+    def lose(self: LivePublisher, item: BatchItem) -> None:
+        if not isinstance(item, EpisodeStored):
             put(self, item)
 
     replace(LivePublisher, "__call__", lose)

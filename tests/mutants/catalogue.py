@@ -59,8 +59,8 @@ MUTANTS = (
     _mutant(
         "lost",
         "runner/store/recorder.py",
-        "                self._save(content)\n                self._is_stored = True",
-        "                self._is_stored = True",
+        "            self._save(content)\n            self._is_stored = True",
+        "            self._is_stored = True",
         "unit/store",
     ),
     _mutant(

@@ -7,18 +7,15 @@ from typing import Any
 import pytest
 from ulid import ULID
 
+from runner.store.parts import Ended, Free, Started, Step
 from runner.types import EpisodeHeader, Limits, Outcome
-from runner.worker.frame_sender import unpack
+from runner.worker.driver_link import unpack
 from runner.worker.frames import (
     Command,
     Configure,
     DriverFrame,
-    Ended,
-    Free,
     Hello,
     Play,
-    Started,
-    Stepped,
     WorkerFrame,
     decode_worker_frame,
     encode_frame,
@@ -67,9 +64,9 @@ def test_an_actor_streams_the_frames_of_each_episode(cluster: ClusterOfTwo) -> N
         received = list(frames)
         assert {frame.episode_id for frame in received if not isinstance(frame, Hello)} == {episode_id}  # type: ignore[union-attr]
         assert isinstance(received[0], Started) and isinstance(received[-1], Free)
-        assert sum(isinstance(frame, Stepped) for frame in received) == 5
+        assert sum(isinstance(frame, Step) for frame in received) == 5
         (ended,) = (frame for frame in received if isinstance(frame, Ended))
-        assert ended.end.outcome is Outcome.TRUNCATED
+        assert ended.outcome is Outcome.TRUNCATED
 
 
 def test_commands_reach_an_episode_that_blocks_its_thread(cluster: ClusterOfTwo) -> None:

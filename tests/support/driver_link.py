@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 
 from runner.config.profile import Capabilities, LessonKey
+from runner.inference.errors import EndpointFailure
 from runner.inference.gate import LocalGate
-from runner.worker.channel import DriverLink
+from runner.worker.driver_link import DriverLink
 from runner.worker.frames import (
     EndpointLesson,
     EndpointOutcome,
-    EndpointRest,
     GatewayLink,
     Release,
     Reply,
@@ -20,7 +20,7 @@ from runner.worker.frames import (
     decode_worker_frame,
     encode_frame,
 )
-from runner.worker.remote_gate import RemoteGate, apply_outcome
+from runner.worker.remote_gate import RemoteGate
 
 
 class DriverGateLink(DriverLink):
@@ -52,8 +52,13 @@ class DriverGateLink(DriverLink):
             return
         self.sent.append(encode_frame(frame))
         match decode_worker_frame(self.sent[-1]):
-            case EndpointOutcome() as outcome:
-                apply_outcome(self._gate, outcome)
+            case EndpointOutcome(failure=reason) as outcome:
+                failure = (
+                    None
+                    if reason is None
+                    else EndpointFailure(reason, outcome.cause, retry_after_s=outcome.retry_after_s)
+                )
+                self._gate.report(outcome.endpoint, failure, outcome.cause)
             case EndpointLesson() as lesson:
                 self._gate.lessons.keep(lesson.key, lesson.capabilities)
             case Release(instance=key):
@@ -61,20 +66,15 @@ class DriverGateLink(DriverLink):
             case GatewayLink() as link:
                 self.gateway_links.append(link)
 
-    def watch(self, gate: RemoteGate) -> None:
-        """Send the rests of the endpoints and what they take to a worker's gate, as the driver does."""
+    async def wait_for_room(self) -> None:
+        pass
 
-        def on_rest(endpoint: str, wait_s: float, cause: str) -> None:
-            frame = decode_driver_frame(encode_frame(EndpointRest(endpoint=endpoint, wait_s=wait_s, cause=cause)))
-            assert isinstance(frame, EndpointRest)
-            gate.on_rest(frame)
+    def watch(self, gate: RemoteGate) -> None:
+        """Send what the endpoints take to a worker's gate, as the driver does."""
 
         def on_lesson(key: LessonKey, learned: Capabilities) -> None:
             frame = decode_driver_frame(encode_frame(EndpointLesson(key=key, capabilities=learned)))
             assert isinstance(frame, EndpointLesson)
-            gate.on_lesson(frame)
+            gate.lessons.keep(frame.key, frame.capabilities, is_news=False)
 
-        self._gate.watch(on_rest)
         self._gate.lessons.watch(on_lesson)
-        for state in self._gate.states():
-            on_rest(*state)

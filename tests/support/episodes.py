@@ -11,11 +11,12 @@ import msgspec
 from hypothesis import strategies as st
 from ulid import ULID
 
+from runner.episode.control import EpisodeControl
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeRow, EpisodeStore, open_index
-from runner.store.encoded import EncodedEnd, EncodedLog, EncodedReset, EncodedStep
-from runner.store.journal import TraceDelta
-from runner.store.recorder import LOCK_TIMEOUT_S, Meter
-from runner.tracing import SpanList, Tracer
+from runner.store.journal import EpisodeJournal
+from runner.store.parts import Ended, Part, Reset, Step
+from runner.store.recorder import LOCK_TIMEOUT_S, EpisodeLog, Meter
+from runner.tracing import SpanList, TraceEncoder, Tracer
 from runner.types import (
     Action,
     EpisodeEnded,
@@ -32,8 +33,9 @@ from runner.types import (
     ToolSchema,
     Trajectory,
 )
+from runner.util.clock import Clock
 from runner.util.safe_values import encode
-from runner.worker.episode_reporter import EpisodeReporter
+from runner.worker.episode_reporter import EpisodeReporter, Watched
 
 START = datetime(2026, 3, 4, 5, 6, 7, 890000, UTC)
 END = datetime(2026, 3, 4, 5, 6, 19, tzinfo=UTC)
@@ -79,35 +81,51 @@ def make_trajectory(header: EpisodeHeader, steps: list[TimeStep], **fields: Any)
 
 
 class TracedSpans(SpanList):
-    """A tracer with its collector; also lists the open spans."""
+    """A tracer with its collector."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tracer = Tracer("full", [self])
-
-    def all(self) -> TraceDelta:
-        return TraceDelta(self.spans.copy(), self.flows.copy(), self.tracer.open_spans())
 
 
 class LoggedParts:
     """The parts of an episode, and at its end the record that its file has."""
 
     def __init__(self, header: EpisodeHeader) -> None:
-        self._header = header
-        self._log = EncodedLog()
+        self._log = EpisodeLog(header)
         self.record: EpisodeRecord | None = None
 
-    def on_event(self, event: EpisodeEvent) -> None:
-        """Do nothing: the other parts are the content of the file."""
+    def receive(self, part: Part) -> None:
+        match part:
+            case Reset():
+                self._log.reset = part
+            case Step():
+                self._log.steps.append(part)
+            case Ended():
+                self.record = decoded(self._log.finish(part)[1])
 
-    def on_reset(self, reset: EncodedReset) -> None:
-        self._log.add_reset(reset)
 
-    def on_step(self, step: EncodedStep) -> None:
-        self._log.add_step(step)
-
-    def on_end(self, end: EncodedEnd) -> None:
-        self.record = decoded(self._log.finish(self._header, end)[1])
+def make_reporter(
+    header: EpisodeHeader,
+    send: Callable[[Part], None],
+    *,
+    tracer: Tracer | None = None,
+    spans: SpanList | None = None,
+    journal: EpisodeJournal | None = None,
+    trace: TraceEncoder | None = None,
+    watched: Watched | None = None,
+) -> EpisodeReporter:
+    return EpisodeReporter(
+        header,
+        EpisodeControl(),
+        tracer or Tracer(),
+        spans or SpanList(),
+        send,
+        journal=journal,
+        trace=trace or TraceEncoder(header.boot, "slot 0"),
+        watched=watched or Watched(),
+        clock=Clock(),
+    )
 
 
 def decoded(content: EpisodeRecord) -> EpisodeRecord:
@@ -121,7 +139,7 @@ def finished_record(
     """Return the record of a finished episode without spans."""
     spans, parts = SpanList(), LoggedParts(header)
     spans.flows += flows
-    reporter, episode_id = EpisodeReporter(Tracer(), spans, parts), header.episode_id
+    reporter, episode_id = make_reporter(header, parts.receive, spans=spans), header.episode_id
     if trajectory.reset_observation:
         reporter.on_reset(trajectory.reset_observation, trajectory.env_episode_id or "")
     for step in trajectory.timesteps:
@@ -132,7 +150,7 @@ def finished_record(
 
 
 class RecordedEpisode:
-    """An episode whose events are sent to a recorder, as the runner sends them."""
+    """An episode whose events are sent to its journal and a recorder, as the runner sends them."""
 
     def __init__(
         self,
@@ -145,9 +163,12 @@ class RecordedEpisode:
     ) -> None:
         self.header = episode_header(**fields)
         self.spans = TracedSpans()
-        self.recorder = EpisodeRecorder(store, index, lock_timeout_s=lock_timeout_s, meter=meter)
-        self.recorder.traces = self.spans.all
-        self.reporter = EpisodeReporter(self.spans.tracer, self.spans, self.recorder)
+        self.recorder = EpisodeRecorder(self.header, store, index, lock_timeout_s=lock_timeout_s, meter=meter)
+        self.writer = EpisodeJournal(store.runs, self.header)
+        self.parts: list[Part] = []
+        self.reporter = make_reporter(
+            self.header, self._receive, tracer=self.spans.tracer, spans=self.spans, journal=self.writer
+        )
         self.steps: list[TimeStep] = []
         self.store = store
         self._seq = 0
@@ -163,6 +184,13 @@ class RecordedEpisode:
     def send(self, kind: Callable[..., EpisodeEvent], **fields: Any) -> None:  # noqa: ANN401
         self.reporter.emit(kind(at=END, episode_id=self.header.episode_id, seq=self._seq, **fields))
         self._seq += 1
+
+    def _receive(self, part: Part) -> None:
+        self.parts.append(part)
+        if isinstance(part, Ended):
+            self.recorder.finish(part)
+        else:
+            self.recorder.receive(part)
 
     def start(self) -> None:
         self.send(EpisodeStarted, header=self.header)

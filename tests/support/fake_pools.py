@@ -6,14 +6,14 @@ import threading
 from typing import Any
 
 from runner.batch.batch import Batch
+from runner.batch.observers import BatchItem
 from runner.batch.result import BatchResult
 from runner.batch.spec import ResolvedBatch
 from runner.batch.workspace import Workspace
-from runner.envs.http.places import LocalRegistry
+from runner.envs.http.places import PlaceTable
 from runner.pool.process_pool import ProcessPool, WorkerTimings
 from runner.pool.services import BatchServices
 from runner.store import EpisodeRecord
-from runner.types import Item
 from runner.worker.frames import Configure
 from tests.support.batches import resolved_batch
 from tests.support.fake_worker import FakeProcesses, Script
@@ -34,9 +34,9 @@ def make_pool(
     **services: Any,  # noqa: ANN401
 ) -> tuple[ProcessPool, FakeProcesses]:
     processes = FakeProcesses(*scripts)
-    registry = services.get("registry", LocalRegistry())
+    places = services.get("places", PlaceTable())
     configure = Configure(setup=spec.setup)
-    return ProcessPool(n_workers, configure, BatchServices(registry, None), processes, timings), processes
+    return ProcessPool(n_workers, configure, BatchServices(places, None), processes, timings), processes
 
 
 class PooledBatch:
@@ -53,7 +53,7 @@ class PooledBatch:
     ) -> None:
         spec = make_spec(**fields)
         self.workspace = workspace
-        self.items: list[Item] = []
+        self.items: list[BatchItem] = []
         self.reported: list[EpisodeRecord] = []
         self.pool, self.processes = make_pool(spec, *scripts, n_workers=n_workers, timings=timings)
         self.batch = Batch(

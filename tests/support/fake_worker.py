@@ -13,21 +13,16 @@ from typing import Any
 
 import msgspec
 
-from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces
-from runner.store.episode_file import stored_step
+from runner.store.journal import stored_step
+from runner.store.parts import EncodedTraces, Ended, Free, Reset, Started, Step
 from runner.types import Action, EpisodeHeader, Outcome, Span, TimeStep
 from runner.util.framing import read_frame, send_frame
 from runner.util.safe_values import encode
 from runner.worker.frames import (
     Configure,
     DriverFrame,
-    Ended,
-    Free,
     Hello,
     Play,
-    Reset,
-    Started,
-    Stepped,
     WorkerFrame,
     decode_driver_frame,
     encode_frame,
@@ -122,37 +117,45 @@ class FakeProcesses:
             return process
 
 
-def encoded_step(step: TimeStep, *, seq: int, schemas_ref: int = 0, spans: list[Span] | None = None) -> EncodedStep:
+def step_part(
+    header: EpisodeHeader, step: TimeStep, *, seq: int, schemas_ref: int = 0, spans: list[Span] | None = None
+) -> Step:
     """Return a step as a worker encodes it; its tool schemas are new if it is the first step."""
     record = stored_step(step, schemas_ref)
     summary = msgspec.structs.replace(record, chats=[], action=Action(), observation=[])
-    schemas = encode([step.available_tool_schemas]) if step.index == 0 else b"[]"
-    traces = EncodedTraces(spans=encode(spans or []), n_spans=len(spans or []))
-    return EncodedStep(
-        at=datetime.now(UTC), seq=seq, data=encode(record), summary=summary, tool_schemas=schemas, traces=traces
+    return Step(
+        episode_id=header.episode_id,
+        at=datetime.now(UTC),
+        seq=seq,
+        data=encode(record),
+        summary=summary,
+        tool_schemas=encode([step.available_tool_schemas]) if step.index == 0 else b"[]",
+        traces=EncodedTraces(spans=encode(spans or []), n_spans=len(spans or [])),
     )
 
 
-def step_frame(header: EpisodeHeader, index: int, **fields: Any) -> Stepped:  # noqa: ANN401
-    return Stepped(episode_id=header.episode_id, step=encoded_step(make_step(index, **fields), seq=1 + index))
+def step_frame(header: EpisodeHeader, index: int, **fields: Any) -> Step:  # noqa: ANN401
+    return step_part(header, make_step(index, **fields), seq=1 + index)
 
 
 def opening_frames(header: EpisodeHeader) -> list[WorkerFrame]:
-    reset = EncodedReset(observation=encode([{"role": "user", "content": "observation 0"}]), env_episode_id="e 7")
+    observation = encode([{"role": "user", "content": "observation 0"}])
     return [
         Started(episode_id=header.episode_id, at=datetime.now(UTC), seq=0),
-        Reset(episode_id=header.episode_id, reset=reset),
+        Reset(episode_id=header.episode_id, observation=observation, env_episode_id="e 7"),
     ]
+
+
+def end_frame(header: EpisodeHeader, n_steps: int, **fields: Any) -> Ended:  # noqa: ANN401
+    known: dict[str, Any] = {"outcome": Outcome.SUCCESS, "success": True, "duration_s": 1.5, "paused_s": 0.0}
+    return Ended(episode_id=header.episode_id, at=datetime.now(UTC), seq=n_steps + 1, **{**known, **fields})
 
 
 def episode_frames(header: EpisodeHeader, n_steps: int = 3) -> list[WorkerFrame]:
     """Return the frames of a successful episode."""
-    end = EncodedEnd(
-        at=datetime.now(UTC), seq=n_steps + 1, outcome=Outcome.SUCCESS, success=True, duration_s=1.5, paused_s=0.0
-    )
     return [
         *opening_frames(header),
         *(step_frame(header, index, done=index == n_steps - 1) for index in range(n_steps)),
-        Ended(episode_id=header.episode_id, end=end),
+        end_frame(header, n_steps),
         Free(episode_id=header.episode_id),
     ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from nats.aio.msg import Msg
 from ulid import ULID
 
@@ -20,6 +22,7 @@ from runner.publish.event_recorder import EventRecorder
 from tests.support.node_events import stored_episodes
 from tests.support.node_process import NodeProcess
 from tests.support.power_loss import DiskLog
+from tests.support.worker_runs import wait_until_ended
 
 MANY = 5000
 
@@ -102,7 +105,9 @@ async def record_node(log: DiskLog, node: NodeProcess) -> Recording:
         for env in ("Maze", "Wordle"):
             await client.wait_until(derived_batch_id(battery, env), "completed")
         await client.wait_until(await client.start("BabyAI", repeat=MANY), "running", n_done=3)
+        children = psutil.Process(node.pid).children(recursive=True)
         node.kill()
+        await asyncio.to_thread(wait_until_ended, *children)  # its workers still end their steps
     files = {path.stem: path.read_bytes() for path in stored_episodes(node.data_dir)}
     return Recording(log, client.facts, files)
 

@@ -5,34 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from runner.batch.episode_feed import EpisodeFeed, Publish
-from runner.batch.running_episode import RunningEpisode
-from runner.episode.control import EpisodeControl
-from runner.pool.protocol import EpisodeReceiver
+from runner.batch.running_episode import EpisodeFeed, Publish, RunningEpisode
+from runner.pool.worker import Slot, Worker
 from runner.store import EpisodeRecorder
 from runner.tracing import PerfettoFile
 from runner.types import EpisodeHeader, WorkerInfo
 from runner.util.clock import Clock
 
 
-class IdleSlot:
-    """A slot that plays nothing."""
+class IdleWorker:
+    """A worker that plays nothing."""
 
-    name = "slot 0"
-    info = WorkerInfo(host="h", id="slot 0", kind="local")
     usable = True
 
-    def play(self, header: EpisodeHeader, receiver: EpisodeReceiver, *, paused: bool) -> EpisodeControl:
-        return EpisodeControl()
+    def __init__(self) -> None:
+        self.episodes = Worker("idle", lambda frame: None, None)
 
-    def stop_task(self) -> None:
-        pass
-
-    def abandon(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    def retire(self, episode_id: str) -> None:
+        self.episodes.forget(episode_id)
 
 
 def running_episode(
@@ -47,6 +37,12 @@ def running_episode(
         trace_file=PerfettoFile(Path(os.devnull)),
         track="slot 0",
         on_free=lambda problem: None,
-        now=clock.monotonic,
     )
-    return RunningEpisode(slot=IdleSlot(), header=header, feed=feed, clock=clock, deadline_s=1.0, grace_s=1.0)
+    return RunningEpisode(
+        slot=Slot("slot 0", WorkerInfo(host="h", id="slot 0", kind="local"), IdleWorker()),
+        header=header,
+        feed=feed,
+        clock=clock,
+        deadline_s=1.0,
+        grace_s=1.0,
+    )

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 import pytest
 
 from runner.batch.batch import Batch
-from runner.batch.observers import LazyItem, Observer, ObserverHub, SelectiveObserver
+from runner.batch.observers import BatchItem, Kind, LiveItems, Observer, ObserverHub, SelectiveObserver
 from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
 from runner.pool.choose import open_pool
-from runner.types import Action, Chat, EpisodeInfo, Item, Limits, StreamDelta, ToolSchema
+from runner.types import Action, Chat, EpisodeInfo, Limits, StreamDelta, ToolSchema
 from tests.support.batches import resolved_batch
 from tests.support.fakes import Counter, UpAgent
 from tests.support.waiting_batch import DEADLINE_S, wait_until
@@ -58,15 +58,15 @@ class StreamingBatch:
     ) -> None:
         limits = Limits(max_rounds=1_000_000, max_duration_s=600)
         spec = resolved_batch(env="Endless", agent="streaming", repeat=2, concurrency=2, limits=limits)
-        self.emitted: list[type[Item]] = []
+        self.emitted: list[Kind] = []
         emit = ObserverHub.emit
 
-        def note(hub: ObserverHub, item: Item | LazyItem) -> None:
-            self.emitted.append(item.kind if isinstance(item, LazyItem) else type(item))
+        def note(hub: ObserverHub, item: BatchItem) -> None:
+            self.emitted.append(item.kind if isinstance(item, LiveItems) else type(item))
             emit(hub, item)
 
         monkeypatch.setattr(ObserverHub, "emit", note)
-        pool = open_pool(workers, spec.spec, spec.setup, None, print)
+        pool = open_pool(workers, spec.spec, spec.setup, None, workspace.store.runs, print)
         self.batch = Batch(spec, workspace, observers=observers, pool=pool, step_grace_s=0.1)
         self._results: queue.SimpleQueue[BatchResult] = queue.SimpleQueue()
 
@@ -80,7 +80,7 @@ class StreamingBatch:
             self.batch.command("cancel")
             assert self._results.get(timeout=DEADLINE_S).status == "cancelled"
 
-    def wait_for_latest(self, n: int, *, wanted: type[Item], absent: type[Item] | None = None) -> None:
+    def wait_for_latest(self, n: int, *, wanted: Kind, absent: Kind | None = None) -> None:
         """Wait until ``n`` items of a kind were emitted in a row, from now on, without one of another kind."""
         start = len(self.emitted)
 

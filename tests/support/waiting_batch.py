@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.batch.batch import Batch
+from runner.batch.observers import BatchItem
 from runner.batch.result import BatchResult
 from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry
 from runner.envs.placement import choose_placement, find_environment
-from runner.types import BatchProgress, Item, Limits
+from runner.types import BatchProgress, Limits
 from tests.support.batches import resolved_batch
 
 CHECK_INTERVAL_S = 0.05
@@ -37,7 +38,7 @@ class MazeBatch:
         workers: int = 0,
         **options: Any,  # noqa: ANN401 - of ``Batch``
     ) -> None:
-        self.items: list[Item] = []
+        self.items: list[BatchItem] = []
         entry = EnvironmentEntry(name="Maze", port=port, transport="http", timeout_sec=timeout_sec)
         limits = Limits(max_rounds=3, max_duration_s=max_duration_s)
         placement = choose_placement(entry, find_environment("Maze"), "strict", wait_s=wait_s)

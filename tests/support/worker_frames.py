@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import queue
+import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
+from runner.store.parts import Free
 from runner.types import EpisodeHeader
 from runner.util.framing import read_frame, send_frame
-from runner.worker.channel import DriverLink
+from runner.worker.driver_link import FrameQueue
 from runner.worker.frames import (
     Configure,
     DriverFrame,
-    Free,
     Hello,
     Play,
     WorkerFrame,
@@ -52,16 +53,19 @@ class FrameReader:
         return [frame for frame in self.frames if isinstance(frame, kind)]
 
 
-class RecordingLink(DriverLink):
-    """A link that keeps all frames, encoded and decoded as over a channel."""
+class RecordingLink(FrameQueue):
+    """The link of a worker whose frames the test reads."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._sent: queue.SimpleQueue[WorkerFrame] = queue.SimpleQueue()
-        self.reader = FrameReader(lambda: self._sent.get(timeout=TIMEOUT_S))
+        self._taken: deque[bytes] = deque()
+        self.reader = FrameReader(self._read)
 
-    def send(self, frame: WorkerFrame) -> None:
-        self._sent.put(decode_worker_frame(encode_frame(frame)))
+    def _read(self) -> WorkerFrame:
+        if not self._taken:
+            frames, _ = asyncio.run(asyncio.wait_for(self.take(linger_s=0), TIMEOUT_S))
+            self._taken.extend(frames)
+        return decode_worker_frame(self._taken.popleft())
 
 
 class ChannelDriver:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from runner.envs.http.dialects import ClientDialect, fill_placeholders
-from runner.envs.http.places import InstanceRegistry, LocalRegistry
+from runner.envs.http.places import Desk, InstanceRegistry, PlaceTable
 from runner.envs.http.response import (
     CHECK_ADDRESS_ADVICE,
     CHECK_LOG_ADVICE,
@@ -36,9 +36,9 @@ MAX_RESPONSE_BYTES = 8 << 20
 """Maximum size of a response body, in bytes."""
 OVERDUE_AFTER_S = 1.0
 """Seconds after which a reply is overdue: a server that works answers within milliseconds."""
-LOCAL_REGISTRY = LocalRegistry()
+PLACES = PlaceTable()
 """Places and leases of all batches of this process."""
-_registry: InstanceRegistry = LOCAL_REGISTRY
+_registry = InstanceRegistry(PLACES)
 _NO_CLOSE_STATUSES = (404, 405)
 """Statuses of servers without a path ``/close``: AgentGym's Maze, Wordle, ALFWorld, SQLGym and WebShop."""
 
@@ -159,19 +159,20 @@ def _describe(exc: Exception) -> str:
     return one_line(str(exc) or type(exc).__name__)
 
 
-def use_registry(registry: InstanceRegistry) -> None:
+def use_desk(desk: Desk) -> None:
+    """Let another process grant places and leases to the episodes of this one."""
     global _registry
-    _registry = registry
+    _registry = InstanceRegistry(desk)
 
 
 def places_on(dialect: ClientDialect, address: ServerAddress) -> tuple[str, int | None]:
-    """Return the key of a server in an ``InstanceRegistry`` and its number of places, None if that is unknown."""
+    """Return the key of a server in a ``PlaceTable`` and its number of places, None if that is unknown."""
     return address.base + dialect.prefix, dialect.places if address.places is None else address.places
 
 
 def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerAddress) -> threading.Thread:
     """Close a lost worker's instances, which count against a limit, then release its places and leases, on a thread."""
-    instances = LOCAL_REGISTRY.instances_of(owner).get(places_on(dialect, address)[0], [])
+    instances = PLACES.instances_of(owner).get(places_on(dialect, address)[0], [])
 
     async def close(instance_id: int | str) -> None:
         instance = RemoteInstance(dialect, address)
@@ -185,7 +186,7 @@ def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerA
         with catch_foreign(log_failure(logger, "closing the instances of a lost worker")):
             if instances:
                 asyncio.run(close_all())
-        LOCAL_REGISTRY.release_owner(owner)
+        PLACES.release_owner(owner)
 
     thread = threading.Thread(target=run, name="lost worker", daemon=True)
     thread.start()
@@ -212,7 +213,8 @@ class RemoteInstance:
         """Wait for a place on the server and create the instance there."""
         while self.id is None:
             registry = _registry
-            place = await registry.enter(self._server, self._places)
+            PLACES.declare(self._server, self._places)  # in a worker without effect; its driver declares them, too
+            place = await registry.enter(self._server)
             try:
                 await self._create(task, registry, place)
             finally:
@@ -226,7 +228,7 @@ class RemoteInstance:
         instance_id = payload.id(self._dialect.created_at)
         if await registry.lease(self._server, instance_id):
             self.id = instance_id
-            finalizer = weakref.finalize(self, registry.collect, self._server, place, instance_id)
+            finalizer = weakref.finalize(self, registry.leave, self._server, place, instance_id)
             finalizer.atexit = False
             leave = partial(registry.leave, self._server, place, instance_id)
             self._release = lambda: finalizer.detach() and leave()

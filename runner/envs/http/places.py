@@ -3,8 +3,7 @@
 A server with a fixed number of slots (8 in ``agentenv-sqlgym/agentenv_sqlgym/environment.py`` of AgentGym, 8000 for
 WebShop) reissues the id of another instance when no slot is free, so two episodes would share an instance and mix up
 their rewards. An episode therefore takes a place before it creates an instance, and leases the instance before it uses
-it. All episodes of a driver share one ``LocalRegistry``, those of its worker processes through its ``request_…`` and
-``release_…`` methods.
+it. All episodes of a driver share one ``PlaceTable``, those of its workers through their links.
 """
 
 from __future__ import annotations
@@ -17,28 +16,71 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 InstanceId: TypeAlias = int | str
+Granted: TypeAlias = Literal["place", "lease"]
 Place: TypeAlias = int | str | None
 """Id of a place, chosen by its owner; unique among the owner's places on all servers."""
 
 
-class InstanceRegistry(Protocol):
-    """Places and leases as episodes see them; thread-safe, callable on any event loop."""
+class Desk(Protocol):
+    """Grants places and leases: ``PlaceTable`` in the process that plays a batch, a link to it in a worker.
 
-    async def enter(self, server: str, places: int | None) -> int:
-        """Wait for one of at most ``places`` places, if known, and return its id; a cancelled wait takes none."""
+    Thread-safe, callable on any event loop.
+    """
+
+    async def grant(self, name: Granted, server: str, instance: InstanceId) -> bool:
+        """Wait for the place ``instance``, or lease an instance; return False if another episode leases it.
+
+        What is granted after a cancellation must be released, too.
+        """
+
+    def release(self, name: Granted, server: str, instance: InstanceId) -> None:
+        """End what was granted, or the wait for it; may run in a finalizer, when the thread may hold any lock."""
+
+
+class InstanceRegistry:
+    """Places and leases as episodes see them; thread-safe, callable on any event loop.
+
+    Raises ``EnvironmentFault`` if the desk cannot answer.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._numbers = itertools.count()
+
+    async def enter(self, server: str) -> int:
+        """Wait for a place on a server and return its id; a cancelled wait takes none."""
+        place, entered = next(self._numbers), False
+        try:
+            await self._desk.grant("place", server, place)
+            entered = True
+        finally:
+            if not entered:
+                self.leave(server, place)
+        return place
 
     async def lease(self, server: str, instance: InstanceId) -> bool:
         """Lease an instance; return False if another episode leases it."""
+        request = asyncio.ensure_future(self._desk.grant("lease", server, instance))
+        try:
+            return await asyncio.shield(request)
+        except asyncio.CancelledError:
+            request.add_done_callback(partial(self._release_granted, server, instance))
+            raise
 
-    def leave(self, server: str, place: int, instance: InstanceId | None = None) -> None: ...
+    def leave(self, server: str, place: int, instance: InstanceId | None = None) -> None:
+        """Callable in a finalizer, too."""
+        if instance is not None:
+            self._desk.release("lease", server, instance)
+        self._desk.release("place", server, place)
 
-    def collect(self, server: str, place: int, instance: InstanceId) -> None:
-        """Do the same as ``leave`` in a finalizer, at which time the thread may hold any lock."""
+    def _release_granted(self, server: str, instance: InstanceId, request: asyncio.Future[bool]) -> None:
+        if not request.cancelled() and request.exception() is None and request.result():
+            self._desk.release("lease", server, instance)
 
 
 class _Server(msgspec.Struct):
@@ -79,7 +121,7 @@ class _Server(msgspec.Struct):
             self.release_lease(owner, instance)
 
 
-class LocalRegistry:
+class PlaceTable:
     """The places and leases of one driver: those of this process, and of its workers by ``owner``.
 
     A server's number of places is declared, or learned: a server that returns the same leased instance again, without
@@ -91,34 +133,21 @@ class LocalRegistry:
     def __init__(self) -> None:
         self._servers: dict[str, _Server] = {}
         self._declared: dict[str, int] = {}
-        self._numbers = itertools.count()
         self._releases: deque[Callable[[], object]] = deque()
         self._granted: list[Callable[[], object]] = []
         self._lock = threading.Lock()  # never held while foreign code runs
 
-    async def enter(self, server: str, places: int | None) -> int:
-        loop, place, entered = asyncio.get_running_loop(), next(self._numbers), False
+    async def grant(self, name: Granted, server: str, instance: InstanceId) -> bool:
+        if name == "lease":
+            return self.request_lease(None, server, instance)
+        loop = asyncio.get_running_loop()
         granted: asyncio.Future[None] = loop.create_future()
-        self.declare(server, places)
-        try:
-            self.request_place(None, server, place, partial(_set_granted, loop, granted))
-            await granted
-            entered = True
-        finally:
-            if not entered:
-                self.leave(server, place)
-        return place
+        self.request_place(None, server, instance, partial(_set_granted, loop, granted))
+        await granted
+        return True
 
-    async def lease(self, server: str, instance: InstanceId) -> bool:
-        return self.request_lease(None, server, instance)
-
-    def leave(self, server: str, place: int, instance: InstanceId | None = None) -> None:
-        if instance is not None:
-            self.release_lease(None, server, instance)
-        self.release_place(None, server, place)
-
-    def collect(self, server: str, place: int, instance: InstanceId) -> None:
-        self.leave(server, place, instance)
+    def release(self, name: Granted, server: str, instance: InstanceId) -> None:
+        (self.release_lease if name == "lease" else self.release_place)(None, server, instance)
 
     def declare(self, server: str, places: int | None) -> None:
         with self._locked():

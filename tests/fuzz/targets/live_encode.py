@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from runner.episode.live_items import timestep_item
 from runner.events.codec import LiveRow, decode, decode_item
 from runner.events.live import MAX_ITEM, MAX_TEXT, Timestep
 from runner.events.subjects import DurableNames, live_subject
-from runner.publish.live_encoder import live_items
 from runner.types import Action, TimeStep, TimestepPlayed, ToolCall
 from tests.fuzz.targets.episode_file import EPISODE
 
@@ -48,7 +48,7 @@ def check(data: bytes) -> None:
         step = msgspec.convert(_repeated(msgspec.json.decode(data[1:]), (data[0] if data else 0) * 40 + 1), _Step)
     except (ValueError, RecursionError):
         return
-    (item,) = live_items(_played(step))
+    item = timestep_item(_played(step))
     assert len(item) <= MAX_ITEM + OVERHEAD
     payload = b'{"node":"n","boot":"b","dropped":0,"items":[' + bytes(item) + b"]}"
     row = decode(live_subject("timestep", "n"), None, payload, DurableNames())

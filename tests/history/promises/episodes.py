@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -20,8 +19,6 @@ CAUSE_S = 60.0
 """Seconds before the end of an episode in which the fault that ended it was in progress."""
 TIMER_S = 0.05
 PLAYERS = ("node", "worker", "fork_server")
-DELIVERY_S = 1.0
-"""Seconds before a fault of the node in which a worker may have played steps that the node had not read yet."""
 JOURNAL_GRACE_S = 1.0
 """Seconds before a step in which a full disk may have ended the journal."""
 
@@ -40,7 +37,7 @@ def check_finished(history: History) -> Iterator[Violation]:
         if stored.document is not None:
             yield from _check_game(history, stored, stored.document, unclaimed)
     for games in unclaimed.values():
-        yield from (_lost(game) for game in games if game.steps and not _may_be_lost(history, game))
+        yield from (_lost(game) for game in games if game.steps and not _disk_was_full(history, game))
     if (journals := history.journals) and not history.faults_between(history.end.at, history.end.at):
         text = f"{len(journals)} journals were left although the node was started and stopped, first {journals[0].path}"
         yield Violation("finished", text, tuple(journals))
@@ -137,9 +134,8 @@ def _difference(history: History, document: dict[str, Any], game: Game) -> str:
             return f"step {number}: {difference}"
     n_more = len(game.steps) - len(steps)
     n_allowed = 0 if document["outcome"] in PLAYED_ON else 1  # the answer of the last step may have been lost
-    if document["outcome"] == "interrupted":
-        n_unread = _n_undelivered(history, game) if _played_in_process(document) else 0
-        n_allowed = len(game.steps) if _disk_was_full(history, game) else max(n_allowed, n_unread)
+    if document["outcome"] == "interrupted" and _disk_was_full(history, game):
+        n_allowed = len(game.steps)
     if not 0 <= n_more <= n_allowed:
         return f"{len(steps)} steps of {len(game.steps)}"
     return ""
@@ -172,27 +168,8 @@ def _task_of(document: dict[str, Any]) -> int:
     return int(document["env_episode_id"].rpartition("@")[0].rpartition("-")[2])
 
 
-def _may_be_lost(history: History, game: Game) -> bool:
-    """Whether a game need not be in a file: without room for its journal, the death of the node loses it.
-
-    So is a game that a worker played right before the node died, or while it was stopped before it died.
-    """
-    return _disk_was_full(history, game) or _n_undelivered(history, game) == len(game.steps)
-
-
-def _n_undelivered(history: History, game: Game) -> int:
-    """Number of steps at the end of a game that a worker played, and that the node may not have read before it died."""
-    faults = history.faults_between(game.reset.at, game.ended_at + DELIVERY_S, "node")
-    unread_since = min((fault.at for fault in faults), default=math.inf) - DELIVERY_S
-    return sum(step.at > unread_since for step in game.steps)
-
-
-def _played_in_process(document: dict[str, Any]) -> bool:
-    """Whether another process than the node's played an episode, so that the node had to read its steps."""
-    return (document.get("worker") or {}).get("kind") != "local"
-
-
 def _disk_was_full(history: History, game: Game) -> bool:
+    """Return whether there may have been no room for the journal of a game, which the death of the node then loses."""
     return bool(
         history.faults_between(game.reset.at - JOURNAL_GRACE_S, game.ended_at + JOURNAL_GRACE_S, kind="disk_full")
     )

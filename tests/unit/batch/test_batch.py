@@ -1,6 +1,7 @@
 """Batches from spec to result: episodes, commands, deadlines and observers."""
 
 import gc
+import itertools
 import json
 import queue
 import sqlite3
@@ -15,25 +16,17 @@ from unittest.mock import Mock
 import pytest
 
 from runner.batch.batch import Batch
+from runner.batch.observers import BatchItem, EpisodeStored
 from runner.batch.result import BatchResult
 from runner.batch.spec import ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError
+from runner.events.live import EpisodeEnded, EpisodeStarted, LiveItem, SpanClosed, Timestep
 from runner.results.statistics import wilson_interval
 from runner.store import EpisodeRecord
-from runner.types import (
-    BatchProgress,
-    EpisodeEnded,
-    EpisodePaused,
-    EpisodeStarted,
-    Item,
-    Limits,
-    Outcome,
-    SpansClosed,
-    TimestepPlayed,
-    Tokens,
-)
+from runner.types import BatchProgress, EpisodePaused, Limits, Outcome, Tokens
 from tests.conftest import Install
+from tests.support.batch_items import live_items
 from tests.support.batches import resolved_batch
 from tests.support.fakes import AsyncHanging, Counter, Gated
 from tests.support.perfetto import all_slices
@@ -147,7 +140,7 @@ def test_an_error_is_recorded_and_the_batch_continues(workspace: Workspace) -> N
 
 
 def test_errors_are_counted_apart_and_not_played_again(workspace: Workspace) -> None:
-    items: list[Item] = []
+    items: list[BatchItem] = []
     result = Batch(spec("FailingOddTasks", repeat=12), workspace, observers=[items.append]).run()
     assert result.outcomes == {"success": 6, "error": 6}
     assert (result.n_episodes, result.n_rated, result.n_success, result.n_errors) == (12, 6, 6, 6)
@@ -253,17 +246,16 @@ def test_cancel_abandons_a_blocked_step_after_the_grace_period(workspace: Worksp
 
 
 def test_pause_and_resume_apply_to_all_running_episodes(workspace: Workspace) -> None:
-    paused: queue.Queue[Item] = queue.Queue()
-    timesteps: list[Item] = []
+    paused: queue.Queue[BatchItem] = queue.Queue()
+    timesteps: list[LiveItem] = []
     reported: list[bool | None] = []
 
-    def observe(item: Item) -> None:
+    def observe(item: BatchItem) -> None:
         if isinstance(item, BatchProgress):
             reported.append(item.paused)
         if isinstance(item, EpisodePaused):
             paused.put(item)
-        elif isinstance(item, TimestepPlayed):
-            timesteps.append(item)
+        timesteps.extend(each for each in live_items(item) if isinstance(each, Timestep))
 
     batch = Batch(spec("Gated", repeat=2, concurrency=2), workspace, observers=[observe])
     batch.command("pause")
@@ -283,22 +275,25 @@ def test_pause_and_resume_apply_to_all_running_episodes(workspace: Workspace) ->
 
 
 def test_observers_receive_every_event_and_cannot_fail_the_batch(workspace: Workspace) -> None:
-    items: list[Item] = []
+    received: list[BatchItem] = []
 
-    def raising(item: Item) -> None:
+    def raising(item: BatchItem) -> None:
         raise RuntimeError("observer")
 
-    result = Batch(spec(repeat=2), workspace, observers=[items.append, raising]).run()
+    result = Batch(spec(repeat=2), workspace, observers=[received.append, raising]).run()
     assert result.outcomes == {"success": 2}
-    kinds = [type(item) for item in items]
-    one_episode = [EpisodeStarted, *[TimestepPlayed, SpansClosed] * 3, SpansClosed, EpisodeEnded]
+    items = [live for item in received for live in live_items(item)]
+    kinds = [kind for kind, _ in itertools.groupby(map(type, items))]
+    one_episode = [EpisodeStarted, *[Timestep, SpanClosed] * 3, EpisodeEnded]
     assert kinds == [*one_episode, BatchProgress, *one_episode, BatchProgress]
-    first = [item for item in items if not isinstance(item, BatchProgress)][: len(one_episode)]
-    names = [span.name for item in first if isinstance(item, SpansClosed) for span in item.spans]
+    end = next(n for n, item in enumerate(items) if isinstance(item, EpisodeEnded))
+    first = [
+        item for item in items[: end + 1] if isinstance(item, EpisodeStarted | Timestep | SpanClosed | EpisodeEnded)
+    ]
+    names = [item.span.name for item in first if isinstance(item, SpanClosed)]
     assert names[:3] == ["env.reset", "agent.init_after_reset", "get_tool_schemas"]
     assert names[-2:] == ["cleanup", "episode"]
-    numbers = [n for i in first for n in range(i.seq, i.seq + (len(i.spans) if isinstance(i, SpansClosed) else 1))]
-    assert numbers == list(range(len(numbers)))
+    assert [item.seq for item in first] == list(range(end + 1))
     last = items[-1]
     assert isinstance(last, BatchProgress)
     assert (last.n_done, last.n_planned, last.n_success, last.mean_reward, last.eta_s) == (2, 2, 2, 1.0, 0.0)
@@ -361,20 +356,12 @@ def test_an_exit_in_a_background_task_of_an_environment_is_reported_as_a_problem
 
 
 def test_observers_cannot_modify_stored_episodes(workspace: Workspace) -> None:
-    def modify(item: Item) -> None:
-        if isinstance(item, TimestepPlayed):
-            for chat in (item.step.observation, item.reset_observation or [], *item.step.chats):
-                for message in chat:
-                    message["content"] = "modified"
-                chat.clear()
-            assert item.step.available_tool_schemas
-            item.step.available_tool_schemas.clear()
-            item.step.reward = 7.0
-        elif isinstance(item, EpisodeStarted):
-            item.header.env = "modified"
-        elif isinstance(item, EpisodeEnded):
-            item.trajectory.timesteps.clear()
-            item.trajectory.reset_observation.clear()
+    def modify(item: BatchItem) -> None:
+        if isinstance(item, EpisodeStarted):
+            item.env = "modified"
+        elif isinstance(item, EpisodeStored):
+            item.end.reward = item.record.reward = 7.0
+            item.record.timesteps.clear()
 
     plain, modified = (
         load_episodes(workspace, Batch(spec(), workspace, observers=observers).run())[0] for observers in ([], [modify])

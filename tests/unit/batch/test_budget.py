@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from runner.batch.batch import Batch
+from runner.batch.observers import BatchItem
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchRequest, resolve_batch, unpriced_note
 from runner.batch.stopping import BudgetWatch
@@ -17,8 +18,9 @@ from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, Profile
 from runner.config.profile import EndpointConfig, Price
 from runner.errors import ConfigError
+from runner.events.live import EpisodeStarted
 from runner.inference.profile_models import Models
-from runner.types import BatchProgress, Budget, EpisodeStarted, Item, Outcome, StepResult, Tokens, Usage
+from runner.types import BatchProgress, Budget, Outcome, StepResult, Tokens, Usage
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
 from tests.support.episodes import episode_header, finished_record, make_step, make_trajectory
@@ -69,7 +71,7 @@ def play(workspace: Workspace, budget: Budget | None, **rest: Any) -> BatchResul
 def test_a_used_up_budget_interrupts_the_batch_and_a_resume_plays_the_rest_with_a_budget_of_its_own(
     workspace: Workspace, budget: Budget, n_played: int, reason: str
 ) -> None:
-    items: list[Item] = []
+    items: list[BatchItem] = []
     result = play(workspace, budget, observers=[items.append])
     assert (result.status, result.interrupted_by, result.interruption) == ("interrupted", "budget", reason)
     assert [episode.outcome for episode in result.episodes] == [Outcome.SUCCESS] * n_played
@@ -132,11 +134,11 @@ def test_a_budget_of_cost_without_prices_is_refused(workspace: Workspace) -> Non
 def test_episodes_of_a_profile_with_prices_name_its_currency(
     workspace: Workspace, settings: AgentSettings, currency: str | None
 ) -> None:
-    started: list[Item] = []
+    started: list[BatchItem] = []
     result = play(workspace, None, models=Models(settings, {}), observers=[started.append])
     stored = [workspace.store.load(episode.episode_id) for episode in result.episodes]
     assert [record.currency for record in stored] == [currency] * REPEAT
-    assert {item.header.currency for item in started if isinstance(item, EpisodeStarted)} == {currency}
+    assert {item.currency for item in started if isinstance(item, EpisodeStarted)} == {currency}
 
 
 def test_the_reason_has_the_currency_and_all_digits_of_a_small_cost() -> None:

@@ -5,15 +5,18 @@ import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from runner.batch.observers import LazyItem, ObserverHub, SelectiveObserver, wants_all
+from runner.batch.observers import BatchItem, Kind, LiveItems, ObserverHub, SelectiveObserver, wants_all
 from runner.batch.workspace import Workspace
+from runner.events.live import LiveItem, SpanClosed, Timestep
 from runner.store import EpisodeRecorder
-from runner.tracing import SpanList, Tracer
-from runner.types import BatchProgress, Chat, Item, Message, TimestepPlayed
-from runner.worker.episode_reporter import EpisodeReporter
-from tests.support.episodes import episode_header, make_step
+from runner.store.parts import Part, Step
+from runner.types import BatchProgress, Chat, Message, TimestepPlayed, TokensStreamed
+from runner.worker.episode_reporter import Watched
+from tests.support.batch_items import live_items
+from tests.support.episodes import TracedSpans, episode_header, make_reporter, make_step
 from tests.support.running_episodes import running_episode
 
 
@@ -31,9 +34,14 @@ def make_item(number: int) -> BatchProgress:
     )
 
 
+def seq_of(item: BatchItem) -> int:
+    assert isinstance(item, BatchProgress)
+    return item.seq
+
+
 def test_every_observer_receives_every_item_in_order() -> None:
-    first: list[Item] = []
-    second: list[Item] = []
+    first: list[BatchItem] = []
+    second: list[BatchItem] = []
     hub = ObserverHub([first.append, second.append])
     sent = [make_item(number) for number in range(500)]
     for item in sent:
@@ -46,7 +54,7 @@ def test_every_observer_receives_every_item_in_order() -> None:
 
 def test_items_after_an_idle_period_are_delivered() -> None:
     received: queue.SimpleQueue[int] = queue.SimpleQueue()
-    hub = ObserverHub([lambda item: received.put(item.seq)])
+    hub = ObserverHub([lambda item: received.put(seq_of(item))])
     for number in range(3):
         hub.emit(make_item(number))
         assert received.get(timeout=10) == number
@@ -54,32 +62,33 @@ def test_items_after_an_idle_period_are_delivered() -> None:
 
 
 def test_observers_receive_copies_of_messages(tmp_path: Path) -> None:
-    received: list[Item] = []
+    received: list[BatchItem] = []
     hub, workspace = ObserverHub([received.append]), Workspace(tmp_path, node="n", profile="p")
     header = episode_header()
-    feed = running_episode(header, EpisodeRecorder(workspace.store, workspace.index), hub.emit).feed
-    reporter = EpisodeReporter(Tracer(), SpanList(), feed)
+    feed = running_episode(header, EpisodeRecorder(header, workspace.store, workspace.index), hub.emit).feed
+    reporter = make_reporter(header, feed.receive)
     message: Message = {"role": "user", "content": "original"}
     chat: Chat = [message]
     step = make_step(0)
     step.observation, step.chats = chat, [chat]
     reporter.on_reset(chat, "env episode 7")
-    reporter.emit(TimestepPlayed(at=datetime.now(UTC), episode_id=header.episode_id, seq=0, step=step))
+    at = datetime.now(UTC)
+    reporter.emit(TimestepPlayed(at=at, episode_id=header.episode_id, seq=0, step=step, reset_observation=chat))
     message["content"] = "changed"
     chat.clear()
     hub.close(timeout_s=10)
     workspace.close()
-    (copy,) = received
-    assert isinstance(copy, TimestepPlayed)
+    (copy,) = [live for item in received for live in live_items(item)]
+    assert isinstance(copy, Timestep)
     original = [{"role": "user", "content": "original"}]
-    assert (copy.step.observation, copy.step.chats, copy.reset_observation) == (original, [original], original)
+    assert (copy.observation, copy.chats, copy.reset_observation) == (original, [original], original)
 
 
 def test_a_failing_observer_is_logged_and_still_receives_items(caplog: pytest.LogCaptureFixture) -> None:
     received: list[int] = []
 
-    def observe(item: Item) -> None:
-        received.append(item.seq)
+    def observe(item: BatchItem) -> None:
+        received.append(seq_of(item))
         raise RuntimeError("bad observer")
 
     hub = ObserverHub([observe])
@@ -94,10 +103,10 @@ def test_a_blocked_observer_delays_nothing_and_its_oldest_items_are_dropped_and_
     gate, entered = threading.Event(), threading.Event()
     received: list[int] = []
 
-    def block(item: Item) -> None:
+    def block(item: BatchItem) -> None:
         entered.set()
         gate.wait(30)
-        received.append(item.seq)
+        received.append(seq_of(item))
 
     hub = ObserverHub([block], capacity=10)
     hub.emit(make_item(0))
@@ -110,50 +119,47 @@ def test_a_blocked_observer_delays_nothing_and_its_oldest_items_are_dropped_and_
     assert received == [0, *range(91, 101)]
 
 
-def test_a_lazy_item_is_decoded_once_and_only_for_observers_of_its_kind() -> None:
-    decoded: list[str] = []
-    first: list[Item] = []
-    second: list[Item] = []
-    progress: list[Item] = []
-
-    def decode() -> Item:
-        decoded.append(threading.current_thread().name)
-        return TimestepPlayed(at=datetime.now(UTC), episode_id="e", seq=1, step=make_step(0))
-
-    hub = ObserverHub([SelectiveObserver(progress.append, lambda kind: kind is BatchProgress)])
-    hub.emit(LazyItem(TimestepPlayed, decode))
-    hub.emit(make_item(1))
+def test_live_items_are_delivered_only_to_observers_of_their_kind() -> None:
+    progress: list[BatchItem] = []
+    everything: list[BatchItem] = []
+    played, streamed = LiveItems(TimestepPlayed, (b"{}",)), LiveItems(TokensStreamed, (b"{}",))
+    only_progress = SelectiveObserver(progress.append, lambda kind: kind is BatchProgress)
+    hub = ObserverHub([only_progress])
     assert (hub.watches(BatchProgress), hub.watches(TimestepPlayed)) == (True, False)
     hub.close(timeout_s=10)
-    assert (decoded, len(progress)) == ([], 1)
-    hub = ObserverHub([first.append, second.append])
-    hub.emit(LazyItem(TimestepPlayed, decode))
+    hub = ObserverHub([only_progress, everything.append])
+    sent: list[BatchItem] = [played, make_item(1), streamed]
+    for item in sent:
+        hub.emit(item)
+    assert hub.watches(TimestepPlayed) and hub.watches(TokensStreamed)
     hub.close(timeout_s=10)
-    assert decoded == ["observer"]
-    assert first == second
-    assert isinstance(first[0], TimestepPlayed)
+    assert (progress, everything) == ([sent[1]], sent)
 
 
-def test_an_item_that_cannot_be_decoded_does_not_stop_an_observer(caplog: pytest.LogCaptureFixture) -> None:
-    received: list[Item] = []
-
-    def fail() -> Item:
-        raise ValueError("damaged")
-
-    hub = ObserverHub([received.append])
-    hub.emit(LazyItem(TimestepPlayed, fail))
-    hub.emit(make_item(1))
-    hub.close(timeout_s=10)
-    assert len(received) == 1
-    assert "an observer failed: ValueError: damaged" in caplog.text
+def test_a_step_and_its_spans_are_encoded_for_watchers_only_while_there_are_any_and_numbered_always() -> None:
+    header, spans, watched = episode_header(), TracedSpans(), Watched(steps=False)
+    parts: list[Part] = []
+    reporter = make_reporter(header, parts.append, tracer=spans.tracer, spans=spans, watched=watched)
+    for index in range(2):
+        with spans.tracer.span("timestep", "timestep"):
+            step = make_step(index)
+        reporter.emit(TimestepPlayed(at=datetime.now(UTC), episode_id=header.episode_id, seq=0, step=step))
+        watched.steps = True
+    unwatched, seen = [part for part in parts if isinstance(part, Step)]
+    assert (unwatched.seq, unwatched.live, unwatched.live_spans) == (0, b"", ())
+    items = [msgspec.json.decode(data, type=LiveItem) for data in (seen.live, *seen.live_spans)]
+    assert [(type(item), item.seq) for item in items if isinstance(item, Timestep | SpanClosed)] == [
+        (Timestep, 2),
+        (SpanClosed, 3),
+    ]
 
 
 def test_an_inline_observer_receives_the_item_itself_where_it_is_emitted(caplog: pytest.LogCaptureFixture) -> None:
-    received: list[tuple[Item, threading.Thread]] = []
+    received: list[tuple[BatchItem, threading.Thread]] = []
 
-    def observe(item: Item) -> None:
+    def observe(item: BatchItem) -> None:
         received.append((item, threading.current_thread()))
-        if item.seq == 1:
+        if seq_of(item) == 1:
             raise RuntimeError("bad observer")
 
     hub = ObserverHub([SelectiveObserver(observe, wants_all, is_inline=True)])
@@ -169,9 +175,9 @@ def test_an_inline_observer_receives_the_item_itself_where_it_is_emitted(caplog:
 @pytest.mark.parametrize("is_inline", [True, False])
 def test_an_observer_changes_what_it_wants_at_any_time(is_inline: bool) -> None:
     received: list[int] = []
-    wanted: set[type[Item]] = set()
+    wanted: set[Kind] = set()
     observer = SelectiveObserver(
-        lambda item: received.append(item.seq), lambda kind: kind in wanted, is_inline=is_inline
+        lambda item: received.append(seq_of(item)), lambda kind: kind in wanted, is_inline=is_inline
     )
     hub = ObserverHub([observer])
     for number in range(6):
@@ -180,14 +186,3 @@ def test_an_observer_changes_what_it_wants_at_any_time(is_inline: bool) -> None:
         hub.emit(make_item(number))
     hub.close(timeout_s=10)
     assert received == [1, 3, 5]
-
-
-def test_brief_observers_receive_the_brief_form_until_another_has_decoded_the_item() -> None:
-    def decode(number: int) -> Item:
-        return make_item(number)
-
-    item = LazyItem(BatchProgress, lambda: decode(1), lambda: decode(2))
-    assert item.get_brief().seq == 2
-    full = item.get()
-    assert full.seq == 1
-    assert item.get_brief() is full is item.get()

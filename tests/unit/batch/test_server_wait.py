@@ -14,8 +14,9 @@ from runner.batch.spec import BatchSpec
 from runner.batch.stopping import ServerChecked, ServerWait
 from runner.envs.http.server import ServerAddress
 from runner.envs.placement import Placement
-from runner.errors import ServerGone
 from runner.store import EpisodeRecorder, EpisodeStore, open_index
+from runner.store.parts import Decided
+from runner.types import Outcome
 from runner.util.clock import Clock
 from tests.support.episodes import episode_header
 from tests.support.manual_clock import ManualClock
@@ -91,11 +92,11 @@ def test_the_time_of_a_paused_wait_does_not_run(gone: ClosedPort, clock: ManualC
 def episodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RunningEpisode]]:
     store = EpisodeStore(tmp_path_factory.mktemp("store"))
     index = open_index(store)
-    episodes = [
-        running_episode(episode_header(task_index=task, seed=0), EpisodeRecorder(store, index)) for task in range(4)
-    ]
+    headers = [episode_header(task_index=task, seed=0) for task in range(4)]
+    episodes = [running_episode(header, EpisodeRecorder(header, store, index)) for header in headers]
     for task, episode in enumerate(episodes):
-        episode.feed.on_error(ServerGone("late", timed_out=task == 2))
+        episode_id = episode.header.episode_id
+        episode.feed.receive(Decided(episode_id=episode_id, outcome=Outcome.ERROR, gone="late", timed_out=task == 2))
     yield episodes
     index.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from ulid import ULID
 
 from runner.batch.batch import Batch
+from runner.batch.observers import BatchItem, EpisodeStored
 from runner.batch.spec import BatchSpec, ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError
@@ -21,7 +23,7 @@ from runner.node import batch_player
 from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.store import episode_store
-from runner.types import BatchProgress, EpisodeEnded, Item, Limits, Outcome
+from runner.types import BatchProgress, Limits, Outcome
 from runner.util.files import replace_file
 from tests.conftest import Install
 from tests.support.batches import place_spec, resolved_batch
@@ -122,17 +124,14 @@ def test_an_episode_that_cannot_be_stored_from_the_spare_files_either_is_kept_in
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(episode_store, "replace_file", fail)
-    items: list[Item] = []
+    items: list[BatchItem] = []
     batch = make_batch(workspace, observers=[items.append])
     result = batch.run()
     assert (result.status, result.interrupted_by, len(result.problems)) == ("interrupted", "resources", 1)
     (unstored,) = batch.unstored
-    assert [unstored.record.episode_id] == [episode.episode_id for episode in result.episodes]
-    assert unstored.end is not None
-    end = unstored.end.get()
-    assert isinstance(end, EpisodeEnded)
-    assert end.trajectory.outcome is Outcome.SUCCESS
-    assert not any(isinstance(item, EpisodeEnded) for item in items), "the end was shown before it was stored"
+    assert [unstored.stored.record.episode_id] == [episode.episode_id for episode in result.episodes]
+    assert unstored.stored.end.outcome is Outcome.SUCCESS
+    assert not any(isinstance(item, EpisodeStored) for item in items), "the end was shown before it was stored"
 
 
 @pytest.mark.parametrize(("error_number", "n_done"), [(24, 1), (28, REPEAT)])
@@ -149,10 +148,10 @@ def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_d
     ends: dict[str, Outcome] = {}
     n_done_unstored: list[int] = []
 
-    def on_item(item: Item) -> None:
-        if isinstance(item, EpisodeEnded):
-            assert workspace.store.path(queued.batch_id, item.episode_id).exists()
-            ends[item.episode_id] = item.trajectory.outcome
+    def on_item(item: BatchItem) -> None:
+        if isinstance(item, EpisodeStored):
+            assert workspace.store.path(queued.batch_id, item.end.episode_id).exists()
+            ends[item.end.episode_id] = item.end.outcome
         if isinstance(item, BatchProgress) and item.interrupted and not frees.is_set():
             n_done_unstored.append(item.n_done)
             frees.set()
@@ -182,7 +181,7 @@ def test_the_reasons_of_the_newest_interruptions_are_kept_and_reported(
     monkeypatch.setattr(batch_player, "MAX_INTERRUPTIONS", 2)
     reported: list[str | None] = []
 
-    def on_item(item: Item) -> None:
+    def on_item(item: BatchItem) -> None:
         reported.extend([item.interruption] if isinstance(item, BatchProgress) else [])
 
     def refuse(spec: BatchSpec) -> ResolvedBatch:
@@ -204,15 +203,13 @@ def test_the_reasons_of_the_newest_interruptions_are_kept_and_reported(
 
 
 def fail_from(n_started: int, error: BaseException) -> Callable[[threading.Thread], None]:
-    """Return a replacement of ``Thread.start`` that fails for all workers but the first ones."""
+    """Return a replacement of ``Thread.start`` that fails for all threads of episodes but the first ones."""
     start = threading.Thread.start
-    names: list[str] = []
+    numbers = itertools.count()
 
     def start_or_fail(thread: threading.Thread) -> None:
-        if thread.name.startswith("slot "):
-            names.append(thread.name)
-            if len(names) > n_started:
-                raise error
+        if thread.name == "episode" and next(numbers) >= n_started:
+            raise error
         return start(thread)
 
     return start_or_fail

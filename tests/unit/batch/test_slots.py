@@ -22,7 +22,7 @@ from runner.batch.spec import (
 )
 from runner.envs.placement import Placement
 from runner.errors import ConfigError
-from runner.pool.protocol import MAX_THREADS
+from runner.pool.worker import MAX_THREADS
 from runner.types import Workers
 from tests.support.batches import resolved_batch
 
@@ -58,8 +58,8 @@ def test_the_note_has_all_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     _, note = fit_concurrency(spec(256, workers=2), RUN_FILES)
     assert note == (
-        "concurrency lowered from 256 to 120: the limit of open files is 256, a worker process needs 16 and each "
-        "episode 4; raise it with ulimit -n"
+        "concurrency lowered from 256 to 96: the limit of open files is 256, a worker process needs 16 and each "
+        "episode 5; raise it with ulimit -n"
     )
     for env, agent, n_files in (("SQLGym", "oracle", 14), ("SciWorld", "random", 6)):
         batch = resolved_batch(Placement(transport="http"), env=env, agent=agent)
@@ -74,7 +74,7 @@ def test_all_episodes_fit_the_processes_that_hold_their_files(limit: int, worker
         fitting, _ = fit_concurrency(requested, RUN_FILES)
 
     def fits(concurrency: int) -> bool:
-        in_driver = RUN_FILES + MAX_STORING + MAX_THREADS + workers * CHANNEL_FILES + concurrency
+        in_driver = RUN_FILES + MAX_STORING + MAX_THREADS + workers * CHANNEL_FILES
         in_worker = WORKER_FILES + math.ceil(concurrency / workers) * (slot_files(requested) - STORED_FILES)
         return max(in_driver, in_worker) <= limit
 

@@ -5,19 +5,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from runner.batch.observers import EpisodeStored
 from runner.batch.spec import BatchSpec
 from runner.cli.run_output import batch_progress
-from runner.types import (
-    Action,
-    BatchProgress,
-    EpisodeEnded,
-    EpisodeStarted,
-    ErrorInfo,
-    Outcome,
-    WorkerCounts,
-    WorkerInfo,
-)
-from tests.support.episodes import END, episode_header, make_step, make_trajectory
+from runner.episode.live_items import ended_item
+from runner.store import EpisodeRecord
+from runner.types import Action, BatchProgress, ErrorInfo, Outcome, WorkerCounts, WorkerInfo
+from tests.support.episodes import END, episode_header, finished_record, make_step, make_trajectory
+
+
+def stored(record: EpisodeRecord) -> EpisodeStored:
+    return EpisodeStored(record, ended_item(1, record))
 
 
 @pytest.mark.parametrize(
@@ -37,8 +35,8 @@ from tests.support.episodes import END, episode_header, make_step, make_trajecto
 def test_the_live_rate_covers_the_rated_episodes(
     counts: dict[str, Any], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
-        on_event(BatchProgress(at=END, batch_id="b", seq=0, n_planned=4, eta_s=0.0, **counts))
+    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as progress:
+        progress.observe(BatchProgress(at=END, batch_id="b", seq=0, n_planned=4, eta_s=0.0, **counts))
     assert capsys.readouterr().err == f"Maze · oracle: 4/4 episodes, {expected}"
 
 
@@ -47,10 +45,10 @@ def test_a_lost_worker_is_printed_once(capsys: pytest.CaptureFixture[str]) -> No
         at=END, batch_id="b", seq=0, n_done=1, n_planned=4, n_success=1, mean_reward=0.5, eta_s=0.0, n_rated=1
     )
     numbers = [None, (0, 2, 0), (2, 0, 0), (1, 1, 1), (2, 0, 1), (0, 0, 3)]
-    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
+    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as progress:
         for each in numbers:
             counts = None if each is None else WorkerCounts(n=each[0], starting=each[1], lost=each[2])
-            on_event(msgspec.structs.replace(playing, workers=counts))
+            progress.observe(msgspec.structs.replace(playing, workers=counts))
     assert capsys.readouterr().err.splitlines() == [
         "Maze · oracle: a worker process was lost: 1 worker, 1 starting, 1 lost",
         "Maze · oracle: a worker process was lost: 0 workers, 3 lost",
@@ -61,13 +59,13 @@ def test_a_wait_for_the_server_is_printed_with_the_seconds_left(capsys: pytest.C
     playing = BatchProgress(
         at=END, batch_id="b", seq=0, n_done=1, n_planned=4, n_success=1, mean_reward=0.5, eta_s=0.0, n_rated=1
     )
-    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
-        on_event(playing)
+    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as progress:
+        progress.observe(playing)
         for left_s in range(60, 38, -1):
-            on_event(
+            progress.observe(
                 msgspec.structs.replace(playing, waiting_for="http://h:1: \x1b[2Jrefused", waiting_s=float(left_s))
             )
-        on_event(playing)
+        progress.observe(playing)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         *(
@@ -90,11 +88,10 @@ def test_a_wait_for_the_server_is_printed_with_the_seconds_left(capsys: pytest.C
 def test_the_line_of_an_episode_names_the_process_that_played_it(
     worker: WorkerInfo | None, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    header = episode_header(worker=worker)
-    trajectory = msgspec.structs.replace(make_trajectory(header, [make_step(0)]), reset_kwargs={"task_index": 7})
-    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
-        on_event(EpisodeStarted(at=END, episode_id=header.episode_id, seq=0, header=header))
-        on_event(EpisodeEnded(at=END, episode_id=header.episode_id, seq=1, trajectory=trajectory))
+    header = episode_header(worker=worker, task_index=7)
+    record = finished_record(header, make_trajectory(header, [make_step(0)]))
+    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as progress:
+        progress.observe(stored(record))
     line = "Maze · oracle: task 7 success in 1 round, reward 0.25, 1.50 s"
     assert capsys.readouterr().err == f"{line}{expected}\n"
 
@@ -118,7 +115,7 @@ def test_the_line_of_an_episode_says_why_it_ended(
     step: dict[str, Any], fields: dict[str, Any], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     header = episode_header(task_index=3)
-    trajectory = make_trajectory(header, [make_step(0, **step)], reset_kwargs={"task_index": 3}, **fields)
-    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as on_event:
-        on_event(EpisodeEnded(at=END, episode_id=header.episode_id, seq=0, trajectory=trajectory))
+    record = finished_record(header, make_trajectory(header, [make_step(0, **step)], **fields))
+    with batch_progress(BatchSpec(env="Maze", agent="oracle", repeat=4)) as progress:
+        progress.observe(stored(record))
     assert capsys.readouterr().err.startswith(f"Maze · oracle: task 3 {expected}, reward ")

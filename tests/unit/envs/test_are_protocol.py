@@ -19,6 +19,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from runner.batch.batch import Batch
+from runner.batch.observers import BatchItem, EpisodeStored
 from runner.batch.workspace import Workspace
 from runner.config import ARESettings
 from runner.envs.are import client
@@ -35,9 +36,10 @@ from runner.envs.are.protocol import (
 )
 from runner.envs.are.tools import MAX_FRAME_BYTES
 from runner.errors import EnvironmentFault
-from runner.types import Action, AREEvaluatedTrajectory, EpisodeEnded, Item, Limits, Outcome, ToolCall, Trajectory
+from runner.types import Action, AREEvaluatedTrajectory, Limits, Outcome, ToolCall, Trajectory
 from tests.support.batches import make_setup, resolved_batch
 from tests.support.command import run_agentgym
+from tests.support.episodes import decoded
 from tests.support.scripted_are_process import write_program
 
 LIMIT_S = 60.0
@@ -359,12 +361,12 @@ def test_observers_of_an_episode_in_a_worker_process_get_its_are_evaluation(
     settings: ARESettings, tmp_path: Path
 ) -> None:
     planned = resolved_batch(are=settings, env="are:fine", agent="oracle", workers=1)
-    items: list[Item] = []
+    items: list[BatchItem] = []
     with closing(Workspace(tmp_path / "data", node="n", profile="p")) as workspace:
         Batch(planned, workspace, observers=[items.append]).run()
-    (ended,) = [item for item in items if isinstance(item, EpisodeEnded)]
-    assert type(ended.trajectory) is AREEvaluatedTrajectory
-    assert ended.trajectory.are_evaluation["judge"] == "scenario"
+    (stored,) = [item for item in items if isinstance(item, EpisodeStored)]
+    evaluation = decoded(stored.record).evaluation
+    assert evaluation is not None and evaluation["judge"] == "scenario"
 
 
 async def test_without_the_package_the_error_has_the_command_that_installs_it(tmp_path: Path) -> None:

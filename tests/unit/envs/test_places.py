@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from functools import partial
 
 import httpx
@@ -12,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.envs.http.client import LOCAL_REGISTRY, places_on, release_lost_owner, use_registry
+from runner.envs.http.client import PLACES, places_on, release_lost_owner
 from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import HttpEnvironment, select_dialect
-from runner.envs.http.places import LocalRegistry
+from runner.envs.http.places import InstanceRegistry, PlaceTable
 from runner.envs.http.server import ServerAddress, probe_servers
 from runner.episode.factory import EpisodeFactory
 from runner.types import Action, Limits, Outcome
@@ -24,14 +23,6 @@ from tests.support.slot_server import N_STEPS, run_slot_server
 
 N_EPISODES, N_SLOTS = 64, 8
 MOVE = Action(text="move up")
-
-
-@pytest.fixture
-def registry() -> Iterator[LocalRegistry]:
-    registry = LocalRegistry()
-    use_registry(registry)
-    yield registry
-    use_registry(LOCAL_REGISTRY)
 
 
 async def play(address: ServerAddress, task: int) -> float:
@@ -46,7 +37,7 @@ async def play(address: ServerAddress, task: int) -> float:
 
 
 @pytest.mark.parametrize("places", [None, N_SLOTS, 3], ids=["learned", "all", "some"])
-async def test_many_episodes_on_a_server_with_few_slots(registry: LocalRegistry, places: int | None) -> None:
+async def test_many_episodes_on_a_server_with_few_slots(places: int | None) -> None:
     with run_slot_server(N_SLOTS) as (server, handler):
         address = ServerAddress(server.url, 60, n_tasks=N_EPISODES, places=places)
         async with asyncio.timeout(60):
@@ -55,7 +46,7 @@ async def test_many_episodes_on_a_server_with_few_slots(registry: LocalRegistry,
         assert len(handler.tasks) == N_SLOTS if places is None else len(handler.tasks) >= places
 
 
-def test_episodes_of_several_threads_on_one_server(registry: LocalRegistry) -> None:
+def test_episodes_of_several_threads_on_one_server() -> None:
     rewards: dict[int, float] = {}
 
     async def play_tasks(address: ServerAddress, tasks: range) -> None:
@@ -73,7 +64,7 @@ def test_episodes_of_several_threads_on_one_server(registry: LocalRegistry) -> N
     assert rewards == {task: float(task) for task in range(N_EPISODES)}
 
 
-async def test_a_server_of_ours_reports_its_places(registry: LocalRegistry) -> None:
+async def test_a_server_of_ours_reports_its_places() -> None:
     async def play_maze(address: ServerAddress) -> None:
         env = HttpEnvironment(env="maze", address=address)
         await env.reset()
@@ -93,21 +84,21 @@ async def test_the_instances_of_a_lost_worker_are_closed_before_others_get_its_p
     with serve_environments(["Maze"], max_open=1) as urls:
         address = ServerAddress(urls["Maze"], 60, places=1)
         key, _ = places_on(dialect, address)
-        LOCAL_REGISTRY.declare(key, 1)
-        LOCAL_REGISTRY.request_place("lost", key, 0, bool)
+        PLACES.declare(key, 1)
+        PLACES.request_place("lost", key, 0, bool)
         async with httpx.AsyncClient() as client:
             instance_id = (await client.post(f"{key}/create")).json()["id"]
-        assert LOCAL_REGISTRY.request_lease("lost", key, instance_id)
+        assert PLACES.request_lease("lost", key, instance_id)
         env = HttpEnvironment(env="maze", address=address)
         reset = asyncio.create_task(env.reset())
         await asyncio.to_thread(release_lost_owner("lost", dialect, address).join, 60)
         async with asyncio.timeout(60):
             await reset  # the server refuses a second instance
         await env.cleanup()
-    assert not LOCAL_REGISTRY.instances_of("lost")
+    assert not PLACES.instances_of("lost")
 
 
-async def test_a_wait_for_a_place_ends_with_the_time_limit_of_the_episode(registry: LocalRegistry) -> None:
+async def test_a_wait_for_a_place_ends_with_the_time_limit_of_the_episode() -> None:
     with run_slot_server(1) as (server, handler):
         address = ServerAddress(server.url, 60, places=1)
         cfg = {"_target_": "runner.envs.http.environment.HttpEnvironment", "env": "maze", "address": address}
@@ -117,26 +108,28 @@ async def test_a_wait_for_a_place_ends_with_the_time_limit_of_the_episode(regist
             limits=Limits(max_duration_s=0.2),
         )
         key, places = places_on(select_dialect("maze", address), address)
-        place = await registry.enter(key, places)
+        PLACES.declare(key, places)
+        PLACES.request_place("other", key, 0, bool)
         assert (await runner.play_episode()).outcome is Outcome.TIMEOUT
         assert handler.n_created == 0
-        registry.leave(key, place)
+        PLACES.release_place("other", key, 0)
         async with asyncio.timeout(60):
             assert await play(address, 3) == 3.0
 
 
-async def test_a_lost_owner_gives_its_places_and_instances_back(registry: LocalRegistry) -> None:
-    granted: list[int] = []
-    registry.declare("s", 2)
+async def test_a_lost_owner_gives_its_places_and_instances_back() -> None:
+    places, granted = PlaceTable(), list[int]()
+    registry = InstanceRegistry(places)
+    places.declare("s", 2)
     for place in range(3):
-        registry.request_place("worker", "s", place, partial(granted.append, place))
-    assert registry.request_lease("worker", "s", 7)
-    waiting = asyncio.create_task(registry.enter("s", 2))
+        places.request_place("worker", "s", place, partial(granted.append, place))
+    assert places.request_lease("worker", "s", 7)
+    waiting = asyncio.create_task(registry.enter("s"))
     await asyncio.sleep(0)
     assert not await registry.lease("s", 7)
-    assert registry.instances_of("worker") == {"s": [7]}
-    registry.release_owner("worker")
-    assert registry.instances_of("worker") == {}
+    assert places.instances_of("worker") == {"s": [7]}
+    places.release_owner("worker")
+    assert places.instances_of("worker") == {}
     async with asyncio.timeout(60):
         await waiting
     assert await registry.lease("s", 7)
@@ -144,26 +137,26 @@ async def test_a_lost_owner_gives_its_places_and_instances_back(registry: LocalR
 
 
 def test_an_owner_releases_only_what_it_holds() -> None:
-    registry = LocalRegistry()
-    assert registry.request_lease("a", "s", 1)
-    registry.release_lease("b", "s", 1)
-    assert not registry.request_lease("b", "s", 1)
-    registry.release_lease("a", "s", 1)
-    assert registry.request_lease("b", "s", 1)
+    places = PlaceTable()
+    assert places.request_lease("a", "s", 1)
+    places.release_lease("b", "s", 1)
+    assert not places.request_lease("b", "s", 1)
+    places.release_lease("a", "s", 1)
+    assert places.request_lease("b", "s", 1)
 
 
-def test_a_finalizer_may_interrupt_the_registry() -> None:
-    registry, granted = LocalRegistry(), threading.Event()
-    registry.declare("s", 1)
-    registry.request_place(None, "s", 0, bool)
-    registry.request_place("later", "s", 1, granted.set)
+def test_a_finalizer_may_interrupt_the_table_of_places() -> None:
+    places, granted = PlaceTable(), threading.Event()
+    places.declare("s", 1)
+    places.request_place(None, "s", 0, bool)
+    places.request_place("later", "s", 1, granted.set)
 
     class Owner:
-        def __hash__(self) -> int:  # called while the registry holds its lock, where a garbage collection may run, too
-            registry.collect("s", 0, 5)
+        def __hash__(self) -> int:  # called while the table holds its lock, where a garbage collection may run, too
+            InstanceRegistry(places).leave("s", 0, 5)
             return 1
 
-    registry.request_place(Owner(), "t", 2, bool)
+    places.request_place(Owner(), "t", 2, bool)
     assert granted.is_set()
 
 
@@ -179,12 +172,12 @@ OPERATIONS = st.one_of(
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(OPERATIONS, max_size=60))
 def test_no_server_ever_has_more_episodes_than_places(operations: list[tuple[str, str, str, int]]) -> None:
-    registry = LocalRegistry()
+    places = PlaceTable()
     limits = dict.fromkeys(SERVERS, 2)
     held: dict[str, set[tuple[str, int]]] = {server: set() for server in SERVERS}
     waiting: dict[str, list[tuple[str, int]]] = {server: [] for server in SERVERS}
     for server in SERVERS:
-        registry.declare(server, 2)
+        places.declare(server, 2)
 
     def on_granted(server: str, key: tuple[str, int]) -> None:
         assert len(held[server]) < limits[server]
@@ -195,19 +188,19 @@ def test_no_server_ever_has_more_episodes_than_places(operations: list[tuple[str
         key = (owner, number)
         if name == "request" and key not in held[server] and key not in waiting[server]:
             waiting[server].append(key)
-            registry.request_place(owner, server, number, partial(on_granted, server, key))
+            places.request_place(owner, server, number, partial(on_granted, server, key))
         elif name == "release":
             held[server].discard(key)
             waiting[server] = [other for other in waiting[server] if other != key]
-            registry.release_place(owner, server, number)
+            places.release_place(owner, server, number)
         elif name == "lose":
             for every in SERVERS:
                 held[every] = {other for other in held[every] if other[0] != owner}
                 waiting[every] = [other for other in waiting[every] if other[0] != owner]
-            registry.release_owner(owner)
+            places.release_owner(owner)
         elif name == "declare":
             limits[server] = number
-            registry.declare(server, number)
+            places.declare(server, number)
         for every in SERVERS:
             assert not waiting[every] or len(held[every]) >= limits[every]
 

@@ -12,8 +12,7 @@ from runner.agents.baselines import single_chat
 from runner.envs.base import is_lost_click, is_refusal
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.server import ServerAddress
-from runner.episode.loop import StepPlayer, TokenStream
-from runner.episode.trace import EpisodeTrace
+from runner.episode.loop import EpisodeTrace, StepPlayer, TokenStream
 from runner.plugins import ENVS, load
 from runner.tracing import Tracer
 from runner.types import Action, Chat, Environment, Mode, TimeStep, ToolCall, ToolSchema

@@ -12,11 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.episode.loop import EpisodeContext, EpisodeLoop
-from runner.store import EpisodeRecord, EpisodeRecorder, EpisodeStore, open_index
-from runner.tracing import SpanList, Tracer
+from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.types import Action, Agent, Chat, Environment, Limits, SpanLevel, ToolCall
-from runner.worker.episode_reporter import EpisodeReporter
-from tests.support.episodes import episode_header
+from tests.support.episodes import RecordedEpisode
 from tests.support.examples import examples
 from tests.support.fakes import Counter, UpAgent, user
 
@@ -95,13 +93,13 @@ class EpisodeFactory:
 
 
 def play_and_load(folder: Path, values: dict[str, Any]) -> EpisodeRecord:
-    store, spans, header = EpisodeStore(folder), SpanList(), episode_header()
+    store = EpisodeStore(folder)
     index = open_index(store)
-    tracer = Tracer(collectors=[spans])
-    reporter = EpisodeReporter(tracer, spans, EpisodeRecorder(store, index))
+    episode = RecordedEpisode(store, index)
+    reporter = episode.reporter
     context = EpisodeContext(
-        header,
-        tracer=tracer,
+        episode.header,
+        tracer=episode.spans.tracer,
         emit=reporter.emit,
         on_reset=reporter.on_reset,
     )
@@ -111,7 +109,7 @@ def play_and_load(folder: Path, values: dict[str, Any]) -> EpisodeRecord:
 
     asyncio.run(run_episode())
     index.close()
-    return store.load(header.episode_id)
+    return store.load(episode.header.episode_id)
 
 
 @settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])

@@ -8,8 +8,15 @@ import msgspec
 import pytest
 
 from runner.envs.maze import Maze
-from runner.episode.loop import EMIT_INTERVAL_S, EpisodeContext, EpisodeLoop, StepPlayer, TokenStream, step_phases
-from runner.episode.trace import EpisodeTrace
+from runner.episode.loop import (
+    EMIT_INTERVAL_S,
+    EpisodeContext,
+    EpisodeLoop,
+    EpisodeTrace,
+    StepPlayer,
+    TokenStream,
+    step_phases,
+)
 from runner.episode.validation import resolve_action
 from runner.errors import AgentFault
 from runner.tracing import Tracer

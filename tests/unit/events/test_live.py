@@ -9,6 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.episode.live_items import (
+    ended_item,
+    span_items,
+    started_item,
+    timestep_item,
+    token_item,
+    truncate,
+    worker_item,
+)
 from runner.events import subjects
 from runner.events.codec import LiveRow, decode, encode
 from runner.events.live import (
@@ -23,13 +32,13 @@ from runner.events.live import (
     TokenText,
 )
 from runner.events.subjects import DurableNames
-from runner.publish.live_encoder import live_items, truncate
 from runner.types import (
     Action,
     BatchProgress,
     EpisodeHeader,
+    EpisodePaused,
+    EpisodeResumed,
     ErrorInfo,
-    Item,
     Outcome,
     Span,
     StreamDelta,
@@ -37,13 +46,12 @@ from runner.types import (
     TimestepPlayed,
     TokensStreamed,
     ToolCall,
-    Trajectory,
     WorkerCounts,
     WorkerInfo,
     WorkerState,
     WorkerStatus,
 )
-from runner.types import episode_events as events
+from tests.support.episodes import episode_header, finished_record, make_trajectory
 from tests.support.schemas import validate
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -62,51 +70,69 @@ def make_step(**changes: Any) -> TimeStep:  # noqa: ANN401
     return TimeStep(**{**fields, **changes})
 
 
-def round_trip(item: Item, channel: subjects.LiveChannel) -> LiveItem:
+def round_trip(item: LiveItem | bytes, channel: subjects.LiveChannel) -> LiveItem:
     """Return the item after encoding, validation against the schema, and decoding."""
-    payload = b'{"node":"n","boot":"b","dropped":0,"items":[%b]}' % b",".join(map(bytes, live_items(item)))
+    data = item if isinstance(item, bytes) else msgspec.json.encode(item)
+    payload = b'{"node":"n","boot":"b","dropped":0,"items":[%b]}' % data
     subject = subjects.live_subject(channel, "n")
     validate(subject, payload)
     row = decode(subject, None, payload, DurableNames())
     assert isinstance(row, LiveRow)
     assert row.raw == ()
-    decoded: LiveItem = msgspec.json.decode(msgspec.json.encode(row.batch.items[-1]), type=LiveItem)
+    (only,) = row.batch.items
+    decoded: LiveItem = msgspec.json.decode(msgspec.json.encode(only), type=LiveItem)
     return decoded
 
 
-def timestep_item(**changes: Any) -> Timestep:  # noqa: ANN401
-    item = round_trip(TimestepPlayed(at=AT, episode_id="e", seq=1, step=make_step(**changes)), "timestep")
+def played(reset_observation: Any = None, **changes: Any) -> Timestep:  # noqa: ANN401
+    event = TimestepPlayed(at=AT, episode_id="e", seq=1, step=make_step(**changes), reset_observation=reset_observation)
+    item = round_trip(bytes(timestep_item(event)), "timestep")
     assert isinstance(item, Timestep)
+    return item
+
+
+def streamed(delta: StreamDelta) -> TokenText:
+    item = round_trip(token_item(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, delta=delta)), "token")
+    assert isinstance(item, TokenText)
+    return item
+
+
+def started(header: EpisodeHeader) -> EpisodeStarted:
+    item = round_trip(started_item(AT, 0, header), "episode")
+    assert isinstance(item, EpisodeStarted)
+    return item
+
+
+def ended(steps: list[TimeStep], **fields: Any) -> EpisodeEnded:  # noqa: ANN401
+    header = episode_header()
+    record = finished_record(header, make_trajectory(header, steps, **fields))
+    item = round_trip(ended_item(3, record), "episode")
+    assert isinstance(item, EpisodeEnded)
+    assert (item.episode_id, item.seq) == (header.episode_id, 3)
     return item
 
 
 def test_each_span_is_a_separate_item_with_its_own_sequence_number() -> None:
     spans = [Span(id=n, parent=None, name="env.step", category="environment", track="slot 0", start_ns=n, end_ns=n + 5)
              for n in (1, 2)]  # fmt: skip
-    last = round_trip(events.SpansClosed(at=AT, episode_id="e", seq=7, spans=spans), "span")
-    assert isinstance(last, SpanClosed)
-    assert (last.seq, last.span) == (8, spans[1])
+    items = [round_trip(item, "span") for item in span_items(AT, "e", 7, spans)]
+    assert items == [SpanClosed(at=AT, episode_id="e", seq=7 + n, span=span) for n, span in enumerate(spans)]
 
 
 def test_every_episode_event_has_a_live_item() -> None:
-    header = EpisodeHeader(episode_id="e", batch_id="b", env="Maze", started_at=AT, agent="oracle", seed=1)
-    started = round_trip(events.EpisodeStarted(at=AT, episode_id="e", seq=0, header=header), "episode")
-    assert isinstance(started, EpisodeStarted)
-    assert (started.env, started.agent, started.seed, started.seq) == ("Maze", "oracle", 1, 0)
-    round_trip(events.EpisodePaused(at=AT, episode_id="e", seq=1), "episode")
-    round_trip(events.EpisodeResumed(at=AT, episode_id="e", seq=2), "episode")
-    trajectory = Trajectory(
-        episode_id="e",
-        timesteps=[make_step(), make_step()],
+    first = started(EpisodeHeader(episode_id="e", batch_id="b", env="Maze", started_at=AT, agent="oracle", seed=1))
+    assert (first.env, first.agent, first.seed, first.seq) == ("Maze", "oracle", 1, 0)
+    for pause in (EpisodePaused(at=AT, episode_id="e", seq=1), EpisodeResumed(at=AT, episode_id="e", seq=2)):
+        assert round_trip(pause, "episode") == pause
+    last = ended(
+        [make_step(), make_step(index=1)],
         outcome=Outcome.ERROR,
         error_info=ErrorInfo("ValueError", "x" * 100_000, "a traceback"),
     )
-    ended = round_trip(events.EpisodeEnded(at=AT, episode_id="e", seq=3, trajectory=trajectory), "episode")
-    assert isinstance(ended, EpisodeEnded)
-    assert (ended.reward, ended.rounds, ended.outcome) == (1.0, 2, Outcome.ERROR)
-    assert ended.error is not None
-    assert len(ended.error["message"].encode()) == MAX_TEXT
-    progress = events.BatchProgress(
+    assert (last.reward, last.rounds, last.outcome) == (1.0, 2, Outcome.ERROR)
+    assert last.error is not None
+    assert len(last.error["message"].encode()) == MAX_TEXT
+    progress = BatchProgress(
         at=AT,
         batch_id="b",
         seq=0,
@@ -118,18 +144,7 @@ def test_every_episode_event_has_a_live_item() -> None:
         n_rated=2,
         errors=1,
     )
-    assert round_trip(progress, "batch") == BatchProgress(
-        at=AT,
-        batch_id="b",
-        seq=0,
-        n_done=3,
-        n_planned=9,
-        n_success=1,
-        mean_reward=None,
-        eta_s=None,
-        n_rated=2,
-        errors=1,
-    )
+    assert round_trip(progress, "batch") == progress
 
 
 WORKERS = st.builds(WorkerCounts, n=st.integers(0, 256), starting=st.integers(0, 256), lost=st.integers(0, 2**62))
@@ -140,8 +155,8 @@ WORKERS = st.builds(WorkerCounts, n=st.integers(0, 256), starting=st.integers(0,
     id_=st.text(), host=st.text(), pid=st.none() | st.integers(0, 2**31), state=st.sampled_from(get_args(WorkerStatus))
 )
 def test_the_state_of_a_worker_survives_encoding(id_: str, host: str, pid: int | None, state: WorkerStatus) -> None:
-    change = events.WorkerState(at=AT, batch_id="b", seq=4, id=id_, host=host, pid=pid, state=state)
-    assert round_trip(change, "batch") == WorkerState(
+    change = WorkerState(at=AT, batch_id="b", seq=4, id=id_, host=host, pid=pid, state=state)
+    assert round_trip(worker_item(change), "batch") == WorkerState(
         at=AT, batch_id="b", seq=4, id=truncate(id_), host=truncate(host), pid=pid, state=state
     )
 
@@ -154,24 +169,19 @@ def test_progress_has_the_numbers_of_workers_and_a_started_episode_its_worker(
     counts: WorkerCounts | None, worker: WorkerInfo
 ) -> None:
     numbers: dict[str, Any] = {"n_done": 3, "n_planned": 9, "n_success": 1, "mean_reward": None, "n_rated": 2}
-    item = round_trip(events.BatchProgress(at=AT, batch_id="b", seq=0, eta_s=None, workers=counts, **numbers), "batch")
+    item = round_trip(BatchProgress(at=AT, batch_id="b", seq=0, eta_s=None, workers=counts, **numbers), "batch")
     assert isinstance(item, BatchProgress)
     assert item.workers == counts
-    header = EpisodeHeader(episode_id="e", batch_id="b", env="Maze", started_at=AT, worker=worker)
-    started = round_trip(events.EpisodeStarted(at=AT, episode_id="e", seq=0, header=header), "episode")
-    assert isinstance(started, EpisodeStarted)
-    assert started.worker == WorkerInfo(host=truncate(worker.host), id=truncate(worker.id), kind=worker.kind)
+    item = started(EpisodeHeader(episode_id="e", batch_id="b", env="Maze", started_at=AT, worker=worker))
+    assert item.worker == WorkerInfo(host=truncate(worker.host), id=truncate(worker.id), kind=worker.kind)
 
 
 def test_an_overflowing_reward_stays_finite() -> None:
-    trajectory = Trajectory(episode_id="e", timesteps=[make_step(reward=1.7e308), make_step(reward=1.7e308)])
-    ended = round_trip(events.EpisodeEnded(at=AT, episode_id="e", seq=3, trajectory=trajectory), "episode")
-    assert isinstance(ended, EpisodeEnded)
-    assert math.isfinite(ended.reward)
+    assert math.isfinite(ended([make_step(index=n, reward=1.7e308) for n in range(2)]).reward)
 
 
 def test_a_short_timestep_is_unchanged() -> None:
-    item = timestep_item(
+    item = played(
         action=Action(None, [ToolCall("1", "move", '{"to": "wall"}')]), cost=math.nan, ttft_s=0.25, tokens_per_s=40.0
     )
     assert item.chats == [[{"role": "user", "content": "hello"}]]
@@ -196,8 +206,7 @@ def test_a_short_timestep_is_unchanged() -> None:
     ],
 )
 def test_a_stream_delta_is_published_unchanged(delta: StreamDelta) -> None:
-    item = round_trip(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, delta=delta), "token")
-    assert isinstance(item, TokenText)
+    item = streamed(delta)
     assert item.step == 2
     assert {name: getattr(item, name) for name in StreamDelta.__struct_fields__} == msgspec.structs.asdict(delta)
 
@@ -205,35 +214,30 @@ def test_a_stream_delta_is_published_unchanged(delta: StreamDelta) -> None:
 def test_long_texts_of_a_stream_delta_are_truncated() -> None:
     long = "x" * 2 * MAX_TEXT
     delta = StreamDelta(text=long, tool=long, endpoint=long, model=long, failure=long)
-    item = round_trip(TokensStreamed(at=AT, episode_id="e", seq=1, step=2, delta=delta), "token")
-    assert isinstance(item, TokenText)
+    item = streamed(delta)
     texts = [item.text, item.tool, item.endpoint, item.model, item.failure]
     assert all(0 < len((text or "").encode()) <= MAX_TEXT for text in texts)
 
 
 def test_the_first_timestep_contains_the_reset_observation() -> None:
     reset: Any = [{"role": "system", "content": "play"}]
-    item = round_trip(
-        TimestepPlayed(at=AT, episode_id="e", seq=1, step=make_step(), reset_observation=reset), "timestep"
-    )
-    assert isinstance(item, Timestep)
-    assert item.reset_observation == reset
+    assert played(reset).reset_observation == reset
 
 
 def test_a_valid_message_is_unchanged_beside_invalid_ones() -> None:
     plain: Any = {"role": "user", "content": "naïve \x1b \N{GRINNING FACE}", "name": None}
     calls: Any = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "move", "arguments": "{}"}}]}
     invalid: Any = {None: "no name", "role": "user", "content": "\ud800"}
-    assert timestep_item(chats=[[plain, plain]]).chats == [[plain, plain]]
-    assert timestep_item(chats=[[plain, calls]], observation=[plain]).chats == [[plain, calls]]
-    mixed = timestep_item(chats=[[plain, invalid], [plain]], action=Action("\ud800", [ToolCall("1", "move", "{}")]))
+    assert played(chats=[[plain, plain]]).chats == [[plain, plain]]
+    assert played(chats=[[plain, calls]], observation=[plain]).chats == [[plain, calls]]
+    mixed = played(chats=[[plain, invalid], [plain]], action=Action("\ud800", [ToolCall("1", "move", "{}")]))
     assert (mixed.chats[0][0], mixed.chats[1]) == (plain, [plain])
     assert mixed.chats[0][1]["role"] == "user"
     assert mixed.action.tool_calls == [ToolCall("1", "move", "{}")]
 
 
 def test_the_number_of_short_messages_is_limited() -> None:
-    item = timestep_item(chats=[[{}] * 140_000, [{"role": "user", "content": "last"}]])
+    item = played(chats=[[{}] * 140_000, [{"role": "user", "content": "last"}]])
     assert item.chats[1] == [{"role": "user", "content": "last"}]
     assert len(item.chats[0]) + item.left_out == 140_000
     assert item.left_out > 0
@@ -242,7 +246,7 @@ def test_the_number_of_short_messages_is_limited() -> None:
 @pytest.mark.parametrize("letter", ["a", "ä", "\N{GRINNING FACE}", "\ud800"])
 def test_long_texts_are_truncated_with_their_full_length(letter: str) -> None:
     text = letter * (MAX_TEXT + 1)
-    item = timestep_item(
+    item = played(
         observation=[{"role": "tool", "content": text, "tool_call_id": "1"}],
         action=Action(text, [ToolCall("1", "say", text), ToolCall("2", "say", "short")]),
     )
@@ -255,13 +259,13 @@ def test_long_texts_are_truncated_with_their_full_length(letter: str) -> None:
 
 
 def test_a_text_of_the_maximum_length_is_complete() -> None:
-    item = timestep_item(observation=[{"role": "user", "content": "a" * MAX_TEXT}])
+    item = played(observation=[{"role": "user", "content": "a" * MAX_TEXT}])
     assert item.observation == [{"role": "user", "content": "a" * MAX_TEXT}]
 
 
 def test_a_long_chat_loses_its_oldest_messages() -> None:
     chat = [{"role": "user", "content": f"{number} " + "\x00" * 2000} for number in range(100)]
-    item = timestep_item(chats=[chat])
+    item = played(chats=[chat])
     assert item.left_out > 0
     assert len(item.chats[0]) + item.left_out == 100
     assert item.chats[0][-1] == chat[-1]
@@ -269,7 +273,7 @@ def test_a_long_chat_loses_its_oldest_messages() -> None:
 
 
 def test_the_size_of_tool_calls_is_limited() -> None:
-    item = timestep_item(action=Action(None, [ToolCall(str(n), "say", "\x01" * 3000) for n in range(200)]))
+    item = played(action=Action(None, [ToolCall(str(n), "say", "\x01" * 3000) for n in range(200)]))
     assert 0 < len(item.action.tool_calls) < 200
 
 
@@ -286,7 +290,7 @@ def test_values_without_a_json_form_become_text() -> None:
         "content": [1 << 80, math.inf, {1: "one", "\ud800": b"bytes"}, Foreign(), (1, 2), {3}],
         "x": endless,
     }
-    item = timestep_item(observation=[message, "a bare text"])
+    item = played(observation=[message, "a bare text"])
     content = item.observation[0]["content"]
     assert content[:2] == [hex(1 << 80), None]
     assert content[3:5] == ["<Foreign>", [1, 2]]
@@ -302,4 +306,4 @@ ANYTHING = st.recursive(
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(ANYTHING, max_size=3), max_size=3))
 def test_arbitrary_chats_can_be_encoded(chats: list[Any]) -> None:
-    timestep_item(chats=chats)
+    played(chats=chats)

@@ -152,17 +152,6 @@ class TestWhatIsNoViolation:
         ]
         assert check([*records, *game]) == []
 
-    def test_a_game_that_a_worker_played_while_the_node_was_stopped(self) -> None:
-        records = make_history(1)
-        at = of_kind(records, StreamRead)[0].at
-        game: list[AnyRecord] = [
-            Fault(at=at, number=77, kind="stop", target="node", phase="begin"),
-            Reset(at=at, server="a", instance="x", task_index=0, observation=""),
-            Step(at=at, server="a", instance="x", action="", observation="", reward=0.0, done=False),
-            Fault(at=at, number=77, kind="stop", target="node", phase="end"),
-        ]
-        assert check([*records, *game]) == []
-
     def test_an_interruption_that_a_console_shows_after_a_full_disk(self) -> None:
         records = make_history(1)
         at = of_kind(records, StreamRead)[0].at

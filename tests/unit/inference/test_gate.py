@@ -132,25 +132,22 @@ def test_a_lost_worker_gives_back_what_it_held_and_waited_for() -> None:
     assert other == [True, True]
 
 
-def test_rests_are_reported_when_they_change() -> None:
-    clock, reported = ManualClock(), list[tuple[str, float, str]]()
+def test_an_endpoint_rests_until_a_request_succeeds() -> None:
+    clock = ManualClock()
     gate = LocalGate([EndpointSpec(name="a", url="http://a")], clock)
-    end = gate.watch(lambda *state: reported.append(state))
-    gate.report("a", None, "")
     gate.report("a", EndpointFailure("server", "oops"), "oops")
-    assert (reported, gate.states()) == ([("a", 0.0, "oops")], [("a", 0.0, "oops")])
+    assert (gate.wait_s("a"), gate.cause("a")) == (0.0, "")
     gate.report("a", FAILURE, "refused")
-    gate.report("a", FAILURE, "refused")
-    assert reported[1:] == [("a", 2.0, "refused")]
-    clock.now += 10
-    (state,) = gate.states()  # not over: one request has to succeed first
-    assert state == ("a", 0.001, "refused")
-    gate.report("a", None, "")
-    assert (reported[2:], gate.states()) == ([("a", 0.0, "")], [])
-    end()
-    gate.report("a", FAILURE, "refused")
+    assert (gate.wait_s("a"), gate.cause("a")) == (2.0, "refused")
     gate.report("unknown", FAILURE, "refused")
-    assert len(reported) == 3
+    clock.now += 10
+    admitted: list[bool] = []
+    for key in range(2):
+        gate.request("worker", key, "a", admitted.append)
+    assert admitted == [True, False]  # one request tries it
+    gate.report("a", None, "")
+    gate.request("worker", 2, "a", admitted.append)
+    assert admitted[2:] == [True]
 
 
 class CountingModel:

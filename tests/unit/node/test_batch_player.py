@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from ulid import ULID
 
+from runner.batch.observers import BatchItem
 from runner.batch.result import BatchResult
 from runner.batch.spec import Adaptive, BatchSpec, ResolvedBatch
 from runner.batch.stopping import Waiting
@@ -20,7 +21,7 @@ from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.stored_batches import StoredBatches, queue_reporter
 from runner.store import EpisodeRecord
-from runner.types import BatchProgress, Item
+from runner.types import BatchProgress
 from tests.support.batches import place_spec
 from tests.support.episodes import record_episodes
 
@@ -181,7 +182,7 @@ def test_a_batch_waits_for_a_busy_server_and_shows_it(workspace: Workspace) -> N
     queue = BatchQueue(workspace.data_dir / "queue.sqlite")
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
     queue.add(queued)
-    items: list[Item] = []
+    items: list[BatchItem] = []
     waits: list[Waiting | None] = []
 
     def place(spec: BatchSpec) -> ResolvedBatch:

@@ -185,7 +185,7 @@ def test_a_bus_that_would_refuse_every_event_is_a_warning(
     assert can_run(rows)
 
 
-def test_a_model_resolves_to_the_requested_one_or_the_profiles(install: Install) -> None:
+def test_a_model_resolves_to_the_requested_one_or_the_profiles(install: Install, tmp_path: Path) -> None:
     install(agents={"loader": "no.such:Thing"})
     settings = agent_settings(UNREACHABLE, model="small")
 
@@ -206,7 +206,7 @@ def test_a_model_resolves_to_the_requested_one_or_the_profiles(install: Install)
             resolved_batch(env="Maze", **fields)
     planned = resolved_batch(env="Maze", model="small")
     with pytest.raises(ConfigError, match="needs a model, and none is configured"):
-        open_pool(0, planned.spec, planned.setup, None)
+        open_pool(0, planned.spec, planned.setup, None, tmp_path)
 
 
 def test_require_names_every_unavailable_endpoint() -> None:

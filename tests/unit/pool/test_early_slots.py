@@ -11,8 +11,9 @@ import pytest
 
 from runner.batch.workspace import Workspace
 from runner.store import EpisodeRecord, EpisodeStore
+from runner.store.parts import Ended
 from runner.types import Outcome
-from runner.worker.frames import Command, Ended, Play
+from runner.worker.frames import Command, Play
 from tests.support.fake_pools import DEADLINE_S, PooledBatch
 from tests.support.fake_worker import FakeWorker, episode_frames
 from tests.support.waiting_batch import wait_until
@@ -51,10 +52,10 @@ class Plays:
         *opening, ended, free = episode_frames(play.header)
         assert isinstance(ended, Ended)
         outcome = self._outcomes[play.header.task_index]
-        end = msgspec.structs.replace(ended.end, outcome=outcome, success=outcome is Outcome.SUCCESS)
+        end = msgspec.structs.replace(ended, outcome=outcome, success=outcome is Outcome.SUCCESS)
         if play.header.task_index:
             assert self.may_end.wait(DEADLINE_S)
-        worker.send(*opening, Ended(episode_id=play.header.episode_id, end=end), free)
+        worker.send(*opening, end, free)
 
 
 @pytest.fixture

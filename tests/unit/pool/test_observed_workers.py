@@ -5,61 +5,63 @@ from __future__ import annotations
 import msgspec
 
 from runner.batch.workspace import Workspace
-from runner.store.encoded import EncodedEnd, EncodedTraces
+from runner.episode.live_items import span_items, timestep_item, token_item
+from runner.events.live import EpisodeEnded, EpisodeStarted, SpanClosed, Timestep, TokenText
+from runner.store.parts import EncodedTraces, Free, Reset, Tokens
 from runner.types import (
     BatchProgress,
-    EpisodeEnded,
-    EpisodeStarted,
     Outcome,
     Span,
-    SpansClosed,
     StreamDelta,
     TimestepPlayed,
     TokensStreamed,
     WorkerState,
 )
+from runner.types.episode_events import EpisodeItemBase
 from runner.util.safe_values import encode
-from runner.worker.frames import Ended, Free, Play, Reset, Stepped, Streamed, Watch
+from runner.worker.frames import Play, Watch
+from tests.support.batch_items import live_items
 from tests.support.episodes import START, make_step
 from tests.support.fake_pools import PooledBatch
-from tests.support.fake_worker import FakeWorker, encoded_step, episode_frames, opening_frames
+from tests.support.fake_worker import FakeWorker, end_frame, episode_frames, opening_frames, step_part
 from tests.support.perfetto import all_slices
 
 
-def test_observers_receive_the_events_of_encoded_episodes(workspace: Workspace) -> None:
+def episode_items(batch: PooledBatch) -> list[EpisodeItemBase]:
+    """Return what observers received of episodes, decoded."""
+    items = (item for item in batch.items if not isinstance(item, BatchProgress | WorkerState))
+    return [live for item in items for live in live_items(item) if isinstance(live, EpisodeItemBase)]
+
+
+def test_observers_receive_start_and_end_of_episodes_whose_steps_nobody_encoded(workspace: Workspace) -> None:
     batch = PooledBatch(workspace, FakeWorker.play_all, repeat=1)
     batch.result()
-    items = [item for item in batch.items if not isinstance(item, BatchProgress | WorkerState)]
-    assert [type(item) for item in items] == [EpisodeStarted, *[TimestepPlayed] * 3, EpisodeEnded]
-    assert [item.seq for item in items] == [0, 1, 2, 3, 4]
-    first, last, ended = items[1], items[3], items[4]
-    assert isinstance(first, TimestepPlayed)
-    assert isinstance(last, TimestepPlayed)
+    started, ended = episode_items(batch)
+    assert isinstance(started, EpisodeStarted)
     assert isinstance(ended, EpisodeEnded)
-    assert (first.reset_observation, last.reset_observation) == ([{"role": "user", "content": "observation 0"}], None)
-    assert first.step.available_tool_schemas == last.step.available_tool_schemas != []
-    assert (ended.trajectory.outcome, len(ended.trajectory.timesteps)) == (Outcome.SUCCESS, 3)
-    assert ended.trajectory.reset_kwargs == {"task_index": 0, "seed": 0}
+    assert (started.seq, ended.seq) == (0, 4)
+    assert (started.task_index, started.seed) == (0, 0)
+    assert (ended.outcome, ended.rounds) == (Outcome.SUCCESS, 3)
     states = [item.state for item in batch.items if isinstance(item, WorkerState)]
     assert states[0] == "starting"
 
 
-def test_tokens_are_sent_only_if_an_observer_shows_them(workspace: Workspace) -> None:
-    watched: list[bool] = []
+def test_steps_and_tokens_are_sent_only_if_an_observer_shows_them(workspace: Workspace) -> None:
+    watched: list[tuple[bool, bool]] = []
 
     def note(worker: FakeWorker) -> None:
         worker.greet()
         while (frame := worker.read()) is not None:
             if isinstance(frame, Watch):
-                watched.append(frame.tokens)
+                watched.append((frame.steps, frame.tokens))
             elif isinstance(frame, Play):
                 worker.send(*episode_frames(frame.header))
 
     PooledBatch(workspace, note, repeat=1).result()
-    assert watched == [True]
+    assert watched == [(True, True)]
 
 
-def test_spans_and_streamed_tokens_are_numbered_as_in_this_process(workspace: Workspace) -> None:
+def test_live_items_arrive_as_the_worker_encoded_them_and_the_end_has_the_next_number(workspace: Workspace) -> None:
     def span(number: int) -> Span:
         return Span(id=number, parent=None, name="n", category="c", track="t", start_ns=number, end_ns=number + 1)
 
@@ -67,43 +69,44 @@ def test_spans_and_streamed_tokens_are_numbered_as_in_this_process(workspace: Wo
         worker.greet()
         play = worker.read_play()
         assert play is not None
-        header, now = play.header, START
+        header, episode_id = play.header, play.header.episode_id
         started, reset = opening_frames(header)
         assert isinstance(reset, Reset)
-        reset_traces = EncodedTraces(spans=encode([span(1), span(2)]), n_spans=2)
-        tokens = Streamed(episode_id=header.episode_id, at=now, seq=1, step=0, delta=StreamDelta(text="hi", n=1))
-        step = Stepped(episode_id=header.episode_id, step=encoded_step(make_step(0), seq=2, spans=[span(3)]))
-        end = EncodedEnd(
-            at=now,
-            seq=8,
-            outcome=Outcome.SUCCESS,
-            success=True,
-            duration_s=1.0,
-            paused_s=0.0,
-            traces=EncodedTraces(spans=encode([span(4), span(5)]), n_spans=2),
+        delta = TokensStreamed(at=START, episode_id=episode_id, seq=1, step=0, delta=StreamDelta(text="hi", n=1))
+        played = TimestepPlayed(at=START, episode_id=episode_id, seq=2, step=make_step(0))
+        step = msgspec.structs.replace(
+            step_part(header, make_step(0), seq=2, spans=[span(3)]),
+            live=bytes(timestep_item(played)),
+            live_spans=span_items(START, episode_id, 3, [span(1), span(2), span(3)]),
         )
+        end = end_frame(
+            header,
+            7,
+            traces=EncodedTraces(spans=encode([span(4), span(5)]), n_spans=2),
+            live_spans=span_items(START, episode_id, 6, [span(4), span(5)]),
+        )
+        traces = EncodedTraces(spans=encode([span(1), span(2)]), n_spans=2)
         worker.send(
             started,
-            Reset(episode_id=header.episode_id, reset=msgspec.structs.replace(reset.reset, traces=reset_traces)),
-            tokens,
+            msgspec.structs.replace(reset, traces=traces),
+            Tokens(episode_id=episode_id, live=token_item(delta)),
             step,
-            Ended(episode_id=header.episode_id, end=end),
-            Free(episode_id=header.episode_id),
+            end,
+            Free(episode_id=episode_id),
         )
         worker.read()
 
     batch = PooledBatch(workspace, trace, repeat=1)
     batch.result()
-    items = [item for item in batch.items if not isinstance(item, BatchProgress | WorkerState)]
-    assert [(type(item), item.seq) for item in items] == [
+    items = episode_items(batch)
+    assert [(type(item), item.seq) for item in items if not isinstance(item, SpanClosed)] == [
         (EpisodeStarted, 0),
-        (TokensStreamed, 1),
-        (TimestepPlayed, 2),
-        (SpansClosed, 3),
-        (SpansClosed, 6),
+        (TokenText, 1),
+        (Timestep, 2),
         (EpisodeEnded, 8),
     ]
-    assert [[each.id for each in item.spans] for item in items if isinstance(item, SpansClosed)] == [[1, 2, 3], [4, 5]]
+    closed = [item for item in items if isinstance(item, SpanClosed)]
+    assert [(item.seq, item.span.id) for item in closed] == [(3, 1), (4, 2), (5, 3), (6, 4), (7, 5)]
     (record,) = batch.stored()
     assert [each.id for each in record.spans] == [1, 2, 3, 4, 5]
     (trace_file,) = workspace.data_dir.glob("traces/*.pftrace")

@@ -8,26 +8,14 @@ from collections import Counter
 import msgspec
 import pytest
 
+from runner.batch.observers import EpisodeStored
 from runner.batch.workspace import Workspace
-from runner.types import (
-    BatchProgress,
-    EpisodeEnded,
-    EpisodeStarted,
-    ErrorInfo,
-    Limits,
-    Outcome,
-)
-from runner.worker.frames import (
-    Command,
-    Decided,
-    Ended,
-    Failed,
-    Free,
-    Play,
-    Stepped,
-    WorkerFrame,
-    encode_frame,
-)
+from runner.events.live import EpisodeStarted
+from runner.store.journal import EpisodeJournal
+from runner.store.parts import Decided, Ended, Free, Part, Unjournaled
+from runner.types import BatchProgress, ErrorInfo, Limits, Outcome
+from runner.util.files import TEMPORARY_SUFFIX
+from runner.worker.frames import Command, Play, Watch, WorkerFrame, encode_frame
 from tests.support.fake_pools import TIMINGS, PooledBatch
 from tests.support.fake_worker import FakeWorker, Script, episode_frames, opening_frames, step_frame
 from tests.support.waiting_batch import wait_until
@@ -71,9 +59,7 @@ def send_step(**changes: object) -> Script:
 
     def send(worker: FakeWorker) -> None:
         plays = [frame for frame in worker.received if isinstance(frame, Play)]
-        frame = step_frame(plays[0].header, 1)
-        step = msgspec.structs.replace(frame.step, **changes)
-        worker.send(Stepped(episode_id=frame.episode_id, step=step))
+        worker.send(msgspec.structs.replace(step_frame(plays[0].header, 1), **changes))
         worker.read()
 
     return send
@@ -127,7 +113,7 @@ def test_a_lost_worker_costs_its_episodes_which_are_played_again(workspace: Work
     assert Counter(record.episode_id for record in batch.reported) == Counter(
         record.episode_id for record in [lost, *finished]
     )
-    ended = [item.episode_id for item in batch.items if isinstance(item, EpisodeEnded)]
+    ended = [item.end.episode_id for item in batch.items if isinstance(item, EpisodeStored)]
     assert sorted(ended) == sorted(record.episode_id for record in [lost, *finished])
     progress = [item for item in batch.items if isinstance(item, BatchProgress)]
     assert [progress[-1].n_done, max(item.n_done for item in progress)] == [4, 4]
@@ -230,7 +216,7 @@ def test_a_worker_that_reads_nothing_is_lost(workspace: Workspace) -> None:
     assert blocked.wait(60)
     while len(batch.processes.started) == 1:
         for watched in (False, True):
-            batch.pool.watch_tokens(watched)
+            batch.pool.watch(Watch(steps=True, tokens=watched))
     ended.set()
     assert batch.result().outcomes == {"success": 2}
 
@@ -294,8 +280,8 @@ def test_commands_reach_the_worker(workspace: Workspace) -> None:
                 if frame.name == "cancel":
                     ended = episode_frames(header)[-2]
                     assert isinstance(ended, Ended)
-                    end = msgspec.structs.replace(ended.end, outcome=frame.outcome, success=False)
-                    frames = [Ended(episode_id=header.episode_id, end=end), Free(episode_id=header.episode_id)]
+                    end = msgspec.structs.replace(ended, outcome=frame.outcome, success=False)
+                    frames = [end, Free(episode_id=header.episode_id)]
             worker.send(*frames)
 
     batch = PooledBatch(workspace, obey, repeat=3, concurrency=1)
@@ -313,8 +299,8 @@ def test_a_shortage_in_a_worker_interrupts_the_batch(workspace: Workspace) -> No
         worker.greet()
         while (play := worker.read_play()) is not None:
             frames = episode_frames(play.header)
-            failed = Failed(episode_id=play.header.episode_id, shortage="open files")
-            worker.send(*frames[:2], failed, *frames[-2:])
+            decided = Decided(episode_id=play.header.episode_id, outcome=Outcome.ERROR, shortage="open files")
+            worker.send(*frames[:2], decided, *frames[-2:])
 
     batch = PooledBatch(workspace, run_out, repeat=9, concurrency=1)
     result = batch.result()
@@ -376,3 +362,89 @@ def test_a_batch_without_a_thread_for_its_worker_is_interrupted(
     result = batch.result()
     assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
     assert (result.interruption or "").startswith("worker 0 cannot be started: no more threads")
+
+
+def test_a_worker_without_room_for_its_journal_plays_on_and_the_batch_stops_after_the_shortage(
+    workspace: Workspace,
+) -> None:
+    def run_out(worker: FakeWorker) -> None:
+        worker.greet()
+        while (play := worker.read_play()) is not None:
+            problem = Unjournaled(episode_id=play.header.episode_id, problem="too many files", shortage="open files")
+            worker.send(problem, *episode_frames(play.header))
+
+    result = PooledBatch(workspace, run_out, repeat=9, concurrency=1).result()
+    assert (result.status, result.interrupted_by, result.outcomes) == ("interrupted", "resources", {"success": 1})
+    assert (result.interruption or "").startswith("no more open files (the limit is ")
+
+
+def test_a_journal_that_fails_without_a_shortage_ends_nothing(workspace: Workspace) -> None:
+    def fail(worker: FakeWorker) -> None:
+        worker.greet()
+        while (play := worker.read_play()) is not None:
+            first, *others = episode_frames(play.header)
+            worker.send(first, Unjournaled(episode_id=play.header.episode_id, problem="the disk is full"), *others)
+
+    result = PooledBatch(workspace, fail, repeat=3).result()
+    assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 3}, [])
+
+
+@pytest.mark.parametrize("n_sent", [0, 1, 2, 3])
+def test_a_lost_worker_whose_journal_has_more_than_it_has_sent_loses_no_step(workspace: Workspace, n_sent: int) -> None:
+    """``n_sent`` is the number of parts that arrive, of start, reset and two steps."""
+
+    def die_while_sending(worker: FakeWorker) -> None:
+        worker.greet()
+        play = worker.read_play()
+        assert play is not None
+        journal = EpisodeJournal(workspace.store.runs, play.header)
+        parts: list[WorkerFrame] = [*opening_frames(play.header), *(step_frame(play.header, index) for index in (0, 1))]
+        for part in parts:
+            assert isinstance(part, Part)
+            assert journal.write(part) is None
+        worker.send(*parts[:n_sent])
+        journal.close()
+
+    batch = PooledBatch(workspace, die_while_sending, play_all, repeat=2, concurrency=1)
+    result = batch.result()
+    assert (result.status, result.outcomes, result.problems) == ("completed", {"success": 2}, [])
+    lost, *finished = batch.stored()
+    assert (lost.outcome, lost.rounds, lost.task_index) == (Outcome.INTERRUPTED, 2, 0)
+    assert (lost.error.type if lost.error else None, lost.env_episode_id) == ("worker_lost", "e 7")
+    assert sorted(record.task_index for record in finished) == [0, 1]
+    assert lost.episode_id in {record.episode_id for record in batch.reported}
+
+
+def test_a_worker_whose_frames_do_not_fit_is_lost(workspace: Workspace) -> None:
+    def skip_a_step(worker: FakeWorker) -> None:
+        worker.greet()
+        play = worker.read_play()
+        assert play is not None
+        worker.send(*opening_frames(play.header), step_frame(play.header, 1))
+        worker.read()
+
+    def send_no_start(worker: FakeWorker) -> None:
+        worker.greet()
+        play = worker.read_play()
+        assert play is not None
+        worker.send(step_frame(play.header, 0))
+        worker.read()
+
+    batch = PooledBatch(workspace, skip_a_step, send_no_start, play_all, repeat=1)
+    assert batch.result().outcomes == {"success": 1}
+    (lost,) = [record.error for record in batch.stored() if record.error is not None]
+    assert lost.message.startswith("worker 0 was lost: it sent step 1 in place of step 0")
+
+
+def test_a_worker_that_is_killed_while_it_creates_a_journal_leaves_no_file(workspace: Workspace) -> None:
+    def die_while_creating(worker: FakeWorker) -> None:
+        worker.greet()
+        play = worker.read_play()
+        assert play is not None
+        path = workspace.store.journal_path(play.header.batch_id, play.header.episode_id)
+        path.with_name(path.name + TEMPORARY_SUFFIX).write_bytes(b"{")
+
+    batch = PooledBatch(workspace, die_while_creating, play_all, repeat=1)
+    result = batch.result()
+    assert result.outcomes == {"success": 1}
+    assert [path.suffix for path in (workspace.store.runs / result.batch_id).iterdir()] == [".json"]

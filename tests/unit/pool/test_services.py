@@ -9,16 +9,14 @@ from unittest.mock import Mock
 import pytest
 
 from runner.config.profile import EndpointConfig
-from runner.envs.http.places import LocalRegistry
+from runner.envs.http.places import PlaceTable
 from runner.inference.profile_models import Models
-from runner.pool.protocol import EpisodeReceiver, WorkerLost
-from runner.pool.remote_worker import RemoteWorker
 from runner.pool.services import BatchServices
+from runner.pool.worker import EpisodeReceiver, Worker, WorkerLost
 from runner.types.phases import ServerTimes
 from runner.worker.frames import (
     DriverFrame,
     EndpointOutcome,
-    EndpointRest,
     EndpointTimes,
     GatewayLink,
     Hello,
@@ -32,7 +30,7 @@ from tests.support.inference import agent_settings
 SERVER = "http://localhost:1"
 
 
-class ConnectedWorker(RemoteWorker):
+class ConnectedWorker(Worker):
     """A worker that has greeted; ``sent`` has the driver's frames."""
 
     def __init__(self, name: str, services: BatchServices) -> None:
@@ -52,7 +50,7 @@ def workers_of(services: BatchServices, n_workers: int = 2) -> list[ConnectedWor
 
 
 def test_a_lost_worker_gives_back_its_places_and_leases() -> None:
-    registry = LocalRegistry()
+    registry = PlaceTable()
     registry.declare(SERVER, 1)
     first, second = workers_of(BatchServices(registry, None))
     first.receive(Request(id=1, name="place", target=SERVER, instance=0))
@@ -68,7 +66,7 @@ def test_a_lost_worker_gives_back_its_places_and_leases() -> None:
 
 
 def test_released_places_and_leases_go_to_the_others() -> None:
-    registry = LocalRegistry()
+    registry = PlaceTable()
     registry.declare(SERVER, 1)
     first, second = workers_of(BatchServices(registry, None))
     for worker in (first, second):
@@ -87,7 +85,7 @@ def models() -> Models:
 
 
 def test_a_batch_without_models_refuses_requests_to_endpoints() -> None:
-    (worker,) = workers_of(BatchServices(LocalRegistry(), None), 1)
+    (worker,) = workers_of(BatchServices(PlaceTable(), None), 1)
     worker.receive(Request(id=4, name="enter", target="a", instance=1))
     worker.receive(EndpointOutcome(endpoint="a", failure="server"))
     worker.receive(GatewayLink(episode_id="e", endpoint="a", gateway_id="g"))
@@ -95,7 +93,7 @@ def test_a_batch_without_models_refuses_requests_to_endpoints() -> None:
 
 
 def test_all_workers_learn_the_times_of_a_server_until_they_end(models: Models) -> None:
-    services, times = BatchServices(LocalRegistry(), models), ServerTimes(queue_s=3.0, prefill_s=0.5)
+    services, times = BatchServices(PlaceTable(), models), ServerTimes(queue_s=3.0, prefill_s=0.5)
     (first,) = workers_of(services, 1)
     models.gate.set_server_times("a", times)
     models.gate.set_server_times("a", times)
@@ -107,21 +105,17 @@ def test_all_workers_learn_the_times_of_a_server_until_they_end(models: Models) 
     assert (first.drain(), late.drain()) == ([EndpointTimes(endpoint="a")], [])
 
 
-def test_all_workers_learn_that_an_endpoint_rests(models: Models) -> None:
-    first, second = workers_of(BatchServices(LocalRegistry(), models))
+def test_the_driver_refuses_requests_to_an_endpoint_that_fails_for_a_worker(models: Models) -> None:
+    first, second = workers_of(BatchServices(PlaceTable(), models))
     for _ in range(3):
         first.receive(EndpointOutcome(endpoint="a", failure="server", cause="status 500"))
-    rests = [frame for frame in second.drain() if isinstance(frame, EndpointRest)]
-    assert rests[-1].cause == "status 500"
-    late = ConnectedWorker("late", BatchServices(LocalRegistry(), models))
-    assert [frame.cause for frame in late.drain() if isinstance(frame, EndpointRest)] == ["status 500"]
-    first.receive(Request(id=1, name="enter", target="a", instance=1))
-    second.lose("it ended")
-    assert [frame for frame in first.drain() if isinstance(frame, Reply)] == [Reply(id=1, granted=False)]
+    second.receive(Request(id=1, name="enter", target="a", instance=1))
+    assert second.drain() == [Reply(id=1, granted=False)]
+    assert models.gate.cause("a") == "status 500"
 
 
 def test_the_episodes_of_a_lost_worker_end_even_if_nothing_can_be_released() -> None:
-    class Full(LocalRegistry):
+    class Full(PlaceTable):
         def release_owner(self, owner: Hashable) -> None:
             raise RuntimeError("can't start new thread")
 

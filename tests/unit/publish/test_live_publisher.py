@@ -9,12 +9,14 @@ import msgspec
 import pytest
 from nats.aio.msg import Msg
 
+from runner.batch.observers import LiveItems
+from runner.episode.live_items import started_item, timestep_item
 from runner.events.live import Heartbeat, LiveBatch, TokenText
 from runner.events.subjects import LIVE_STREAM
 from runner.publish import live_publisher
 from runner.publish.live_publisher import MAX_MESSAGE_BYTES, LivePublisher
 from runner.publish.outbox import Outbox
-from runner.types import EpisodeStarted, TimestepPlayed
+from runner.types import TimestepPlayed
 from tests.support.episodes import episode_header, make_step
 from tests.support.nats_server import Bus, NatsAccount, NatsServer
 from tests.support.publishing import NOW, nats_client, run_publisher, sink_to, stored_messages
@@ -76,11 +78,11 @@ async def record_messages(bus: Bus) -> AsyncIterator[LiveMessages]:
 
 async def test_items_are_batched_on_the_subject_of_their_channel(bus: NatsAccount, outbox: Outbox) -> None:
     episode = episode_header()
-    started = EpisodeStarted(at=NOW, episode_id=episode.episode_id, seq=0, header=episode)
+    started = started_item(NOW, 0, episode)
     played = TimestepPlayed(at=NOW, episode_id=episode.episode_id, seq=1, step=make_step(0), reset_observation=[])
     async with record_messages(bus) as recorded, run_live_publisher(outbox, bus) as publisher:
         publisher(started)
-        publisher(played)
+        publisher(LiveItems(TimestepPlayed, (timestep_item(played),)))
         publisher.put(Heartbeat(at=NOW))
         for seq in range(2, 50):
             publisher.put(token(seq))

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.index_schema import episode_row
+from runner.store.parts import Part
+from runner.store.token_file import TokenizedEpisode
 from runner.types import ErrorInfo, Outcome
+from runner.types.sequences import TokenSequence
 from tests.support.episodes import RecordedEpisode, decoded, make_step, newest_rows
 
 
@@ -26,7 +30,7 @@ def test_an_abandoned_episode_is_stored_from_its_journal(episode_store: EpisodeS
     assert not recording.journal.exists()
     assert (record.outcome, record.success, record.rounds) == (Outcome.TIMEOUT, False, 1)
     assert record.error == ErrorInfo("late", "too late", "")
-    assert [span.name for span in record.spans] == ["agent.act", "episode"]
+    assert [span.name for span in record.spans] == ["episode"]
     assert [row.outcome for row in newest_rows(index)] == [Outcome.TIMEOUT]
 
 
@@ -64,7 +68,10 @@ def test_an_episode_that_never_started_cannot_be_stored(episode_store: EpisodeSt
     with pytest.raises(StoreError, match="before it started"):
         recording.recorder.abandon(Outcome.TIMEOUT)
     recording.start()
-    assert not recording.journal.exists()
+    recording.play(make_step(0))
+    recording.end()
+    assert recording.recorder.record is None
+    assert not recording.file.exists()
 
 
 def test_abandoning_at_any_moment_stores_one_complete_episode(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
@@ -136,6 +143,33 @@ def test_a_hanging_disk_loses_the_file_but_not_the_result(
     recording.play(make_step(0))
     entered, released = threading.Event(), threading.Event()
 
+    def hang(path: Path, data: bytes) -> None:
+        entered.set()
+        released.wait(20)
+
+    monkeypatch.setattr("runner.store.episode_store.replace_file", hang)
+    stuck = threading.Thread(target=recording.end)
+    stuck.start()
+    assert entered.wait(10)
+    with pytest.raises(StoreError, match=f"write of episode {recording.header.episode_id} hangs"):
+        recording.recorder.abandon(Outcome.TIMEOUT)
+    record = recording.recorder.record
+    assert record is not None
+    assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.SUCCESS, 1, "env episode 7")
+    assert recording.journal.exists()
+    released.set()
+    stuck.join(10)
+
+
+def test_a_hanging_write_of_the_journal_does_not_prevent_abandoning(
+    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording = RecordedEpisode(episode_store, index)
+    recording.start()
+    recording.reset()
+    recording.play(make_step(0))
+    entered, released = threading.Event(), threading.Event()
+
     def hang(descriptor: int, data: bytes) -> None:
         entered.set()
         released.wait(20)
@@ -144,12 +178,77 @@ def test_a_hanging_disk_loses_the_file_but_not_the_result(
     stuck = threading.Thread(target=recording.play, args=[make_step(1)])
     stuck.start()
     assert entered.wait(10)
-    with pytest.raises(StoreError, match=f"write of episode {recording.header.episode_id} hangs"):
-        recording.recorder.abandon(Outcome.TIMEOUT)
+    record = recording.recorder.abandon(Outcome.TIMEOUT)
+    assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.TIMEOUT, 1, "env episode 7")
     released.set()
     stuck.join(10)
-    record = recording.recorder.record
-    assert record is not None
-    assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.TIMEOUT, 2, "env episode 7")
-    assert record.reset_observation == [{"role": "user", "content": "observation 0"}]
-    assert recording.journal.exists()
+    assert episode_store.load(recording.file) == record
+    assert not recording.journal.exists()
+
+
+class LostWorker(RecordedEpisode):
+    """Plays on after its channel has broken: the journal gets every part, the recorder no more."""
+
+    is_cut = False
+
+    def _receive(self, part: Part) -> None:
+        if not self.is_cut:
+            super()._receive(part)
+
+
+@pytest.mark.parametrize("n_sent", [-2, -1, 0, 1, 2])
+def test_what_a_lost_worker_has_written_counts_even_if_it_could_not_send_it(
+    episode_store: EpisodeStore, index: EpisodeIndex, n_sent: int
+) -> None:
+    """``n_sent`` is the number of steps that arrived; -1: only the start did, -2: nothing."""
+    recording = LostWorker(episode_store, index)
+    recording.is_cut = n_sent == -2
+    recording.start()
+    recording.is_cut = n_sent < 0
+    recording.reset()
+    for number in range(3):
+        recording.is_cut = number >= n_sent
+        recording.reporter.on_sequence(TokenSequence(prompt_ids=[number], completion_ids=[1], logprobs=[-0.5]))
+        recording.play(make_step(number))
+    recording.writer.close()
+    with recording.journal.open("ab") as journal:
+        journal.write(b'{"index":3,"to')  # it was killed in this write
+    error = ErrorInfo("worker_lost", "worker 1 was lost", "")
+    record = recording.recorder.abandon(Outcome.INTERRUPTED, error)
+    assert (record.outcome, record.rounds, record.env_episode_id) == (Outcome.INTERRUPTED, 3, "env episode 7")
+    assert (record.error, record.reset_observation[0]["content"]) == (error, "observation 0")
+    assert record.timesteps[2].observation == make_step(2).observation
+    assert episode_store.load(recording.file) == record
+    assert not recording.journal.exists()
+    assert [row.rounds for row in newest_rows(index)] == [3]
+    found = episode_store.load_with_tokens(recording.file)
+    assert isinstance(found, TokenizedEpisode)
+    assert [[each.prompt_ids for each in step] for step in found.sequences] == [[[0]], [[1]], [[2]]]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\0" * 4096])
+def test_a_damaged_journal_costs_no_step_that_arrived(
+    episode_store: EpisodeStore, index: EpisodeIndex, content: bytes
+) -> None:
+    recording = RecordedEpisode(episode_store, index)
+    recording.start()
+    recording.reset()
+    recording.play(make_step(0))
+    recording.journal.write_bytes(content)
+    record = recording.recorder.abandon(Outcome.INTERRUPTED)
+    assert (record.rounds, episode_store.load(recording.file)) == (1, record)
+
+
+def test_an_end_that_a_worker_could_not_send_is_an_interruption(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = LostWorker(episode_store, index)
+    recording.is_cut = True
+    recording.start()
+    recording.reset()
+    for number in range(2):
+        recording.play(make_step(number))
+    recording.end()
+    record = recording.recorder.abandon(Outcome.INTERRUPTED)
+    assert (record.outcome, record.success, record.rounds) == (Outcome.INTERRUPTED, False, 2)
+    assert not recording.journal.exists()

@@ -1,24 +1,22 @@
-"""Episodes of other processes: their encoded parts are recorded without decoding, and nothing is lost."""
+"""Encoded parts of episodes: they are carried and recorded without decoding, and nothing is lost."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
 
 import msgspec
 import pytest
 
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeStore, episode_store, open_index
-from runner.store.encoded import EncodedEnd, EncodedReset, EncodedStep, EncodedTraces, encoding_problem
-from runner.store.journal import TraceDelta
+from runner.store.journal import EpisodeJournal, stored_step
+from runner.store.parts import EncodedTraces, Ended, Part, Reset, Started
 from runner.tracing import SpanList, TraceEncoder, Tracer
 from runner.types import (
     Chat,
     EpisodeEnded,
-    EpisodeHeader,
     EpisodeStarted,
     ErrorInfo,
     EvaluatedTrajectory,
@@ -31,9 +29,18 @@ from runner.types import (
 )
 from runner.util.clock import Clock
 from runner.util.safe_values import encode
-from runner.worker.episode_reporter import MAX_PACKETS_BYTES, EpisodeParts, EpisodeReporter
-from tests.support.episodes import END, episode_header, make_step, make_trajectory, newest_rows, tool_schemas
-from tests.support.fake_worker import encoded_step
+from runner.worker.episode_reporter import MAX_PACKETS_BYTES
+from runner.worker.frames import decode_worker_frame, encode_frame
+from tests.support.episodes import (
+    END,
+    episode_header,
+    make_reporter,
+    make_step,
+    make_trajectory,
+    newest_rows,
+    tool_schemas,
+)
+from tests.support.fake_worker import end_frame, step_part
 
 OBSERVATION: Chat = [{"role": "user", "content": "observation 0 \u2028 \\u0000 ✓"}]
 STEPS = [
@@ -41,6 +48,8 @@ STEPS = [
     make_step(1, available_tool_schemas=tool_schemas("move", "look"), reward=0.5),
     make_step(2, done=True, tokens=Tokens(3, 1, 1, 0)),
 ]
+HEADER = episode_header()
+STEP = step_part(HEADER, STEPS[0], seq=1)
 
 
 def make_span(number: int) -> Span:
@@ -60,34 +69,38 @@ class ListedSpans(Tracer):
     def open_spans(self) -> list[Span]:
         return self.open
 
-    def all(self) -> TraceDelta:
-        return TraceDelta(self.closed.spans.copy(), self.closed.flows.copy(), self.open)
-
 
 class TwoRecorders:
-    """Records one episode twice, in two stores: as a slot of this process reports it, and as a worker sends it."""
+    """Records one episode twice, in two stores: where it is played, and from the parts that a channel carried."""
 
     def __init__(self, folder: Path) -> None:
-        self.header: EpisodeHeader = episode_header()
-        self.stores = [EpisodeStore(folder / name) for name in ("objects", "encoded")]
+        self.header = episode_header()
+        self.stores = [EpisodeStore(folder / name) for name in ("here", "there")]
         self.indexes = [open_index(store) for store in self.stores]
         self.source, frozen = ListedSpans(), Clock(monotonic=lambda: 7.0, now=lambda: END)
-        self.objects, self.encoded = (
-            EpisodeRecorder(store, index, frozen) for store, index in zip(self.stores, self.indexes, strict=True)
+        self.recorders = [
+            EpisodeRecorder(self.header, store, index, frozen)
+            for store, index in zip(self.stores, self.indexes, strict=True)
+        ]
+        self.journals = [EpisodeJournal(store.runs, self.header) for store in self.stores]
+        self.reporter = make_reporter(
+            self.header, self._receive, tracer=self.source, spans=self.source.closed, journal=self.journals[0]
         )
-        self.objects.traces = self.source.all
-        self.reporter = EpisodeReporter(self.source, self.source.closed, self.objects)
-        self._n_schemas = 0
-        self._n_spans = self._n_flows = 0
-        started = EpisodeStarted(at=END, episode_id=self.header.episode_id, seq=0, header=self.header)
-        for recorder in (self.objects, self.encoded):
-            recorder.on_event(started)
+        self.reporter.emit(EpisodeStarted(at=END, episode_id=self.header.episode_id, seq=0, header=self.header))
+
+    def _receive(self, part: Part) -> None:
+        carried = decode_worker_frame(encode_frame(part))
+        assert isinstance(carried, Part)
+        self.journals[1].write(carried)
+        for recorder, each in zip(self.recorders, (part, carried), strict=True):
+            if isinstance(each, Ended):
+                recorder.finish(each)
+            else:
+                recorder.receive(each)
 
     def reset(self) -> None:
         self.source.closed.spans.append(make_span(1))
         self.reporter.on_reset(OBSERVATION, "env \x1b 7")
-        part = EncodedReset(observation=encode(OBSERVATION), env_episode_id="env \x1b 7", traces=self._traces())
-        self.encoded.on_reset(part)
 
     def step(self, step: TimeStep) -> None:
         number = 10 * (step.index + 1)
@@ -95,39 +108,19 @@ class TwoRecorders:
         self.source.closed.flows.append(Flow(id=number, span=number, phase="start"))
         self.source.open = [make_span(5)]
         self.reporter.emit(TimestepPlayed(at=END, episode_id=self.header.episode_id, seq=1, step=step))
-        self.encoded.on_step(self.part(step))
-
-    def part(self, step: TimeStep) -> EncodedStep:
-        ref = 1 if step.index == 1 else 0
-        part = encoded_step(step, seq=step.index, schemas_ref=ref)
-        schemas = encode([step.available_tool_schemas]) if step.index < 2 else b"[]"
-        return msgspec.structs.replace(part, tool_schemas=schemas, traces=self._traces())
-
-    def end(self) -> None:
-        self.source.closed.spans.append(make_span(5))
-        trajectory = make_trajectory(
-            self.header, [*STEPS], reset_observation=OBSERVATION, env_episode_id="env \x1b 7", paused_s=0.5
-        )
-        evaluated = EvaluatedTrajectory(
-            **msgspec.structs.asdict(trajectory), evaluation={"score": [1, 2.5], "rated": False}
-        )
-        part = EncodedEnd(
-            at=END,
-            seq=9,
-            outcome=Outcome.SUCCESS,
-            success=True,
-            duration_s=1.5,
-            paused_s=0.5,
-            evaluation=encode(evaluated.evaluation),
-            traces=self._traces(),
-        )
-        self.reporter.emit(EpisodeEnded(at=END, episode_id=self.header.episode_id, seq=9, trajectory=evaluated))
-        self.encoded.on_end(part)
 
     def play(self) -> None:
         self.reset()
         for step in STEPS:
             self.step(step)
+
+    def end(self) -> None:
+        self.source.closed.spans.append(make_span(5))
+        trajectory = make_trajectory(self.header, [*STEPS], paused_s=0.5)
+        evaluated = EvaluatedTrajectory(
+            **msgspec.structs.asdict(trajectory), evaluation={"score": [1, 2.5], "rated": False}
+        )
+        self.reporter.emit(EpisodeEnded(at=END, episode_id=self.header.episode_id, seq=9, trajectory=evaluated))
 
     def files(self, pattern: str) -> list[bytes]:
         return [path.read_bytes() for store in self.stores for path in store.runs.rglob(pattern)]
@@ -139,23 +132,15 @@ class TwoRecorders:
         for index in self.indexes:
             index.close()
 
-    def _traces(self) -> EncodedTraces:
-        source = self.source.closed
-        spans, flows = source.spans[self._n_spans :], source.flows[self._n_flows :]
-        self._n_spans, self._n_flows = len(source.spans), len(source.flows)
-        return EncodedTraces(
-            spans=encode(spans), flows=encode(flows), open_spans=encode(self.source.open), n_spans=len(spans)
-        )
-
 
 @pytest.fixture
-def two(tmp_path: Path) -> Any:  # noqa: ANN401
+def two(tmp_path: Path) -> Iterator[TwoRecorders]:
     recorders = TwoRecorders(tmp_path)
     yield recorders
     recorders.close()
 
 
-def test_journal_and_file_have_the_bytes_of_an_episode_in_this_process(two: TwoRecorders) -> None:
+def test_a_channel_changes_no_byte_of_journal_and_file(two: TwoRecorders) -> None:
     two.reset()
     for step in STEPS:
         two.step(step)
@@ -169,11 +154,22 @@ def test_journal_and_file_have_the_bytes_of_an_episode_in_this_process(two: TwoR
     assert rows == others
 
 
+def test_the_file_has_everything_that_was_played(two: TwoRecorders) -> None:
+    two.play()
+    two.end()
+    stored, _ = two.records()
+    assert stored.timesteps == [stored_step(step, ref) for step, ref in zip(STEPS, (0, 1, 0), strict=True)]
+    assert stored.tool_schemas == [STEPS[0].available_tool_schemas, STEPS[1].available_tool_schemas]
+    assert (stored.reset_observation, stored.env_episode_id) == (OBSERVATION, "env \x1b 7")
+    assert (stored.evaluation, stored.paused_s) == ({"score": [1, 2.5], "rated": False}, 0.5)
+    assert [span.id for span in stored.spans] == [1, 10, 11, 20, 21, 30, 31, 5]
+    assert [flow.id for flow in stored.flows] == [10, 20, 30]
+
+
 def test_the_record_has_the_sums_without_the_texts(two: TwoRecorders) -> None:
     two.play()
     two.end()
-    full, light = two.objects.record, two.encoded.record
-    assert full is not None
+    full, light = two.records()[1], two.recorders[1].record
     assert light is not None
     totals = (
         *("reward", "rounds", "tokens", "cost", "model_s", "fallback", "outcome", "success", "duration_s", "worker"),
@@ -185,13 +181,13 @@ def test_the_record_has_the_sums_without_the_texts(two: TwoRecorders) -> None:
     assert all(step.observation == [] for step in light.timesteps)
 
 
-@pytest.mark.parametrize("broken_journal", [False, True])
-def test_an_abandoned_episode_is_stored_with_all_its_steps(two: TwoRecorders, broken_journal: bool) -> None:
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_an_abandoned_episode_is_stored_with_all_its_steps(two: TwoRecorders, has_journal: bool) -> None:
     two.play()
-    if broken_journal:
-        two.encoded._disable_journal(OSError(errno.ENOSPC, "full"))
+    if not has_journal:
+        two.stores[1].journal_path(two.header.batch_id, two.header.episode_id).unlink()
     error = ErrorInfo("worker_lost", "worker 1 was lost", "")
-    for recorder in (two.objects, two.encoded):
+    for recorder in two.recorders:
         recorder.abandon(Outcome.INTERRUPTED, error)
     first, second = two.records()
     assert first == second
@@ -202,9 +198,8 @@ def test_an_abandoned_episode_is_stored_with_all_its_steps(two: TwoRecorders, br
 
 def test_a_killed_driver_leaves_a_journal_that_is_recovered(two: TwoRecorders) -> None:
     two.play()
-    for recorder in (two.objects, two.encoded):
-        assert recorder._journal is not None
-        recorder._journal.close()
+    for journal in two.journals:
+        journal.close()
     first, second = (store.recover(Clock(now=lambda: END))[0] for store in two.stores)
     assert msgspec.structs.replace(first, ended_at=END) == msgspec.structs.replace(second, ended_at=END)
     assert (second.outcome, second.rounds, len(second.spans)) == (Outcome.INTERRUPTED, len(STEPS), 8)
@@ -218,19 +213,15 @@ def test_an_episode_that_no_disk_took_is_stored_whole_later(
         raise OSError(errno.ENOSPC, f"no room for {len(data)} bytes in {path}")
 
     two.play()
+    recorder = two.recorders[1]
     monkeypatch.setattr(episode_store, "replace_file", fail)
-    if abandoned:
-        with pytest.raises(StoreError):
-            two.encoded.abandon(Outcome.TIMEOUT)
-    else:
-        with pytest.raises(StoreError):
-            two.encoded.on_end(
-                EncodedEnd(at=END, seq=9, outcome=Outcome.FAILURE, success=False, duration_s=1.0, paused_s=0.0)
-            )
-    content = two.encoded.content
-    assert content is not None
+    with pytest.raises(StoreError):
+        if abandoned:
+            recorder.abandon(Outcome.TIMEOUT)
+        else:
+            recorder.finish(end_frame(two.header, len(STEPS)))
     monkeypatch.undo()
-    two.stores[1].save(content)
+    recorder.store_again()
     stored = two.stores[1].load(two.header.episode_id)
     assert [step.observation for step in stored.timesteps] == [step.observation for step in STEPS]
     assert (stored.reset_observation, len(stored.tool_schemas)) == (OBSERVATION, 2)
@@ -238,11 +229,10 @@ def test_an_episode_that_no_disk_took_is_stored_whole_later(
 
 
 def test_a_hanging_disk_does_not_lose_the_steps_in_memory(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
-    header = episode_header()
-    recorder = EpisodeRecorder(episode_store, index, lock_timeout_s=0.05)
-    recorder.on_event(EpisodeStarted(at=END, episode_id=header.episode_id, seq=0, header=header))
-    recorder.on_reset(EncodedReset(observation=encode(OBSERVATION), env_episode_id="e"))
-    recorder.on_step(encoded_step(STEPS[0], seq=1))
+    recorder = EpisodeRecorder(HEADER, episode_store, index, lock_timeout_s=0.05)
+    recorder.receive(Started(episode_id=HEADER.episode_id, at=END, seq=0))
+    recorder.receive(Reset(episode_id=HEADER.episode_id, observation=encode(OBSERVATION), env_episode_id="e"))
+    recorder.receive(STEP)
     with recorder._lock, pytest.raises(StoreError, match="hangs"):
         recorder.abandon(Outcome.TIMEOUT)
     assert recorder.record is not None
@@ -253,16 +243,20 @@ def test_a_hanging_disk_does_not_lose_the_steps_in_memory(episode_store: Episode
 @pytest.mark.parametrize(
     "part",
     [
-        EncodedReset(observation=b"{}", env_episode_id="e"),
-        EncodedReset(observation=b'["\n"]', env_episode_id="e"),
-        msgspec.structs.replace(encoded_step(STEPS[0], seq=1), data=b"[1]"),
-        msgspec.structs.replace(encoded_step(STEPS[0], seq=1), tool_schemas=b""),
-        msgspec.structs.replace(encoded_step(STEPS[0], seq=1), traces=EncodedTraces(spans=b"x")),
+        Reset(episode_id="e", observation=b"{}", env_episode_id="e"),
+        Reset(episode_id="e", observation=b'["\n"]', env_episode_id="e"),
+        Reset(episode_id="e", observation=b"[]", env_episode_id="e", world=b"[1"),
+        msgspec.structs.replace(STEP, data=b"[1]"),
+        msgspec.structs.replace(STEP, tool_schemas=b""),
+        msgspec.structs.replace(STEP, traces=EncodedTraces(spans=b"x")),
+        end_frame(HEADER, 1, evaluation=b"[]"),
+        end_frame(HEADER, 1, traces=EncodedTraces(flows=b"[\n]")),
     ],
 )
-def test_bytes_that_would_damage_a_journal_are_found(part: EncodedReset | EncodedStep) -> None:
-    assert encoding_problem(part) is not None
-    assert encoding_problem(encoded_step(STEPS[0], seq=1)) is None
+def test_bytes_that_would_damage_a_journal_or_a_file_are_refused(part: Part) -> None:
+    with pytest.raises(ValueError, match=rf"^{type(part).__name__}: an (array|object) is incomplete"):
+        decode_worker_frame(encode_frame(part))
+    assert decode_worker_frame(encode_frame(STEP)) == STEP
 
 
 class FailingEncoder(TraceEncoder):
@@ -279,17 +273,11 @@ class LargeEncoder(TraceEncoder):
         return bytes(MAX_PACKETS_BYTES + 1)
 
 
-class Ends(list[EncodedEnd]):
-    """The ends of episodes."""
-
-    def on_end(self, end: EncodedEnd) -> None:
-        self.append(end)
-
-
 @pytest.mark.parametrize("encoder", [FailingEncoder, LargeEncoder])
 def test_a_trace_that_cannot_be_sent_costs_no_episode_its_end(encoder: type[TraceEncoder]) -> None:
-    header, ends, spans = episode_header(), Ends(), SpanList()
-    reporter = EpisodeReporter(Tracer(), spans, cast("EpisodeParts", ends), trace=encoder("boot", "slot 0"))
-    reporter.emit(EpisodeEnded(at=END, episode_id=header.episode_id, seq=0, trajectory=make_trajectory(header, STEPS)))
-    (end,) = ends
+    parts: list[Part] = []
+    reporter = make_reporter(HEADER, parts.append, trace=encoder("boot", "slot 0"))
+    reporter.emit(EpisodeEnded(at=END, episode_id=HEADER.episode_id, seq=0, trajectory=make_trajectory(HEADER, STEPS)))
+    (end,) = parts
+    assert isinstance(end, Ended)
     assert (end.outcome, end.packets, end.n_lanes) == (Outcome.SUCCESS, b"", 0)

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import itertools
 import os
 import resource
+import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +16,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.store import EpisodeIndex, EpisodeStore
-from runner.store.episode_file import stored_step
-from runner.store.journal import JournalWriter, read_journal
-from runner.types import Outcome, Tokens
+from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore
+from runner.store.journal import EpisodeJournal, JournalWriter, read_journal, stored_step
+from runner.store.parts import Ended, Part, Reset, Started, Step, Unjournaled
+from runner.store.token_file import decode_token_file
+from runner.types import EpisodeEnded, EpisodeStarted, Outcome, TimestepPlayed, Tokens
+from runner.types.sequences import TokenSequence
 from runner.util.clock import Clock
+from runner.util.files import TEMPORARY_SUFFIX
 from runner.util.safe_values import encode
-from tests.support.episodes import RecordedEpisode, damaged_bytes, episode_header, make_step, new_id, tool_schemas
+from tests.support.command import REPOSITORY
+from tests.support.episodes import (
+    END,
+    RecordedEpisode,
+    damaged_bytes,
+    episode_header,
+    make_reporter,
+    make_step,
+    make_trajectory,
+    new_id,
+    tool_schemas,
+)
 from tests.support.examples import examples
 
 
@@ -72,7 +90,7 @@ def test_an_orphan_becomes_an_interrupted_episode(episode_store: EpisodeStore, i
             with tracer.span("timestep", "timestep", index=number) as inner:
                 inner.end_flow(9)
             recording.play(make_step(number, tokens=Tokens(5, 1), cost=0.5))
-        recording.recorder._journal.close()  # type: ignore[union-attr]  # simulates the death of the process
+        recording.writer.close()  # simulates the death of the process
         (record,) = episode_store.recover()
     assert record == episode_store.load(recording.file)
     assert not recording.journal.exists()
@@ -146,7 +164,8 @@ def test_a_journal_in_use_is_not_recovered(episode_store: EpisodeStore) -> None:
     header = episode_header()
     writer = JournalWriter(episode_store.journal_path(header.batch_id, header.episode_id), header)
     append_step(writer, 0)
-    assert EpisodeStore(episode_store.data_dir).recover() == []
+    later = itertools.count(0, 10)
+    assert EpisodeStore(episode_store.data_dir).recover(Clock(monotonic=lambda: float(next(later)))) == []
     append_step(writer, 1)
     writer.close()
     assert [record.rounds for record in episode_store.recover()] == [2]
@@ -199,17 +218,159 @@ def limit_file_size(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@contextmanager
+def no_files_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_full_disk_loses_the_journal_but_not_the_episode(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     recording = RecordedEpisode(episode_store, index)
     recording.start()
     recording.play(make_step(0))
     with limit_file_size(recording.journal.stat().st_size + 100):
         recording.play(make_step(1))
-    assert recording.recorder.journal_error is not None
+    (unjournaled,) = (part for part in recording.parts if isinstance(part, Unjournaled))
+    assert ("File too large" in unjournaled.problem, unjournaled.shortage) == (True, None)
     recording.play(make_step(2))
     assert len(read_journal(recording.journal).steps) == 1
     recording.end()
+    assert [type(part) for part in recording.parts] == [Started, Step, Unjournaled, Step, Step, Ended]
     assert episode_store.load(recording.file).rounds == 3
+
+
+def test_a_folder_that_cannot_be_written_loses_the_journal_but_not_the_episode(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = RecordedEpisode(episode_store, index)
+    obstacle = recording.journal.with_name(recording.journal.name + TEMPORARY_SUFFIX)
+    obstacle.mkdir(parents=True)
+    recording.start()
+    recording.reset()
+    recording.play(make_step(0))
+    recording.end()
+    assert [type(part) for part in recording.parts] == [Unjournaled, Started, Reset, Step, Ended]
+    assert episode_store.load(recording.file).rounds == 1
+
+
+def test_a_journal_for_which_no_file_is_left_names_the_shortage(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    recording = RecordedEpisode(episode_store, index)
+    with no_files_left():
+        recording.start()
+    recording.reset()
+    recording.play(make_step(0))
+    assert isinstance(recording.parts[0], Unjournaled)
+    assert recording.parts[0].shortage == "open files"
+    assert [type(part) for part in recording.parts] == [Unjournaled, Started, Reset, Step]
+    assert not recording.journal.exists()
+
+
+def test_each_part_is_on_the_disk_before_anybody_learns_of_it(episode_store: EpisodeStore) -> None:
+    header, sent = episode_header(), list[tuple[type[Part], int, bool]]()
+    path = episode_store.journal_path(header.batch_id, header.episode_id)
+
+    def send(part: Part) -> None:
+        journal = read_journal(path)
+        tokens = episode_store.tokens_path(header.batch_id, header.episode_id)
+        n_records = len(decode_token_file(tokens.read_bytes())) if tokens.exists() else 0
+        sent.append((type(part), len(journal.steps), journal.env_episode_id is not None))
+        assert n_records == len(journal.steps) + isinstance(part, Ended)
+
+    reporter = make_reporter(header, send, journal=EpisodeJournal(episode_store.runs, header))
+    reporter.emit(EpisodeStarted(at=END, episode_id=header.episode_id, seq=0, header=header))
+    reporter.on_reset([], "e")
+    sequence = TokenSequence(prompt_ids=[1], completion_ids=[2], logprobs=[-0.5])
+    for number in range(2):
+        reporter.on_sequence(sequence)
+        step = make_step(number)
+        reporter.emit(TimestepPlayed(at=END, episode_id=header.episode_id, seq=0, step=step))
+    reporter.on_sequence(sequence)
+    reporter.emit(EpisodeEnded(at=END, episode_id=header.episode_id, seq=0, trajectory=make_trajectory(header, [])))
+    assert sent == [
+        (Started, 0, False),
+        (Reset, 0, True),
+        (Step, 1, True),
+        (Step, 2, True),
+        (Ended, 2, True),
+    ]
+
+
+def test_the_journals_of_a_batch_that_is_played_are_left_alone(episode_store: EpisodeStore) -> None:
+    path, other = write_orphan_journal(episode_store, 2), write_orphan_journal(episode_store, 3)
+    with episode_store.playing(path.parent.name):
+        content = path.read_bytes()
+        assert [record.rounds for record in EpisodeStore(episode_store.data_dir).recover()] == [3]
+        assert (path.read_bytes(), other.exists()) == (content, False)
+    assert [record.rounds for record in EpisodeStore(episode_store.data_dir).recover()] == [2]
+
+
+ORPHAN = """
+import os, sys
+from pathlib import Path
+from runner.store import EpisodeStore
+from runner.store.journal import JournalWriter
+from tests.support.episodes import episode_header
+from tests.unit.store.test_journal import append_step
+
+store, header = EpisodeStore(Path(sys.argv[1])), episode_header()
+writer = JournalWriter(store.journal_path(header.batch_id, header.episode_id), header)
+append_step(writer, 0)
+print("playing", flush=True)
+sys.stdin.read()
+append_step(writer, 1)
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def orphan(episode_store: EpisodeStore) -> Iterator[subprocess.Popen[str]]:
+    """A worker whose driver has died; it ends its step when its standard input is closed."""
+    arguments = [sys.executable, "-c", ORPHAN, str(episode_store.data_dir)]
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "playing\n"
+        yield process
+        process.kill()
+
+
+def test_recovery_waits_for_the_step_that_a_worker_without_its_driver_still_ends(
+    episode_store: EpisodeStore, orphan: subprocess.Popen[str]
+) -> None:
+    n_looks, has_looked, recovered = itertools.count(), threading.Event(), list[EpisodeRecord]()
+
+    def monotonic() -> float:  # asked for before the first look, and after each that found the journal locked
+        if next(n_looks):
+            has_looked.set()
+        return 0.0
+
+    def recover() -> None:
+        recovered.extend(episode_store.recover(Clock(monotonic=monotonic)))
+
+    thread = threading.Thread(target=recover, daemon=True)
+    thread.start()
+    assert has_looked.wait(60)
+    assert orphan.stdin is not None
+    orphan.stdin.close()
+    thread.join(60)
+    assert [(record.outcome, record.rounds) for record in recovered] == [(Outcome.INTERRUPTED, 2)]
+
+
+def test_recovery_leaves_a_worker_that_does_not_end_its_step(
+    episode_store: EpisodeStore, orphan: subprocess.Popen[str]
+) -> None:
+    seconds = itertools.count(0, 2)
+    assert episode_store.recover(Clock(monotonic=lambda: float(next(seconds)))) == []
+    assert 2 < next(seconds) <= 12
+    orphan.communicate()
+    assert [record.rounds for record in episode_store.recover()] == [2]
 
 
 @settings(deadline=None, max_examples=examples(80))
@@ -235,7 +396,7 @@ def test_a_kill_in_the_first_step_keeps_the_reset_observation(episode_store: Epi
             pass
         recording.reset()
         with tracer.span("timestep", "timestep"):
-            recording.recorder._journal.close()  # type: ignore[union-attr]  # simulates the death of the process
+            recording.writer.close()  # simulates the death of the process
             (record,) = episode_store.recover()
     assert (record.outcome, record.rounds) == (Outcome.INTERRUPTED, 0)
     assert record.reset_observation == [{"role": "user", "content": "observation 0"}]

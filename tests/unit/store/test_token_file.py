@@ -85,7 +85,7 @@ def test_token_ids_of_finished_steps_survive_a_crash(episode_store: EpisodeStore
     episode = play_steps(episode_store, index)
     with episode.file.with_suffix(TOKENS_SUFFIX).open("ab") as file:
         file.write(b"\0\0\1\0torn")
-    episode.recorder._close_journal()
+    episode.writer.close()
     (record,) = episode_store.recover()
     assert record.outcome is Outcome.INTERRUPTED
     found = tokens_of(episode_store, episode)
@@ -106,7 +106,7 @@ def test_an_episode_that_was_not_recorded_leaves_no_token_file(
     episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
     episode = play_steps(episode_store, index)
-    episode.recorder._close_journal()
+    episode.writer.close()
     episode.journal.write_bytes(b"")
     assert episode_store.recover() == []
     assert list(episode.file.parent.iterdir()) == []

@@ -6,38 +6,44 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.types import Outcome, StreamDelta
+from runner.store.parts import Decided, Free, Tokens
+from runner.types import Outcome
 from runner.util.framing import read_frame
-from runner.worker.channel import SocketLink
-from runner.worker.frames import (
-    Command,
-    Decided,
-    Free,
-    Request,
-    Streamed,
-    decode_driver_frame,
-    decode_worker_frame,
-    encode_frame,
-)
+from runner.worker.driver_link import MAX_QUEUED_BYTES, FrameQueue, write_frames
+from runner.worker.frames import Command, Request, WorkerFrame, decode_driver_frame, decode_worker_frame, encode_frame
 from tests.support.episodes import damaged_bytes
 from tests.support.worker_frames import TIMEOUT_S
 
 ENCODED = encode_frame(Command(episode_id="e1", name="cancel", outcome=Outcome.INTERRUPTED))
-NOW = datetime(2026, 3, 4, tzinfo=UTC)
+
+
+class Channel:
+    """A queue that a thread writes to a socket, and the driver's end of it."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.settimeout(TIMEOUT_S)
+        self.queue = FrameQueue()
+        self.writer = threading.Thread(target=write_frames, args=(self.queue, self.theirs), daemon=True)
+        self.writer.start()
+
+    def read(self) -> WorkerFrame:
+        return decode_worker_frame(read_frame(self.ours) or b"")
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    ours.settimeout(TIMEOUT_S)
-    with ours, theirs:
-        yield ours, theirs
+def channel() -> Iterator[Channel]:
+    channel = Channel()
+    yield channel
+    channel.ours.close()
+    channel.queue.send(Free(episode_id="e"))  # by which the writer notices
+    channel.writer.join(TIMEOUT_S)
+    channel.theirs.close()
 
 
 @settings(deadline=None)
@@ -48,36 +54,31 @@ def test_a_decoder_accepts_frames_only(data: bytes) -> None:
             assert decode(encode_frame(decode(data))) is not None
 
 
-def test_streamed_tokens_are_dropped_while_the_driver_does_not_read(ends: tuple[socket.socket, socket.socket]) -> None:
-    link = SocketLink(ends[1], pytest.fail)
-    token = Streamed(episode_id="e1", at=NOW, seq=0, step=0, delta=StreamDelta(text="x" * 10_000))
-    for _ in range(200):  # twice of what a socket holds
-        link.send(token)
-    sender = threading.Thread(target=link.send, args=(Free(episode_id="e1"),), daemon=True)
-    sender.start()
+def test_streamed_tokens_are_dropped_while_the_driver_does_not_read(channel: Channel) -> None:
+    n_sent = 4 * MAX_QUEUED_BYTES // 10_000  # the writer holds at most as much as the queue, and a socket less
+    for _ in range(n_sent):
+        channel.queue.send(Tokens(episode_id="e1", live=b"x" * 10_000))
+    channel.queue.send(Free(episode_id="e1"))
     n_tokens = 0
-    while isinstance(frame := decode_worker_frame(read_frame(ends[0]) or b""), Streamed):
+    while isinstance(frame := channel.read(), Tokens):
         n_tokens += 1
     assert frame == Free(episode_id="e1")
-    assert 0 < n_tokens < 200
+    assert 0 < n_tokens < n_sent
 
 
-def test_other_frames_wait_for_the_driver(ends: tuple[socket.socket, socket.socket]) -> None:
-    link = SocketLink(ends[1], pytest.fail)
-    outcomes = [Decided(episode_id=f"{number:0>2000}", outcome=Outcome.SUCCESS) for number in range(500)]
-
-    def send_all() -> None:
-        for frame in outcomes:
-            link.send(frame)
-
-    sender = threading.Thread(target=send_all, daemon=True)
-    sender.start()
-    assert [decode_worker_frame(read_frame(ends[0]) or b"") for _ in outcomes] == outcomes
+def test_other_frames_wait_for_the_driver(channel: Channel) -> None:
+    n_frames = 4 * MAX_QUEUED_BYTES // 20_000
+    sent = [Decided(episode_id=f"{number:0>20000}", outcome=Outcome.SUCCESS) for number in range(n_frames)]
+    for frame in sent:
+        channel.queue.send(frame)
+    assert [channel.read() for _ in sent] == sent
 
 
-def test_a_driver_that_is_gone_is_reported(ends: tuple[socket.socket, socket.socket]) -> None:
-    broken = threading.Event()
-    link = SocketLink(ends[1], broken.set)
-    ends[0].close()
-    link.send(Request(id=1, name="place", target="http://env"))
-    assert broken.is_set()
+def test_the_writer_ends_with_the_driver(channel: Channel) -> None:
+    channel.queue.send(Request(id=1, name="place", target="http://env", instance=7))
+    assert channel.read() == Request(id=1, name="place", target="http://env", instance=7)
+    channel.ours.close()
+    channel.queue.send(Free(episode_id="e1"))
+    channel.writer.join(TIMEOUT_S)
+    assert not channel.writer.is_alive()
+    channel.queue.send(Free(episode_id="e2"))  # blocks nobody

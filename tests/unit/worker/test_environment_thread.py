@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from runner.envs.maze import Maze
-from runner.worker.episode_thread import EnvironmentThread, blocks_loop
+from runner.worker.worker_episodes import EnvironmentThread, blocks_loop
 from tests.support.fakes import AllAsync, AsyncCounter, Counter
 
 VARIABLE = contextvars.ContextVar("VARIABLE", default="")

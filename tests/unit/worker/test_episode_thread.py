@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from runner.worker.episode_thread import EpisodeThread
+from runner.worker.worker_episodes import EpisodeThread
 
 Reports: TypeAlias = "queue.Queue[BaseException | None]"
 
@@ -18,19 +18,19 @@ def reports() -> Reports:
 
 
 def test_all_work_runs_on_the_same_thread_and_loop(reports: Reports) -> None:
-    threads: list[str] = []
+    threads: list[int] = []
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def work() -> None:
-        threads.append(threading.current_thread().name)
+        threads.append(threading.get_ident())
         loops.append(asyncio.get_running_loop())
 
-    worker = EpisodeThread("slot 7")
+    worker = EpisodeThread()
     for _ in range(2):
         worker.submit(work, reports.put)
         assert reports.get(timeout=10) is None
     worker.close()
-    assert threads == ["slot 7", "slot 7"]
+    assert threads[0] == threads[1] != threading.get_ident()
     assert loops[0] is loops[1]
 
 
@@ -42,7 +42,7 @@ def test_an_exception_is_reported_and_the_worker_continues(reports: Reports) -> 
     async def succeed() -> None:
         pass
 
-    worker = EpisodeThread("slot")
+    worker = EpisodeThread()
     worker.submit(fail, reports.put)
     assert isinstance(reports.get(timeout=10), SystemExit)
     worker.submit(succeed, reports.put)
@@ -57,7 +57,7 @@ def test_interrupt_cancels_pending_awaits(reports: Reports) -> None:
         entered.set()
         await asyncio.Event().wait()
 
-    worker = EpisodeThread("slot")
+    worker = EpisodeThread()
     worker.submit(hang, reports.put)
     assert entered.wait(10)
     worker.interrupt()
@@ -70,7 +70,7 @@ def test_a_base_exception_is_reported_and_the_worker_continues(reports: Reports)
     class Panic(BaseException):
         pass
 
-    worker = EpisodeThread("slot")
+    worker = EpisodeThread()
     for kind in (Panic, KeyboardInterrupt, GeneratorExit):
 
         async def fail(kind: type[BaseException] = kind) -> None:
@@ -93,7 +93,7 @@ def test_an_exit_in_a_background_task_does_not_end_the_work(reports: Reports) ->
         assert isinstance(stray.exception(), SystemExit)
         ended.append("work")
 
-    worker = EpisodeThread("slot")
+    worker = EpisodeThread()
     worker.submit(work, reports.put)
     assert isinstance(reports.get(timeout=10), SystemExit)
     assert ended == ["work"]

@@ -1,26 +1,60 @@
+"""The queue of a worker's frames: their order, what does not wait for others, and what happens when it is full."""
+
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.types import StreamDelta
-from runner.worker.frame_sender import FrameQueue, pack, unpack
-from runner.worker.frames import Decided, Free, Reply, Request, Streamed, WorkerFrame, decode_worker_frame
+from runner.store.parts import Decided, Free, Paused, Tokens, Unjournaled
+from runner.types import Outcome
+from runner.util.clock import Clock
+from runner.util.framing import MAX_FRAME_BYTES, FrameTooLarge
+from runner.worker.driver_link import FrameQueue, PlayedControl, pack, unpack
+from runner.worker.frames import (
+    EndpointOutcome,
+    Hello,
+    Release,
+    Reply,
+    Request,
+    WorkerFrame,
+    decode_worker_frame,
+    encode_frame,
+)
+from tests.support.command import REPOSITORY
+from tests.support.episodes import episode_header
+from tests.support.examples import examples
+from tests.support.fake_worker import end_frame, opening_frames, step_frame
 
 LIMIT_S = 60.0
+FOREVER_S = 600.0
+"""Longer than any test may take."""
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HEADER = episode_header()
+STARTED, RESET = opening_frames(HEADER)
+STEPS = [step_frame(HEADER, index) for index in range(3)]
 FREE = Free(episode_id="e")
+REQUEST = Request(id=1, name="place", target="http://env", instance=7)
 
 
-def streamed(text: str) -> Streamed:
-    return Streamed(episode_id="e", at=datetime(2026, 1, 1, tzinfo=UTC), seq=0, step=0, delta=StreamDelta(text=text))
+def tokens(text: str) -> Tokens:
+    return Tokens(episode_id="e", live=text.encode())
 
 
-def decided(seq: int) -> WorkerFrame:
-    return Decided(episode_id=str(seq), outcome="success")  # type: ignore[arg-type]
+def decided(number: int, size: int = 0) -> Decided:
+    return Decided(episode_id=f"{number:0>{size}}", outcome=Outcome.SUCCESS)
+
+
+async def take(queue: FrameQueue, linger_s: float = FOREVER_S) -> tuple[list[WorkerFrame], bool]:
+    frames, has_end = await asyncio.wait_for(queue.take(linger_s), LIMIT_S)
+    return [decode_worker_frame(frame) for frame in frames], has_end
 
 
 @given(st.lists(st.binary(max_size=40)))
@@ -28,47 +62,197 @@ def test_joined_frames_are_split_again(frames: list[bytes]) -> None:
     assert unpack(pack(frames)) == frames
 
 
-async def test_frames_are_taken_in_their_order_and_the_last_one_is_known() -> None:
+async def test_frames_are_taken_in_their_order_and_an_end_is_known() -> None:
     queue = FrameQueue()
-    waiting = asyncio.create_task(queue.take())
+    waiting = asyncio.create_task(take(queue, linger_s=0))
     await asyncio.sleep(0)
     await asyncio.to_thread(queue.send, decided(1))
-    frames, is_last = await asyncio.wait_for(waiting, LIMIT_S)
-    assert ([decode_worker_frame(frame) for frame in frames], is_last) == ([decided(1)], False)
-    for frame in (decided(2), decided(3), FREE):
+    assert await waiting == ([decided(1)], False)
+    sent: list[WorkerFrame] = [decided(2), FREE, decided(3)]
+    for frame in sent:
         queue.send(frame)
-    frames, is_last = await asyncio.wait_for(queue.take(), LIMIT_S)
-    assert ([decode_worker_frame(frame) for frame in frames], is_last) == ([decided(2), decided(3), FREE], True)
+    assert await take(queue) == (sent, True)
+    queue.send(decided(4))
+    assert await take(queue, linger_s=0) == ([decided(4)], False)
 
 
-async def test_a_full_queue_drops_tokens_and_lets_other_frames_wait_for_the_driver() -> None:
+@pytest.mark.parametrize(
+    "urgent",
+    [
+        STARTED,
+        STEPS[0],  # the first one of the worker
+        FREE,
+        Paused(episode_id="e", at=NOW, seq=1),
+        Unjournaled(episode_id="e", problem="full"),
+        Hello(worker_id="w", host="h", pid=1, monotonic_ns=0, wall=NOW),
+        REQUEST,
+        Release(name="place", target="http://env", instance=7),
+        EndpointOutcome(endpoint="a"),
+    ],
+    ids=lambda frame: type(frame).__name__,
+)
+async def test_frames_wait_for_an_urgent_one(urgent: WorkerFrame) -> None:
+    queue = FrameQueue()
+    others: list[WorkerFrame] = [RESET, decided(1), tokens("{}"), end_frame(HEADER, 1)]
+    taking = asyncio.create_task(take(queue))
+    for frame in others:
+        await asyncio.to_thread(queue.send, frame)
+        await asyncio.sleep(0)
+    assert not taking.done()
+    await asyncio.to_thread(queue.send, urgent)
+    assert await taking == ([*others, urgent], isinstance(urgent, Free))
+
+
+async def test_only_the_first_step_is_urgent() -> None:
+    queue = FrameQueue()
+    first, *others = STEPS
+    queue.send(first)
+    assert await take(queue) == ([first], False)
+    taking = asyncio.create_task(take(queue))
+    for step in others:
+        await asyncio.to_thread(queue.send, step)
+        await asyncio.sleep(0)
+    assert not taking.done()
+    queue.send(FREE)
+    assert await taking == ([*others, FREE], True)
+
+
+async def test_frames_that_are_not_urgent_are_taken_after_a_while() -> None:
+    queue = FrameQueue()
+    queue.send(RESET)
+    queue.send(decided(1))
+    assert await take(queue, linger_s=0.001) == ([RESET, decided(1)], False)
+
+
+async def test_a_full_queue_drops_tokens_and_takes_every_other_frame_at_once() -> None:
     queue = FrameQueue(max_bytes=100)
-    queue.send(streamed("x" * 200))
-    queue.send(streamed("dropped"))
-    sent = threading.Event()
+    sent = [tokens("x" * 200), tokens("dropped"), STARTED, tokens("dropped"), STEPS[0], FREE]
+    for frame in sent:
+        queue.send(frame)
+    assert await take(queue) == ([frame for frame in sent if frame != tokens("dropped")], True)
+    queue.send(tokens("there is room again"))
+    assert await take(queue, linger_s=0) == ([tokens("there is room again")], False)
 
-    def send_last() -> None:
-        queue.send(FREE)
-        sent.set()
 
-    sender = threading.Thread(target=send_last)
-    sender.start()
-    assert not sent.wait(0.05)
-    frames, is_last = await asyncio.wait_for(queue.take(), LIMIT_S)
-    assert ([decode_worker_frame(frame) for frame in frames], is_last) == ([streamed("x" * 200)], False)
-    frames, is_last = await asyncio.wait_for(queue.take(), LIMIT_S)
-    assert ([decode_worker_frame(frame) for frame in frames], is_last) == ([FREE], True)
-    sender.join(LIMIT_S)
+async def test_episodes_wait_for_room_before_their_next_step_and_nothing_else_does() -> None:
+    queue = FrameQueue(max_bytes=100)
+    queue.send(decided(1, 200))
+    controls = [PlayedControl(queue, Clock()) for _ in range(2)]
+    steps = [asyncio.create_task(control.wait_at_step(lambda: None, lambda: None)) for control in controls]
+    has_begun = threading.Event()
+
+    async def play_elsewhere() -> None:
+        has_begun.set()
+        await PlayedControl(queue, Clock()).wait_at_step(lambda: None, lambda: None)
+
+    other = threading.Thread(target=asyncio.run, args=(play_elsewhere(),), daemon=True)
+    other.start()
+    assert await asyncio.to_thread(has_begun.wait, LIMIT_S)
+    controls[1].cancel()
+    request = asyncio.create_task(queue.grant("place", "http://env", 7))
+    await asyncio.sleep(0)
+    assert not any(step.done() for step in steps)
+    assert other.is_alive()
+    frames, _ = await take(queue)
+    assert frames == [decided(1, 200), REQUEST]
+    queue.resolve(Reply(id=1))
+    assert await asyncio.wait_for(request, LIMIT_S)
+    assert await asyncio.wait_for(asyncio.gather(*steps), LIMIT_S) == [True, False]
+    await asyncio.to_thread(other.join, LIMIT_S)
+    assert not other.is_alive()
+    assert await asyncio.wait_for(controls[0].wait_at_step(lambda: None, lambda: None), LIMIT_S)
+
+
+async def test_an_episode_that_is_stopped_waits_for_no_room() -> None:
+    queue = FrameQueue(max_bytes=0)
+    queue.send(STARTED)
+    waiting = asyncio.create_task(queue.wait_for_room())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await take(queue, linger_s=0) == ([STARTED], False)
 
 
 async def test_a_request_waits_for_the_reply_with_its_id() -> None:
     queue = FrameQueue()
-    requests = [asyncio.create_task(queue.request("lease", "http://server", number)) for number in (1, 2)]
+    requests = [asyncio.create_task(queue.grant("lease", "http://server", number)) for number in (1, 2)]
     await asyncio.sleep(0)
-    frames, _ = await asyncio.wait_for(queue.take(), LIMIT_S)
-    sent = [decode_worker_frame(frame) for frame in frames]
+    sent, _ = await take(queue)
     for frame in reversed(sent):
         assert isinstance(frame, Request)
         queue.resolve(Reply(id=frame.id, granted=frame.instance == 2))
-    replies = await asyncio.wait_for(asyncio.gather(*requests), LIMIT_S)
-    assert [reply.granted for reply in replies] == [False, True]
+    assert await asyncio.wait_for(asyncio.gather(*requests), LIMIT_S) == [False, True]
+
+
+async def test_a_frame_that_cannot_be_sent_leaves_the_queue_as_it_was() -> None:
+    queue = FrameQueue()
+    with pytest.raises(FrameTooLarge):
+        queue.send(tokens("x" * MAX_FRAME_BYTES))
+    with pytest.raises(ValueError, match="surrogates"):
+        queue.send(Decided(episode_id="\ud800", outcome=Outcome.SUCCESS))
+    queue.send(FREE)
+    assert await take(queue) == ([FREE], True)
+
+
+FRAMES: st.SearchStrategy[WorkerFrame | None] = st.one_of(
+    st.none(),  # the driver reads
+    st.builds(tokens, st.text(st.characters(codec="ascii"), max_size=60)),
+    st.builds(decided, st.integers(0, 9), st.integers(0, 60)),
+    st.sampled_from([STARTED, RESET, REQUEST, FREE, *STEPS]),
+)
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(st.lists(FRAMES, max_size=40), st.integers(0, 2000))
+def test_whatever_is_sent_arrives_once_and_in_order_but_for_tokens_above_the_limit(
+    script: list[WorkerFrame | None], max_bytes: int
+) -> None:
+    async def run() -> None:
+        queue = FrameQueue(max_bytes)
+        expected: list[WorkerFrame] = []
+        for frame in (*script, FREE, None):
+            if frame is not None:
+                is_full = sum(len(encode_frame(each)) for each in expected) > max_bytes
+                queue.send(frame)
+                expected += [] if is_full and isinstance(frame, Tokens) else [frame]
+            elif expected:
+                waiting = asyncio.create_task(queue.wait_for_room())
+                await asyncio.sleep(0)
+                assert waiting.done() == (sum(len(encode_frame(each)) for each in expected) <= max_bytes)
+                assert await take(queue, linger_s=0) == (expected, any(isinstance(each, Free) for each in expected))
+                await asyncio.wait_for(waiting, LIMIT_S)
+                expected = []
+
+    asyncio.run(run())
+
+
+FORKING = """
+import os, sys
+from pathlib import Path
+from runner.store.journal import EpisodeJournal, journal_path
+from runner.worker.driver_link import FrameQueue
+from tests.support.command import REPOSITORY
+from tests.support.episodes import episode_header
+from tests.support.fake_worker import opening_frames, step_frame
+
+runs, header, queue = Path(sys.argv[1]), episode_header(), FrameQueue()
+journal = EpisodeJournal(runs, header)
+for frame in opening_frames(header):
+    journal.write(frame)
+path = journal_path(runs, header.batch_id, header.episode_id)
+before = path.read_bytes()
+if (child := os.fork()) == 0:
+    journal.write(step_frame(header, 0))
+    queue.send(step_frame(header, 0))
+    os._exit(7)
+_, status = os.waitpid(child, 0)
+assert (status, path.read_bytes()) == (0, before), status
+journal.write(step_frame(header, 0))
+assert path.read_bytes().startswith(before) and path.read_bytes() != before
+"""
+
+
+def test_a_forked_process_writes_no_journal_and_ends_at_its_first_frame(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", FORKING, str(tmp_path)]
+    subprocess.run(arguments, cwd=REPOSITORY, check=True, timeout=LIMIT_S)

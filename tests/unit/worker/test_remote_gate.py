@@ -58,46 +58,41 @@ async def test_without_failures_and_limits_a_worker_sends_no_frame() -> None:
     assert (workers.links[0].sent, workers.links[0].requests) == ([], [])
 
 
-async def test_an_endpoint_that_fails_for_one_worker_rests_for_all() -> None:
+async def test_an_endpoint_that_fails_for_a_worker_rests_there_and_the_driver_knows() -> None:
     with RudeModel(completion_response("up")) as gone:
         pass
     with RudeModel(completion_response("up")) as fallback:
         workers = Workers(settings_of(gone, fallback))
-        first, second = [(await infer(manager)).usage for manager in workers.managers]
-        assert (first.endpoint, second.endpoint) == ("b", "b")
-        assert first.warnings[0].startswith("a: no connection")
-        assert second.warnings[0].startswith("a: retry in 1 s after: no connection")
-        assert [gate.wait_s("a") for gate in workers.gates] == [workers.gate.wait_s("a")] * 2 == [1, 1]
-        (health, _) = await workers.managers[1].check()
+        for _ in range(2):
+            assert (await infer(workers.managers[0])).usage.endpoint == "b"
+        assert [gate.wait_s("a") for gate in (*workers.gates, workers.gate)] == [1, 0, 1]
+        (health, _) = await workers.managers[0].check()
         assert health.rest_s == 1
-    late = RemoteGate(workers.links[0], resolve_endpoints(settings_of(gone, fallback), {}), workers.clock)
-    workers.links[0].watch(late)
-    assert late.wait_s("a") == 1  # a worker that starts during the rest
+        assert (await infer(workers.managers[1])).usage.warnings[0].startswith("a: no connection")
 
 
-async def test_after_a_rest_one_worker_tries_the_endpoint_and_the_others_follow_its_success() -> None:
-    answer, arrived = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
+async def test_an_endpoint_with_limits_that_fails_for_one_worker_is_closed_to_all() -> None:
+    with RudeModel(completion_response("up")) as gone:
+        pass
+    with RudeModel(completion_response("up")) as fallback:
+        workers = Workers(settings_of(gone, fallback, rate_limits={"a": RateLimit(concurrent_requests=4)}))
+        assert [(await infer(manager)).usage.endpoint for manager in workers.managers] == ["b", "b"]
+        assert workers.links[1].requests  # the driver refused it
+        assert workers.gates[1].wait_s("a") == 0
 
-    def hold(pending: PendingRequest) -> None:
-        loop.call_soon_threadsafe(arrived.set)
-        asyncio.run_coroutine_threadsafe(answer.wait(), loop).result(60)
-        pending.send(closing(completion_response("up")))
 
+async def test_the_driver_learns_of_the_first_success_after_a_failure() -> None:
     busy = http_response(429, b"", Retry_After="7")
-    with RudeModel(busy, hold, completion_response("up")) as server, RudeModel(completion_response("b")) as fallback:
+    with RudeModel(busy, completion_response("up")) as server, RudeModel(completion_response("b")) as fallback:
         workers = Workers(settings_of(server, fallback))
         assert (await infer(workers.managers[0])).usage.endpoint == "b"
+        assert workers.gate.wait_s("a") == 7
         workers.clock.now += 7
-        probe = asyncio.create_task(infer(workers.managers[0]))
-        await asyncio.wait_for(arrived.wait(), 60)
-        others = [(await infer(manager)).usage.endpoint for manager in workers.managers]
-        answer.set()
-        assert (others, (await probe).usage.endpoint) == (["b", "b"], "a")
-        assert [(await infer(manager)).usage.endpoint for manager in workers.managers] == ["a", "a"]
-        n_frames = [len(link.sent) for link in workers.links]
-        assert (await infer(workers.managers[1])).usage.endpoint == "a"
-        assert [len(link.sent) for link in workers.links] == n_frames
+        assert (await infer(workers.managers[0])).usage.endpoint == "a"
+        assert workers.gate.wait_s("a") == 0
+        n_frames = len(workers.links[0].sent)
+        assert (await infer(workers.managers[0])).usage.endpoint == "a"
+        assert len(workers.links[0].sent) == n_frames
 
 
 async def test_the_limit_of_requests_in_flight_holds_over_workers_and_cancellation_frees_places() -> None:

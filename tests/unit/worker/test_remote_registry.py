@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from runner.envs.http.client import LOCAL_REGISTRY, places_on, use_registry
+from runner.envs.http.client import PLACES, places_on, use_desk
 from runner.envs.http.environment import HttpEnvironment, select_dialect
-from runner.envs.http.places import InstanceId, LocalRegistry
+from runner.envs.http.places import Desk, Granted, InstanceId, InstanceRegistry, PlaceTable
 from runner.envs.http.server import ServerAddress
 from runner.errors import EnvironmentFault
 from runner.types import Action
-from runner.worker.channel import DriverLink
+from runner.worker.driver_link import DriverLink
 from runner.worker.frames import (
     Release,
     Reply,
@@ -24,16 +25,15 @@ from runner.worker.frames import (
     decode_worker_frame,
     encode_frame,
 )
-from runner.worker.remote_gate import RemoteRegistry
 from tests.support.slot_server import N_STEPS, run_slot_server
 
 N_EPISODES, N_SLOTS, N_WORKERS = 64, 8, 4
 
 
 class FrameLink(DriverLink):
-    """A ``DriverLink`` whose driver is a ``LocalRegistry``; the frames are encoded as they are between processes."""
+    """A ``DriverLink`` whose driver is a ``PlaceTable``; the frames are encoded as they are between processes."""
 
-    def __init__(self, worker_id: str, driver: LocalRegistry) -> None:
+    def __init__(self, worker_id: str, driver: PlaceTable) -> None:
         super().__init__()
         self.worker_id = worker_id
         self.sent: list[WorkerFrame] = []
@@ -60,42 +60,39 @@ class FrameLink(DriverLink):
             case Release(name="lease", instance=int() | str() as instance):
                 self._driver.release_lease(self.worker_id, frame.target, instance)
 
+    async def wait_for_room(self) -> None:
+        pass
+
     def resolve(self, reply: Reply) -> None:
         decoded = decode_driver_frame(encode_frame(reply))
         assert isinstance(decoded, Reply)
         super().resolve(decoded)
 
 
-class WorkerRegistries:
-    """An ``InstanceRegistry`` that stands for one process per thread."""
+class WorkerDesks:
+    """A ``Desk`` that stands for one process per thread."""
 
     def __init__(self) -> None:
         self.current = threading.local()
 
     @property
-    def _registry(self) -> RemoteRegistry:
-        registry: RemoteRegistry = self.current.registry
-        return registry
+    def _desk(self) -> Desk:
+        desk: Desk = self.current.desk
+        return desk
 
-    async def enter(self, server: str, places: int | None) -> int:
-        return await self._registry.enter(server, places)
+    async def grant(self, name: Granted, server: str, instance: InstanceId) -> bool:
+        return await self._desk.grant(name, server, instance)
 
-    async def lease(self, server: str, instance: InstanceId) -> bool:
-        return await self._registry.lease(server, instance)
-
-    def leave(self, server: str, place: int, instance: InstanceId | None = None) -> None:
-        self._registry.leave(server, place, instance)
-
-    def collect(self, server: str, place: int, instance: InstanceId) -> None:
-        self._registry.collect(server, place, instance)
+    def release(self, name: Granted, server: str, instance: InstanceId) -> None:
+        self._desk.release(name, server, instance)
 
 
 @pytest.fixture
-def workers() -> Iterator[WorkerRegistries]:
-    workers = WorkerRegistries()
-    use_registry(workers)
+def workers() -> Iterator[WorkerDesks]:
+    workers = WorkerDesks()
+    use_desk(workers)
     yield workers
-    use_registry(LOCAL_REGISTRY)
+    use_desk(PLACES)
 
 
 async def play(address: ServerAddress, task: int) -> float:
@@ -108,11 +105,11 @@ async def play(address: ServerAddress, task: int) -> float:
 
 
 @pytest.mark.parametrize("places", [None, N_SLOTS], ids=["learned", "declared"])
-def test_episodes_of_several_workers_never_share_an_instance(workers: WorkerRegistries, places: int | None) -> None:
-    driver, rewards = LocalRegistry(), dict[int, float]()
+def test_episodes_of_several_workers_never_share_an_instance(workers: WorkerDesks, places: int | None) -> None:
+    driver, rewards = PlaceTable(), dict[int, float]()
 
     async def play_tasks(address: ServerAddress, number: int) -> None:
-        workers.current.registry = RemoteRegistry(FrameLink(f"worker {number}", driver))
+        workers.current.desk = FrameLink(f"worker {number}", driver)
         tasks = range(number, N_EPISODES, N_WORKERS)
         rewards.update(zip(tasks, await asyncio.gather(*(play(address, task) for task in tasks)), strict=True))
 
@@ -130,12 +127,12 @@ def test_episodes_of_several_workers_never_share_an_instance(workers: WorkerRegi
 
 
 async def test_a_cancelled_wait_takes_no_place() -> None:
-    driver = LocalRegistry()
+    driver = PlaceTable()
     driver.declare("s", 1)
-    first, second = (RemoteRegistry(FrameLink(name, driver)) for name in "ab")
-    place = await first.enter("s", None)
-    cancelled = asyncio.create_task(second.enter("s", None))
-    later = asyncio.create_task(second.enter("s", None))
+    first, second = (InstanceRegistry(FrameLink(name, driver)) for name in "ab")
+    place = await first.enter("s")
+    cancelled = asyncio.create_task(second.enter("s"))
+    later = asyncio.create_task(second.enter("s"))
     await asyncio.sleep(0)
     cancelled.cancel()
     await asyncio.wait([cancelled])
@@ -145,10 +142,10 @@ async def test_a_cancelled_wait_takes_no_place() -> None:
 
 
 async def test_a_lease_that_is_granted_after_a_cancellation_ends() -> None:
-    driver = LocalRegistry()
+    driver = PlaceTable()
     link = FrameLink("a", driver)
     link.hold_lease_replies = True
-    request = asyncio.create_task(RemoteRegistry(link).lease("s", 1))
+    request = asyncio.create_task(InstanceRegistry(link).lease("s", 1))
     while not link.held:  # noqa: ASYNC110 - the request is sent by a task that starts in this loop
         await asyncio.sleep(0)
     request.cancel()
@@ -160,18 +157,23 @@ async def test_a_lease_that_is_granted_after_a_cancellation_ends() -> None:
     assert driver.request_lease("b", "s", 1)
 
 
-async def test_what_the_garbage_collection_finds_is_released_with_the_next_request() -> None:
-    driver = LocalRegistry()
+async def test_what_a_finalizer_leaves_is_released_at_once() -> None:
+    driver = PlaceTable()
     driver.declare("s", 1)
-    link = FrameLink("a", driver)
-    registry = RemoteRegistry(link)
-    place = await registry.enter("s", None)
+    registry = InstanceRegistry(FrameLink("a", driver))
+    place = await registry.enter("s")
     assert await registry.lease("s", "x")
-    registry.collect("s", place, "x")
-    assert not [frame for frame in link.sent if isinstance(frame, Release)]  # the link's lock may be held
+    other = asyncio.create_task(InstanceRegistry(FrameLink("b", driver)).enter("s"))
+    held = Held()
+    weakref.finalize(held, registry.leave, "s", place, "x")
+    del held
     async with asyncio.timeout(60):
-        await registry.enter("s", None)
+        await other
     assert driver.request_lease("b", "s", "x")
+
+
+class Held:
+    """Something whose end gives back an instance."""
 
 
 async def test_a_refused_request_is_an_error_of_the_environment() -> None:
@@ -179,8 +181,8 @@ async def test_a_refused_request_is_an_error_of_the_environment() -> None:
         def resolve(self, reply: Reply) -> None:
             super().resolve(Reply(id=reply.id, granted=False, error="no such batch"))
 
-    registry = RemoteRegistry(Refusing("a", LocalRegistry()))
+    registry = InstanceRegistry(Refusing("a", PlaceTable()))
     with pytest.raises(EnvironmentFault, match="no such batch"):
-        await registry.enter("s", None)
+        await registry.enter("s")
     with pytest.raises(EnvironmentFault, match="no such batch"):
         await registry.lease("s", 1)

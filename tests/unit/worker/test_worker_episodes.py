@@ -15,8 +15,11 @@ import pytest
 from runner.envs.http import client
 from runner.episode.factory import EpisodeContext
 from runner.errors import ServerGone
+from runner.events.live import LiveItem, SpanClosed, Timestep, TokenText
 from runner.plugins import Plugin
-from runner.store.episode_file import stored_step
+from runner.store.journal import stored_step
+from runner.store.parts import Decided, Ended, Free, Paused, Reset, Started, Step
+from runner.store.parts import Tokens as TokensPart
 from runner.tracing import PerfettoFile, SpanList, Tracer
 from runner.types import (
     Action,
@@ -36,24 +39,7 @@ from runner.types import (
 )
 from runner.util.clock import Clock
 from runner.util.safe_values import encode
-from runner.worker.frames import (
-    Command,
-    Configure,
-    Decided,
-    Ended,
-    Failed,
-    Free,
-    Paused,
-    Play,
-    Reply,
-    Request,
-    Reset,
-    Started,
-    Stepped,
-    Stop,
-    Streamed,
-    Watch,
-)
+from runner.worker.frames import Command, Configure, Play, Reply, Request, Watch
 from runner.worker.runner_setup import RunnerSetup
 from runner.worker.worker_episodes import WorkerEpisodes
 from tests.conftest import Install
@@ -113,9 +99,8 @@ def link(install: Install) -> Iterator[RecordingLink]:
     here = {name: f"{__name__}:{name}" for name in ("Gone", "OddNames", "Traced")}
     mine = {name: f"{__name__}:{name}" for name in ("OddUsageAgent", "StreamingAgent")}
     install({name: f"{fakes}:{name}" for name in envs} | here, agents | mine)
-    registry = client._registry
     yield RecordingLink()
-    client.use_registry(registry)
+    client.use_desk(client.PLACES)
 
 
 def make_episodes(
@@ -169,22 +154,22 @@ def test_an_episode_is_reported_as_it_is_recorded_here(
     assert link.reader.wait_for(Free).problem is None
     setup = make_setup(env, agent, tracing=tracing)
     events, n_closed, steps, spans = record_here(setup, header)
-    played, end = link.reader.of(Stepped), link.reader.of(Ended)[0].end
+    played, end = link.reader.of(Step), link.reader.of(Ended)[0]
     trajectory = events[-1].trajectory if isinstance(events[-1], EpisodeEnded) else pytest.fail(repr(events))
-    assert [frame.step.data for frame in played] == steps
+    assert [frame.data for frame in played] == steps
     # the spans of a step follow it, those of the end precede it
     numbers = [number + n for number, n in enumerate([0, *n_closed[:-2], n_closed[-1]])]
-    assert [frame.step.seq for frame in played] == numbers[1:-1]
+    assert [frame.seq for frame in played] == numbers[1:-1]
     assert (end.seq, end.outcome, end.success) == (numbers[-1], trajectory.outcome, trajectory.success)
-    assert [frame.step.summary.reward for frame in played] == [step.reward for step in trajectory.timesteps]
+    assert [frame.summary.reward for frame in played] == [step.reward for step in trajectory.timesteps]
     assert end.evaluation == (encode({"count": 3, "notes": ["fine"]}) if env == "Evaluated" else None)
-    parts = [*(frame.reset.traces for frame in link.reader.of(Reset)), *(frame.step.traces for frame in played)]
+    parts = [*(frame.traces for frame in link.reader.of(Reset)), *(frame.traces for frame in played)]
     sent = [span for part in (*parts, end.traces) for span in msgspec.json.decode(part.spans, type=list[Span])]
     assert sorted(sent, key=lambda span: span.id) == sorted(spans, key=lambda span: span.id)
     assert sum(part.n_spans for part in (*parts, end.traces)) == len(spans)
     if tracing == "full" and played:
         assert parts[-1].open_spans.count(b'"name":"episode"') == 1
-    assert [type(frame) for frame in link.reader.frames if not isinstance(frame, Stepped | Reset | Failed)] == [
+    assert [type(frame) for frame in link.reader.frames if not isinstance(frame, Step | Reset)] == [
         Started,
         Decided,
         Ended,
@@ -200,9 +185,9 @@ def test_the_packets_of_episodes_have_their_spans(link: RecordingLink, tmp_path:
     for _ in range(2):
         episodes.handle(play_frame(episode_header(boot=trace_file.boot)))
         assert link.reader.wait_for(Free).problem is None
-    ends = [frame.end for frame in link.reader.of(Ended)]
-    parts = [frame.step.traces for frame in link.reader.of(Stepped)] + [end.traces for end in ends]
-    parts += [frame.reset.traces for frame in link.reader.of(Reset)]
+    ends = link.reader.of(Ended)
+    parts = [frame.traces for frame in link.reader.of(Step)] + [end.traces for end in ends]
+    parts += [frame.traces for frame in link.reader.of(Reset)]
     for end in ends:
         trace_file.append("slot 0", end.packets, end.n_lanes)
     spans = [span for part in parts for span in msgspec.json.decode(part.spans, type=list[Span])]
@@ -219,10 +204,10 @@ def test_sync_steps_of_async_agents_run_side_by_side_and_their_spans_nest(link: 
         episodes.handle(play_frame())
     for _ in range(2):
         assert link.reader.wait_for(Free).problem is None
-    spans = msgspec.json.decode(link.reader.of(Stepped)[-1].step.traces.spans, type=list[Span])
+    spans = msgspec.json.decode(link.reader.of(Step)[-1].traces.spans, type=list[Span])
     names = {span.name: span for span in spans}
     assert names["env.step"].parent == names["timestep"].id
-    assert {frame.end.outcome for frame in link.reader.of(Ended)} == {Outcome.SUCCESS}
+    assert {frame.outcome for frame in link.reader.of(Ended)} == {Outcome.SUCCESS}
 
 
 @pytest.mark.parametrize("agent", ["UpAgent", "AsyncUpAgent"])
@@ -235,20 +220,20 @@ def test_commands_pause_step_resume_and_cancel(agent: str, link: RecordingLink) 
         episodes.handle(Command(episode_id=play.header.episode_id, name=name, outcome=Outcome.INTERRUPTED))
 
     assert not link.reader.wait_for(Paused).resumed
-    assert link.reader.of(Stepped) == []
+    assert link.reader.of(Step) == []
     command("step")
     assert link.reader.wait_for(Paused).resumed
-    assert link.reader.wait_for(Stepped).step.summary.index == 0
+    assert link.reader.wait_for(Step).summary.index == 0
     assert not link.reader.wait_for(Paused).resumed
     command("resume")
     assert link.reader.wait_for(Paused).paused_s > 0
     link.reader.wait_for(Free)
-    assert len(link.reader.of(Stepped)) == 3
+    assert len(link.reader.of(Step)) == 3
     play = play_frame(paused=True)
     episodes.handle(play)
     link.reader.wait_for(Paused)
     command("cancel")
-    assert link.reader.wait_for(Ended).end.outcome == Outcome.INTERRUPTED
+    assert link.reader.wait_for(Ended).outcome == Outcome.INTERRUPTED
     command("pause")  # of an episode that has ended
     link.reader.wait_for(Free)
 
@@ -264,7 +249,7 @@ def test_stop_cancels_an_await_that_never_ends(agent: str, link: RecordingLink) 
             episodes.handle(second)
         for name in ("cancel", "stop"):
             episodes.handle(Command(episode_id=play.header.episode_id, name=name))
-        assert link.reader.wait_for(Ended).end.outcome == Outcome.CANCELLED
+        assert link.reader.wait_for(Ended).outcome == Outcome.CANCELLED
         link.reader.wait_for(Free)
 
 
@@ -276,7 +261,7 @@ def test_the_time_limit_holds_when_a_sync_step_returns(link: RecordingLink) -> N
     threading.Event().wait(0.1)  # longer than the limit
     assert not any(isinstance(frame, Ended) for frame in link.reader.frames)
     Gated.gate.release()
-    assert link.reader.wait_for(Ended).end.outcome == Outcome.TIMEOUT
+    assert link.reader.wait_for(Ended).outcome == Outcome.TIMEOUT
     assert link.reader.wait_for(Free).problem is None
 
 
@@ -287,7 +272,6 @@ def test_close_cancels_and_cleans_up(link: RecordingLink) -> None:
     link.reader.wait_for(Reset)
     episodes.close()
     assert Counter.closed == ["AsyncHanging"]
-    episodes.handle(Stop())
 
 
 def test_the_outcome_is_reported_before_the_cleanup(link: RecordingLink) -> None:
@@ -312,66 +296,81 @@ def test_an_engine_that_cannot_build_an_episode_says_why_for_each(link: Recordin
 
 def test_a_lost_server_is_reported_before_the_end(link: RecordingLink) -> None:
     make_episodes(link, "Gone", "AsyncUpAgent").handle(play_frame())
-    failed = link.reader.wait_for(Failed)
-    assert (failed.gone, failed.timed_out, failed.shortage) == ("refused \\ud800", True, None)
-    assert link.reader.wait_for(Ended).end.outcome == Outcome.ERROR
+    decided = link.reader.wait_for(Decided)
+    assert (decided.gone, decided.timed_out, decided.shortage) == ("refused \\ud800", True, None)
+    assert link.reader.wait_for(Ended).outcome == Outcome.ERROR
 
 
 def test_texts_that_are_no_unicode_become_escapes(link: RecordingLink) -> None:
     make_episodes(link, "OddNames", "OddUsageAgent").handle(play_frame())
-    assert link.reader.wait_for(Reset).reset.env_episode_id == "\\ud800"
-    step = link.reader.wait_for(Stepped).step
+    assert link.reader.wait_for(Reset).env_episode_id == "\\ud800"
+    step = link.reader.wait_for(Step)
     assert (step.summary.endpoint, step.summary.warnings) == ("\\ud800", ("\\ud801",))
     assert msgspec.json.decode(step.data)["endpoint"] == "\\ud800"
 
 
 def test_tokens_are_sent_while_they_are_watched(link: RecordingLink) -> None:
     episodes = make_episodes(link, "Counter", "StreamingAgent", FROZEN)
+    episodes.handle(Watch(steps=True, tokens=False))
     episodes.handle(play_frame())
     link.reader.wait_for(Free)
-    assert link.reader.of(Streamed) == []
-    assert link.reader.of(Stepped)[0].step.seq == 1
-    episodes.handle(Watch(tokens=True))
+    assert link.reader.of(TokensPart) == []
+    assert link.reader.of(Step)[0].seq == 1
+    episodes.handle(Watch(steps=True, tokens=True))
     episodes.handle(play_frame())
     link.reader.wait_for(Free)
-    streamed = link.reader.of(Streamed)
-    assert sum(frame.delta.endpoint is not None for frame in streamed) == 30
-    assert {frame.delta.text for frame in streamed if frame.step == 0} == {"", "a"}
-    assert [frame.delta.text for frame in streamed if frame.step == 2 and frame.delta.text] == []  # above 20 a second
+    streamed = [msgspec.json.decode(part.live, type=TokenText) for part in link.reader.of(TokensPart)]
+    assert sum(item.endpoint is not None for item in streamed) == 30
+    assert {item.text for item in streamed if item.step == 0} == {"", "a", "\\ud800"}
+    assert [item.text for item in streamed if item.step == 2 and item.text] == []  # above 20 a second
+
+
+def test_live_items_are_encoded_only_while_steps_are_watched_and_the_numbers_are_the_same(link: RecordingLink) -> None:
+    episodes = make_episodes(link, "Counter", "UpAgent", FROZEN)
+    numbers: list[list[int]] = []
+    for is_watched in (False, True):
+        episodes.handle(Watch(steps=is_watched, tokens=False))
+        link.reader.frames.clear()
+        episodes.handle(play_frame())
+        link.reader.wait_for(Free)
+        steps, (end,) = link.reader.of(Step), link.reader.of(Ended)
+        numbers.append([*(step.seq for step in steps), end.seq])
+        live = [item for step in steps for item in (step.live, *step.live_spans)] + [*end.live_spans]
+        if not is_watched:
+            assert set(live) == {b""}
+            continue
+        items = [msgspec.json.decode(item, type=LiveItem) for item in live]
+        assert {type(item) for item in items} == {Timestep, SpanClosed}
+        found = [item.seq for item in items]
+        assert found == sorted(set(found))
+    assert numbers[0] == numbers[1]
 
 
 def test_replies_end_requests_on_any_loop(link: RecordingLink) -> None:
     episodes = make_episodes(link, "Maze", "oracle")
 
-    async def run() -> Reply:
-        task = asyncio.ensure_future(link.request("lease", "http://env", 3))
+    async def run() -> bool:
+        task = asyncio.ensure_future(link.grant("lease", "http://env", 3))
         request = await asyncio.to_thread(link.reader.wait_for, Request)
         assert (request.target, request.instance) == ("http://env", 3)
         episodes.handle(Reply(id=request.id + 1))
         threading.Thread(target=episodes.handle, args=(Reply(id=request.id, granted=False),)).start()
-        reply = await task
+        is_granted = await task
         episodes.handle(Reply(id=request.id))
-        return reply
+        return is_granted
 
-    assert not asyncio.run(run()).granted
+    assert not asyncio.run(run())
 
 
-def test_an_episode_can_be_played_on_the_loop_of_the_caller(link: RecordingLink) -> None:
-    episodes = make_episodes(link, "Gated", "UpAgent")
+def test_the_sync_steps_of_an_episode_that_is_stopped_are_not_interrupted(link: RecordingLink) -> None:
+    episodes, play = make_episodes(link, "Gated", "UpAgent"), play_frame()
     Gated.reset_gate()
-
-    async def run() -> None:
-        task = asyncio.ensure_future(episodes.play(play_frame()))
-        assert await asyncio.to_thread(Gated.entered.acquire, timeout=60)
-        task.cancel()
-        await asyncio.sleep(0)
-        assert not task.done()
-        Gated.gate.release(3)
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
-    assert link.reader.wait_for(Ended).end.outcome == Outcome.SUCCESS  # its sync steps cannot be interrupted
+    episodes.handle(play)
+    assert Gated.entered.acquire(timeout=60)
+    episodes.handle(Command(episode_id=play.header.episode_id, name="stop"))
+    assert link.reader.of(Ended) == []
+    Gated.gate.release(3)
+    assert link.reader.wait_for(Ended).outcome == Outcome.SUCCESS
     link.reader.wait_for(Free)
 
 
@@ -382,5 +381,5 @@ def test_clocks_are_those_of_the_driver(link: RecordingLink) -> None:
     episodes.handle(Play(header=episode_header(), track="slot 0"))
     assert link.reader.wait_for(Started).at == datetime(2026, 3, 4, 0, 1, tzinfo=UTC)
     link.reader.wait_for(Free)
-    spans = msgspec.json.decode(link.reader.of(Ended)[0].end.traces.spans, type=list[Span])
+    spans = msgspec.json.decode(link.reader.of(Ended)[0].traces.spans, type=list[Span])
     assert {(span.start_ns, span.end_ns) for span in spans} == {(107, 107)}

@@ -1,15 +1,17 @@
-"""Encode runner events as live items: without tool schemas, and with texts and messages as JSON of bounded size.
+"""What a watcher sees of an episode: its events as live items, with texts and messages as JSON of bounded size.
 
-Most timesteps and messages are short enough to be encoded unchanged, which is tried first.
+The items with large texts are encoded where the episode is played, and only while somebody watches. Most timesteps and
+messages are short enough to be encoded unchanged, which is tried first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from itertools import chain, islice
 from types import NoneType
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 
@@ -23,22 +25,16 @@ from runner.events.live import (
     Timestep,
     TokenText,
 )
-from runner.store.episode_file import shared_fields
+from runner.store.episode_file import EpisodeRecord, shared_fields
 from runner.types import (
     Action,
-    BatchProgress,
-    EpisodePaused,
-    EpisodeResumed,
-    EvaluatedTrajectory,
-    Item,
-    SpansClosed,
+    EpisodeHeader,
+    Span,
     TimestepPlayed,
     TokensStreamed,
     ToolCall,
     WorkerInfo,
     WorkerState,
-    episode_events,
-    is_unscored,
 )
 from runner.util.safe_values import escape_surrogates, finite, safe_str, truncate_text
 
@@ -153,41 +149,21 @@ def is_too_long(text: str) -> bool:
     return len(text) > MAX_TEXT or len(escape_surrogates(text).encode()) > MAX_TEXT
 
 
-def live_items(item: Item) -> list[msgspec.Raw]:
-    """Return the live items of a runner event as JSON: one item, or one for each closed span."""
-    match item:
-        case TimestepPlayed():
-            return [_timestep(item)]
-        case SpansClosed():
-            return _spans(item)
-        case TokensStreamed():
-            return [_tokens(item)]
-        case episode_events.EpisodeStarted():
-            return [as_json(_started(item))]
-        case episode_events.EpisodeEnded():
-            return [as_json(_ended(item))]
-        case EpisodePaused() | EpisodeResumed() | BatchProgress():
-            return [as_json(item)]
-        case WorkerState():
-            return [as_json(msgspec.structs.replace(item, id=truncate(item.id), host=truncate(item.host)))]
-        case _:
-            assert_never(item)
+def span_items(at: datetime, episode_id: str, first_seq: int, spans: Sequence[Span]) -> tuple[bytes, ...]:
+    """Return one item for each closed span, numbered consecutively."""
+    return tuple(
+        _ENCODER.encode(SpanClosed(at=at, episode_id=episode_id, seq=first_seq + n, span=span))
+        for n, span in enumerate(spans)
+    )
 
 
-def _spans(item: SpansClosed) -> list[msgspec.Raw]:
-    at, episode_id, first = item.at, item.episode_id, item.seq
-    return [
-        as_json(SpanClosed(at=at, episode_id=episode_id, seq=first + n, span=span)) for n, span in enumerate(item.spans)
-    ]
-
-
-def _tokens(item: TokensStreamed) -> msgspec.Raw:
-    delta = item.delta
-    live = TokenText(
-        at=item.at,
-        episode_id=item.episode_id,
-        seq=item.seq,
-        step=item.step,
+def token_item(event: TokensStreamed) -> bytes:
+    delta = event.delta
+    item = TokenText(
+        at=event.at,
+        episode_id=event.episode_id,
+        seq=event.seq,
+        step=event.step,
         text=truncate(delta.text),
         part=delta.part,
         call=delta.call,
@@ -199,33 +175,37 @@ def _tokens(item: TokensStreamed) -> msgspec.Raw:
         failure=_truncate_or_none(delta.failure),
         restart=delta.restart,
     )
-    return as_json(live)
+    return _ENCODER.encode(item)
 
 
-def _started(item: episode_events.EpisodeStarted) -> EpisodeStarted:
-    known = shared_fields(item.header, EpisodeStarted)
-    if (worker := item.header.worker) is not None:
+def started_item(at: datetime, seq: int, header: EpisodeHeader) -> EpisodeStarted:
+    known = shared_fields(header, EpisodeStarted)
+    if (worker := header.worker) is not None:
         known["worker"] = WorkerInfo(host=truncate(worker.host), id=truncate(worker.id), kind=worker.kind)
-    return EpisodeStarted(at=item.at, seq=item.seq, **known)
+    return EpisodeStarted(at=at, seq=seq, **known)
 
 
-def _ended(item: episode_events.EpisodeEnded) -> EpisodeEnded:
-    trajectory, error = item.trajectory, item.trajectory.error_info
+def ended_item(seq: int, record: EpisodeRecord) -> EpisodeEnded:
+    error = record.error
     return EpisodeEnded(
-        at=item.at,
-        episode_id=item.episode_id,
-        seq=item.seq,
-        outcome=trajectory.outcome,
-        success=trajectory.success,
-        reward=finite(trajectory.reward),
-        rounds=len(trajectory.timesteps),
-        duration_s=trajectory.duration_s,
+        at=record.ended_at,
+        episode_id=record.episode_id,
+        seq=seq,
+        outcome=record.outcome,
+        success=record.success,
+        reward=finite(record.reward or 0.0),
+        rounds=record.rounds,
+        duration_s=record.duration_s,
         error=None if error is None else {"type": truncate(error.type), "message": truncate(error.message)},
-        unscored=isinstance(trajectory, EvaluatedTrajectory) and is_unscored(trajectory.evaluation),
+        unscored=record.unscored,
     )
 
 
-def _timestep(item: TimestepPlayed) -> msgspec.Raw:
+def worker_item(state: WorkerState) -> WorkerState:
+    return msgspec.structs.replace(state, id=truncate(state.id), host=truncate(state.host))
+
+
+def timestep_item(item: TimestepPlayed) -> msgspec.Raw:
     step, action = item.step, item.step.action
     # The chats of an agent are not validated, so they may contain anything.
     chats: list[Any] = step.chats
