@@ -13,9 +13,8 @@ from runner.bus.address import BusAddress, address_of_node
 from runner.cli.terminal import print_stderr
 from runner.config import LiveTokens
 from runner.errors import catch_foreign
-from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
-from runner.publish.outbox import DeadLetter
+from runner.publish.outbox import DeadLetter, EventRecorder
 from runner.publish.publisher import Publisher, Sink
 
 DRAIN_TIMEOUT_S = 5.0

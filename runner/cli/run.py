@@ -38,9 +38,8 @@ from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, NoModel, describe_endpoint, is_answering
 from runner.machine.sampler import GpuMeter, MachineSampler
 from runner.node.state_lock import is_node_alive
-from runner.publish.event_recorder import EventRecorder
 from runner.publish.notifier import Notifier
-from runner.publish.outbox import DeadLetter
+from runner.publish.outbox import DeadLetter, EventRecorder
 from runner.results.statistics import wilson_interval
 from runner.util.clock import new_ulid
 from runner.util.files import world_writable_problem

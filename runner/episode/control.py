@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from runner.types import Outcome
 from runner.util.clock import Clock
@@ -14,11 +14,12 @@ class EpisodeControl:
     """Thread-safe commands to one episode: cancel, pause, resume and single-step.
 
     Only the episode itself awaits ``wait_at_step``; any thread may call the other methods. The time limit of the
-    episode excludes the seconds that it was paused (``paused_s``).
+    episode excludes the seconds that it was paused (``paused_s``). ``before_step`` is awaited before each step.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, before_step: Callable[[], Awaitable[object]] | None = None) -> None:
         self._clock = clock or Clock()
+        self._before_step = before_step
         self._lock = threading.Lock()
         self._cancel_outcome: Outcome | None = None
         self._paused = False
@@ -65,6 +66,8 @@ class EpisodeControl:
 
     async def wait_at_step(self, on_wait: Callable[[], None], on_resume: Callable[[], None]) -> bool:
         """Wait while paused, between ``on_wait`` and ``on_resume``; return False if the episode was cancelled."""
+        if self._before_step is not None:
+            await self._before_step()
         waited = False
         while (wake := self._start_wait()) is not None:
             try:

@@ -44,9 +44,9 @@ from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
 from runner.node.stored_batches import StoredBatches, queue_reporter, recover_queue
 from runner.node.text_indexing import index_texts
-from runner.publish.event_recorder import EventRecorder
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.notifier import Notifier
+from runner.publish.outbox import EventRecorder
 from runner.publish.publisher import Publisher, Sink
 from runner.store.notes import Notes
 from runner.types.fields import NodeStatus

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from runner.config import RaySettings
 from runner.errors import ConfigError
@@ -19,10 +19,12 @@ from runner.types import WorkerInfo, Workers
 from runner.util.clock import Clock
 from runner.util.display_text import secret_variables
 from runner.util.resources import Resource
-from runner.worker.driver_link import DriverLink
 from runner.worker.frames import Configure, Watch, WorkerFrame
 from runner.worker.runner_setup import RunnerSetup
-from runner.worker.worker_episodes import LocalModels, WorkerEpisodes
+from runner.worker.worker_episodes import WorkerEpisodes
+
+if TYPE_CHECKING:
+    from runner.inference.manager import InferenceManager
 
 HUMAN_AGENT = "human"
 """Agent whose actions come from a person, through this process."""
@@ -33,7 +35,7 @@ _output = logging.getLogger(WORKER_LOG)
 _output.setLevel(logging.INFO)
 
 
-class LocalPool(DriverLink):
+class LocalPool:
     """The worker of this process; its link passes frames on as they are.
 
     Raises ``ConfigError`` if agent or environment cannot be loaded.
@@ -41,10 +43,9 @@ class LocalPool(DriverLink):
 
     usable = True
 
-    def __init__(self, configure: Configure, models: LocalModels, clock: Clock | None = None) -> None:
-        super().__init__()
+    def __init__(self, configure: Configure, models: InferenceManager | None, clock: Clock | None = None) -> None:
         clock = clock or Clock()
-        self._player = WorkerEpisodes(self, configure, clock, local=models, on_warm=self._freeze_objects)
+        self._player = WorkerEpisodes(self, configure, clock, local_models=models, on_warm=self._freeze_objects)
         self._player.prepare()
         self.episodes = Worker("this process", self._player.handle, None, clock)
         self._host = socket.gethostname()
@@ -133,7 +134,7 @@ def open_pool(
         raise ConfigError(f"The agent {setup.agent.name} needs a model, and none is configured")
     if workers == 0:
         manager = None if models is None or setup.models is None else models.manager
-        return LocalPool(Configure(setup=setup, runs=str(runs)), LocalModels(manager), clock)
+        return LocalPool(Configure(setup=setup, runs=str(runs)), manager, clock)
     if workers == "ray":
         from runner.pool.ray_pool import open_ray_pool  # imported late: few commands use Ray
 

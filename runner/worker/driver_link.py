@@ -10,16 +10,14 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from runner.envs.http.places import InstanceId
-from runner.episode.control import EpisodeControl
 from runner.errors import EnvironmentFault
 from runner.store.parts import Decided, Ended, Free, Reset, Step, Tokens
 from runner.types import TimeStep
-from runner.util.clock import Clock
 from runner.util.framing import MAX_FRAME_BYTES, FrameTooLarge, framed
 from runner.util.safe_values import encode
 from runner.worker.frames import Release, Reply, Request, WorkerFrame, encode_frame
@@ -40,8 +38,18 @@ _CAN_WAIT = (Reset, Step, Tokens, Decided, Ended)
 """Frames that need no action of the driver; at a start, it begins to measure the time of the episode."""
 
 
+class Link(Protocol):
+    """The way of a worker's frames to its driver; thread-safe."""
+
+    def send(self, frame: WorkerFrame) -> None:
+        """Send a frame without blocking."""
+
+    async def wait_for_room(self) -> None:
+        """Wait until the driver has read most of what was sent; callable on any event loop."""
+
+
 class DriverLink(ABC):
-    """Sends frames to the driver and requests from it what exists once per batch; thread-safe.
+    """The link to a driver in another process, from which it requests what exists once per batch; thread-safe.
 
     The owner of the link reads the frames of the driver, and passes replies to ``resolve``. A caller whose request is
     cancelled must ``release`` it, because the driver may grant it later.
@@ -52,12 +60,10 @@ class DriverLink(ABC):
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
 
     @abstractmethod
-    def send(self, frame: WorkerFrame) -> None:
-        """Send a frame without blocking."""
+    def send(self, frame: WorkerFrame) -> None: ...
 
     @abstractmethod
-    async def wait_for_room(self) -> None:
-        """Wait until the driver has read most of what was sent; callable on any event loop."""
+    async def wait_for_room(self) -> None: ...
 
     async def grant(self, name: RequestName, target: str, instance: InstanceId) -> bool:
         """Request a place, a lease or admission to an endpoint; callable on any event loop.
@@ -83,18 +89,6 @@ class DriverLink(ABC):
         """Pass a reply to its request on the request's event loop; a reply without a request is ignored."""
         if (future := self._waiting.get(reply.id)) is not None:
             _set_result(future, reply)
-
-
-class PlayedControl(EpisodeControl):
-    """Control of an episode where it is played: before each step, the episode waits for room on the link."""
-
-    def __init__(self, link: DriverLink, clock: Clock) -> None:
-        super().__init__(clock)
-        self._link = link
-
-    async def wait_at_step(self, on_wait: Callable[[], None], on_resume: Callable[[], None]) -> bool:
-        await self._link.wait_for_room()
-        return await super().wait_at_step(on_wait, on_resume)
 
 
 class FrameQueue(DriverLink):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
+from runner.episode.control import EpisodeControl
 from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.errors import catch_foreign, log_failure
 from runner.store.journal import EpisodeJournal
@@ -27,7 +28,7 @@ from runner.tracing import SpanList, TraceEncoder, Tracer, create_error_info
 from runner.types.maybe_async import CallMethod, call_here, maybe_await
 from runner.util.clock import Clock
 from runner.util.resources import Resource, find_shortage
-from runner.worker.driver_link import DriverLink, PlayedControl
+from runner.worker.driver_link import DriverLink, Link
 from runner.worker.episode_reporter import EpisodeReporter, Watched
 from runner.worker.frames import (
     Command,
@@ -250,12 +251,6 @@ def _log_unless_shortage(failure: BaseException) -> None:
         log_failure(logger, "closing an event loop")(failure)
 
 
-class LocalModels(msgspec.Struct, frozen=True):
-    """The models of the driver's own process; ``manager`` is None if neither the agent nor a judge uses one."""
-
-    manager: InferenceManager | None
-
-
 class _Prepared(msgspec.Struct, frozen=True):
     factory: EpisodeFactory
     agent_is_async: bool
@@ -271,7 +266,7 @@ class _Episode(msgspec.Struct, eq=False):
     """
 
     play: Play
-    control: PlayedControl
+    control: EpisodeControl
     journal: EpisodeJournal | None
     stop: Callable[[], object] = lambda: None
     is_abandoned: bool = False
@@ -285,28 +280,30 @@ class WorkerEpisodes:
     process of the driver, every episode does, because one that hangs cannot be killed there.
 
     Args:
-        local: the models of the driver's process if the episodes are played there.
+        link: in the process of the driver, this is no ``DriverLink``.
+        local_models: the models of the driver's process if the episodes are played there, and if they use any.
         on_warm: called once, when an episode has ended, so that everything that episodes need is imported.
     """
 
     def __init__(
         self,
-        link: DriverLink,
+        link: Link,
         configure: Configure,
         clock: Clock | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         *,
-        local: LocalModels | None = None,
+        local_models: InferenceManager | None = None,
         on_warm: Callable[[], object] = lambda: None,
     ) -> None:
         self._link = link
+        self._driver = link if isinstance(link, DriverLink) else None
         self._setup = configure.setup
         self._secrets = configure.secrets
         self._runs = None if configure.runs is None else Path(configure.runs)
         self._clock = _shifted_clock(clock or Clock(), configure.wall_offset_s)
         offset_ns = configure.clock_offset_ns
         self._clock_ns = (lambda: clock_ns() + offset_ns) if offset_ns else clock_ns
-        self._local = local
+        self._local_models = local_models
         self._prepared: _Prepared | None = None
         self._prepare_lock = threading.Lock()
         self._on_warm = on_warm
@@ -320,10 +317,10 @@ class WorkerEpisodes:
         self._traces: dict[str, TraceEncoder] = {}
         self._tasks: set[asyncio.Task[BaseException | None]] = set()
         self._all_ended = threading.Condition()
-        if local is None:
+        if self._driver is not None:
             from runner.envs.http.client import use_desk  # imported late: the driver's own process does not need it
 
-            use_desk(link)
+            use_desk(self._driver)
 
     def handle(self, frame: DriverFrame) -> None:
         match frame:
@@ -342,7 +339,8 @@ class WorkerEpisodes:
                 if self._gate is not None:
                     self._gate.lessons.keep(frame.key, frame.capabilities, is_news=False)
             case Reply():
-                self._link.resolve(frame)
+                if self._driver is not None:
+                    self._driver.resolve(frame)
             case Configure():
                 logger.warning("a second Configure frame is ignored; start another worker for another batch")
 
@@ -388,18 +386,18 @@ class WorkerEpisodes:
         act = getattr(setup.agent.load(), "act", None)
         embedded = setup.address is None
         return _Prepared(
-            setup.build_factory(self._remote_models() if self._local is None else self._local.manager),
+            setup.build_factory(self._remote_models() if self._driver is not None else self._local_models),
             agent_is_async=inspect.iscoroutinefunction(act),
             environment_blocks=embedded and blocks_loop(setup.env.load()),
         )
 
     def _remote_models(self) -> InferenceManager | None:
-        if self._setup.models is None:
+        if self._setup.models is None or self._driver is None:
             return None
         from runner.worker.remote_gate import remote_manager  # imported late: only models need it
 
         environ = {**os.environ, **self._secrets}
-        manager, gate = remote_manager(self._setup.models, environ, self._link, self._clock.monotonic)
+        manager, gate = remote_manager(self._setup.models, environ, self._driver, self._clock.monotonic)
         for times in list(self._server_times.values()):
             gate.set_server_times(times.endpoint, times.times)
         for lesson in self._lessons.copy():
@@ -409,7 +407,7 @@ class WorkerEpisodes:
 
     def _start(self, play: Play) -> None:
         header = play.header
-        control = PlayedControl(self._link, self._clock)
+        control = EpisodeControl(self._clock, self._link.wait_for_room)
         if play.paused:
             control.pause()
         journal = None if self._runs is None else EpisodeJournal(self._runs, header)
@@ -431,7 +429,7 @@ class WorkerEpisodes:
         with catch_foreign(give_up):
             self.prepare()
             assert self._prepared is not None
-            if self._local is None and self._prepared.agent_is_async:
+            if self._driver is not None and self._prepared.agent_is_async:
                 self._shared_loop.call_soon_threadsafe(self._play_on_loop, episode)
             else:
                 self._play_on_thread(episode)

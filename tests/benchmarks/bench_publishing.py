@@ -14,7 +14,7 @@ from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
 from runner.cli.event_thread import EventThread
 from runner.events.subjects import DurableNames
-from runner.publish.event_recorder import EventRecorder
+from runner.publish.outbox import EventRecorder
 from runner.publish.publisher import Sink
 from runner.publish.sink import sink_key
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of, seconds

@@ -16,7 +16,7 @@ from runner.batch.workspace import Workspace
 from runner.events.codec import DurableRow
 from runner.events.durable import EpisodeCompleted
 from runner.events.subjects import EPISODE_COMPLETED, DurableNames
-from runner.publish.event_recorder import EventRecorder
+from runner.publish.outbox import EventRecorder
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.types import Outcome
 from runner.util.clock import Clock

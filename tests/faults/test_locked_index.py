@@ -16,7 +16,7 @@ from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.events.subjects import DurableNames
 from runner.node.batch_queue import queued_ids
-from runner.publish.event_recorder import EventRecorder
+from runner.publish.outbox import EventRecorder
 from tests.support.batches import resolved_batch
 from tests.support.episodes import record_episodes
 from tests.support.node_events import count_event_ids, episode_event_ids, subscribe_to_node

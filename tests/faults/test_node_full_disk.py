@@ -22,8 +22,7 @@ from runner.errors import StoreError
 from runner.events.subjects import DurableNames, live_subject
 from runner.node import storage
 from runner.publish.delivery import DeliveryOptions
-from runner.publish.event_recorder import EventRecorder
-from runner.publish.outbox import Outbox
+from runner.publish.outbox import EventRecorder, Outbox
 from runner.publish.publisher import Sink
 from runner.store import open_index
 from tests.support.episodes import RecordedEpisode

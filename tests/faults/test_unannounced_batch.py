@@ -19,8 +19,7 @@ from runner.batch.workspace import Workspace
 from runner.events.durable import BatchCompleted
 from runner.events.subjects import DurableNames
 from runner.node.batch_queue import BatchQueue, QueuedBatch, queued_ids
-from runner.publish.event_recorder import EventRecorder
-from runner.publish.outbox import LOCAL
+from runner.publish.outbox import LOCAL, EventRecorder
 from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import record_episodes
 from tests.support.node_process import COMMAND, NodeProcess, clean_environ

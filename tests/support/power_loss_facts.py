@@ -18,7 +18,7 @@ from runner.bus.connection import NatsConnection
 from runner.events.subjects import DurableNames
 from runner.node.batch_queue import BatchQueue, Status, derived_batch_id
 from runner.node.stored_batches import recover_queue
-from runner.publish.event_recorder import EventRecorder
+from runner.publish.outbox import EventRecorder
 from tests.support.node_events import stored_episodes
 from tests.support.node_process import NodeProcess
 from tests.support.power_loss import DiskLog

@@ -16,8 +16,7 @@ from runner.batch.workspace import Workspace
 from runner.events.codec import DurableRow, decode, headers_for
 from runner.events.durable import BatchCompleted, EpisodeCompleted, FieldStatus
 from runner.events.subjects import DurableNames
-from runner.publish.event_recorder import EventRecorder, batch_event
-from runner.publish.outbox import KEEP_ACKED_S, LOCAL, Ack, Outbox, OutboxEvent, SinkCounts
+from runner.publish.outbox import KEEP_ACKED_S, LOCAL, Ack, EventRecorder, Outbox, OutboxEvent, SinkCounts, batch_event
 from runner.store import EpisodeIndex
 from runner.store.index_schema import SCHEMA
 from runner.types import Outcome, Tokens

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.episode.control import EpisodeControl
 from runner.store.parts import Decided, Free, Paused, Tokens, Unjournaled
 from runner.types import Outcome
 from runner.util.clock import Clock
 from runner.util.framing import MAX_FRAME_BYTES, FrameTooLarge
-from runner.worker.driver_link import FrameQueue, PlayedControl, pack, unpack
+from runner.worker.driver_link import FrameQueue, pack, unpack
 from runner.worker.frames import (
     EndpointOutcome,
     Hello,
@@ -137,13 +138,13 @@ async def test_a_full_queue_drops_tokens_and_takes_every_other_frame_at_once() -
 async def test_episodes_wait_for_room_before_their_next_step_and_nothing_else_does() -> None:
     queue = FrameQueue(max_bytes=100)
     queue.send(decided(1, 200))
-    controls = [PlayedControl(queue, Clock()) for _ in range(2)]
+    controls = [EpisodeControl(Clock(), queue.wait_for_room) for _ in range(2)]
     steps = [asyncio.create_task(control.wait_at_step(lambda: None, lambda: None)) for control in controls]
     has_begun = threading.Event()
 
     async def play_elsewhere() -> None:
         has_begun.set()
-        await PlayedControl(queue, Clock()).wait_at_step(lambda: None, lambda: None)
+        await EpisodeControl(Clock(), queue.wait_for_room).wait_at_step(lambda: None, lambda: None)
 
     other = threading.Thread(target=asyncio.run, args=(play_elsewhere(),), daemon=True)
     other.start()
@@ -231,6 +232,7 @@ FORKING = """
 import os, sys
 from pathlib import Path
 from runner.store.journal import EpisodeJournal, journal_path
+from runner.episode.control import EpisodeControl
 from runner.worker.driver_link import FrameQueue
 from tests.support.command import REPOSITORY
 from tests.support.episodes import episode_header
