@@ -35,7 +35,7 @@ from runner.inference.profile_models import Models
 from runner.pool.choose import open_pool
 from runner.pool.worker import Slot, WorkerChange, WorkerLost, WorkerPool
 from runner.store import EpisodeRecord
-from runner.types import Outcome, TimestepPlayed, TokensStreamed, WorkerState
+from runner.types import Outcome, WorkerState
 from runner.util.clock import Stopwatch, new_ulid
 from runner.util.resources import describe_shortage
 from runner.worker.frames import Watch
@@ -397,7 +397,7 @@ class Batch:
         return msgspec.structs.replace(result, interruption=interruption, interrupted_by=interrupted_by)
 
     def _update_pool(self, slots: SlotTable) -> None:
-        self._pool.watch(Watch(steps=self._hub.watches(TimestepPlayed), tokens=self._hub.watches(TokensStreamed)))
+        self._pool.watch(Watch(steps=self._hub.watches("timestep"), tokens=self._hub.watches("token")))
         if (problem := slots.fill(self._queue, self._running.n_playing)) is not None:
             self._interrupt(problem, "resources" if self._pool.failure is None else "workers")
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -17,19 +17,20 @@ from runner.types import (
     BatchProgress,
     EpisodePaused,
     EpisodeResumed,
-    SpansClosed,
-    TimestepPlayed,
-    TokensStreamed,
     WorkerState,
 )
 
 logger = logging.getLogger(__name__)
 
 
+Encoded: TypeAlias = Literal["timestep", "token", "span"]
+"""Channel of live items with large texts."""
+
+
 class LiveItems(msgspec.Struct, frozen=True):
     """Live items of an episode as JSON, as they were encoded where it is played."""
 
-    kind: type[TimestepPlayed | TokensStreamed | SpansClosed]
+    kind: Encoded
     items: tuple[bytes, ...]
 
 
@@ -56,7 +57,7 @@ BatchItem: TypeAlias = (
     EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeStored | BatchProgress | WorkerState | LiveItems
 )
 Observer: TypeAlias = Callable[[BatchItem], None]
-Kind: TypeAlias = type[BatchItem] | type[TimestepPlayed | TokensStreamed | SpansClosed]
+Kind: TypeAlias = type[BatchItem] | Encoded
 
 BATCHING_INTERVAL_S = 0.05
 """Minimum seconds between two deliveries to an observer; each delivery costs two thread switches."""

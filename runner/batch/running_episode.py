@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from runner.batch.observers import BatchItem, EpisodeStored, LiveItems, UnstoredEpisode
+from runner.batch.observers import BatchItem, Encoded, EpisodeStored, LiveItems, UnstoredEpisode
 from runner.batch.spec import MAX_STORING, SPARE_BYTES, SPARE_FILES, PlannedEpisode, ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.episode.live_items import ended_item, started_item
@@ -28,9 +28,6 @@ from runner.types import (
     Flow,
     Outcome,
     Span,
-    SpansClosed,
-    TimestepPlayed,
-    TokensStreamed,
 )
 from runner.util.clock import Clock, new_ulid
 from runner.util.resources import Resource, SpareResources, find_shortage, is_resource
@@ -116,15 +113,15 @@ class EpisodeFeed:
             case Step():
                 self._next_seq = part.seq + 1 + self._n_unnumbered + part.traces.n_spans
                 self._n_unnumbered = 0
-                self._show_live(TimestepPlayed, part.live)
-                self._show_live(SpansClosed, *part.live_spans)
+                self._show_live("timestep", part.live)
+                self._show_live("span", *part.live_spans)
             case Paused():
                 self._next_seq += 1
                 kind = EpisodeResumed if part.resumed else EpisodePaused
                 self._show(kind(at=part.at, episode_id=part.episode_id, seq=part.seq))
             case Tokens():
                 self._next_seq += 1
-                self._show_live(TokensStreamed, part.live)
+                self._show_live("token", part.live)
             case Unjournaled():
                 self._note_shortage(part.shortage)
             case Decided():
@@ -187,7 +184,7 @@ class EpisodeFeed:
 
     def _deliver(self, end: Ended) -> None:
         self._next_seq = max(self._next_seq, end.seq)
-        self._show_live(SpansClosed, *end.live_spans)
+        self._show_live("span", *end.live_spans)
         with catch_foreign(self.note_problem):
             self.recorder.finish(end)
         self._show_end()
@@ -203,7 +200,7 @@ class EpisodeFeed:
         if not self._is_abandoned:
             self._publish(item)
 
-    def _show_live(self, kind: type[TimestepPlayed | TokensStreamed | SpansClosed], *items: bytes) -> None:
+    def _show_live(self, kind: Encoded, *items: bytes) -> None:
         if any(items):
             self._show(LiveItems(kind, items))
 

@@ -29,7 +29,6 @@ from runner.events.subjects import LIVE_STREAM, LiveChannel, channel_of, live_su
 from runner.publish.delivery import is_cancelled
 from runner.publish.outbox import LOCAL
 from runner.publish.sink import SinkConnection
-from runner.types import TokensStreamed
 
 logger = logging.getLogger(__name__)
 
@@ -274,7 +273,7 @@ class LivePublisher:
 
     def wants(self, kind: Kind) -> bool:
         """Return whether items of this kind are published now: a sink has an address, and its tokens are watched."""
-        if kind is not TokensStreamed:
+        if kind != "token":
             return any(sink.is_present for sink in self._queues)
         self._tokens_requested_at = time.monotonic()
         if self._tokens == "always":
@@ -298,7 +297,7 @@ class LivePublisher:
     def put(self, item: LiveItem) -> None:
         """Queue a live item; thread-safe."""
         with catch_foreign(self._drop):
-            self._put(type(item), [msgspec.Raw(_ENCODER.encode(item))])
+            self._put(_channel(type(item)), [msgspec.Raw(_ENCODER.encode(item))])
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -328,8 +327,8 @@ class LivePublisher:
         for sink in self._queues:
             await sink.flush()
 
-    def _put(self, kind: Kind | type[LiveItem], items: list[msgspec.Raw]) -> None:
-        queued = (_channel(kind), items, sum(map(len, items)))
+    def _put(self, channel: LiveChannel, items: list[msgspec.Raw]) -> None:
+        queued = (channel, items, sum(map(len, items)))
         for sink in self._queues:
             if sink.is_present:
                 sink.queue.put(queued)
@@ -344,5 +343,5 @@ class LivePublisher:
 
 
 @cache
-def _channel(kind: Kind | type[LiveItem]) -> LiveChannel:
+def _channel(kind: type[LiveItem]) -> LiveChannel:
     return channel_of(str(kind.__struct_config__.tag))

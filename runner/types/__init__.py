@@ -65,8 +65,6 @@ from runner.types.episode_events import EpisodeHeader as EpisodeHeader
 from runner.types.episode_events import EpisodePaused as EpisodePaused
 from runner.types.episode_events import EpisodeResumed as EpisodeResumed
 from runner.types.episode_events import EpisodeStarted as EpisodeStarted
-from runner.types.episode_events import Item as Item
-from runner.types.episode_events import SpansClosed as SpansClosed
 from runner.types.episode_events import TimestepPlayed as TimestepPlayed
 from runner.types.episode_events import TokensStreamed as TokensStreamed
 from runner.types.episode_events import WorkerState as WorkerState

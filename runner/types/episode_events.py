@@ -16,7 +16,6 @@ from runner.types.data import (
     Chat,
     Mode,
     Outcome,
-    Span,
     StreamDelta,
     TimeStep,
     Tokens,
@@ -108,12 +107,6 @@ class TokensStreamed(EpisodeItemBase, kw_only=True, tag="token"):
     delta: StreamDelta
 
 
-class SpansClosed(EpisodeItemBase, kw_only=True, tag="span"):
-    """Spans of the trace have closed; they are numbered consecutively, and the first of them has the number ``seq``."""
-
-    spans: list[Span]
-
-
 class EpisodeEnded(EpisodeItemBase, kw_only=True, tag="episode.ended"):
     """An episode has ended and is cleaned up; its trajectory is final."""
 
@@ -160,9 +153,8 @@ class WorkerState(ItemBase, kw_only=True, tag="worker"):
 
 
 EpisodeEvent: TypeAlias = (
-    EpisodeStarted | EpisodePaused | EpisodeResumed | TokensStreamed | TimestepPlayed | SpansClosed | EpisodeEnded
+    EpisodeStarted | EpisodePaused | EpisodeResumed | TokensStreamed | TimestepPlayed | EpisodeEnded
 )
-Item: TypeAlias = EpisodeEvent | BatchProgress | WorkerState
 
 IMPORTED: Final = "import"
 """Transport of an imported episode."""

@@ -21,7 +21,6 @@ from runner.batch.observers import BatchItem, SelectiveObserver
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.pool.fork_server import open_client
-from runner.types import TimestepPlayed
 from tests.support.batches import place_spec
 from tests.support.command import COMMAND
 
@@ -47,7 +46,7 @@ def start_batch(how: str, folder: Path) -> None:
         os._exit(0)
 
     # As the live items of a node: an observer with a thread gets its items every 50 ms, or when the batch ends.
-    observer = SelectiveObserver(on_step, lambda kind: kind is TimestepPlayed, is_inline=True)
+    observer = SelectiveObserver(on_step, lambda kind: kind == "timestep", is_inline=True)
     Batch(place_spec(spec), workspace, observers=[observer]).run()
 
 

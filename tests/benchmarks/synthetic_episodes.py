@@ -18,7 +18,6 @@ from runner.types import (
     EpisodeHeader,
     Outcome,
     Span,
-    SpansClosed,
     StreamDelta,
     TimeStep,
     TimestepPlayed,
@@ -82,12 +81,12 @@ def _episode(number: int, batch_id: str, node: str) -> Iterator[BatchItem]:
     for index in range(N_STEPS):
         for delta in _DELTAS:
             streamed = TokensStreamed(at=_now(), episode_id=episode_id, seq=next(seq), step=index, delta=delta)
-            yield LiveItems(TokensStreamed, (token_item(streamed),))
+            yield LiveItems("token", (token_item(streamed),))
         first, *_ = [next(seq) for _ in range(N_SPANS)]
-        yield LiveItems(SpansClosed, span_items(_now(), episode_id, first, _spans(index)))
+        yield LiveItems("span", span_items(_now(), episode_id, first, _spans(index)))
         steps.append(_step(index))
         played = TimestepPlayed(at=_now(), episode_id=episode_id, seq=next(seq), step=steps[-1])
-        yield LiveItems(TimestepPlayed, (timestep_item(played),))
+        yield LiveItems("timestep", (timestep_item(played),))
     record = episode_record(
         header,
         steps,

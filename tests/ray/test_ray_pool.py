@@ -29,7 +29,7 @@ from runner.inference.profile_models import Models
 from runner.pool import ray_cluster
 from runner.pool.ray_pool import RayTimings, open_ray_pool
 from runner.pool.worker import WorkerPool
-from runner.types import EpisodePaused, Limits, TimestepPlayed, WorkerState
+from runner.types import EpisodePaused, Limits, WorkerState
 from tests.ray.conftest import ClusterOfTwo, shown
 from tests.support.batches import resolved_batch
 from tests.support.model_server import ModelServer
@@ -81,7 +81,7 @@ class Interference:
             self._playing.add(item.episode_id)
         elif isinstance(item, EpisodeStored):
             self._playing.discard(item.end.episode_id)
-        is_step = isinstance(item, LiveItems) and item.kind is TimestepPlayed
+        is_step = isinstance(item, LiveItems) and item.kind == "timestep"
         if is_step and len(self._playing) >= self._n_playing and self._thread is None:
             self._thread = threading.Thread(target=self._act)
             self._thread.start()

@@ -13,7 +13,7 @@ from runner.batch.workspace import Workspace
 from runner.events.live import LiveItem, SpanClosed, Timestep
 from runner.store import EpisodeRecorder
 from runner.store.parts import Part, Step
-from runner.types import BatchProgress, Chat, Message, TimestepPlayed, TokensStreamed
+from runner.types import BatchProgress, Chat, Message, TimestepPlayed
 from runner.worker.episode_reporter import Watched
 from tests.support.batch_items import live_items
 from tests.support.episodes import TracedSpans, episode_header, make_reporter, make_step
@@ -122,16 +122,16 @@ def test_a_blocked_observer_delays_nothing_and_its_oldest_items_are_dropped_and_
 def test_live_items_are_delivered_only_to_observers_of_their_kind() -> None:
     progress: list[BatchItem] = []
     everything: list[BatchItem] = []
-    played, streamed = LiveItems(TimestepPlayed, (b"{}",)), LiveItems(TokensStreamed, (b"{}",))
+    played, streamed = LiveItems("timestep", (b"{}",)), LiveItems("token", (b"{}",))
     only_progress = SelectiveObserver(progress.append, lambda kind: kind is BatchProgress)
     hub = ObserverHub([only_progress])
-    assert (hub.watches(BatchProgress), hub.watches(TimestepPlayed)) == (True, False)
+    assert (hub.watches(BatchProgress), hub.watches("timestep")) == (True, False)
     hub.close(timeout_s=10)
     hub = ObserverHub([only_progress, everything.append])
     sent: list[BatchItem] = [played, make_item(1), streamed]
     for item in sent:
         hub.emit(item)
-    assert hub.watches(TimestepPlayed) and hub.watches(TokensStreamed)
+    assert hub.watches("timestep") and hub.watches("token")
     hub.close(timeout_s=10)
     assert (progress, everything) == ([sent[1]], sent)
 

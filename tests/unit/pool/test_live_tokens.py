@@ -23,7 +23,6 @@ from runner.batch.workspace import Workspace
 from runner.cli.run_output import batch_progress
 from runner.events.live import Timestep, TokenText
 from runner.pool.choose import open_pool
-from runner.types import SpansClosed, TimestepPlayed, TokensStreamed
 from runner.types.episode_events import EpisodeItemBase
 from tests.conftest import Install
 from tests.support.batch_items import live_items
@@ -44,16 +43,16 @@ def test_tokens_are_reported_while_an_observer_wants_them(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     received: list[BatchItem] = []
-    wanted: set[Kind] = {TimestepPlayed}
+    wanted: set[Kind] = {"timestep"}
     observer = SelectiveObserver(received.append, lambda kind: kind in wanted)
     batch = StreamingBatch(workspace, workers, monkeypatch, [observer])
     with batch.running():
-        batch.wait_for_latest(8, wanted=TimestepPlayed)
-        assert TokensStreamed not in batch.emitted
-        wanted.add(TokensStreamed)
-        batch.wait_for_latest(8, wanted=TokensStreamed)
-        wanted.remove(TokensStreamed)
-        batch.wait_for_latest(8, wanted=TimestepPlayed, absent=TokensStreamed)
+        batch.wait_for_latest(8, wanted="timestep")
+        assert "token" not in batch.emitted
+        wanted.add("token")
+        batch.wait_for_latest(8, wanted="token")
+        wanted.remove("token")
+        batch.wait_for_latest(8, wanted="timestep", absent="token")
     items = [live for item in received for live in live_items(item) if isinstance(live, EpisodeItemBase)]
     streamed = [item for item in items if isinstance(item, TokenText)]
     assert {item.text for item in streamed} == {"word"}
@@ -112,7 +111,7 @@ def test_observers_of_everything_receive_each_step_and_end_once(
     workers: int,
 ) -> None:
     items: list[BatchItem] = []
-    assert play(workspace, monkeypatch, workers, select(items.append)) == {TimestepPlayed, SpansClosed}
+    assert play(workspace, monkeypatch, workers, select(items.append)) == {"timestep", "span"}
     lives = [live for item in items for live in live_items(item)]
     steps = Counter((live.episode_id, live.index) for live in lives if isinstance(live, Timestep))
     ended = [item.record for item in items if isinstance(item, EpisodeStored)]

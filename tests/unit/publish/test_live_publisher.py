@@ -82,7 +82,7 @@ async def test_items_are_batched_on_the_subject_of_their_channel(bus: NatsAccoun
     played = TimestepPlayed(at=NOW, episode_id=episode.episode_id, seq=1, step=make_step(0), reset_observation=[])
     async with record_messages(bus) as recorded, run_live_publisher(outbox, bus) as publisher:
         publisher(started)
-        publisher(LiveItems(TimestepPlayed, (timestep_item(played),)))
+        publisher(LiveItems("timestep", (timestep_item(played),)))
         publisher.put(Heartbeat(at=NOW))
         for seq in range(2, 50):
             publisher.put(token(seq))

@@ -21,7 +21,6 @@ from runner.publish.live_publisher import LivePublisher
 from runner.publish.outbox import LOCAL, Outbox
 from runner.publish.publisher import Sink
 from runner.subscribe.subscription import Subscription
-from runner.types import TimestepPlayed, TokensStreamed
 from tests.conftest import Install
 from tests.support.nats_server import Bus, NatsAccount, NatsServer
 from tests.support.publishing import NOW, add_external_stream, nats_client, run_publisher, sink_to
@@ -65,7 +64,7 @@ async def wait_until_unwatched(live: LivePublisher) -> None:
 
     def is_unwatched() -> bool:
         put_token(live)
-        return not live.wants(TokensStreamed)
+        return not live.wants("token")
 
     await wait_until(is_unwatched)
 
@@ -77,12 +76,12 @@ async def test_tokens_are_wanted_while_a_broker_has_a_subscriber(bus: NatsAccoun
         received.append(msgspec.json.decode(getattr(message, "data", b""), type=LiveBatch))
 
     async with run_live(outbox, sink_to(bus)) as live, nats_client(bus) as viewer:
-        assert live.wants(TokensStreamed)  # until the broker has reported otherwise
+        assert live.wants("token")  # until the broker has reported otherwise
         await wait_until_unwatched(live)
-        assert live.wants(TimestepPlayed)
+        assert live.wants("timestep")
         subscription = await viewer.subscribe(SUBJECT, cb=record)
         await viewer.flush()
-        await wait_until(lambda: live.wants(TokensStreamed))
+        await wait_until(lambda: live.wants("token"))
         put_token(live, 7)
         await wait_until(
             lambda: 7 in {item.seq for batch in received for item in batch.items if isinstance(item, TokenText)}
@@ -96,18 +95,18 @@ async def test_a_stream_of_another_broker_receives_tokens(bus: NatsAccount, outb
     async with run_live(outbox, sink_to(bus)) as live:
         await wait_until_unwatched(live)
         await add_external_stream(bus)
-        await wait_until(lambda: live.wants(TokensStreamed))
+        await wait_until(lambda: live.wants("token"))
 
 
 async def test_tokens_are_wanted_while_the_stream_of_the_own_broker_is_read(
     nats_server: NatsServer, outbox: Outbox
 ) -> None:
     async with run_live(outbox, sink_to(nats_server, LOCAL)) as live:
-        await wait_until(lambda: not live.wants(TokensStreamed))
+        await wait_until(lambda: not live.wants("token"))
         connection = await NatsConnection.open(BusAddress(nats_server.url), name="viewer", on_state=lambda _: None)
         async with connection, Subscription(connection, patterns=[LIVE_SUBJECTS], since="now"):
-            await wait_until(lambda: live.wants(TokensStreamed))
-        await wait_until(lambda: not live.wants(TokensStreamed))
+            await wait_until(lambda: live.wants("token"))
+        await wait_until(lambda: not live.wants("token"))
 
 
 async def test_the_readers_of_the_own_stream_are_counted_only_while_there_may_be_tokens(
@@ -129,21 +128,21 @@ async def test_the_readers_of_the_own_stream_are_counted_only_while_there_may_be
             watch.is_watched = False
             await wait_until(lambda: watch.is_watched)  # as before the first check
         assert requests == []
-        assert live.wants(TokensStreamed)
+        assert live.wants("token")
         await wait_until(lambda: subject in requests and not watch.is_watched)
 
 
 async def test_without_a_connection_no_tokens_are_wanted(nats_server: NatsServer, outbox: Outbox) -> None:
     async with run_live(outbox, sink_to(nats_server)) as live:
         nats_server.kill()
-        await wait_until(lambda: not live.wants(TokensStreamed))
-        assert live.wants(TimestepPlayed)
+        await wait_until(lambda: not live.wants("token"))
+        assert live.wants("timestep")
 
 
 async def test_without_any_broker_no_items_are_wanted(outbox: Outbox) -> None:
     async with run_live(outbox, Sink("egress", lambda: None)) as live:
-        await wait_until(lambda: not live.wants(TimestepPlayed))
-        assert not live.wants(TokensStreamed)
+        await wait_until(lambda: not live.wants("timestep"))
+        assert not live.wants("token")
 
 
 @pytest.mark.parametrize(("tokens", "wanted"), [("always", True), ("never", False)])
@@ -153,7 +152,7 @@ async def test_a_profile_can_switch_tokens_on_and_off(
     async with run_live(outbox, sink_to(bus), tokens=tokens) as live:
         put_token(live)
         await wait_until(lambda: not live._queues[0].tokens.is_watched)
-        assert live.wants(TokensStreamed) is wanted
+        assert live.wants("token") is wanted
 
 
 async def test_workers_send_tokens_while_a_subscriber_watches(
@@ -170,11 +169,11 @@ async def test_workers_send_tokens_while_a_subscriber_watches(
         workspace = Workspace(tmp_path / "data", node="node1", profile="p1")
         batch = StreamingBatch(workspace, 2, monkeypatch, [live.observer])
         with batch.running():
-            await asyncio.to_thread(batch.wait_for_latest, 6, wanted=TimestepPlayed)
-            assert TokensStreamed not in batch.emitted
+            await asyncio.to_thread(batch.wait_for_latest, 6, wanted="timestep")
+            assert "token" not in batch.emitted
             subscription = await viewer.subscribe(SUBJECT, cb=record)
-            await asyncio.to_thread(batch.wait_for_latest, 6, wanted=TokensStreamed)
+            await asyncio.to_thread(batch.wait_for_latest, 6, wanted="token")
             await wait_until(lambda: any(b'"text":"word"' in data for data in received))
             await subscription.unsubscribe()
-            await asyncio.to_thread(batch.wait_for_latest, 6, wanted=TimestepPlayed, absent=TokensStreamed)
+            await asyncio.to_thread(batch.wait_for_latest, 6, wanted="timestep", absent="token")
         workspace.close()
