@@ -207,6 +207,8 @@ def print_line(line: str) -> None:
     write_result(0, lambda: print_text(line))
 
 
+EPISODE_THREAD = "episode"
+"""Name of the threads of ``EpisodeThread``, which is not imported here: every command needs this module."""
 THREAD_EXIT_TIMEOUT_S = 1.0
 """Seconds that threads have to end after the run is complete."""
 MESSAGE_TIMEOUT_S = 1.0
@@ -284,7 +286,7 @@ def exit_despite_stuck_threads(code: int) -> None:
     """
     deadline = time.monotonic() + THREAD_EXIT_TIMEOUT_S
     for thread in threading.enumerate():
-        if thread is not threading.main_thread() and (not thread.daemon or thread.name.startswith("slot ")):
+        if thread is not threading.main_thread() and (not thread.daemon or thread.name == EPISODE_THREAD):
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 import logging

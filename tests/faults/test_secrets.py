@@ -181,7 +181,7 @@ async def _run_commands(folder: Path, env: dict[str, str], commands: Sequence[Co
     )
     assert [run.returncode for run in runs] == [2 if PASSWORD in options else 0 for options in commands]
     outputs = {str(options): (run.stdout + run.stderr).encode() for options, run in zip(commands, runs, strict=True)}
-    outputs |= {"watch": await _stop(internal), "watch --nats": await _stop(external)}
+    outputs |= {"watch": await _stop(internal, b"episode.completed"), "watch --nats": await _stop(external)}
     assert b"episode.completed" in outputs["watch"]
     return outputs
 
@@ -196,12 +196,18 @@ async def _viewer(folder: Path, env: Mapping[str, str], *options: str) -> asynci
     )
 
 
-async def _stop(viewer: asyncio.subprocess.Process) -> bytes:
+async def _stop(viewer: asyncio.subprocess.Process, awaited: bytes = b"") -> bytes:
+    """Return the output of a viewer, which is stopped as soon as it has shown ``awaited``."""
+    shown = b""
+    assert viewer.stdout is not None
+    async with asyncio.timeout(60):
+        while awaited not in shown and (line := await viewer.stdout.readline()):
+            shown += line
     with contextlib.suppress(ProcessLookupError):  # a viewer whose login was rejected has exited
         viewer.send_signal(signal.SIGINT)
     async with asyncio.timeout(20):
         out, err = await viewer.communicate()
-    return out + err
+    return shown + out + err
 
 
 def _processes(node: NodeProcess) -> dict[str, bytes]:

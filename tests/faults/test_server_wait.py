@@ -11,8 +11,11 @@ import pytest
 
 from runner.batch.stopping import Waiting
 from runner.batch.workspace import Workspace
+from runner.events.live import EpisodeEnded, EpisodeStarted
 from runner.store import EpisodeRecord
-from runner.types import EpisodeEnded, EpisodeEvent, EpisodeStarted, Outcome
+from runner.types import Outcome
+from runner.types.episode_events import EpisodeItemBase
+from tests.support.batch_items import live_items
 from tests.support.env_server_process import EnvServerProcess
 from tests.support.hooked_agent import HookedAgent
 from tests.support.manual_clock import ManualClock
@@ -59,15 +62,16 @@ def test_a_server_killed_between_two_episodes_costs_no_episode(
     # a worker starts its next episode while the last one is stored, so the kill may come in its first step
     assert lost in ([[], [8]] if workers else [[]]) and result.outcomes["truncated"] == 20 - len(lost)
     check_stored(workspace, result)
-    started = {item.header.task_index: item.episode_id for item in batch.items if isinstance(item, EpisodeStarted)}
-    ended = [item.episode_id for item in batch.items if isinstance(item, EpisodeEnded)]
+    items = [live for item in batch.items for live in live_items(item)]
+    started = {item.task_index: item.episode_id for item in items if isinstance(item, EpisodeStarted)}
+    ended = [item.episode_id for item in items if isinstance(item, EpisodeEnded)]
     ids = [episode.episode_id for episode in result.episodes]
-    n_starts = sum(isinstance(item, EpisodeStarted) for item in batch.items)
+    n_starts = sum(isinstance(item, EpisodeStarted) for item in items)
     assert n_starts == len(started) and sorted(started.values()) == sorted(ended) == sorted(ids)  # once, also task 8
     assert list(started) == list(range(20))
     if not workers:  # a worker starts its next episode while the last one is stored, so two wait for the server
         assert list(started.values()) == ended == ids
-    numbers = [item.seq for item in batch.items if isinstance(item, EpisodeEvent) and item.episode_id == started[8]]
+    numbers = [item.seq for item in items if isinstance(item, EpisodeItemBase) and item.episode_id == started[8]]
     assert numbers[0] == 0 and numbers == sorted(set(numbers))
 
 
