@@ -265,6 +265,20 @@ class LostEpisodes:
         return f"{episodes} interrupted with a lost worker; the last one: {self._last}"
 
 
+def _open_pool(batch: ResolvedBatch, workspace: Workspace, models: Models | None) -> WorkerPool:
+    spec, profile, runs = batch.spec, batch.profile, workspace.store.runs
+    return open_pool(
+        spec.chosen_workers,
+        spec,
+        batch.setup,
+        models,
+        runs,
+        agent=profile.agent,
+        ray=profile.ray,
+        clock=workspace.clock,
+    )
+
+
 class Batch:
     """Plays one batch to its end; commands may come from any thread or a signal handler.
 
@@ -303,8 +317,7 @@ class Batch:
     ) -> None:
         self.spec = spec = batch.spec
         self._placement = batch.placement
-        runs, ray, clock = workspace.store.runs, batch.profile.ray, workspace.clock
-        self._pool = pool or open_pool(spec.chosen_workers, spec, batch.setup, models, runs, ray=ray, clock=clock)
+        self._pool = pool or _open_pool(batch, workspace, models)
         self.batch_id, self.battery_id = batch_id or new_ulid(), battery_id
         self._workspace = workspace
         self._clock = workspace.clock

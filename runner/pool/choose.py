@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from runner.config import RaySettings
+from runner.config import AgentSettings, RaySettings
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
 from runner.pool.worker import Slot, Worker, WorkerChange, WorkerPool
@@ -119,13 +119,15 @@ def open_pool(
     runs: Path,
     log: Callable[[str], None] = _output.info,
     *,
+    agent: AgentSettings | None = None,
     ray: RaySettings | None = None,
     clock: Clock | None = None,
 ) -> WorkerPool:
     """Return the workers of a batch; ``Batch.run`` starts and closes them.
 
     ``runs`` is the folder of the batches, for the journals. ``log`` receives each line that a worker writes, with the
-    worker's name; by default the log file.
+    worker's name; by default the log file. ``agent`` is the profile's section, whose keys no worker inherits, whether
+    the agent of the batch uses a model or not.
 
     Raises:
         ConfigError: the agent uses a model and ``models`` is None, or the Ray cluster cannot be used.
@@ -138,19 +140,24 @@ def open_pool(
     if workers == "ray":
         from runner.pool.ray_pool import open_ray_pool  # imported late: few commands use Ray
 
-        return open_ray_pool(ray or RaySettings(), setup, models, runs)
-    return _process_pool(min(workers, spec.concurrency, spec.n_planned), setup, models, runs, log)
+        return open_ray_pool(ray or RaySettings(), setup, models, runs, agent)
+    key_names = frozenset[str]() if agent is None else agent.key_names
+    return _process_pool(min(workers, spec.concurrency, spec.n_planned), setup, models, runs, log, key_names)
 
 
 def _process_pool(
-    n_workers: int, setup: RunnerSetup, models: Models | None, runs: Path, log: Callable[[str], None]
+    n_workers: int,
+    setup: RunnerSetup,
+    models: Models | None,
+    runs: Path,
+    log: Callable[[str], None],
+    key_names: frozenset[str],
 ) -> WorkerPool:
     # imported late: most commands start no processes
     from runner.pool.fork_server import open_client
     from runner.pool.process_pool import ProcessPool
     from runner.pool.services import batch_services
 
-    key_names = frozenset[str]() if models is None else models.settings.key_names
     client = open_client(key_names)
     return ProcessPool(
         n_workers,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from runner.config import RaySettings
+from runner.config import AgentSettings, RaySettings
 from runner.errors import ConfigError, RunnerError, catch_foreign, log_failure
 from runner.inference.api_keys import endpoint_variables
 from runner.inference.profile_models import Models
@@ -335,7 +335,12 @@ class RayPool:
 
 
 def open_ray_pool(
-    settings: RaySettings, setup: RunnerSetup, models: Models | None, runs: Path, timings: RayTimings | None = None
+    settings: RaySettings,
+    setup: RunnerSetup,
+    models: Models | None,
+    runs: Path,
+    agent: AgentSettings | None = None,
+    timings: RayTimings | None = None,
 ) -> RayPool:
     """Connect to a cluster, or start one, and return a pool of its actors for a batch.
 
@@ -346,7 +351,7 @@ def open_ray_pool(
     secrets = {} if setup.models is None else endpoint_variables(setup.models, os.environ)
     remote_setup, variables = rewrite_setup(setup, settings.addresses, os.environ)
     # The cluster may serve later batches, whose agents use models.
-    keys = secrets if models is None else endpoint_variables(models.settings, os.environ)
+    keys = secrets if agent is None else endpoint_variables(agent, os.environ)
     connection = RayConnection(settings, keys)
     try:
         nodes = inspect_nodes()

@@ -14,6 +14,7 @@ import pytest
 from ulid import ULID
 
 from tests.support.command import ENVIRON
+from tests.support.held_steps import StepGate
 from tests.support.node_process import NodeProcess
 from tests.support.rude_model import PendingRequest, RudeModel, completion_response
 from tests.support.worker_runs import StartMode, WorkerRun, worker_environ
@@ -46,10 +47,10 @@ class ModelThatLooksAround:
             self._both.wait(60)
             assert self.started.wait(60)
             with self._lock:
-                self._look()
+                self.look()
         pending.send(completion_response("Thought: on.\nAction: up"))
 
-    def _look(self) -> None:
+    def look(self) -> None:
         assert self.root is not None
         for process in self.root.children(recursive=True):
             with contextlib.suppress(OSError):  # it has just ended
@@ -129,3 +130,17 @@ async def test_no_process_of_a_node_shows_a_secret(tmp_path: Path) -> None:
             await asyncio.to_thread(node.terminate)
     check_processes(seen, 4, ALL_SECRETS)  # with its broker
     check_episodes(tmp_path / "data")
+
+
+def test_no_worker_of_an_agent_without_a_model_has_the_key_of_the_profile(tmp_path: Path) -> None:
+    write_profile(tmp_path, "http://127.0.0.1:1", "LAB_ACCESS")
+    seen = ModelThatLooksAround()
+    with StepGate() as gate:
+        environ = worker_environ(tmp_path) | VARIABLES | gate.environ
+        options = ("--repeat", "2", "--config", "./p.yaml")
+        with WorkerRun(tmp_path, "HeldSteps", *options, workers=2, environ=environ) as run:
+            steps = [gate.next(), gate.next()]
+            seen.look_at(run.pid)
+            seen.look()
+    assert len({step.pid for step in steps}) == 2
+    check_processes(seen, 3, ALL_SECRETS)

@@ -44,6 +44,30 @@ MUTANTS = (
     # stores
     _mutant(
         "lost",
+        "runner/worker/episode_reporter.py",
+        "        if self._journal is not None and (unjournaled := self._journal.write(part)) is not None:\n"
+        "            self._journal = None",
+        "        self._send(part)\n"
+        "        if self._journal is not None and (unjournaled := self._journal.write(part)) is not None:\n"
+        "            self._journal = None",
+        "unit/store",
+    ),
+    _mutant(
+        "lost",
+        "runner/store/recorder.py",
+        "                return written\n        return arrived",
+        "                return arrived\n        return arrived",
+        "unit/store",
+    ),
+    _mutant(
+        "doubled",
+        "runner/store/episode_store.py",
+        "        return not is_free",
+        "        return False",
+        "unit/store",
+    ),
+    _mutant(
+        "lost",
         "runner/store/journal.py",
         "    for number, data in enumerate(lines[:-1], start=2):",
         "    for number, data in enumerate(lines[:-2], start=2):",

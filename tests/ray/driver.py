@@ -27,7 +27,7 @@ def main(folder: str, address: str = "") -> None:
     timings = RayTimings(head_check_s=0.2, head_s=1.0)
     workspace = Workspace(Path(folder), node="n", profile="p")
     settings = RaySettings(address=address, num_cpus=0.5)
-    pool = open_ray_pool(settings, batch.setup, None, workspace.store.runs, timings)
+    pool = open_ray_pool(settings, batch.setup, None, workspace.store.runs, timings=timings)
     result = Batch(batch, workspace, pool=pool, observers=[write_pid], grace_s=0.5, step_grace_s=0.5).run()
     print(result.status, result.interruption, flush=True)  # noqa: T201
 

@@ -51,7 +51,8 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 def open_pool(
     batch: ResolvedBatch, workspace: Workspace, settings: RaySettings = SETTINGS, models: Models | None = None
 ) -> WorkerPool:
-    return open_ray_pool(settings, batch.setup, models, workspace.store.runs)
+    agent = None if models is None else models.settings
+    return open_ray_pool(settings, batch.setup, models, workspace.store.runs, agent)
 
 
 def stored(workspace: Workspace, result: BatchResult) -> list[dict[str, Any]]:
@@ -221,7 +222,7 @@ def test_a_batch_for_which_no_node_has_room_is_interrupted_with_the_reason(
 ) -> None:
     planned = resolved_batch(env="Maze", agent="random")
     settings = RaySettings(address="auto", num_cpus=3, resources={"simulator": 1})
-    pool = open_ray_pool(settings, planned.setup, None, workspace.store.runs, RayTimings(start_s=1))
+    pool = open_ray_pool(settings, planned.setup, None, workspace.store.runs, timings=RayTimings(start_s=1))
     result = Batch(planned, workspace, pool=pool).run()
     assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
     assert "no node of the cluster has 3 CPUs, 1 simulator free" in str(result.interruption)
