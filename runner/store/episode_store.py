@@ -47,7 +47,9 @@ STALE_S = 60.0
 
 ORPHANS_S = 5.0
 """Maximum seconds that a recovery waits for the workers of a driver that has died."""
-ORPHANS_TICK_S = 0.02
+PLAYING_LOCK_S = 1.0
+"""Maximum seconds that a batch waits for the lock of its folder, which each recovery holds for a moment."""
+LOCK_TICK_S = 0.02
 
 NO_BATCH: Final = "it is no folder of a batch; move it away"
 NO_EPISODE: Final = "its name is not an episode id; move it away"
@@ -117,8 +119,13 @@ class EpisodeStore:
     def playing(self, batch_id: str) -> Iterator[None]:
         """Create the folder of a batch, and keep other processes from pruning the batch until the block ends."""
         self.create_batch_folder(batch_id)
-        with file_lock(self.runs / batch_id, wait=False):
-            yield
+        deadline_s = time.monotonic() + PLAYING_LOCK_S
+        while True:
+            with file_lock(self.runs / batch_id, wait=False) as is_locked:
+                if is_locked or time.monotonic() > deadline_s:
+                    yield
+                    return
+            time.sleep(LOCK_TICK_S)
 
     def save(self, record: EpisodeRecord) -> Path:
         """Write an episode file durably, after its token ids if it has them, then remove its journal.
@@ -298,7 +305,7 @@ class EpisodeStore:
                     return self._recover_journal(journal)
             if clock.monotonic() > deadline_s or not journal.exists() or _is_played(journal.parent):
                 return None
-            time.sleep(ORPHANS_TICK_S)
+            time.sleep(LOCK_TICK_S)
 
     def _recover_journal(self, journal: Path) -> EpisodeRecord | None:
         try:

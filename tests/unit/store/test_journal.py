@@ -23,7 +23,7 @@ from runner.store.token_file import decode_token_file
 from runner.types import EpisodeEnded, EpisodeStarted, Outcome, TimestepPlayed, Tokens
 from runner.types.sequences import TokenSequence
 from runner.util.clock import Clock
-from runner.util.files import TEMPORARY_SUFFIX
+from runner.util.files import TEMPORARY_SUFFIX, file_lock
 from runner.util.safe_values import encode
 from tests.support.command import REPOSITORY
 from tests.support.episodes import (
@@ -308,6 +308,27 @@ def test_the_journals_of_a_batch_that_is_played_are_left_alone(episode_store: Ep
         assert [record.rounds for record in EpisodeStore(episode_store.data_dir).recover()] == [3]
         assert (path.read_bytes(), other.exists()) == (content, False)
     assert [record.rounds for record in EpisodeStore(episode_store.data_dir).recover()] == [2]
+
+
+def test_a_batch_gets_its_lock_although_recoveries_of_others_try_it(episode_store: EpisodeStore) -> None:
+    batch_id = new_id()
+    folder = episode_store.runs / batch_id
+    episode_store.create_batch_folder(batch_id)
+    for _ in range(50):  # the lock is free for a part of the time
+        ended = threading.Event()
+
+        def try_lock(ended: threading.Event = ended) -> None:
+            while not ended.is_set():
+                with file_lock(folder, wait=False):
+                    pass
+
+        recovery = threading.Thread(target=try_lock)
+        recovery.start()
+        with episode_store.playing(batch_id):
+            ended.set()
+            recovery.join()
+            with file_lock(folder, wait=False) as is_free:
+                assert not is_free
 
 
 ORPHAN = """
