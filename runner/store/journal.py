@@ -109,6 +109,11 @@ class JournalWriter:
             raise
         self._descriptor: int | None = descriptor
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is open and still has its name, which it loses when the episode is stored or starts again."""
+        return self._descriptor is not None and os.fstat(self._descriptor).st_nlink > 0
+
     def append(self, line: bytes) -> None:
         """Do nothing after ``close``. After an ``OSError``, append nothing more: what follows would be unreadable."""
         if self._descriptor is not None:
@@ -169,7 +174,7 @@ class EpisodeJournal:
             self._journal.append(journal_line(part))
 
     def _append_tokens(self, record: bytes) -> None:
-        if record:
+        if record and self._journal is not None and self._journal.is_kept:  # else it may have been abandoned
             header = self._header
             self._tokens = self._tokens or TokenFileWriter(tokens_path(self._runs, header.batch_id, header.episode_id))
             self._tokens.append(record)

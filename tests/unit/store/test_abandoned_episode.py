@@ -252,3 +252,24 @@ def test_an_end_that_a_worker_could_not_send_is_an_interruption(
     record = recording.recorder.abandon(Outcome.INTERRUPTED)
     assert (record.outcome, record.success, record.rounds) == (Outcome.INTERRUPTED, False, 2)
     assert not recording.journal.exists()
+
+
+@pytest.mark.parametrize("n_before", [0, 1])
+def test_a_step_that_ends_after_its_episode_was_abandoned_adds_no_token_ids(
+    episode_store: EpisodeStore, index: EpisodeIndex, n_before: int
+) -> None:
+    recording = RecordedEpisode(episode_store, index)
+    recording.start()
+    recording.reset()
+    sequence = TokenSequence(prompt_ids=[1], completion_ids=[1], logprobs=[-0.5])
+    for number in range(n_before):
+        recording.reporter.on_sequence(sequence)
+        recording.play(make_step(number))
+    recording.recorder.abandon(Outcome.TIMEOUT)
+    files = {path.name: path.read_bytes() for path in recording.file.parent.iterdir()}
+    recording.reporter.on_sequence(sequence)
+    recording.play(make_step(n_before))
+    recording.reporter.on_sequence(sequence)
+    recording.end()
+    assert {path.name: path.read_bytes() for path in recording.file.parent.iterdir()} == files
+    assert len(files) == 1 + n_before
