@@ -182,7 +182,7 @@ class Worker:
         self._runs = runs
         self._lock = threading.Lock()
         self._episodes: dict[str, _Episode] = {}
-        self._n_forgotten = 0
+        self._forgotten: list[EpisodeJournal | None] = []
         self._lost: str | None = None
 
     @property
@@ -210,10 +210,8 @@ class Worker:
     def forget(self, episode_id: str) -> bool:
         """Ignore everything that the worker still sends of an episode; return whether it was running."""
         with self._lock:
-            episode = self._episodes.pop(episode_id, None)
-            self._n_forgotten += episode is not None
-        if episode is not None and episode.journal is not None:
-            episode.journal.close()
+            if (episode := self._episodes.pop(episode_id, None)) is not None:
+                self._forgotten.append(episode.journal)  # closed by ``lose``, because it may be written just now
         return episode is not None
 
     def lose(self, reason: str) -> None:
@@ -223,12 +221,16 @@ class Worker:
                 return
             self._lost = reason
             episodes, self._episodes = self._episodes, {}
-        n_suspects = 0 if self.hello is None else len(episodes) + self._n_forgotten
+            forgotten, self._forgotten = self._forgotten, []
+        n_suspects = 0 if self.hello is None else len(episodes) + len(forgotten)
         if self._services is not None:
             with catch_foreign(log_failure(logger, "releasing what a lost worker held")):
                 self._services.disconnect(self)
         for episode in episodes.values():
             self._end(episode, self._lost_error(reason, n_suspects))
+        for journal in forgotten:
+            if journal is not None:
+                journal.close()
 
     def receive(self, frame: WorkerFrame) -> None:
         """Raises ``BrokenFrame`` if the frame does not fit those before it."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from runner.batch.result import BatchStats, split_plan
 from runner.batch.workspace import Workspace
+from runner.pool.worker import Worker
+from runner.store.journal import journal_path
 from runner.types import Tokens, WorkerCounts
+from runner.util.files import file_lock
+from tests.support.episodes import episode_header
 from tests.support.fake_pools import PooledBatch
 from tests.support.fake_worker import FakeWorker, Script, episode_frames, opening_frames, step_frame
 
@@ -112,3 +118,19 @@ def test_a_batch_none_of_whose_workers_starts_is_interrupted(workspace: Workspac
     result = PooledBatch(workspace, close, n_workers=2, repeat=8, concurrency=4).result()
     assert (result.status, result.interrupted_by, result.n_episodes) == ("interrupted", "workers", 0)
     assert " does not start: its process (pid " in (result.interruption or "")
+
+
+def test_the_journal_of_an_abandoned_episode_is_not_closed_while_it_may_be_written(tmp_path: Path) -> None:
+    """Its descriptor might become that of another file in the middle of a write."""
+    header = episode_header()
+    worker = Worker("actor", lambda frame: None, None, runs=tmp_path)
+    worker.play(header, "slot 0", Mock(), paused=False)
+    for frame in opening_frames(header):
+        worker.receive(frame)
+    journal = journal_path(tmp_path, header.batch_id, header.episode_id)
+    assert worker.forget(header.episode_id)
+    with file_lock(journal, wait=False) as is_closed:
+        assert not is_closed
+    worker.lose("it was restarted")
+    with file_lock(journal, wait=False) as is_closed:
+        assert is_closed
