@@ -52,8 +52,12 @@ class LocalPool:
         self._numbers = itertools.count()
         self._watch: Watch | None = None
         self._has_frozen = False
+        self._pid = os.getpid()
 
     def send(self, frame: WorkerFrame) -> None:
+        """A process that an environment has forked ends here, because it must not go on with the episode."""
+        if os.getpid() != self._pid:
+            os._exit(0)
         self.episodes.receive(frame)
 
     async def wait_for_room(self) -> None:

@@ -3,14 +3,16 @@
 import gc
 import itertools
 import json
+import os
 import queue
+import signal
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import Mock
 
 import pytest
@@ -24,7 +26,7 @@ from runner.errors import ConfigError
 from runner.events.live import EpisodeEnded, EpisodeStarted, LiveItem, SpanClosed, Timestep
 from runner.results.statistics import wilson_interval
 from runner.store import EpisodeRecord
-from runner.types import BatchProgress, EpisodePaused, Limits, Outcome, Tokens
+from runner.types import BatchProgress, Chat, EpisodePaused, Limits, Outcome, Tokens
 from tests.conftest import Install
 from tests.support.batch_items import live_items
 from tests.support.batches import resolved_batch
@@ -35,7 +37,24 @@ FAKES = {
     name: f"tests.support.fakes:{name}" for name in ("Counter", "FailingStep", "Gated", "AsyncHanging", "Evaluated")
 }
 FAKES |= {name: f"tests.support.fakes:{name}" for name in ("Panicking", "Interrupting", "StrayExit", "FailingOddTasks")}
+FAKES["Forking"] = f"{__name__}:Forking"
 FAKES["FailingHangingCleanup"] = "tests.support.fakes:FailingHangingCleanup"
+
+
+class Forking(Counter):
+    """Forks in its reset; its cleanup waits for that process, and notes how it has ended."""
+
+    statuses: ClassVar[list[int]] = []
+
+    def reset(self, **kwargs: Any) -> Chat:  # noqa: ANN401
+        self.child = os.fork()
+        return super().reset(**kwargs)
+
+    def cleanup(self) -> None:
+        killer = threading.Timer(20, os.kill, (self.child, signal.SIGKILL))
+        killer.start()
+        self.statuses.append(os.waitpid(self.child, 0)[1])
+        killer.cancel()
 
 
 @pytest.fixture
@@ -69,6 +88,11 @@ def load_episodes(workspace: Workspace, result: BatchResult) -> list[EpisodeReco
 
 def spec(env: str = "Counter", **rest: Any) -> ResolvedBatch:  # noqa: ANN401
     return resolved_batch(env=env, agent="up", **rest)
+
+
+def test_a_process_that_an_environment_forks_does_not_go_on_with_the_episode(workspace: Workspace) -> None:
+    result = Batch(spec("Forking"), workspace).run()
+    assert (result.outcomes, Forking.statuses) == ({"success": 1}, [0])
 
 
 def test_each_of_repeat_tasks_is_played_attempts_times(workspace: Workspace) -> None:
