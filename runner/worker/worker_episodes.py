@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import logging
@@ -312,6 +313,8 @@ class WorkerEpisodes:
         self._lessons: list[EndpointLesson] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._idle_threads: deque[EpisodeThread] = deque()
+        # In the process of the driver these still store their episodes; the last one has most likely just ended.
+        self._ending_threads: deque[EpisodeThread] = deque()
         self._watched = Watched()
         self._episodes: dict[str, _Episode] = {}
         self._traces: dict[str, TraceEncoder] = {}
@@ -374,7 +377,7 @@ class WorkerEpisodes:
             episode.control.cancel()
             episode.stop()
         self._wait_for_all(timeout_s)
-        for thread in self._idle_threads:
+        for thread in (*self._idle_threads, *self._ending_threads):
             thread.close()
 
     def _wait_for_all(self, timeout_s: float) -> None:
@@ -463,19 +466,25 @@ class WorkerEpisodes:
         return problems[0] if problems else None
 
     def _play_on_thread(self, episode: _Episode) -> None:
-        thread = self._idle_threads.popleft() if self._idle_threads else EpisodeThread()
+        threads = self._idle_threads or self._ending_threads
+        thread = threads.pop() if threads else EpisodeThread()
         episode.stop = thread.interrupt
 
         def on_done(problem: BaseException | None) -> None:
             if episode.is_abandoned:
                 thread.close()
             else:
-                self._idle_threads.append(thread)
+                self._ending_threads.append(thread)
             self._end(episode, problem)
+            with contextlib.suppress(ValueError):  # it has its next episode, or was closed
+                self._ending_threads.remove(thread)
+                self._idle_threads.append(thread)
 
         thread.submit(partial(self._play, episode, call_here), on_done)
 
     async def _play(self, episode: _Episode, call: CallMethod) -> None:
+        if episode.is_abandoned:  # before its start, so nobody would store what it plays
+            return
         assert self._prepared is not None
         header, track, spans = episode.play.header, episode.play.track, SpanList()
         tracer = Tracer(self._setup.tracing, (spans,), track, self._clock_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -39,7 +40,7 @@ from runner.types import (
 )
 from runner.util.clock import Clock
 from runner.util.safe_values import encode
-from runner.worker.frames import Command, Configure, Play, Reply, Request, Watch
+from runner.worker.frames import Command, Configure, Play, Reply, Request, Watch, WorkerFrame
 from runner.worker.runner_setup import RunnerSetup
 from runner.worker.worker_episodes import WorkerEpisodes
 from tests.conftest import Install
@@ -91,13 +92,37 @@ class StreamingAgent(UpAgent):
         return super().act(observation, tool_schemas)
 
 
+imported = threading.Event()
+
+
+def __getattr__(name: str) -> object:
+    if name == "LateAgent":
+        imported.wait(60)
+        return UpAgent
+    raise AttributeError(name)
+
+
+class StoringLink(RecordingLink):
+    """Stores each ended episode as the driver does in its own process; the first one takes until ``stored``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored = threading.Event()
+        self._n_ended = itertools.count()
+
+    def send(self, frame: WorkerFrame) -> None:
+        super().send(frame)
+        if isinstance(frame, Free) and next(self._n_ended) == 0:
+            assert self.stored.wait(60)
+
+
 @pytest.fixture
 def link(install: Install) -> Iterator[RecordingLink]:
     fakes = "tests.support.fakes"
     envs = ("Counter", "AllAsync", "Gated", "AsyncHanging", "SlowCleanup", "Panicking", "Evaluated")
     agents = {name: f"{fakes}:{name}" for name in ("UpAgent", "AsyncUpAgent")}
     here = {name: f"{__name__}:{name}" for name in ("Gone", "OddNames", "Traced")}
-    mine = {name: f"{__name__}:{name}" for name in ("OddUsageAgent", "StreamingAgent")}
+    mine = {name: f"{__name__}:{name}" for name in ("OddUsageAgent", "StreamingAgent", "LateAgent")}
     install({name: f"{fakes}:{name}" for name in envs} | here, agents | mine)
     yield RecordingLink()
     client.use_desk(client.PLACES)
@@ -383,3 +408,28 @@ def test_clocks_are_those_of_the_driver(link: RecordingLink) -> None:
     link.reader.wait_for(Free)
     spans = msgspec.json.decode(link.reader.of(Ended)[0].traces.spans, type=list[Span])
     assert {(span.start_ns, span.end_ns) for span in spans} == {(107, 107)}
+
+
+@pytest.mark.usefixtures("link")
+def test_an_episode_does_not_wait_for_a_thread_that_stores_another_one() -> None:
+    link = StoringLink()
+    episodes = make_episodes(link, "Counter", "UpAgent")
+    episodes.start_threads(2)
+    for _ in range(3):
+        play = play_frame()
+        episodes.handle(play)
+        link.reader.wait_for(Free, play.header.episode_id)
+    link.stored.set()
+    episodes.close()
+
+
+def test_an_episode_that_is_abandoned_before_its_start_plays_nothing(link: RecordingLink, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    configure = Configure(setup=make_setup("Counter", "LateAgent"), runs=str(runs))
+    episodes, play = WorkerEpisodes(link, configure), play_frame()
+    episodes.handle(play)
+    episodes.abandon(play.header.episode_id)
+    imported.set()
+    link.reader.wait_for(Free)
+    assert (len(link.reader.frames), runs.exists()) == (1, False)
+    episodes.close()
