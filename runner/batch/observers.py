@@ -90,12 +90,9 @@ class _ObserverThread(threading.Thread):
         self._changed = threading.Condition()
         self._idle = False
         self._closed = False
-        self.dropped = 0
 
     def put(self, item: BatchItem) -> None:
         with self._changed:
-            if len(self._items) == self._items.maxlen:
-                self.dropped += 1
             self._items.append(item)
             if self._idle:
                 self._changed.notify()
@@ -142,10 +139,6 @@ class ObserverHub:
                 self._threads.append(_ObserverThread(observer, capacity))
         for thread in self._threads:
             thread.start()
-
-    @property
-    def dropped(self) -> int:
-        return sum(thread.dropped for thread in self._threads)
 
     def watches(self, kind: Kind) -> bool:
         return any(each.wants(kind) for each in self._inline) or any(each.wants(kind) for each in self._threads)

@@ -161,6 +161,9 @@ class EpisodeFeed:
 
     def abandon(self, outcome: Outcome, error: ErrorInfo | None) -> None:
         """Store and publish the end of what has been recorded; whatever the slot still reports is ignored."""
+        if self.recorder.started_s is None and not self._was_started:  # a lost worker could not send the start
+            self._next_seq = 1
+            self._show(started_item(self._header.started_at, 0, self._header))
         self._is_abandoned = True
         with catch_foreign(self.note_problem):
             self.recorder.abandon(outcome, error)
@@ -358,7 +361,7 @@ class RunningEpisode(msgspec.Struct):
         return self.deadline_s - (now - started_s - self.control.paused_s())
 
     def abandon(self) -> None:
-        """Store the part of the episode that its journal contains; ignore all later events of its slot."""
+        """Store what has arrived of the episode, or is on the disk; ignore all later events of its slot."""
         self._abandon_feed(Outcome.TIMEOUT, ErrorInfo("slot_abandoned", self._abandon_reason(), ""))
         if not self.is_played:
             self.slot.abandon()
@@ -373,7 +376,7 @@ class RunningEpisode(msgspec.Struct):
             self.feed.abandon(Outcome.ERROR, create_error_info(problem))
 
     def abandon_lost(self, lost: WorkerLost) -> None:
-        """Store the part of the episode that its journal contains, after its worker was lost."""
+        """Store what has arrived of the episode, or is on the disk, after its worker was lost."""
         if self.feed.recorder.is_started:
             self._abandon_feed(Outcome.INTERRUPTED, ErrorInfo("worker_lost", str(lost), ""))
         else:

@@ -210,6 +210,7 @@ class ProcessWorker:
             with self._lock:
                 self._process = None
             process.kill()
+            process.end_reason(END_REASON_S)  # it may write into the journals until it has ended
             process.close()
 
     def _read(self, process: Process) -> str:

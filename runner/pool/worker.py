@@ -384,7 +384,7 @@ class WorkerPool(Protocol):
     def failure(self) -> str | None: ...
 
     def watch(self, watch: Watch) -> None:
-        """Set what somebody watches, which else no slot reports.
+        """Set what somebody watches; otherwise no slot reports it.
 
         The batch calls it at least once a second; an unchanged value costs nothing.
         """

@@ -45,7 +45,7 @@ class Link(Protocol):
         """Send a frame without blocking."""
 
     async def wait_for_room(self) -> None:
-        """Wait until the driver has read most of what was sent; callable on any event loop."""
+        """Wait while too much is queued for the driver; callable on any event loop."""
 
 
 class DriverLink(ABC):

@@ -62,7 +62,7 @@ class EpisodeReporter:
 
     Args:
         spans: the collector of ``tracer``.
-        send: passes a part on; it neither blocks nor raises.
+        send: passes a part on without blocking; raises ``FrameTooLarge`` for one that no channel can carry.
         journal: gets each part before it is sent; None if the receiver of the parts writes it.
         trace: encodes the spans for the trace file.
     """

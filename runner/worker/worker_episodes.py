@@ -50,8 +50,6 @@ logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 10.0
 """Maximum seconds that ``close`` waits for the cleanup of the running episodes."""
-
-
 KEPT_SHARE = 3
 """If the system does not start all threads, one of this many started threads is kept."""
 JOIN_TIMEOUT_S = 5.0

@@ -16,6 +16,7 @@ from runner.pool.worker import WorkerLost
 from runner.store import episode_store
 from runner.store.parts import Ended, Started
 from runner.types import ErrorInfo, Outcome
+from tests.support.batch_items import live_items
 from tests.support.episodes import END, RecordedEpisode
 from tests.support.running_episodes import running_episode
 
@@ -61,6 +62,19 @@ def test_the_late_end_of_an_abandoned_episode_is_not_shown(
     episode.feed.receive(end)
     assert [(ended.seq, ended.outcome) for ended in ends(published)] == [(1, Outcome.TIMEOUT)]
     assert workspace.store.load(header.episode_id).outcome is Outcome.TIMEOUT
+
+
+def test_a_start_that_a_lost_worker_could_not_send_is_shown_before_the_end(
+    workspace: Workspace, published: list[BatchItem]
+) -> None:
+    recording = RecordedEpisode(workspace.store, workspace.index)
+    recording.writer.write(Started(episode_id=recording.header.episode_id, at=END, seq=0))
+    recording.writer.close()
+    running_episode(recording.header, recording.recorder, published.append).abandon_lost(WorkerLost("it was lost"))
+    items = [live for item in published for live in live_items(item)]
+    assert [type(item) for item in items] == [EpisodeStarted, EpisodeEnded]
+    assert [item.seq for item in items if isinstance(item, EpisodeStarted | EpisodeEnded)] == [0, 1]
+    assert workspace.store.load(recording.header.episode_id).outcome is Outcome.INTERRUPTED
 
 
 def test_the_end_of_an_episode_whose_worker_was_lost_is_shown_once(

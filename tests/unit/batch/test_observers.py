@@ -49,7 +49,6 @@ def test_every_observer_receives_every_item_in_order() -> None:
     hub.close(timeout_s=10)
     assert first == sent
     assert second == sent
-    assert hub.dropped == 0
 
 
 def test_items_after_an_idle_period_are_delivered() -> None:
@@ -99,7 +98,7 @@ def test_a_failing_observer_is_logged_and_still_receives_items(caplog: pytest.Lo
     assert "bad observer" in caplog.text
 
 
-def test_a_blocked_observer_delays_nothing_and_its_oldest_items_are_dropped_and_counted() -> None:
+def test_a_blocked_observer_delays_nothing_and_its_oldest_items_are_dropped() -> None:
     gate, entered = threading.Event(), threading.Event()
     received: list[int] = []
 
@@ -113,7 +112,6 @@ def test_a_blocked_observer_delays_nothing_and_its_oldest_items_are_dropped_and_
     assert entered.wait(10)
     for number in range(1, 101):
         hub.emit(make_item(number))
-    assert hub.dropped == 90
     gate.set()
     hub.close(timeout_s=10)
     assert received == [0, *range(91, 101)]
