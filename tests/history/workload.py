@@ -72,7 +72,7 @@ class Workload:
         while time.monotonic() < deadline:
             if await self.refresh():
                 for batch in self.batches:
-                    if batch["status"] == "paused" or batch["paused"]:  # waiting ones are paused, too
+                    if batch["status"] == "paused" or batch.get("paused"):  # waiting ones are paused, too
                         await self._client.call("resume", batch_id=batch["batch_id"])
                 if await self.resume_interrupted() == 0 and self.is_idle:
                     return True
