@@ -186,12 +186,21 @@ class EpisodeThread:
         # at its end, the loop starts another thread, which fails if no more can be started
         with catch_foreign(_log_unless_shortage), asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.get_loop()
-            while (entry := self._jobs.get()) is not None:
+            while (entry := self._next_job()) is not None:
                 job, on_done = entry
                 problems: list[BaseException] = []
                 with catch_foreign(problems.append):
                     self._run_to_completion(self._loop, job, problems)
                 on_done(problems[0] if problems else None)
+
+    def _next_job(self) -> tuple[Job, DoneCallback] | None:
+        """Wait for a job; the name of the thread tells the end of a command that it plays nothing meanwhile."""
+        thread = threading.current_thread()
+        thread.name = "idle episode"
+        try:
+            return self._jobs.get()
+        finally:
+            thread.name = "episode"
 
     def _run_to_completion(self, loop: asyncio.AbstractEventLoop, job: Job, problems: list[BaseException]) -> None:
         async def guarded() -> None:
