@@ -194,7 +194,7 @@ class EpisodeThread:
                 on_done(problems[0] if problems else None)
 
     def _next_job(self) -> tuple[Job, DoneCallback] | None:
-        """Wait for a job; the name of the thread tells the end of a command that it plays nothing meanwhile."""
+        """Wait for a job, under another name, by which the end of a command knows that the thread plays nothing."""
         thread = threading.current_thread()
         thread.name = "idle episode"
         try:
