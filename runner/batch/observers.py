@@ -22,7 +22,6 @@ from runner.types import (
 
 logger = logging.getLogger(__name__)
 
-
 Encoded: TypeAlias = Literal["timestep", "token", "span"]
 """Channel of live items with large texts."""
 

@@ -116,11 +116,11 @@ class EpisodeFeed:
                 self._show_live("timestep", part.live)
                 self._show_live("span", *part.live_spans)
             case Paused():
-                self._next_seq += 1
+                self._next_seq = part.seq + 1
                 kind = EpisodeResumed if part.resumed else EpisodePaused
                 self._show(kind(at=part.at, episode_id=part.episode_id, seq=part.seq))
             case Tokens():
-                self._next_seq += 1
+                self._next_seq = part.seq + 1  # those that were dropped have numbers, too
                 self._show_live("token", part.live)
             case Unjournaled():
                 self._note_shortage(part.shortage)

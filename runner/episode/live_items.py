@@ -1,6 +1,6 @@
 """What a watcher sees of an episode: its events as live items, with texts and messages as JSON of bounded size.
 
-The items with large texts are encoded where the episode is played, and only while somebody watches. Most timesteps and
+Items with large texts are encoded where the episode is played, and only while someone is watching. Most timesteps and
 messages are short enough to be encoded unchanged, which is tried first.
 """
 

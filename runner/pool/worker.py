@@ -384,7 +384,7 @@ class WorkerPool(Protocol):
     def failure(self) -> str | None: ...
 
     def watch(self, watch: Watch) -> None:
-        """Set what somebody watches; otherwise no slot reports it.
+        """Set which live items are being watched; slots report no others.
 
         The batch calls it at least once a second; an unchanged value costs nothing.
         """

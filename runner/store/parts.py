@@ -82,6 +82,7 @@ class Paused(_Part, frozen=True):
 class Tokens(_Part, frozen=True):
     """The streamed answer for an unfinished step has an update, a live item as JSON."""
 
+    seq: int
     live: bytes
 
 

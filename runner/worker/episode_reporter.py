@@ -49,7 +49,7 @@ SendPart: TypeAlias = Callable[[Part], None]
 
 
 class Watched(msgspec.Struct):
-    """What somebody watches now: the steps and spans of episodes, and their streamed tokens."""
+    """Which live items are being watched: steps with their spans, and streamed tokens."""
 
     steps: bool = True
     tokens: bool = True
@@ -109,7 +109,7 @@ class EpisodeReporter:
                 self._send(Paused(episode_id=self._id, at=event.at, seq=seq, resumed=resumed, paused_s=paused_s))
             case TokensStreamed() if not self._is_too_fast(event):
                 event.seq = self._number()
-                self._send(Tokens(episode_id=self._id, live=token_item(event)))
+                self._send(Tokens(episode_id=self._id, seq=event.seq, live=token_item(event)))
             case EpisodeEnded():
                 self._report_end(event)
 

@@ -99,7 +99,7 @@ class EndpointLesson(_Frame, frozen=True):
 
 
 class Watch(_Frame, frozen=True):
-    """Whether somebody watches steps and spans, and whether streamed tokens; else no worker sends their live items."""
+    """Which live items are being watched: steps with their spans, and streamed tokens. A worker sends no others."""
 
     steps: bool
     tokens: bool

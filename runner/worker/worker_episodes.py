@@ -132,7 +132,7 @@ def _wake(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None]) -> None:
         loop.call_soon_threadsafe(done.set_result, None)
 
 
-async def wait_shielded(done: asyncio.Future[_T], on_cancel: Callable[[], object] = lambda: None) -> _T:
+async def wait_shielded(done: asyncio.Future[_T]) -> _T:
     """Return the result of ``done``; raise a cancellation in the meantime only when it is done."""
     cancelled: asyncio.CancelledError | None = None
     while not done.done():
@@ -140,7 +140,6 @@ async def wait_shielded(done: asyncio.Future[_T], on_cancel: Callable[[], object
             await asyncio.shield(done)
         except asyncio.CancelledError as exc:
             cancelled = exc
-            on_cancel()
     if cancelled is not None:
         raise cancelled
     return done.result()
@@ -490,7 +489,7 @@ class WorkerEpisodes:
         thread.submit(partial(self._play, episode, call_here), on_done)
 
     async def _play(self, episode: _Episode, call: CallMethod) -> None:
-        if episode.is_abandoned:  # before its start, so nobody would store what it plays
+        if episode.is_abandoned:  # before it started: nothing would store what it plays
             return
         assert self._prepared is not None
         header, track, spans = episode.play.header, episode.play.track, SpanList()

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.batch.observers import BatchItem, EpisodeStored
+from runner.batch.observers import BatchItem, EpisodeStored, LiveItems
 from runner.batch.running_episode import RunningEpisode
 from runner.batch.workspace import Workspace
 from runner.events.live import EpisodeEnded, EpisodeStarted
 from runner.pool.worker import WorkerLost
 from runner.store import episode_store
-from runner.store.parts import Ended, Started
+from runner.store.parts import Ended, Started, Tokens
 from runner.types import ErrorInfo, Outcome
 from tests.support.batch_items import live_items
 from tests.support.episodes import END, RecordedEpisode
@@ -62,6 +62,15 @@ def test_the_late_end_of_an_abandoned_episode_is_not_shown(
     episode.feed.receive(end)
     assert [(ended.seq, ended.outcome) for ended in ends(published)] == [(1, Outcome.TIMEOUT)]
     assert workspace.store.load(header.episode_id).outcome is Outcome.TIMEOUT
+
+
+def test_the_end_of_an_abandoned_episode_is_numbered_after_tokens_of_which_some_were_dropped(
+    episode: RunningEpisode, published: list[BatchItem]
+) -> None:
+    episode.feed.receive(Tokens(episode_id=episode.header.episode_id, seq=4, live=b"{}"))
+    assert published.pop() == LiveItems("token", (b"{}",))
+    episode.abandon()
+    assert [ended.seq for ended in ends(published)] == [5]
 
 
 def test_a_start_that_a_lost_worker_could_not_send_is_shown_before_the_end(

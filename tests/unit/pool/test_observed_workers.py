@@ -89,7 +89,7 @@ def test_live_items_arrive_as_the_worker_encoded_them_and_the_end_has_the_next_n
         worker.send(
             started,
             msgspec.structs.replace(reset, traces=traces),
-            Tokens(episode_id=episode_id, live=token_item(delta)),
+            Tokens(episode_id=episode_id, seq=delta.seq, live=token_item(delta)),
             step,
             end,
             Free(episode_id=episode_id),

@@ -57,7 +57,7 @@ def test_a_decoder_accepts_frames_only(data: bytes) -> None:
 def test_streamed_tokens_are_dropped_while_the_driver_does_not_read(channel: Channel) -> None:
     n_sent = 4 * MAX_QUEUED_BYTES // 10_000  # the writer holds at most as much as the queue, and a socket less
     for _ in range(n_sent):
-        channel.queue.send(Tokens(episode_id="e1", live=b"x" * 10_000))
+        channel.queue.send(Tokens(episode_id="e1", seq=1, live=b"x" * 10_000))
     channel.queue.send(Free(episode_id="e1"))
     n_tokens = 0
     while isinstance(frame := channel.read(), Tokens):
@@ -81,4 +81,4 @@ def test_the_writer_ends_with_the_driver(channel: Channel) -> None:
     channel.queue.send(Free(episode_id="e1"))
     channel.writer.join(TIMEOUT_S)
     assert not channel.writer.is_alive()
-    channel.queue.send(Free(episode_id="e2"))  # blocks nobody
+    channel.queue.send(Free(episode_id="e2"))  # does not block

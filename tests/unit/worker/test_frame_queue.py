@@ -46,7 +46,7 @@ REQUEST = Request(id=1, name="place", target="http://env", instance=7)
 
 
 def tokens(text: str) -> Tokens:
-    return Tokens(episode_id="e", live=text.encode())
+    return Tokens(episode_id="e", seq=1, live=text.encode())
 
 
 def decided(number: int, size: int = 0) -> Decided:
