@@ -20,7 +20,7 @@ from runner.util.display_text import pluralize
 from runner.util.files import make_folder
 
 MAX_BYTES = 4 * 1024 * 1024
-FILE_ONLY = ("aiohttp", "asyncio", "nats", "runner.worker.output")
+FILE_ONLY = ("aiohttp", "asyncio", "httpcore", "httpx", "nats", "runner.worker.output")
 
 _ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 

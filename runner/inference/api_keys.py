@@ -11,10 +11,11 @@ import msgspec
 
 from runner.config import AgentSettings
 from runner.inference.chat_format import ModelReply
-from runner.inference.endpoints import GATEWAY_KEY_ENV, OLLAMA_HOST_ENV, AnyKind, EndpointSpec, Kind, sent_login
+from runner.inference.endpoints import GATEWAY_KEY_ENV, OLLAMA_HOST_ENV, AnyKind, EndpointSpec, Kind
 from runner.inference.errors import EndpointFailure, Mask
 from runner.types import DeltaPart, StreamDelta
 from runner.util.display_text import MASK, masker
+from runner.util.urls import split_login
 
 MIN_KEY_LENGTH = 16
 """Minimum characters of a key to redact; a shorter key is a placeholder such as ``EMPTY``, not a secret."""
@@ -64,7 +65,7 @@ def endpoint_variables(settings: AgentSettings, environ: Mapping[str, str]) -> d
 def build_mask(specs: tuple[EndpointSpec, ...], environ: Mapping[str, str]) -> Mask:
     """Return a function like ``runner.util.display_text.mask`` that also hides the endpoints' keys and logins."""
     named = {f"key of {spec.name}": environ.get(spec.api_key_env, "") for spec in specs if spec.api_key_env}
-    logins = {f"password of {spec.name}": sent_login(spec.url) for spec in specs}
+    logins = {f"password of {spec.name}": split_login(spec.url)[1] for spec in specs}
     return masker({**environ, **named, **logins})
 
 

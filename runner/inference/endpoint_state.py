@@ -11,13 +11,13 @@ import msgspec
 
 from runner.config import AgentSettings
 from runner.inference.api_keys import build_mask
-from runner.inference.endpoints import AnyKind, EndpointInfo, EndpointSpec, Kind, resolve_endpoints, safe_url
+from runner.inference.endpoints import AnyKind, EndpointInfo, EndpointSpec, Kind, resolve_endpoints
 from runner.inference.errors import EndpointFailure, Mask
 from runner.inference.gate import EndpointGate, LocalGate
 from runner.inference.providers import find_kind
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
-from runner.util.http_client import HttpClient
+from runner.util.urls import safe_url
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -35,11 +35,11 @@ class LiveEndpoint:
         self.spec = spec
         self.kind: AnyKind = spec.kind
 
-    async def find_kind(self, client: HttpClient, mask: Mask, now: datetime) -> Kind:
+    async def find_kind(self, mask: Mask, now: datetime) -> Kind:
         """Detect the kind if it is ``auto`` and not known yet; raises ``EndpointFailure`` if it cannot be detected."""
         kind = self.kind
         if kind == "auto":
-            self.kind = kind = await find_kind(client, self.spec, mask, now)
+            self.kind = kind = await find_kind(self.spec, mask, now)
         return kind
 
     def reconsider_kind(self, failure: EndpointFailure) -> None:

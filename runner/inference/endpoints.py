@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping
 from typing import Literal, TypeAlias
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
 from runner.config import AgentSettings
 from runner.config.profile import Capabilities, RateLimit
-from runner.util.display_text import mask, one_line
 
 Kind: TypeAlias = Literal["tensorzero", "ollama", "openai"]
 AnyKind: TypeAlias = Literal["auto"] | Kind
@@ -63,25 +61,6 @@ def resolve_endpoints(settings: AgentSettings, environ: Mapping[str, str]) -> tu
         msgspec.structs.replace(spec, name=name, limit=limits.get(name, spec.limit))
         for name, spec in zip(settings.endpoint_names, _unnamed_specs(settings, environ), strict=True)
     )
-
-
-def safe_url(url: str) -> str:
-    """Return a URL for display: without login and query, with secrets masked."""
-    parts = urlsplit(url)
-    return one_line(mask(urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))))
-
-
-def url_origin(url: str) -> str:
-    """Keeps the scheme, login, host and port."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
-
-
-def sent_login(url: str) -> str:
-    """Return the login in a URL in the Base64 form of the ``Authorization`` header; empty without a login."""
-    userinfo, at, _ = urlsplit(url).netloc.rpartition("@")
-    user, _, password = userinfo.partition(":")
-    return base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode() if at else ""
 
 
 def ollama_url(environ: Mapping[str, str]) -> str:

@@ -21,6 +21,7 @@ _REFUSED_KEYS = {
     401: "a model server answers, but the API key is missing or not valid: ",
     403: "a model server answers, but the API key is missing, not valid or not permitted to do this: ",
 }
+_GATEWAY_STATUSES = frozenset({502, 503, 504})
 _REFUSALS = frozenset({400, 404, 422, 500, 501, 502})
 """Statuses with which endpoints refuse a part of a request; llama.cpp and gateways do with those of a failed server."""
 
@@ -70,14 +71,18 @@ class EndpointFailure(InferenceFault):
         return self.status in (404, 405) and not self.unknown_model
 
 
-def response_failure(status: int, body: bytes, mask: Mask, retry_after_s: float | None = None) -> EndpointFailure:
-    """Also for a response with an error in place of an answer."""
+def response_failure(
+    status: int, body: bytes, mask: Mask, retry_after_s: float | None = None, proxy: str = ""
+) -> EndpointFailure:
+    """Also for a response with an error in place of an answer; ``proxy`` is the URL of the proxy that sent it."""
     message = _error_message(body)
     unknown_model = UNKNOWN_MODEL.search(message) is not None
     is_refusal = status in _REFUSALS and not unknown_model and not WRONG_KEY.search(message)
     is_too_long = (is_refusal or status == 413) and is_context_refusal(message)
     quoted = one_line(mask(message), MAX_QUOTE_CHARS)
     text = _REFUSED_KEYS.get(status, "") + (f"HTTP {status}: {quoted}" if quoted else f"HTTP {status}")
+    if proxy and status in _GATEWAY_STATUSES:
+        text += f" (through the proxy {one_line(proxy, 100)})"
     if retry_after_s:
         text += f"; the server asks to wait {retry_after_s:.3g} s"
     if is_too_long or POLICY.search(message) or (status == 404 and is_missing_path(message)):

@@ -12,13 +12,13 @@ import msgspec
 from runner.config.profile import GATEWAY, RateLimit
 from runner.inference.api_keys import key_advice, read_api_key
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
-from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, safe_url, url_origin
+from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind
 from runner.inference.errors import EndpointFailure, response_failure
-from runner.inference.http import SmallResponse, bearer_header, fetch, model_client
+from runner.inference.http import SmallResponse, bearer_header, fetch
 from runner.inference.providers import NOT_OFFERED, Target, resolve_target
 from runner.util.display_text import one_line
-from runner.util.http_client import HttpClient
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text, decode_json
+from runner.util.urls import safe_url, url_origin
 
 SLOW_AFTER_S = 1.0
 """Seconds of a request above which the endpoint counts as slow."""
@@ -66,17 +66,13 @@ class EndpointHealth(msgspec.Struct, frozen=True, kw_only=True):
 async def check_endpoints(
     context: InferenceContext, model: str, timeout_s: float = CHECK_TIMEOUT_S
 ) -> list[EndpointHealth]:
-    client = await model_client()
-    checks = [_EndpointCheck(context, client, endpoint, model, timeout_s) for endpoint in context.endpoints]
+    checks = [_EndpointCheck(context, endpoint, model, timeout_s) for endpoint in context.endpoints]
     return list(await asyncio.gather(*(check.run() for check in checks)))
 
 
 class _EndpointCheck:
-    def __init__(
-        self, context: InferenceContext, client: HttpClient, endpoint: LiveEndpoint, model: str, timeout_s: float
-    ) -> None:
+    def __init__(self, context: InferenceContext, endpoint: LiveEndpoint, model: str, timeout_s: float) -> None:
         self._context = context
-        self._client = client
         self._endpoint = endpoint
         self._model = model
         self._timeout_s = timeout_s
@@ -104,7 +100,7 @@ class _EndpointCheck:
     async def _run_checks(self) -> None:
         spec, context = self._endpoint.spec, self._context
         was_known = self._endpoint.kind != "auto"
-        kind = await self._endpoint.find_kind(self._client, context.mask, context.timing.clock.now())
+        kind = await self._endpoint.find_kind(context.mask, context.timing.clock.now())
         self._has_response = not was_known
         self._target = target = resolve_target(spec, kind, self._model)
         headers = bearer_header(read_api_key(spec, target.kind, context.environ))
@@ -160,7 +156,7 @@ class _EndpointCheck:
     async def _fetch(self, method: str, url: str, headers: dict[str, str], body: object = None) -> SmallResponse:
         now = self._context.timing.clock.monotonic
         started = now()
-        reply = await fetch(self._client, method, url, body, headers)
+        reply = await fetch(method, url, body, headers)
         self._has_response, self._latency_s = True, now() - started
         return reply
 

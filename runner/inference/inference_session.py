@@ -32,7 +32,6 @@ from runner.inference.endpoints import NO_ENDPOINT, EndpointSpec
 from runner.inference.entrance import MAX_PASSES, pause_s
 from runner.inference.errors import EndpointFailure
 from runner.inference.gate import learner_of
-from runner.inference.http import model_client
 from runner.inference.learning import Learner
 from runner.inference.providers import Target, resolve_target
 from runner.inference.request import AnswerLimits, InferenceCall, limit_answer, send_call
@@ -42,7 +41,6 @@ from runner.types import SHAPES, AnswerTimes, Chat, Inference, StreamDelta, Toke
 from runner.types.phases import answer_times
 from runner.types.sequences import Label, TokenSequence
 from runner.util.display_text import one_line
-from runner.util.http_client import HttpClient
 from runner.util.resources import find_shortage
 
 GRACE_S = 0.25
@@ -341,8 +339,7 @@ class FallbackChain:
     ) -> EndpointAnswer:
         question = self._request.question
         async with limit_answer(self._context.settings, self._deadline - self._now() + GRACE_S) as limits:
-            client = await model_client()
-            kind = await endpoint.find_kind(client, self._context.mask, self._context.timing.clock.now())
+            kind = await endpoint.find_kind(self._context.mask, self._context.timing.clock.now())
             target = resolve_target(endpoint.spec, kind, self._request.model)
             span.set_attribute("gen_ai.provider.name", target.kind)  # known only after detection
             key = read_api_key(endpoint.spec, target.kind, self._context.environ)
@@ -353,7 +350,7 @@ class FallbackChain:
             body = request_body(question, target, capabilities, chat, episode_id=gateway_id, with_token_ids=wants_ids)
             streams = question.stream and capabilities.stream
             started = self._now()
-            reply = await self._send(client, target, body, key, limits, streams, on_delta)
+            reply = await self._send(target, body, key, limits, streams, on_delta)
             total_s = self._now() - started
         server = self._gate.server_times(endpoint.spec.name)
         times = answer_times(total_s, reply.ttft_s, (reply.prefill_s, reply.decode_s), server)
@@ -372,7 +369,6 @@ class FallbackChain:
 
     async def _send(
         self,
-        client: HttpClient,
         target: Target,
         body: bytes,
         key: str | None,
@@ -393,7 +389,7 @@ class FallbackChain:
             clock=self._context.timing.clock,
             capture=self._capture,
         )
-        reply = await send_call(client, call)
+        reply = await send_call(call)
         if delta_filter is not None:
             delta_filter.flush()
         return reply

@@ -15,17 +15,18 @@ from runner.config import AgentSettings
 from runner.config.profile import FeedbackMetrics
 from runner.inference.api_keys import read_api_key
 from runner.inference.endpoint_state import InferenceContext, Timing
-from runner.inference.endpoints import CHECK_TIMEOUT_S, EndpointInfo, EndpointSpec, url_origin
+from runner.inference.endpoints import CHECK_TIMEOUT_S, EndpointInfo, EndpointSpec
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.gate import EndpointGate
 from runner.inference.health import EndpointHealth, check_endpoints
-from runner.inference.http import bearer_header, fetch_within
+from runner.inference.http import bearer_header, fetch
 from runner.inference.inference_session import InferenceSession, OnGatewayId
 from runner.inference.server_metrics import MetricsReader, ServerLoad
 from runner.types import EpisodeHeader
 from runner.util.background_queue import BackgroundQueue
 from runner.util.clock import new_ulid
 from runner.util.display_text import one_line
+from runner.util.urls import url_origin
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class FeedbackSender:
         body = {"metric_name": item.metric, "value": item.value, "episode_id": item.gateway_id}
         try:
             headers = bearer_header(read_api_key(item.spec, "tensorzero", self._environ))
-            response = await fetch_within(REQUEST_TIMEOUT_S, "POST", url, body, headers)
+            response = await fetch("POST", url, body, headers, REQUEST_TIMEOUT_S)
             if response.status != 200:
                 raise response_failure(response.status, response.body, self._mask)
         except EndpointFailure as failure:

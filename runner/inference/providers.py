@@ -8,12 +8,12 @@ from datetime import datetime
 
 import msgspec
 
-from runner.inference.endpoints import EndpointSpec, Kind, url_origin
+from runner.inference.endpoints import EndpointSpec, Kind
 from runner.inference.entrance import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.http import SmallResponse, fetch
-from runner.util.http_client import HttpClient
 from runner.util.json_accessors import as_dict, decode_json
+from runner.util.urls import url_origin
 
 GATEWAY_PATH = "/openai/v1/chat/completions"
 GATEWAY_PREFIX = "tensorzero::"
@@ -44,7 +44,7 @@ def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
     return Target(kind=kind, url=_chat_url(spec.url), model=model)
 
 
-async def find_kind(client: HttpClient, spec: EndpointSpec, mask: Mask, now: datetime) -> Kind:
+async def find_kind(spec: EndpointSpec, mask: Mask, now: datetime) -> Kind:
     """Detect the kind of server without an API key; raises ``EndpointFailure`` if it gives no answer or is too busy.
 
     TensorZero embedded in another program has no health; how its chat path refuses a request without messages shows it.
@@ -53,14 +53,14 @@ async def find_kind(client: HttpClient, spec: EndpointSpec, mask: Mask, now: dat
         return spec.kind
     origin = url_origin(spec.url)
     health, chat, tags = await asyncio.gather(
-        _fetch_or_failure(client, "GET", f"{origin}/health"),
-        _fetch_or_failure(client, "GET", origin + GATEWAY_PATH),
-        _fetch_or_failure(client, "GET", f"{origin}/api/tags"),
+        _fetch_or_failure("GET", f"{origin}/health"),
+        _fetch_or_failure("GET", origin + GATEWAY_PATH),
+        _fetch_or_failure("GET", f"{origin}/api/tags"),
     )
     if isinstance(health, SmallResponse) and "gateway" in as_dict(decode_json(health.body)):
         return "tensorzero"
     if isinstance(chat, SmallResponse) and chat.status == 405:
-        refusal = await _fetch_or_failure(client, "POST", origin + GATEWAY_PATH, {"model": ""})
+        refusal = await _fetch_or_failure("POST", origin + GATEWAY_PATH, {"model": ""})
         if isinstance(refusal, SmallResponse) and refusal.status == 400 and _GATEWAY_REFUSAL.search(refusal.body):
             return "tensorzero"
     listed = as_dict(decode_json(tags.body)) if isinstance(tags, SmallResponse) and tags.status == 200 else {}
@@ -71,11 +71,9 @@ async def find_kind(client: HttpClient, spec: EndpointSpec, mask: Mask, now: dat
     return "openai"
 
 
-async def _fetch_or_failure(
-    client: HttpClient, method: str, url: str, body: object = None
-) -> SmallResponse | EndpointFailure:
+async def _fetch_or_failure(method: str, url: str, body: object = None) -> SmallResponse | EndpointFailure:
     try:
-        return await fetch(client, method, url, body)
+        return await fetch(method, url, body)
     except EndpointFailure as failure:
         return failure
 

@@ -15,18 +15,16 @@ from runner.config import AgentSettings
 from runner.inference.chat_format import ModelReply, parse_reply
 from runner.inference.entrance import retry_after_s
 from runner.inference.errors import EndpointFailure, Mask, response_failure
-from runner.inference.http import bearer_header, read_body, read_refusal, reject_encoding, send_request
+from runner.inference.http import bearer_header, open_response, read_refusal
 from runner.inference.providers import Target
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
 from runner.inference.token_capture import TokenCapture
 from runner.types import StreamDelta
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
-from runner.util.http_client import HttpClient
 
 if TYPE_CHECKING:
-    import aiohttp
-
+    import httpx
 
 MAX_BODY = 4 << 20
 """Maximum bytes of a reply that is not streamed."""
@@ -56,29 +54,33 @@ class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
     capture: TokenCapture | None = None
 
 
-async def send_call(client: HttpClient, call: InferenceCall) -> ModelReply:
+async def send_call(call: InferenceCall) -> ModelReply:
     """The caller must enter ``call.limits``. Raises ``EndpointFailure`` if the endpoint gives no usable reply."""
+    from runner.util.http import read_body, reject_encoding  # imported late, as httpx and aiohttp are slow to import
+
     accumulator = StreamAccumulator(call.clock.monotonic, call.on_delta, call.capture)
     if call.streams:
         call.limits.expect_first()
     else:
         call.limits.expect_whole()
-    async with send_request(client, "POST", call.target.url, call.body, bearer_header(call.key), call.mask) as response:
-        if response.status != 200:
+    headers = bearer_header(call.key)
+    async with open_response("POST", call.target.url, call.body, headers, call.mask) as response:
+        if response.status_code != 200:
             wait_s = retry_after_s(response.headers.get("retry-after"), call.clock.now())
-            raise response_failure(response.status, await read_refusal(response), call.mask, wait_s)
+            body, via = await read_refusal(response), response.extensions.get("proxy", "")
+            raise response_failure(response.status_code, body, call.mask, wait_s, via)
         if _media_type(response) == "text/event-stream":
+            reject_encoding(response)
             return await _stream(response, accumulator, call)
         call.limits.expect_whole()
         body = await read_body(response, MAX_BODY if call.capture is None else MAX_STREAM)
         return _parse_body(body, accumulator, _media_type(response), call.capture)
 
 
-async def _stream(response: aiohttp.ClientResponse, accumulator: StreamAccumulator, call: InferenceCall) -> ModelReply:
+async def _stream(response: httpx.Response, accumulator: StreamAccumulator, call: InferenceCall) -> ModelReply:
     """Read a stream until its final event, its end, or a while after its finish reason, and return the reply."""
-    reject_encoding(response)
     parser, size = EventParser(MAX_EVENT if call.capture is None else MAX_STREAM), 0
-    chunks = response.content.iter_any()
+    chunks = response.aiter_raw()
     async for chunk in chunks:
         size += len(chunk)
         n_deltas = accumulator.n_deltas
@@ -107,10 +109,10 @@ async def _read_end(chunks: AsyncIterator[bytes], parser: EventParser, accumulat
 
     Some servers never end a stream, and a broken end does not make the answer incomplete.
     """
-    import aiohttp
+    import httpx
 
     now = asyncio.get_running_loop().time
-    with suppress(TimeoutError, aiohttp.ClientError, OSError, EndpointFailure):
+    with suppress(TimeoutError, httpx.TransportError, EndpointFailure):
         async with asyncio.timeout(STREAM_END_TIMEOUT_S if accumulator.done else COUNTS_TIMEOUT_S) as limit:
             async for chunk in chunks:
                 events = [] if accumulator.done else parser.feed(chunk)
@@ -139,8 +141,9 @@ def _parse_body(
         ) from None
 
 
-def _media_type(response: aiohttp.ClientResponse) -> str:
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+def _media_type(response: httpx.Response) -> str:
+    media_type: str = response.headers.get("content-type", "")
+    return media_type.partition(";")[0].strip().lower()
 
 
 class AnswerLimits:

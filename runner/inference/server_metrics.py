@@ -10,13 +10,13 @@ import msgspec
 
 from runner.inference.api_keys import read_api_key
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
-from runner.inference.endpoints import url_origin
 from runner.inference.errors import EndpointFailure
-from runner.inference.http import bearer_header, fetch, model_client
+from runner.inference.http import bearer_header, fetch
 from runner.inference.metrics_text import Reading, Server, parse_metrics
 from runner.types.phases import ServerTimes
 from runner.util.display_text import one_line
 from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
+from runner.util.urls import url_origin
 
 READ_TIMEOUT_S = 2.0
 """Maximum seconds for one reading of one server; ``http.MAX_SMALL_BODY`` is the maximum size of its text."""
@@ -89,7 +89,7 @@ class MetricsReader:
             return None
         headers = bearer_header(read_api_key(spec, kind, self._context.environ))
         path = "/api/ps" if kind == "ollama" else "/metrics"
-        reply = await fetch(await model_client(), "GET", url_origin(spec.url) + path, None, headers)
+        reply = await fetch("GET", url_origin(spec.url) + path, None, headers)
         if reply.status != 200:
             return None
         if kind == "ollama":

@@ -355,14 +355,14 @@ async def _refusal(client: Client, subjects: Iterable[str]) -> str | None:
 
 async def check_monitor(url: str) -> PreflightCheck:
     """Check the health page of a broker's monitor, whose URL may leave out ``/healthz``."""
-    from runner.inference.endpoints import safe_url
-    from runner.inference.http import fetch, model_client
+    from runner.inference.http import fetch
+    from runner.util.urls import safe_url
 
     health_url = url.rstrip("/").removesuffix("/healthz") + "/healthz"
     check = PreflightCheck(what="bus", name=MONITOR, state="ok", detail=safe_url(health_url))
     try:
         async with asyncio.timeout(BUS_TIMEOUT_S):
-            reply = await fetch(await model_client(), "GET", health_url)
+            reply = await fetch("GET", health_url)
         cause = None if reply.status == 200 else f"HTTP {reply.status}: {reply.body[:200].decode(errors='replace')}"
     except TimeoutError:
         cause = f"no answer within {BUS_TIMEOUT_S:g} s"

@@ -24,10 +24,11 @@ import msgspec
 from runner import __version__, plugins
 from runner.config import RaySettings
 from runner.errors import ConfigError, catch_foreign
-from runner.inference.endpoints import ollama_url, resolve_endpoints, safe_url
+from runner.inference.endpoints import ollama_url, resolve_endpoints
 from runner.pool.ray_head import HEAD_VARIABLE, RayHead
 from runner.util.clock import Clock
 from runner.util.display_text import mask, one_line
+from runner.util.urls import safe_url
 from runner.worker.runner_setup import RunnerSetup
 
 LOCALHOST = "localhost"

@@ -157,7 +157,7 @@ class Notifier:
 
     async def _send(self, url: str, content: bytes) -> int:
         """Return the status of the answer, whose body is not read: it may never end."""
-        from runner.inference.http import bearer_header, model_client, send_request  # few profiles name a webhook
+        from runner.inference.http import bearer_header, open_response  # few profiles name a webhook
 
         settings, token = self._settings, None
         if settings.token_env is not None and not (token := self._environ.get(settings.token_env, "").strip()):
@@ -165,8 +165,8 @@ class Notifier:
         try:
             async with (
                 asyncio.timeout(settings.timeout_sec),
-                send_request(await model_client(), "POST", url, content, bearer_header(token)) as response,
+                open_response("POST", url, content, bearer_header(token)) as response,
             ):
-                return response.status
+                return response.status_code
         except TimeoutError:
             raise EndpointFailure("timeout", f"no answer within {settings.timeout_sec:g} s") from None

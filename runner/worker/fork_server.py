@@ -52,7 +52,7 @@ def shared_modules() -> Iterator[str]:
 
     They start no threads. Environments and agents of other packages are not among them.
     """
-    yield from ("ctypes", "aiohttp", "runner.worker.fork_server", "runner.worker.remote_gate")
+    yield from ("ctypes", "runner.util.http", "runner.worker.fork_server", "runner.worker.remote_gate")
     yield "runner.envs.http.environment"
     from runner.plugins import built_in_modules
 

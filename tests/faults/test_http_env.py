@@ -106,7 +106,7 @@ LATE_ERROR = (
     "got no complete reply within 0.3 s. The server hangs or is overloaded: check its log, or raise timeout_sec"
 )
 BROKEN_ERROR = "got no complete reply: the connection broke"
-LARGE_ERROR = "returned more than 8 MiB. This may be another server"
+LARGE_ERROR = "returned a body that is larger than 8 MiB. This may be another server"
 CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 RUDE_REPLIES: dict[str, tuple[Handler, str]] = {
     "hanging": (hang, LATE_ERROR),
@@ -137,7 +137,7 @@ RUDE_REPLIES: dict[str, tuple[Handler, str]] = {
     ),
     "compressed body": (
         reply_with(http_response(gzip.compress(b"{}"), content_encoding="gzip")),
-        "returned a compressed body",
+        "returned a body that is compressed (gzip), which was not requested",
     ),
     "status 500": (
         reply_with(http_response("Internal Server Error", 500, "text/plain")),

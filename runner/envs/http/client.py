@@ -28,7 +28,6 @@ from runner.envs.http.response import (
 from runner.envs.http.server import ServerAddress
 from runner.errors import EnvironmentFault, ServerGone, catch_foreign, log_failure
 from runner.util.display_text import one_line
-from runner.util.http_client import HttpClient, loop_client
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +69,9 @@ class HttpConnection:
         self._base = address.base
         self._timeout_s = address.timeout_s
         self._timings = timings
-        self._headers = {"accept": "application/json", "content-type": "application/json"}
+        self._headers = {"Accept": "application/json"}
         if authorization := address.authorization:
-            self._headers["authorization"] = authorization
+            self._headers["Authorization"] = authorization
         self.unanswered: ServerGone | None = None
         """The error for the latest request, if it was cancelled while its reply was overdue."""
 
@@ -91,7 +90,9 @@ class HttpConnection:
             ServerGone: if the server cannot be reached, drops the connection or does not reply in time.
             EnvironmentFault: if the server replies with something other than HTTP, or with too much.
         """
-        import aiohttp
+        import httpx  # imported late, as httpx and aiohttp are slow to import
+
+        from runner.util.http import UnusableBody
 
         started = asyncio.get_running_loop().time()
         self.unanswered = None
@@ -107,56 +108,38 @@ class HttpConnection:
             came_back = f"got no complete reply within {self._timeout_s:g} s"
             advice = "The server hangs or is overloaded: check its log, or raise timeout_sec in the profile"
             raise request.gone(came_back, advice, timed_out=True) from None
-        except aiohttp.ClientConnectorError as exc:
+        except (httpx.ConnectError, httpx.ProxyError) as exc:
             advice = "Start the server, or correct its port or base_url in the profile"
-            raise request.gone(f"reached no server ({_describe(exc.os_error)})", advice) from None
-        except aiohttp.InvalidURL as exc:
-            raise request.fault(f"cannot be sent ({_describe(exc)})", "Correct its base_url in the profile") from None
-        except (aiohttp.ClientError, OSError) as exc:
+            raise request.gone(f"reached no server ({one_line(str(exc))})", advice) from None
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError) as exc:
+            advice = "Correct its base_url in the profile"
+            raise request.fault(f"cannot be sent ({one_line(str(exc))})", advice) from None
+        except UnusableBody as exc:
+            raise request.fault(f"returned a body that {one_line(str(exc))}", CHECK_ADDRESS_ADVICE) from None
+        except httpx.TransportError as exc:
             advice = "It is not retried because the server may have executed it. " + CHECK_LOG_ADVICE
-            error = request.gone if _is_dropped(exc) else request.fault
-            raise error(f"got no complete reply: the connection broke ({_describe(exc)})", advice) from None
+            error = request.fault if isinstance(exc, httpx.RemoteProtocolError) else request.gone
+            raise error(f"got no complete reply: the connection broke ({one_line(str(exc))})", advice) from None
 
     async def _send_with_retries(self, request: ServerRequest) -> ServerResponse:
-        import aiohttp
+        import httpx
 
         for delay_s in self._timings.connect_retry_delays_s:
             try:
                 return await self._exchange(request)
-            except aiohttp.ClientConnectorError:
+            except (httpx.ConnectError, httpx.ProxyError):
                 await asyncio.sleep(delay_s)
         return await self._exchange(request)
 
     async def _exchange(self, request: ServerRequest) -> ServerResponse:
-        client = await loop_client(HttpClient, self._timings.keepalive_s, None)
-        async with await client.send(request.method, request.url, request.body, self._headers) as response:
-            if response.headers.get("content-encoding", "identity").lower() != "identity":
-                raise request.fault("returned a compressed body, which was not requested", CHECK_ADDRESS_ADVICE)
-            body = bytearray()
-            async for chunk in response.content.iter_any():
-                body += chunk
-                if len(body) > MAX_RESPONSE_BYTES:
-                    raise request.fault(f"returned more than {MAX_RESPONSE_BYTES >> 20} MiB", CHECK_ADDRESS_ADVICE)
-            return ServerResponse(response.status, response.headers.get("content-type", ""), bytes(body))
+        from runner.util.http import read_body, send_request
 
-
-def _is_dropped(exc: Exception) -> bool:
-    """Return whether the connection ended before the reply was complete; False if the reply is not HTTP."""
-    import aiohttp
-
-    return isinstance(exc, aiohttp.ServerConnectionError | aiohttp.ClientPayloadError | OSError)
-
-
-def _describe(exc: Exception) -> str:
-    import aiohttp
-
-    if isinstance(exc, aiohttp.ServerDisconnectedError):
-        return "the server disconnected"
-    if isinstance(exc, aiohttp.ClientPayloadError):
-        return "the reply is incomplete"
-    if isinstance(exc, aiohttp.ClientResponseError):  # the message quotes the reply, which may hold the task's answer
-        return "the reply is not valid HTTP"
-    return one_line(str(exc) or type(exc).__name__)
+        keepalive_s = self._timings.keepalive_s
+        async with send_request(
+            request.method, request.url, request.body, self._headers, keepalive_s=keepalive_s, connect_timeout_s=None
+        ) as response:
+            body = await read_body(response, MAX_RESPONSE_BYTES)
+            return ServerResponse(response.status_code, response.headers.get("content-type", ""), body)
 
 
 def use_desk(desk: Desk) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import queue
+import asyncio
 import re
-import socket
-import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from runner.errors import ConfigError, catch_foreign
+from runner.errors import ConfigError
 from runner.types import Mode
 from runner.util.display_text import masker, one_line
 
@@ -83,6 +81,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         raise ConfigError(f"Invalid address of an environment server: {problem}. Correct its base_url")
 
 
+_Get: TypeAlias = Callable[[str], Awaitable[tuple[int, bytes]]]
 ServerKind: TypeAlias = Literal["console", "agentgym", "wrong", "unknown"]
 
 PROBE_TIMEOUT_S = 2.0
@@ -90,7 +89,7 @@ PROBE_TIMEOUT_S = 2.0
 SLOW_AFTER_S = 0.5
 """Seconds until the greeting from which on a server counts as slow; a healthy server takes a few milliseconds."""
 MAX_RESPONSE_BYTES = 64 * 1024
-"""Maximum size of a response including its headers, in bytes."""
+"""Bytes of a body that are read."""
 NOT_LISTENING = "nothing listens there"
 BUSY = "busy: it accepts connections, but does not reply in time"
 UNAUTHORIZED, METHOD_NOT_ALLOWED = 401, 405
@@ -174,67 +173,61 @@ class _Health(msgspec.Struct):
 
 
 def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROBE_TIMEOUT_S) -> dict[str, ServerState]:
-    """A server that does not respond in time is ``busy`` if it accepted the connection, else ``down``."""
-    deadline = time.monotonic() + within_s
-    late = f"no answer within {within_s:g} s"
-    states = {
-        env: ServerState(status="down", address=address, cause=late, gone=True) for env, address in addresses.items()
-    }
-    results: queue.SimpleQueue[tuple[str, ServerState]] = queue.SimpleQueue()
-    for env, address in addresses.items():
-        threading.Thread(target=_probe_into, args=(results, env, address, deadline), name="probe", daemon=True).start()
-    pending = set(addresses)
-    while pending:
-        try:
-            env, state = results.get(timeout=max(deadline - time.monotonic(), 0.0))
-        except queue.Empty:
-            break
-        states[env] = state
-        if state.status != "busy":
-            pending.discard(env)
-    return states
+    """Probe all servers at once; not for a thread that runs an event loop.
+
+    A server that does not respond in time is ``busy`` if it accepted the connection, else ``down``.
+    """
+    return asyncio.run(_probe_all(addresses, within_s))
 
 
-def _probe_into(
-    results: queue.SimpleQueue[tuple[str, ServerState]], env: str, address: ServerAddress, deadline: float
-) -> None:
-    """Put the state of a server unless it is late, and before that ``busy`` when it has accepted the connection."""
-    errors: list[BaseException] = []
-    busy = ServerState(status="busy", address=address, cause=BUSY, gone=True)
-    get = partial(_get, address, deadline=deadline, on_connected=lambda: results.put((env, busy)))
-    with catch_foreign(errors.append):
-        results.put((env, _probe_one(env, address, get)))
-    for exc in errors:
-        if not isinstance(exc, TimeoutError):
-            state = ServerState(status="down", address=address, cause=_describe(exc, address), gone=_is_gone(exc))
-            results.put((env, state))
+async def _probe_all(addresses: Mapping[str, ServerAddress], within_s: float) -> dict[str, ServerState]:
+    states = await asyncio.gather(*(_probe(env, address, within_s) for env, address in addresses.items()))
+    return dict(zip(addresses, states, strict=True))
 
 
-def _is_gone(exc: BaseException) -> bool:
-    if isinstance(exc, OSError):
-        return not isinstance(exc, ValueError)  # of a rejected certificate; a server has replied
-    from http.client import IncompleteRead  # imported late: a refused connection is an OSError
+async def _probe(env: str, address: ServerAddress, within_s: float) -> ServerState:
+    import httpx  # imported late, as httpx and aiohttp are slow to import
 
-    return isinstance(exc, IncompleteRead)
+    connected = asyncio.Event()
+    down = ServerState(status="down", address=address, cause=f"no answer within {within_s:g} s", gone=True)
+    try:
+        async with asyncio.timeout(within_s):
+            return await _identify(env, address, partial(_get, address, connected.set))
+    except TimeoutError:
+        return msgspec.structs.replace(down, status="busy", cause=BUSY) if connected.is_set() else down
+    except httpx.TransportError as exc:
+        # a server has replied whose certificate is rejected, which is a ValueError
+        gone = not isinstance(exc, httpx.RemoteProtocolError) and not isinstance(exc.__cause__, ValueError)
+        is_refused = isinstance(exc.__cause__, ConnectionRefusedError)
+        cause = NOT_LISTENING if is_refused else one_line(address.mask(str(exc)))
+        return msgspec.structs.replace(down, cause=cause, gone=gone)
+    except (ConfigError, httpx.InvalidURL) as exc:
+        return msgspec.structs.replace(down, cause=one_line(address.mask(str(exc))), gone=False)
 
 
-def _describe(exc: BaseException, address: ServerAddress) -> str:
-    if isinstance(exc, ConnectionRefusedError):
-        return NOT_LISTENING
-    if isinstance(exc, ConnectionError) and exc.errno is None:
-        return "the server closed the connection without a reply"
-    return one_line(address.mask(getattr(exc, "strerror", None) or f"{type(exc).__name__}: {exc}"))
+async def _get(address: ServerAddress, on_connected: Callable[[], object], path: str) -> tuple[int, bytes]:
+    """Return the status, and the body up to ``MAX_RESPONSE_BYTES``."""
+    from runner.util.http import send_request
+
+    headers = {"Authorization": address.authorization} if address.authorization else {}
+    body = bytearray()
+    async with send_request("GET", address.base + path, headers=headers, on_connected=on_connected) as response:
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) >= MAX_RESPONSE_BYTES:
+                break
+        return response.status_code, bytes(body[:MAX_RESPONSE_BYTES])
 
 
-def _probe_one(env: str, address: ServerAddress, get: Callable[[str], tuple[int, bytes]]) -> ServerState:
+async def _identify(env: str, address: ServerAddress, get: _Get) -> ServerState:
     started = time.monotonic()
-    status, body = get("/")
+    status, body = await get("/")
     latency_s = time.monotonic() - started
     if status == 200:
         identity = identify_server(env, _decode_json(body))
     else:
         identity = ServerIdentity("unknown" if status == 404 else "wrong")
-    if identity.kind == "unknown" and get("/createEnv")[0] == METHOD_NOT_ALLOWED:
+    if identity.kind == "unknown" and (await get("/createEnv"))[0] == METHOD_NOT_ALLOWED:
         address = msgspec.structs.replace(address, dialect="createEnv")
     elif status != 200 or identity.kind == "wrong":
         shown = one_line(address.mask(body[:200].decode(errors="replace")), 120)
@@ -247,7 +240,7 @@ def _probe_one(env: str, address: ServerAddress, get: Callable[[str], tuple[int,
             cause=f"GET / returned HTTP {status}: {shown}",
             gone=status in (502, 503, 504),
         )
-    health = _fetch_health(get) if identity.kind == "console" else _Health()
+    health = await _fetch_health(get) if identity.kind == "console" else _Health()
     return ServerState(
         status="slow" if latency_s > SLOW_AFTER_S else "up",
         address=_with_facts(address, health, is_console=identity.kind == "console"),
@@ -271,71 +264,10 @@ def _decode_json(body: bytes) -> object:
         return None
 
 
-def _fetch_health(get: Callable[[str], tuple[int, bytes]]) -> _Health:
+async def _fetch_health(get: _Get) -> _Health:
     """Return the reply to ``/health``; empty on any error, since the greeting alone shows that the server works."""
-    with catch_foreign(lambda exc: None):
-        return msgspec.json.decode(get("/health")[1], type=_Health)
+    import httpx
+
+    with suppress(httpx.TransportError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode((await get("/health"))[1], type=_Health)
     return _Health()
-
-
-def _get(
-    address: ServerAddress, path: str, *, deadline: float, on_connected: Callable[[], object]
-) -> tuple[int, bytes]:
-    parts = urlsplit(address.base)
-    with _connect(parts, deadline, on_connected) as connection:
-        from http.client import HTTPResponse  # imported late: most probes find no server
-
-        connection.sendall(_encode_request(parts, path, address.authorization))
-        response = HTTPResponse(cast(socket.socket, _LimitedReader(connection, deadline)), method="GET")
-        response.begin()
-        return response.status, response.read()
-
-
-def _connect(parts: SplitResult, deadline: float, on_connected: Callable[[], object]) -> socket.socket:
-    is_tls = parts.scheme == "https"
-    host = parts.hostname or ""
-    encoded: Any = host.encode() if host.isascii() else host  # a text would load the tables of international names
-    port = parts.port or (443 if is_tls else 80)
-    connection = socket.create_connection((encoded, port), timeout=_seconds_left(deadline))
-    on_connected()
-    if not is_tls:
-        return connection
-    import ssl
-
-    return ssl.create_default_context().wrap_socket(connection, server_hostname=host)
-
-
-def _encode_request(parts: SplitResult, path: str, authorization: str | None) -> bytes:
-    lines = [f"GET {parts.path}{path} HTTP/1.1", f"Host: {parts.netloc}", "Connection: close", "Accept: */*"]
-    if authorization:
-        lines.append(f"Authorization: {authorization}")
-    return "\r\n".join([*lines, "", ""]).encode("ascii")
-
-
-def _seconds_left(deadline: float) -> float:
-    if (seconds := deadline - time.monotonic()) <= 0:
-        raise TimeoutError
-    return seconds
-
-
-class _LimitedReader(io.RawIOBase):
-    """Replacement for the socket of ``HTTPResponse`` that reads until a deadline and at most ``MAX_RESPONSE_BYTES``."""
-
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection = connection
-        self._deadline = deadline
-        self._bytes_left = MAX_RESPONSE_BYTES
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # the type that BufferedReader passes
-        if not self._bytes_left:
-            return 0
-        self._connection.settimeout(_seconds_left(self._deadline))
-        count = self._connection.recv_into(buffer, min(len(buffer), self._bytes_left))
-        self._bytes_left -= count
-        return count

@@ -218,7 +218,7 @@ def test_a_closed_port_and_an_invalid_address_are_down() -> None:
     assert {state.status for state in states.values()} == {"down"}
     assert states["Maze"].cause == NOT_LISTENING
     assert {env: state.gone for env, state in states.items()} == {"Maze": True, "Wordle": False, "SQLGym": True}
-    assert "ConfigError" in (states["Wordle"].cause or "")
+    assert "Correct its base_url" in (states["Wordle"].cause or "")
     assert "hunter22" not in repr(states)
     assert probe_servers({}) == {}
 

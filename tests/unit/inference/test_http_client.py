@@ -11,31 +11,25 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
+import httpx
 import pytest
 import trustme
+from hypothesis import given
+from hypothesis import strategies as st
 
+from runner.errors import InferenceFault
 from runner.inference.errors import EndpointFailure
-from runner.inference.http import ModelHttpClient, SmallResponse, fetch
-from runner.util import http_client
-from tests.support.inference import infer, inference_manager
+from runner.inference.http import SmallResponse, fetch
+from runner.util import http
+from runner.util.http import find_proxy, send_request
+from tests.support.inference import VirtualTime, infer, inference_manager
 from tests.support.rude_model import RudeModel, completion_response, http_response
 
 OK = http_response(200, b"{}")
 
 
-@asynccontextmanager
-async def new_client() -> AsyncIterator[ModelHttpClient]:
-    client = ModelHttpClient()
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
 async def get(url: str) -> SmallResponse:
-    async with new_client() as client, asyncio.timeout(60):
-        return await fetch(client, "GET", url)
+    return await fetch("GET", url, timeout_s=60)
 
 
 class Endpoint(asyncio.Protocol):
@@ -121,40 +115,165 @@ async def test_a_proxy_without_a_scheme_is_an_http_proxy(proxy: RudeModel, monke
     assert (await get("http://model.example/up")).status == 200
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2", "0.0.0.0"])
 async def test_servers_on_this_machine_need_no_proxy(
     host: str, proxy: RudeModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ALL_PROXY", proxy.origin)
-    with RudeModel(OK, routes={"/up": OK}) as server:
-        assert (await get(server.origin.replace("127.0.0.1", host) + "/up")).status == 200
-        assert (len(server.requests), proxy.requests) == (1, [])
-
-
-@pytest.mark.parametrize("exceptions", ["model.example", "other,.example", "*"])
-async def test_no_proxy_lists_the_servers_without_a_proxy(
-    exceptions: str, proxy: RudeModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HTTP_PROXY", proxy.origin)
-    monkeypatch.setenv("NO_PROXY", exceptions)
-    with pytest.raises(EndpointFailure, match="no connection: "):
-        await get("http://model.example:1/up")
+    async with await asyncio.get_running_loop().create_server(Endpoint, "0.0.0.0", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert (await fetch("POST", f"http://{host}:{port}/up", {}, timeout_s=60)).status == 200
     assert proxy.requests == []
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "socks5://127.0.0.1:9", "http://[::1", "http://"])
-async def test_an_unusable_proxy_is_a_failure_of_the_endpoint(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTP_PROXY", url)
-    with pytest.raises(EndpointFailure):
+URL = "http://gpu-7.lab.example:8080/v1"
+NAMED = [
+    (URL, "gpu-7.lab.example"),
+    (URL, "other.example, GPU-7.Lab.Example"),
+    (URL, "lab.example"),
+    (URL, ".example"),
+    (URL, "gpu-7.lab.example:8080"),
+    (URL, "gpu-*.lab.example"),
+    (URL, "*.example"),
+    (URL, "*"),
+    ("http://10.20.30.40/v1", "10.20.30.40"),
+    ("http://10.20.30.40/v1", "10.20.30.40:80"),
+    ("https://10.20.30.40/v1", "192.168.0.0/16,10.0.0.0/8"),
+    ("http://10.20.30.40/v1", "10.20.*"),
+    ("http://[2001:db8::7]:9/", "2001:db8::/32"),
+    ("http://[2001:db8::7]:9/", "[2001:db8::7]:9"),
+    ("http://localhost./v1", ""),
+    ("http://gpu.localhost/v1", ""),
+    ("http://127.200.1.1/v1", ""),
+    ("http://[::1]/v1", ""),
+    ("http://[::]/v1", ""),
+]
+NOT_NAMED = [
+    (URL, ""),
+    (URL, "gpu-8.lab.example, ,"),
+    (URL, "pu-7.lab.example"),
+    (URL, "sub.gpu-7.lab.example"),
+    (URL, "gpu-7.lab.example:81"),
+    (URL, "10.0.0.0/8"),
+    (URL, "[, ]["),
+    (URL, "127.0.0.0/8,::/0"),
+    ("http://10.20.30.40/v1", "10.20.30.41"),
+    ("http://10.20.30.40/v1", "10.20.30.40:8080"),
+    ("http://10.20.30.40/v1", "10.20.30.41/32"),
+    ("http://10.20.30.40/v1", "0.30.40"),
+    ("http://10.20.30.40/v1", "10.20"),
+    ("http://[2001:db8::7]:9/", "10.0.0.0/8,fe80::/10"),
+    ("http://notlocalhost/v1", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("url", "exceptions", "is_named"), [*((*case, True) for case in NAMED), *((*case, False) for case in NOT_NAMED)]
+)
+def test_no_proxy_exempts_names_networks_and_wildcards(
+    url: str, exceptions: str, is_named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALL_PROXY", "http://me:hidden@proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", exceptions)
+    found = find_proxy(httpx.URL(url))
+    assert (found is None) == is_named
+    assert found is None or str(found.url) == "http://proxy.example:3128"
+
+
+@given(st.text(), st.text(alphabet="ax7.*:[]/-, ", max_size=40))
+def test_any_exceptions_can_be_read(exceptions: str, others: str) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+        monkeypatch.setenv("no_proxy", (exceptions + others).replace("\0", "").encode("utf-8", "ignore").decode())
+        for url in (URL, "http://10.20.30.40", "http://[2001:db8::7]:9/"):
+            found = find_proxy(httpx.URL(url))
+            assert found is None or str(found.url) == "http://proxy.example:3128"
+
+
+@pytest.mark.parametrize(
+    ("proxy_url", "cause"),
+    [
+        ("http://127.0.0.1:9", "the proxy http://127.0.0.1:9 cannot be reached: Connection refused"),
+        ("socks5://127.0.0.1:9", "the proxy socks5://127.0.0.1:9 gives no connection: "),
+        ("socks4://127.0.0.1:9", "the proxy of the environment for http cannot be used: give http://HOST:PORT"),
+        ("http://[::1", "the proxy of the environment for http cannot be used: give http://HOST:PORT"),
+        ("http://", "the proxy of the environment for http cannot be used: give http://HOST:PORT"),
+    ],
+)
+async def test_a_proxy_that_fails_is_named(proxy_url: str, cause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", proxy_url.replace("://127", "://me:hidden@127"))
+    with pytest.raises(EndpointFailure) as raised:
         await get("http://model.example/up")
+    assert str(raised.value).startswith(f"no connection: {cause}")
+    assert "hidden" not in str(raised.value)
+
+
+async def test_a_failed_connection_of_a_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with RudeModel(OK, routes={"http://model.example/v1/chat/completions": http_response(503, b"no route")}) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.origin)
+        with pytest.raises(InferenceFault, match=rf"HTTP 503: no route \(through the proxy {proxy.origin}\)"):
+            await infer(inference_manager("http://model.example/v1", virtual_time=VirtualTime()))
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("login", ["", "me:hidden@"])
+async def test_a_proxy_that_requires_a_login_is_wrongly_configured(
+    scheme: str, login: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = http_response(407, b"", Proxy_Authenticate="Basic")
+    routes = {"model.example:443": refusal, "http://model.example/up": refusal}
+    with RudeModel(OK, routes=routes) as proxy:
+        monkeypatch.setenv("ALL_PROXY", proxy.origin.replace("://", f"://{login}"))
+        problem = "refuses its login" if login else "requires a login"
+        with pytest.raises(EndpointFailure, match=f"the proxy {proxy.origin} {problem}") as raised:
+            await get(f"{scheme}://model.example/up")
+    assert (raised.value.reason, raised.value.status) == ("configuration", 407)
+    assert "hidden" not in str(raised.value)
 
 
 async def test_a_proxy_that_rejects_a_tunnel_is_a_failed_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    with RudeModel(OK, routes={"model.example:443": http_response(407, b"", Proxy_Authenticate="Basic")}) as proxy:
+    with RudeModel(OK, routes={"model.example:443": http_response(502, b"")}) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.origin)
-        with pytest.raises(EndpointFailure, match="no connection: 407 Reason") as raised:
+        cause = f"no connection: the proxy {proxy.origin} refuses the connection: 502"
+        with pytest.raises(EndpointFailure, match=cause) as raised:
             await get("https://model.example/up")
     assert raised.value.reason == "connection"
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_a_socks_proxy_looks_the_name_up_and_connects(accepts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SOCKS5 proxy by RFC 1928, with the login of RFC 1929."""
+    asked: list[bytes] = []
+
+    async def serve_socks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly((await reader.readexactly(2))[1])
+        writer.write(b"\x05\x02")
+        for _ in range(2):  # user and password, each after its length; the version precedes both
+            length = (await reader.readexactly(2 if not asked else 1))[-1]
+            asked.append(await reader.readexactly(length))
+        writer.write(b"\x01\x00")
+        *_, length = await reader.readexactly(5)
+        asked.append(await reader.readexactly(length + 2))
+        writer.write(b"\x05" + (b"\x00" if accepts else b"\x05") + b"\x00\x01" + bytes(6))
+        if accepts:
+            upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(_copy(reader, upstream), _copy(upstream_reader, writer))
+        writer.close()
+
+    loop = asyncio.get_running_loop()
+    async with (
+        await loop.create_server(Endpoint, "127.0.0.1", 0) as server,
+        await asyncio.start_server(serve_socks, "127.0.0.1", 0) as proxy,
+    ):
+        port = server.sockets[0].getsockname()[1]
+        proxy_url = f"socks5h://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        monkeypatch.setenv("ALL_PROXY", proxy_url.replace("://", "://me:hidden@"))
+        if accepts:
+            assert (await fetch("POST", "http://model.example:8000/v1", {}, timeout_s=60)).status == 200
+        else:
+            with pytest.raises(EndpointFailure, match=f"no connection: the proxy {proxy_url} gives no connection: "):
+                await fetch("POST", "http://model.example:8000/v1", {}, timeout_s=60)
+    assert asked == [b"me", b"hidden", b"model.example" + (8000).to_bytes(2)]
 
 
 async def test_a_login_with_any_characters_is_sent() -> None:
@@ -189,7 +308,7 @@ async def test_a_certificate_is_verified_with_the_authorities_of_the_environment
     authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
-    monkeypatch.setattr(http_client, "_ssl_context", http_client._ssl_context.__wrapped__)
+    monkeypatch.setattr(http, "_ssl_context", http._ssl_context.__wrapped__)
     async with run_tls_server(authority) as url:
         with pytest.raises(EndpointFailure, match=r"no connection: .*certificate verify failed"):
             await get(url)
@@ -245,7 +364,7 @@ async def test_a_tunnel_is_requested_with_the_login_of_the_proxy(
 ) -> None:
     requests: list[bytes] = []
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
-    monkeypatch.setattr(http_client, "_ssl_context", http_client._ssl_context.__wrapped__)
+    monkeypatch.setattr(http, "_ssl_context", http._ssl_context.__wrapped__)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -254,14 +373,12 @@ async def test_a_tunnel_is_requested_with_the_login_of_the_proxy(
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         await asyncio.gather(_copy(reader, upstream), _copy(upstream_reader, writer))
 
-    async with run_tls_server(authority, "model.example") as url, new_client() as client:
+    async with run_tls_server(authority, "model.example") as url:
         port = int(url.partition("localhost:")[2].partition("/")[0])
         async with await asyncio.start_server(tunnel, "127.0.0.1", 0) as proxy:
             proxy_port = proxy.sockets[0].getsockname()[1]
             monkeypatch.setenv("HTTPS_PROXY", f"http://me:secret@127.0.0.1:{proxy_port}")
-            async with asyncio.timeout(60):
-                response = await fetch(client, "POST", "https://me2:own@model.example/v1", {})
-            await client.close()
+            response = await fetch("POST", "https://me2:own@model.example/v1", {}, timeout_s=60)
     assert response.status == 200
     assert requests[0].startswith(b"CONNECT model.example:443 HTTP/1.1\r\n")
     assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:secret") in requests[0]
@@ -287,16 +404,15 @@ async def test_a_chunk_that_is_none_is_a_malformed_reply_and_no_lost_connection(
 
     async with (
         await asyncio.start_server(answer, "127.0.0.1", 0) as server,
-        new_client() as client,
         asyncio.timeout(20),
     ):
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        async with await client.send("GET", url, None, {}) as response:
-            assert await response.content.readany() == b"{}"
+        async with send_request("GET", url) as response:
+            chunks = response.aiter_raw()
+            assert await anext(chunks) == b"{}"
             head_received.set()
-            with pytest.raises(aiohttp.ClientError, match="the reply is malformed") as raised:
-                await response.content.read()
-    assert not isinstance(raised.value, aiohttp.ClientPayloadError | aiohttp.ServerConnectionError)
+            with pytest.raises(httpx.RemoteProtocolError, match="the reply is not valid HTTP"):
+                await anext(chunks)
 
 
 async def test_the_headers_of_a_reply_are_bounded() -> None:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import aiohttp
+import httpx
 import pytest
 
 from runner.config import AgentSettings
 from runner.config.profile import EndpointConfig, Price
 from runner.inference.api_keys import DeltaFilter, KeyFilter, endpoint_variables, read_api_key, redact_key
 from runner.inference.chat_format import ModelReply, split_thinking
-from runner.inference.endpoints import EndpointSpec, Kind, ollama_url, resolve_endpoints, safe_url
+from runner.inference.endpoints import EndpointSpec, Kind, ollama_url, resolve_endpoints
 from runner.inference.entrance import CircuitBreaker, pause_s, retry_after_s
 from runner.inference.errors import EndpointFailure, Reason
 from runner.inference.http import translate_errors
@@ -21,6 +21,7 @@ from runner.inference.inference_session import token_cost
 from runner.inference.providers import GATEWAY_PATH, resolve_target
 from runner.inference.tool_calls import tool_call
 from runner.types import StreamDelta, Tokens
+from runner.util.urls import safe_url
 from tests.support.manual_clock import ManualClock
 
 MODEL, FUNCTION = "tensorzero::model_name::", "tensorzero::function_name::f"
@@ -239,7 +240,7 @@ def test_a_key_in_a_field_that_we_do_not_know_is_masked() -> None:
 def test_a_connect_timeout_waits_as_long_as_a_timeout() -> None:
     breaker = CircuitBreaker(ManualClock())
     with pytest.raises(EndpointFailure, match="no connection within 5 s") as raised, translate_errors(str):
-        raise aiohttp.ConnectionTimeoutError
+        raise httpx.ConnectTimeout("no connection within 5 s")
     breaker.record_failure(raised.value, "")
     assert breaker.wait_s() == 30
 
