@@ -13,22 +13,13 @@ from runner.cli.arguments import parse_options
 from runner.types import SpanLevel
 
 RUN = ("--run", "Maze", "--agent", "oracle")
-HEAVY = {"asyncio", "hydra", "httpx", "ulid", "aiohttp", "nats", "google.protobuf"}
-RARE = {"dataclasses", "platformdirs", "tempfile", "rich.table"}
+HEAVY = {"hydra", "ulid", "nats", "google.protobuf"}
+PROBES = {"asyncio", "httpx", "aiohttp", "ssl", "dataclasses", "hashlib", "logging"}
+"""Modules that the probe of an environment's server needs, too."""
 UNUSED: dict[tuple[str, ...], set[str]] = {
-    ("--help",): {*HEAVY, "msgspec", "dataclasses", "json", "logging", "pathlib", "rich", "yaml"},
-    ("--list-envs",): {
-        *HEAVY,
-        *RARE,
-        "ssl",
-        "hashlib",
-        "logging",
-        "runner.batch",
-        "runner.pool",
-        "runner.episode",
-        "sqlite3",
-    },
-    RUN: {*HEAVY, *RARE, "rich", "runner.inference.manager", "runner.node.batch_queue"} - {"asyncio"},
+    ("--help",): {*HEAVY, *PROBES, "msgspec", "json", "pathlib", "rich", "yaml"},
+    ("--list-envs",): {*HEAVY, "platformdirs", "runner.batch", "runner.pool", "runner.episode", "sqlite3"},
+    RUN: {*HEAVY, "platformdirs", "runner.inference.manager", "runner.node.batch_queue"},
 }
 
 
