@@ -1,18 +1,16 @@
-"""Raw HTTP responses of whatever listens at an environment server's address.
+"""Raw HTTP responses of whatever listens at an environment server's address, over a real connection.
 
 The input is the responses to the requests of one probe, separated by ``\\x00\\x00``.
 """
 
 from __future__ import annotations
 
-import io
-import queue
-import time
-from typing import Self
-from unittest.mock import patch
+import contextlib
+import functools
+import socket
+import threading
 
-from runner.envs.http import server
-from runner.envs.http.server import ServerAddress, ServerState
+from runner.envs.http.server import ServerAddress, ServerState, probe_servers
 from tests.fuzz.oracles import SECRET, check_displayable, check_masked, secret_environment
 
 TOKENS = (
@@ -26,25 +24,20 @@ TOKENS = (
     b"HTTP/1.1 100 Continue\r\n\r\n",
 )
 ENVIRONMENTS = ("Maze", "SQLGym", "Unknown")
-ADDRESS = ServerAddress(f"http://user:{SECRET}@127.0.0.1:1/base", secrets=("0ther-Secret",))
 
 
 def check(data: bytes) -> None:
-    responses = data.split(b"\x00\x00")
-
-    def connect(*args: object) -> _Connection:
-        return _Connection(responses.pop(0) if responses else b"")
-
-    results: queue.SimpleQueue[tuple[str, ServerState]] = queue.SimpleQueue()
-    with secret_environment(), patch.object(server, "_connect", connect):
+    server = _server()
+    server.responses = data.split(b"\x00\x00")
+    url = f"http://user:{SECRET}@127.0.0.1:{server.port}/base"
+    with secret_environment():
         for env in ENVIRONMENTS:
-            server._probe_into(results, env, ADDRESS, time.monotonic() + 60)
-            assert results.qsize() == 1
-            _check_state(results.get()[1])
+            _check_state(probe_servers({env: ServerAddress(url, secrets=("0ther-Secret",))}, 20)[env])
 
 
 def _check_state(state: ServerState) -> None:
     assert state.usable == (state.cause is None)
+    assert state.status != "busy"
     if state.cause is not None:
         check_displayable(state.cause)
         check_masked(state.cause, "0ther-Secret")
@@ -53,16 +46,23 @@ def _check_state(state: ServerState) -> None:
     assert state.open is None or isinstance(state.open, int)
 
 
-class _Connection(io.BytesIO):
-    """A socket whose peer has sent a response and closed the connection."""
+class _Server:
+    """Sends one response for each connection, and closes it."""
 
-    def __enter__(self) -> Self:
-        return self
+    def __init__(self) -> None:
+        self.responses: list[bytes] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
 
-    def settimeout(self, seconds: float) -> None: ...
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(1 << 16)
+                connection.sendall(self.responses.pop(0) if self.responses else b"")
 
-    def sendall(self, data: bytes) -> None:
-        assert SECRET.encode() not in data
 
-    def recv_into(self, buffer: memoryview, n: int) -> int:
-        return self.readinto(buffer[:n])
+@functools.cache
+def _server() -> _Server:
+    return _Server()
