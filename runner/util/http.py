@@ -1,8 +1,9 @@
 """The HTTP client of the runner: httpx over one aiohttp session for each event loop.
 
 With 64 conversations at once, httpx's own connection pool takes twenty times the CPU of aiohttp's for each call, so
-httpx is the interface and aiohttp sends. Both are slow to import: only what is about to send a request imports this
-module.
+httpx is the interface and aiohttp sends. Requests go to the transport without ``httpx.AsyncClient``, whose cookies,
+redirects and logins are not wanted here and would take as much CPU as the rest of a call. Both are slow to import: only
+what is about to send a request imports this module.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import asyncio
 import fnmatch
 import functools
 import ipaddress
-import logging
 import os
 import re
 import socket
@@ -20,9 +20,8 @@ import threading
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.request import getproxies
 
 import aiohttp
@@ -34,8 +33,6 @@ from aiohttp.http import HttpProcessingError
 from yarl import URL
 
 from runner.util.urls import split_login
-
-logging.getLogger("httpx").setLevel(logging.WARNING)  # its lines quote the URL, whose query may contain a key
 
 MAX_HEADER_BYTES = 64 << 10
 """Maximum bytes of all headers of a response, and of one of them while aiohttp reads it."""
@@ -83,23 +80,30 @@ async def send_request(
         httpx.ReadError: the connection was lost; the server may have executed the request.
         httpx.RemoteProtocolError: the response is not HTTP, or its headers exceed ``MAX_HEADER_BYTES``.
     """
-    client = await _loop_client(keepalive_s)
-    extensions = {} if on_connected is None else {"trace": functools.partial(_report_connected, on_connected)}
-    timeout = httpx.Timeout(None, connect=connect_timeout_s)
+    transport = await _loop_transport(keepalive_s, is_traced=on_connected is not None)
+    extensions: dict[str, Any] = {"timeout": {"connect": connect_timeout_s}}
+    if on_connected is not None:
+        extensions["trace"] = functools.partial(_report_connected, on_connected)
     try:
-        url, login = split_login(url)
+        target, login = _parse_url(url)
         content_type = {} if content is None else {"Content-Type": "application/json"}
-        headers = content_type | ({"Authorization": f"Basic {login}"} if login else {}) | (headers or {})
-        request = client.build_request(
-            method, url, content=content, headers=headers, timeout=timeout, extensions=extensions
-        )
+        headers = _HEADERS | content_type | login | (headers or {})
+        request = httpx.Request(method, target, headers=headers, content=content, extensions=extensions)
     except ValueError:  # such as a key that is not ASCII, which the message quotes
         raise httpx.LocalProtocolError("the URL or a header cannot be sent") from None
-    response = await client.send(request, stream=True)
+    response = await transport.handle_async_request(request)
+    response.request = request
     try:
         yield response
     finally:
         await response.aclose()
+
+
+@functools.lru_cache(maxsize=256)
+def _parse_url(url: str) -> tuple[httpx.URL, dict[str, str]]:
+    """Return a URL without its login, and the header for that."""
+    address, login = split_login(url)
+    return httpx.URL(address), {"Authorization": f"Basic {login}"} if login else {}
 
 
 async def _report_connected(on_connected: Callable[[], object], event: str, info: object) -> None:
@@ -197,7 +201,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 class AiohttpTransport(httpx.AsyncBaseTransport):
     """Sends requests over one aiohttp session, and those over a SOCKS proxy by httpx's own pool."""
 
-    def __init__(self, keepalive_s: float) -> None:
+    def __init__(self, keepalive_s: float, *, is_traced: bool) -> None:
         self._keepalive_s = keepalive_s
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s, resolver=_Resolver())
         handler: type[ResponseHandler] = _StrictHandler
@@ -212,7 +216,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             auto_decompress=False,
             max_line_size=MAX_HEADER_BYTES,
             max_field_size=MAX_HEADER_BYTES,
-            trace_configs=[tracing],
+            trace_configs=[tracing] if is_traced else [],  # tracing costs each request a tenth of its CPU
         )
         self._proxies: dict[tuple[str, str, int | None], httpx.Proxy | None] = {}
         self._socks: dict[str, httpx.AsyncHTTPTransport] = {}
@@ -420,34 +424,32 @@ def _ssl_context() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certifi.where())
 
 
-# ------------------------------------------------------------------------------- one client for each event loop
+# ---------------------------------------------------------------------------- one transport for each event loop
 
-_clients_lock = threading.Lock()
-_clients: dict[asyncio.AbstractEventLoop, dict[float, tuple[httpx.AsyncClient, AsyncGenerator[None]]]] = {}
-"""The clients of each running event loop by ``keepalive_s``, and the generators that close them with the loop."""
+_lock = threading.Lock()
+_Key: TypeAlias = tuple[float, bool]
+_transports: dict[asyncio.AbstractEventLoop, dict[_Key, tuple[AiohttpTransport, AsyncGenerator[None]]]] = {}
+"""The transports of each running event loop by their settings, and the generators that close them with the loop."""
 
 
-async def _loop_client(keepalive_s: float) -> httpx.AsyncClient:
-    loop = asyncio.get_running_loop()
-    if keepalive_s not in _clients.get(loop, {}):
-        cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-        client = httpx.AsyncClient(
-            transport=AiohttpTransport(keepalive_s), headers=_HEADERS, cookies=cookies, trust_env=False
-        )
-        lifetime = _close_with_loop(loop, client)
+async def _loop_transport(keepalive_s: float, *, is_traced: bool) -> AiohttpTransport:
+    loop, key = asyncio.get_running_loop(), (keepalive_s, is_traced)
+    if key not in _transports.get(loop, {}):
+        transport = AiohttpTransport(keepalive_s, is_traced=is_traced)
+        lifetime = _close_with_loop(loop, transport)
         await anext(lifetime)
-        with _clients_lock:
+        with _lock:
             # a loop may be closed without shutting down its generators
-            for closed_loop in [other for other in _clients if other.is_closed()]:
-                del _clients[closed_loop]
-            _clients.setdefault(loop, {})[keepalive_s] = client, lifetime
-    return _clients[loop][keepalive_s][0]
+            for closed_loop in [other for other in _transports if other.is_closed()]:
+                del _transports[closed_loop]
+            _transports.setdefault(loop, {})[key] = transport, lifetime
+    return _transports[loop][key][0]
 
 
-async def _close_with_loop(loop: asyncio.AbstractEventLoop, client: httpx.AsyncClient) -> AsyncGenerator[None]:
+async def _close_with_loop(loop: asyncio.AbstractEventLoop, transport: AiohttpTransport) -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        with _clients_lock:
-            _clients.pop(loop, None)
-        await client.aclose()
+        with _lock:
+            _transports.pop(loop, None)
+        await transport.aclose()
