@@ -209,7 +209,7 @@ async def _get(address: ServerAddress, on_connected: Callable[[], object], path:
     """Return the status, and the body up to ``MAX_RESPONSE_BYTES``."""
     from runner.util.http import send_request
 
-    headers = {"Authorization": address.authorization} if address.authorization else {}
+    headers = {"Connection": "close"} | ({"Authorization": address.authorization} if address.authorization else {})
     body = bytearray()
     async with send_request("GET", address.base + path, headers=headers, on_connected=on_connected) as response:
         async for chunk in response.aiter_raw():
