@@ -209,9 +209,9 @@ async def _get(address: ServerAddress, on_connected: Callable[[], object], path:
     """Return the status, and the body up to ``MAX_RESPONSE_BYTES``."""
     from runner.util.http import send_request
 
-    headers = {"Connection": "close"} | ({"Authorization": address.authorization} if address.authorization else {})
+    url, headers = address.base + path, {"Authorization": address.authorization} if address.authorization else {}
     body = bytearray()
-    async with send_request("GET", address.base + path, headers=headers, on_connected=on_connected) as response:
+    async with send_request("GET", url, headers=headers, keepalive_s=0.0, on_connected=on_connected) as response:
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) >= MAX_RESPONSE_BYTES:

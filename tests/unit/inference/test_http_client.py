@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import gc
 import socket
 import ssl
 import threading
@@ -246,9 +245,7 @@ async def test_a_proxy_that_rejects_a_tunnel_is_a_failed_connection(monkeypatch:
     assert raised.value.reason == "connection"
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("accepts", [True, False])
-async def test_a_socks_proxy_looks_the_name_up_and_connects(accepts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_socks_proxy_looks_the_name_up_and_connects(monkeypatch: pytest.MonkeyPatch) -> None:
     """A SOCKS5 proxy by RFC 1928, with the login of RFC 1929."""
     asked: list[bytes] = []
     ended = asyncio.Event()
@@ -262,10 +259,9 @@ async def test_a_socks_proxy_looks_the_name_up_and_connects(accepts: bool, monke
         writer.write(b"\x01\x00")
         *_, length = await reader.readexactly(5)
         asked.append(await reader.readexactly(length + 2))
-        writer.write(b"\x05" + (b"\x00" if accepts else b"\x05") + b"\x00\x01" + bytes(6))
-        if accepts:
-            upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.gather(_copy(reader, upstream), _copy(upstream_reader, writer))
+        writer.write(b"\x05\x00\x00\x01" + bytes(6))
+        upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(_copy(reader, upstream), _copy(upstream_reader, writer))
         writer.close()
         await writer.wait_closed()
         ended.set()
@@ -278,13 +274,8 @@ async def test_a_socks_proxy_looks_the_name_up_and_connects(accepts: bool, monke
         port = server.sockets[0].getsockname()[1]
         proxy_url = f"socks5h://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
         monkeypatch.setenv("ALL_PROXY", proxy_url.replace("://", "://me:hidden@"))
-        if accepts:
-            assert (await post_from_another_loop("http://model.example:8000/v1")).status == 200
-        else:
-            with pytest.raises(EndpointFailure, match=f"no connection: the proxy {proxy_url} gives no connection: "):
-                await post_from_another_loop("http://model.example:8000/v1")
+        assert (await post_from_another_loop("http://model.example:8000/v1")).status == 200
         await asyncio.wait_for(ended.wait(), 60)
-    gc.collect()  # httpcore leaves the connection of a refused request to the garbage collector, which warns
     assert asked == [b"me", b"hidden", b"model.example" + (8000).to_bytes(2)]
 
 
