@@ -66,8 +66,8 @@ async def send_request(
 ) -> AsyncIterator[httpx.Response]:
     """Send a request over the proxy that the environment names, and yield the response before its body is read.
 
-    A POST is never sent twice, no redirect is followed, no cookie kept. The caller limits the total time, and reads the body
-    in the ``with`` block. A user and a password in the URL become the header ``Authorization`` unless there is one.
+    A POST is never sent twice, no redirect is followed, no cookie kept. The caller limits the total time, and reads the
+    body in the ``with`` block. A login in the URL becomes the header ``Authorization`` unless there is one.
 
     Args:
         keepalive_s: seconds to keep the connection for another request; shorter than on the server, so that it is not

@@ -7,9 +7,9 @@ import re
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
@@ -17,6 +17,9 @@ import msgspec
 from runner.errors import ConfigError
 from runner.types import Mode
 from runner.util.display_text import masker, one_line
+
+if TYPE_CHECKING:
+    import httpx
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
@@ -81,6 +84,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
         raise ConfigError(f"Invalid address of an environment server: {problem}. Correct its base_url")
 
 
+_Send: TypeAlias = "Callable[..., AbstractAsyncContextManager[httpx.Response]]"
 _Get: TypeAlias = Callable[[str], Awaitable[tuple[int, bytes]]]
 ServerKind: TypeAlias = Literal["console", "agentgym", "wrong", "unknown"]
 
@@ -186,13 +190,17 @@ async def _probe_all(addresses: Mapping[str, ServerAddress], within_s: float) ->
 
 
 async def _probe(env: str, address: ServerAddress, within_s: float) -> ServerState:
-    import httpx  # imported late, as httpx and aiohttp are slow to import
+    # imported late, because they are slow to import, and not within the time limit
+    import httpx
+
+    from runner.util.http import send_request
 
     connected = asyncio.Event()
+    get = partial(_get, partial(send_request, keepalive_s=0.0, on_connected=connected.set), address)
     down = ServerState(status="down", address=address, cause=f"no answer within {within_s:g} s", gone=True)
     try:
         async with asyncio.timeout(within_s):
-            return await _identify(env, address, partial(_get, address, connected.set))
+            return await _identify(env, address, get)
     except TimeoutError:
         return msgspec.structs.replace(down, status="busy", cause=BUSY) if connected.is_set() else down
     except httpx.TransportError as exc:
@@ -205,13 +213,11 @@ async def _probe(env: str, address: ServerAddress, within_s: float) -> ServerSta
         return msgspec.structs.replace(down, cause=one_line(address.mask(str(exc))), gone=False)
 
 
-async def _get(address: ServerAddress, on_connected: Callable[[], object], path: str) -> tuple[int, bytes]:
+async def _get(send: _Send, address: ServerAddress, path: str) -> tuple[int, bytes]:
     """Return the status, and the body up to ``MAX_RESPONSE_BYTES``."""
-    from runner.util.http import send_request
-
     url, headers = address.base + path, {"Authorization": address.authorization} if address.authorization else {}
     body = bytearray()
-    async with send_request("GET", url, headers=headers, keepalive_s=0.0, on_connected=on_connected) as response:
+    async with send("GET", url, headers=headers) as response:
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) >= MAX_RESPONSE_BYTES:
