@@ -537,4 +537,26 @@ MUTANTS = (
         "unit/inference",
         "unit/agents",
     ),
+    # HTTP
+    _mutant(
+        "secret",
+        "runner/util/http.py",
+        "    return address is not None and (address.is_loopback or address.is_unspecified)",
+        "    return False",
+        "unit/inference/test_http_client.py",
+    ),
+    _mutant(
+        "doubled",
+        "runner/util/http.py",
+        '        raise httpx.ReadError(f"the server disconnected{through}") from exc',
+        '        raise httpx.ConnectError(f"the server disconnected{through}") from exc',
+        "unit/inference/test_http_client.py",
+    ),
+    _mutant(
+        "secret",
+        "runner/util/http.py",
+        '        raise httpx.RemoteProtocolError(f"the reply is not valid HTTP{through}") from exc',
+        '        raise httpx.RemoteProtocolError(f"the reply is not valid HTTP: {exc}") from exc',
+        "unit/inference/test_http_client.py",
+    ),
 )

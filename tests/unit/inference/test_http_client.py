@@ -21,7 +21,7 @@ from runner.errors import InferenceFault
 from runner.inference.errors import EndpointFailure
 from runner.inference.http import SmallResponse, fetch
 from runner.util import http
-from runner.util.http import find_proxy, send_request
+from runner.util.http import find_proxy, read_body, send_request
 from tests.support.inference import VirtualTime, infer, inference_manager
 from tests.support.rude_model import RudeModel, completion_response, http_response
 
@@ -421,6 +421,36 @@ async def test_a_chunk_that_is_none_is_a_malformed_reply_and_no_lost_connection(
             head_received.set()
             with pytest.raises(httpx.RemoteProtocolError, match="the reply is not valid HTTP"):
                 await anext(chunks)
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "text"),
+    [
+        (b"", httpx.ReadError, "the server disconnected"),
+        (b"HTTP/1.1 200 OK\r\n", httpx.ReadError, "the server disconnected"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n{}", httpx.ReadError, "the reply is incomplete"),
+        (b"HTTP/1.1 the answer\r\n\r\n", httpx.RemoteProtocolError, "the reply is not valid HTTP"),
+        (b"HTTP/1.1 200 OK\r\nthe answer\r\n\r\n", httpx.RemoteProtocolError, "the reply is not valid HTTP"),
+    ],
+)
+async def test_a_reply_that_breaks_differs_from_a_connection_that_was_never_made(
+    reply: bytes, error: type[httpx.TransportError], text: str
+) -> None:
+    n_requests = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal n_requests
+        await reader.readuntil(b"{}")
+        n_requests += 1
+        writer.write(reply)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        with pytest.raises(httpx.TransportError) as raised:
+            async with send_request("POST", url, b"{}") as response:
+                await read_body(response, 100)
+    assert (type(raised.value), str(raised.value), n_requests) == (error, text, 1)
 
 
 async def test_the_headers_of_a_reply_are_bounded() -> None:
