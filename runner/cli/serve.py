@@ -113,7 +113,7 @@ def _port_of(profile: Profile, name: str) -> int:
 def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
     from runner.serve.env_api import environment_app
     from runner.serve.host import Site, check_exposure, read_token, run_apps
-    from runner.serve.request_guard import guard_app
+    from runner.serve.request_guard import RequestGuard
 
     token = read_token(options.token, os.environ)
     check_exposure(options.host, token)
@@ -125,15 +125,11 @@ def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
     def site(name: str, site_port: int) -> Site:
         executor = ThreadPoolExecutor(THREADS, name)
         executors.append(executor)
+        first_id = SystemRandom().randrange(2**31)  # so that an id from before a restart is unknown
         app = environment_app(
-            name,
-            mode=mode,
-            max_open=options.max_open,
-            idle_s=options.idle_sec,
-            executor=executor,
-            first_id=SystemRandom().randrange(2**31),
+            name, executor, mode=mode, max_open=options.max_open, idle_s=options.idle_sec, first_id=first_id
         )
-        guard = guard_app(app.application(), token=token, allowed_hosts=hosts)
+        guard = RequestGuard(app.application(), token=token, allowed_hosts=hosts)
         return Site(guard, options.host, site_port, app.description)
 
     try:

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import h11
 import msgspec
@@ -30,43 +30,45 @@ logger = logging.getLogger(__name__)
 ReadyCallback = Callable[[str], object]
 """Called with ``<url> <description>`` of each site when the site accepts requests."""
 
-SHUTDOWN_TIMEOUT_S = 2
-"""Seconds that running requests have to finish when the server stops."""
 KEEP_ALIVE_TIMEOUT_S = 120
 """Seconds after which an idle connection is closed; most models reply faster, so an agent need not reconnect."""
-
-HEADER_TIMEOUT_S = 10.0
-"""Seconds that a client has to send the headers of a request."""
-MAX_CONNECTIONS = 512
-"""Maximum number of connections of a site; a further one replaces the oldest that has sent no complete request."""
 OWN_FILES = 32
 """Estimated number of open files of the process that are not connections, with a margin."""
 MIN_CONNECTIONS = 8
 """Number of connections that the limit of open files must allow for each site."""
 
-_BACKLOG = 2048
-"""Uvicorn's default for connections that wait to be accepted."""
 _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 
 
 class ServerLimits(msgspec.Struct, frozen=True):
-    """Limits of one server: seconds for request headers, number of connections, and seconds for the shutdown."""
+    """Limits of one server.
 
-    header_timeout_s: float = HEADER_TIMEOUT_S
-    max_connections: int = MAX_CONNECTIONS
-    shutdown_timeout_s: int = SHUTDOWN_TIMEOUT_S
+    Attributes:
+        header_timeout_s: seconds that a client has to send the headers of a request.
+        max_connections: maximum number of connections; one more replaces the oldest without a complete request, or is
+            closed.
+        shutdown_timeout_s: seconds that running requests have to finish when the server stops.
+    """
+
+    header_timeout_s: float = 10.0
+    max_connections: int = 512
+    shutdown_timeout_s: int = 2
 
 
 DEFAULT_LIMITS = ServerLimits()
 
 
 class Site(NamedTuple):
-    """An application, its address and a description in one line; port 0 selects a free port."""
+    """An application, its address and a description in one line; port 0 selects a free port.
+
+    ``headers`` are added to each response of the application.
+    """
 
     app: ASGIApp
     host: str
     port: int
     description: str
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def check_exposure(host: str, token: str | None) -> None:
@@ -111,11 +113,13 @@ async def serve_apps(
     sites: Sequence[Site], *, on_ready: ReadyCallback, stop: asyncio.Event, limits: ServerLimits = DEFAULT_LIMITS
 ) -> None:
     """Serve all sites until ``stop`` is set; if one address cannot be used, serve no site."""
-    _silence_uvicorn()
+    # Uvicorn logs malformed requests; their clients get a response, and the output stays readable.
+    library = logging.getLogger("uvicorn")
+    library.handlers, library.propagate = [logging.NullHandler()], False
     with ExitStack() as stack:
         listeners = [stack.enter_context(closing(_bind(site.host, site.port))) for site in sites]
         servers = [
-            _Server(site.app, _report_ready(site, listener, on_ready), limits)
+            _Server(site, listener.getsockname()[1], on_ready, limits)
             for site, listener in zip(sites, listeners, strict=True)
         ]
         async with asyncio.TaskGroup() as group:
@@ -126,86 +130,28 @@ async def serve_apps(
                 server.should_exit = True
 
 
-class _Config(uvicorn.Config):
-    """Uvicorn's configuration, with the server limits for ``_Protocol``."""
-
-    limits: ServerLimits
-    incomplete: dict[_Protocol, None]
-    """Connections that are new or have sent a part of their next request, the oldest first."""
-
-
-class _Protocol(H11Protocol):
-    """Uvicorn's HTTP/1.1 protocol, plus a timeout for request headers and a limit for connections."""
-
-    _header_timer: asyncio.TimerHandle | None = None
-
-    @property
-    def _config(self) -> _Config:
-        return cast(_Config, self.config)
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
-        super().connection_made(transport)
-        if len(self.connections) > self._config.limits.max_connections and not self._replace_oldest():
-            transport.abort()
-        else:
-            self._start_header_timer()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._cancel_header_timer()
-        elif self._header_timer is None:
-            self._start_header_timer()
-        if self.conn.their_state is h11.SEND_BODY:
-            self._config.incomplete[self] = None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_header_timer()
-        super().connection_lost(exc)
-
-    def _replace_oldest(self) -> bool:
-        """Close the oldest connection without a complete request; return whether there was one.
-
-        Otherwise, a client that opens many connections and never completes its headers or bodies would lock out all
-        others until the timeout.
-        """
-        oldest = next(iter(self._config.incomplete), None)
-        if oldest is None:
-            return False
-        oldest._cancel_header_timer()
-        oldest.transport.abort()
-        return True
-
-    def _start_header_timer(self) -> None:
-        self._header_timer = self.loop.call_later(self._config.limits.header_timeout_s, self.transport.abort)
-        self._config.incomplete[self] = None
-
-    def _cancel_header_timer(self) -> None:
-        self._config.incomplete.pop(self, None)
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-
 class _Server(uvicorn.Server):
     """Uvicorn's server, plus a readiness callback, minus the signal handlers: several servers share a process."""
 
-    def __init__(self, app: ASGIApp, on_ready: Callable[[], object], limits: ServerLimits) -> None:
-        config = _Config(
-            app,
-            loop="asyncio",
-            http=_Protocol,
-            ws="none",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
-            timeout_graceful_shutdown=limits.shutdown_timeout_s,
-            backlog=min(_BACKLOG, limits.max_connections),
+    def __init__(self, site: Site, port: int, on_ready: ReadyCallback, limits: ServerLimits) -> None:
+        super().__init__(
+            uvicorn.Config(
+                site.app,
+                loop="asyncio",
+                http=_limited_protocol(limits),
+                ws="none",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                headers=list(site.headers),
+                timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
+                timeout_graceful_shutdown=limits.shutdown_timeout_s,
+                backlog=limits.max_connections,
+            )
         )
-        config.limits, config.incomplete = limits, {}
-        super().__init__(config)
+        host = f"[{site.host}]" if ":" in site.host else site.host
+        self._announcement = f"http://{host}:{port} {site.description}"
         self._on_ready = on_ready
 
     @contextmanager
@@ -214,18 +160,51 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
-        self._on_ready()
+        self._on_ready(self._announcement)
 
 
-def _report_ready(site: Site, listener: socket.socket, on_ready: ReadyCallback) -> Callable[[], object]:
-    host, port = f"[{site.host}]" if ":" in site.host else site.host, listener.getsockname()[1]
-    return lambda: on_ready(f"http://{host}:{port} {site.description}")
+def _limited_protocol(limits: ServerLimits) -> type[H11Protocol]:
+    """Return uvicorn's protocol with a time limit for the headers of a request and a limit for connections.
 
+    Uvicorn itself waits for headers without end, and its ``limit_concurrency`` rejects requests on old connections,
+    too. Here the oldest connection without a complete request makes room for a new one, so a client that opens many
+    and never completes its headers or bodies cannot lock out the others.
+    """
+    incomplete: dict[LimitedProtocol, None] = {}
 
-def _silence_uvicorn() -> None:
-    # Uvicorn logs malformed requests; their clients get a response, and the output stays readable.
-    library = logging.getLogger("uvicorn")
-    library.handlers, library.propagate = [logging.NullHandler()], False
+    class LimitedProtocol(H11Protocol):
+        header_timer: asyncio.TimerHandle
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base
+            super().connection_made(transport)
+            self.start_header_timer()
+            incomplete[self] = None
+            if len(self.connections) > limits.max_connections:
+                oldest = next(iter(incomplete))  # perhaps this one
+                del incomplete[oldest]
+                oldest.transport.abort()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            state = self.conn.their_state
+            if state is not h11.IDLE:
+                self.header_timer.cancel()
+            elif self.header_timer.cancelled():
+                self.start_header_timer()
+            if state in (h11.IDLE, h11.SEND_BODY):
+                incomplete.setdefault(self)
+            else:
+                incomplete.pop(self, None)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self.header_timer.cancel()
+            incomplete.pop(self, None)
+            super().connection_lost(exc)
+
+        def start_header_timer(self) -> None:
+            self.header_timer = self.loop.call_later(limits.header_timeout_s, self.transport.abort)
+
+    return LimitedProtocol
 
 
 def _fitting_limits(n_sites: int) -> ServerLimits:
@@ -233,12 +212,14 @@ def _fitting_limits(n_sites: int) -> ServerLimits:
     # Twice: a site has accepted as many connections as its backlog holds before it closes those above its limit.
     sites = "1 site" if n_sites == 1 else f"{n_sites} sites"
     limit = require_open_files(OWN_FILES + 2 * n_sites * MIN_CONNECTIONS, f"Serving {sites}")
-    n_connections = (limit - OWN_FILES) // (2 * n_sites)
-    if n_connections >= MAX_CONNECTIONS:
+    n_connections, most = (limit - OWN_FILES) // (2 * n_sites), DEFAULT_LIMITS.max_connections
+    if n_connections >= most:
         return DEFAULT_LIMITS
-    lowered = f"connections lowered from {MAX_CONNECTIONS} to {n_connections} ({sites})"
-    share = f"the process needs {OWN_FILES}, and a connection 2 while many clients connect"
-    logger.warning("%s: the limit of open files is %d, %s; raise it with ulimit -n", lowered, limit, share)
+    logger.warning(
+        "connections lowered from %d to %d (%s): the limit of open files is %d, the process needs %d, and a connection "
+        "2 while many clients connect; raise it with ulimit -n",
+        *(most, n_connections, sites, limit, OWN_FILES),
+    )
     return ServerLimits(max_connections=n_connections)
 
 
@@ -246,18 +227,16 @@ def _bind(host: str, port: int) -> socket.socket:
     """Return a listening socket with an explicit TCP protocol, so that asyncio sets TCP_NODELAY on connections."""
     shown = f"{one_line(host)}, port {port}"
     try:
-        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, _, _, address = resolved[0]
-        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        resolved = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, socket.IPPROTO_TCP, socket.AI_PASSIVE)
+        family, kind, protocol, _, address = resolved[0]
+        with ExitStack() as stack:
+            listener = stack.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             listener.listen()
-        except OSError:
-            listener.close()
-            raise
+            stack.pop_all()
+            return listener
     except (OSError, UnicodeError) as exc:
         if getattr(exc, "errno", None) == errno.EADDRINUSE:
             raise ConfigError(f"The address {shown} is in use; stop the other server or choose another port") from exc
         raise ConfigError(f"Cannot listen on {shown}: {getattr(exc, 'strerror', None) or exc}") from exc
-    return listener

@@ -22,29 +22,6 @@ BODY_TIMEOUT_S = 30.0
 """Seconds that a client has to send the body of a request."""
 
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^:\[\]/@\s]+))(?::\d{1,5})?")
-_ALLOWED_FETCH_SITES = (None, "none", "same-origin")
-
-
-def guard_app(
-    app: ASGIApp,
-    *,
-    token: str | None = None,
-    max_body: int = MAX_BODY_BYTES,
-    allowed_hosts: Collection[str] = (),
-    body_timeout_s: float = BODY_TIMEOUT_S,
-) -> ASGIApp:
-    """Wrap an application in request checks; a rejected request gets ``{"detail": …}`` and a status of 400 or more.
-
-    ``Host`` must name this machine: a loopback name or address, the address of the connection, or one of
-    ``allowed_hosts`` (this stops DNS rebinding). Requests from pages of other sites are rejected. A body must have the
-    content type ``application/json``. The guard reads the whole body before it calls the application.
-
-    Args:
-        app: any ASGI application; the guard passes no WebSocket connection to it.
-        token: token to require, as ``Authorization: Bearer …`` or as the password of the URL; None: no authentication.
-        max_body: maximum bytes of a body, even if its length is not declared.
-    """
-    return _GuardMiddleware(app, token, max_body, frozenset(map(_normalize_host, allowed_hosts)), body_timeout_s)
 
 
 def is_loopback(host: str) -> bool:
@@ -56,23 +33,39 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class _GuardMiddleware:
+class RequestGuard:
+    """An application behind request checks; a rejected request gets ``{"detail": …}`` and a status of 400 or more.
+
+    ``Host`` must name this machine: a loopback name or address, the address of the connection, or one of
+    ``allowed_hosts`` (this stops DNS rebinding). Requests from pages of other sites are rejected. A body must have the
+    content type ``application/json``. The guard reads the whole body before it calls the application.
+
+    Args:
+        app: any ASGI application; the guard passes no WebSocket connection to it.
+        token: token to require, as ``Authorization: Bearer …`` or as the password of the URL; None: no authentication.
+        max_body: maximum bytes of a body, even if its length is not declared.
+    """
+
     def __init__(
-        self, app: ASGIApp, token: str | None, max_body: int, hosts: Collection[str], body_timeout_s: float
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None = None,
+        max_body: int = MAX_BODY_BYTES,
+        allowed_hosts: Collection[str] = (),
+        body_timeout_s: float = BODY_TIMEOUT_S,
     ) -> None:
         self._app = app
         self._credential = None if token is None else token.encode()
         self._max_body = max_body
-        self._hosts = hosts
+        self._hosts = frozenset(map(_normalize_host, allowed_hosts))
         self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await self._handle_http(scope, receive, send)
-
-    async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
         headers = Headers(scope=scope)
         try:
             self._check_site(headers, scope.get("server"))
@@ -97,13 +90,13 @@ class _GuardMiddleware:
             raise HTTPException(403, f"Host '{shown}' is not allowed; start the server with --allow-host")
         origin = headers.get("origin")
         foreign = origin is not None and _normalize_host(origin.partition("://")[2]) != _normalize_host(host)
-        if foreign or headers.get("sec-fetch-site") not in _ALLOWED_FETCH_SITES:
+        if foreign or headers.get("sec-fetch-site") not in (None, "none", "same-origin"):
             raise HTTPException(403, "Requests from pages of other sites are not allowed")
 
     def _check_token(self, headers: Headers) -> None:
         if self._credential is None:
             return
-        if not hmac.compare_digest(_bearer_token(headers.get("authorization", "")), self._credential):
+        if not hmac.compare_digest(_sent_token(headers.get("authorization", "")), self._credential):
             detail = "Token required: send it as Authorization: Bearer or as the password of the URL"
             raise HTTPException(401, detail, {"www-authenticate": "Bearer"})
 
@@ -145,19 +138,13 @@ def _with_body(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _bearer_token(authorization: str) -> bytes:
+def _sent_token(authorization: str) -> bytes:
+    """Return the token of a bearer, or the password of basic authentication."""
     scheme, _, value = authorization.partition(" ")
-    match scheme.lower():
-        case "bearer":
-            return value.strip().encode("latin-1")  # as the header was decoded
-        case "basic":
-            return _password(value.strip())
-    return b""
-
-
-def _password(encoded: str) -> bytes:
+    if scheme.lower() == "bearer":
+        return value.strip().encode("latin-1")  # as the header was decoded
     try:
-        return base64.b64decode(encoded).partition(b":")[2]
+        return base64.b64decode(value.strip()).partition(b":")[2] if scheme.lower() == "basic" else b""
     except ValueError:
         return b""
 

@@ -122,7 +122,7 @@ class ClientGroup:
         seconds = 0.0
         for _ in range(episode.n_times):
             for client in self._clients:
-                await client.post("/reset", {"id": client.id, self._dialect.task_field.name: 0})
+                await client.post("/reset", {"id": client.id, self._dialect.task_field: 0})
             started = time.perf_counter()
             async with asyncio.TaskGroup() as group:
                 for client in self._clients:

@@ -64,7 +64,7 @@ class RecordedApp:
             return
         instance = str(request[self._dialect.id_field])
         if operation == "reset":
-            task_index = request[self._dialect.task_field.name]
+            task_index = request[self._dialect.task_field]
             text = reply["observation"]
             self._recorder.write(Reset(server=self._server, instance=instance, task_index=task_index, observation=text))
         else:
@@ -114,10 +114,10 @@ def main(arguments: Sequence[str]) -> None:
     with ThreadPoolExecutor(_THREADS) as executor:
         app = environment_app(
             options.env,
+            executor,
             mode="strict",
             max_open=_MAX_OPEN,
             idle_s=_IDLE_S,
-            executor=executor,
             first_id=randrange(2**31),  # so that no two starts use the same id
         )
         recorded = RecordedApp(app.application(), options.name, options.env, Recorder(options.log), options.delay)

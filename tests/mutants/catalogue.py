@@ -411,8 +411,8 @@ MUTANTS = (
     _mutant(
         "secret",
         "runner/serve/request_guard.py",
-        '        if not hmac.compare_digest(_bearer_token(headers.get("authorization", "")), self._credential):',
-        '        if _bearer_token(headers.get("authorization", "")) == b"":',
+        '        if not hmac.compare_digest(_sent_token(headers.get("authorization", "")), self._credential):',
+        '        if _sent_token(headers.get("authorization", "")) == b"":',
         "unit/serve",
     ),
     _mutant(

@@ -11,9 +11,9 @@ import httpx
 
 from runner.envs.maze import Maze
 from runner.serve.env_api import DIALECTS, EnvironmentApp
-from runner.serve.env_api.pool import InstancePool
 from runner.serve.host import DEFAULT_LIMITS, ServerLimits
-from runner.serve.request_guard import guard_app
+from runner.serve.request_guard import RequestGuard
+from runner.util.clock import Clock
 from tests.support.serving import serve_in_thread
 
 
@@ -35,12 +35,12 @@ class Gated(Maze):
 
 
 @contextmanager
-def serve_gated_maze(limits: ServerLimits = DEFAULT_LIMITS) -> Iterator[str]:
+def serve_gated_maze(limits: ServerLimits = DEFAULT_LIMITS, clock: Clock | None = None) -> Iterator[str]:
     """Serve a Maze whose steps wait for permits; yield its URL."""
     Gated.entered, Gated.permit, Gated.max_running = threading.Semaphore(0), threading.Semaphore(0), 0
     with ThreadPoolExecutor(8) as executor:
-        app = EnvironmentApp(DIALECTS["Maze"], Gated(), InstancePool(Gated, limit=4, idle_s=60), executor)
-        with serve_in_thread({"Maze": guard_app(app.application())}, limits) as urls:
+        app = EnvironmentApp(DIALECTS["Maze"], Gated, executor, max_open=4, idle_s=60, clock=clock)
+        with serve_in_thread({"Maze": RequestGuard(app.application())}, limits) as urls:
             yield urls["Maze"]
 
 

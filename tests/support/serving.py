@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from runner.serve.env_api import environment_app
 from runner.serve.host import DEFAULT_LIMITS, ServerLimits, Site, serve_apps
-from runner.serve.request_guard import guard_app
+from runner.serve.request_guard import RequestGuard
 from runner.types import Mode
 from runner.util.clock import Clock
 
@@ -57,10 +57,10 @@ def serve_environments(
     with ThreadPoolExecutor(8, "environment") as executor:
         apps = {
             name: environment_app(
-                name, mode=mode, max_open=max_open, idle_s=idle_s, executor=executor, clock=clock
+                name, executor, mode=mode, max_open=max_open, idle_s=idle_s, clock=clock
             ).application()
             for name in names
         }
-        guarded = {name: guard_app(app, token=token) for name, app in apps.items()}
+        guarded = {name: RequestGuard(app, token=token) for name, app in apps.items()}
         with serve_in_thread(guarded, limits) as urls:
             yield urls

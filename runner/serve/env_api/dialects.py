@@ -13,7 +13,6 @@ from typing import TypeAlias
 import msgspec
 
 from runner.serve.env_api.pool import PooledInstance, PoolRejected
-from runner.serve.env_api.routing import RequestField
 
 FieldGetter: TypeAlias = Callable[[PooledInstance], object]
 ReplyTemplate: TypeAlias = Mapping[str, FieldGetter] | FieldGetter
@@ -26,19 +25,13 @@ def constant(value: object) -> FieldGetter:
 
 INSTANCE_ID: FieldGetter = attrgetter("instance_id")
 OBSERVATION: FieldGetter = attrgetter("observation")
-INITIAL_OBSERVATION: FieldGetter = attrgetter("initial_observation")
 REWARD: FieldGetter = attrgetter("reward")
-SCORE: FieldGetter = attrgetter("score")
 DONE: FieldGetter = attrgetter("done")
-TASK_NUMBER: FieldGetter = attrgetter("task_number")
-DELETED: FieldGetter = constant(False)
 TRUNCATED: FieldGetter = attrgetter("environment.truncated")
 
 BARE_OBSERVATION: FieldGetter = attrgetter("environment.observation")
-"""Returns ALFWorld's observation without the list of actions, which is in a separate reply field."""
+"""ALFWorld's observation without the list of actions, which is in a separate reply field."""
 TASK_TYPE: FieldGetter = attrgetter("environment.task_type")
-HAS_SEARCH_BAR: FieldGetter = attrgetter("environment.has_search_bar")
-CLICKABLES: FieldGetter = attrgetter("environment.clickables")
 REMAINING_WORDS: FieldGetter = attrgetter("environment.remaining_words")
 
 
@@ -89,12 +82,12 @@ def maze_task_index(task_number: int, n_tasks: int) -> int:
 
 
 def wordle_task_index(task_number: int, n_tasks: int) -> int:
-    """Return the task index for a task number of AgentGym's Wordle server, which ignores the sign of the number."""
+    """AgentGym's Wordle server ignores the sign of the number."""
     return abs(task_number) % n_tasks
 
 
 def list_task_index(task_number: int, n_tasks: int) -> int:
-    """Return the task index for a server that rejects numbers outside its task list, such as SQLGym's and WebShop's."""
+    """SQLGym's server rejects numbers outside its task list, and so does WebShop's."""
     if not 0 <= task_number < n_tasks:
         raise PoolRejected(f"Task {task_number} is out of range: there are {n_tasks} tasks, counted from 0")
     return task_number
@@ -123,6 +116,8 @@ class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
     """The protocol of one AgentGym server.
 
     Attributes:
+        task_default: task number of a request that has none; None: the request must have one.
+        reset_options: further text fields of ``reset`` with their values.
         create_starts_task: whether ``create`` requires a JSON object and starts task 0.
         starts_itself: whether an instance can be used before its first reset; it then has the first task.
         action_list_paths: paths that return a list of actions which is the same for all instances.
@@ -132,13 +127,14 @@ class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
         task_index_of: returns the task index for a task number and the number of tasks; used in compat mode.
     """
 
-    task_field: RequestField
+    task_field: str
+    task_default: int | None = None
     create_reply: ReplyTemplate
     reset_reply: ReplyTemplate
     step_reply: Mapping[str, FieldGetter]
     prefix: str = ""
     id_field: str = "id"
-    reset_options: tuple[RequestField, ...] = ()
+    reset_options: Mapping[str, tuple[str, ...]] = {}
     create_starts_task: bool = False
     starts_itself: bool = False
     read_routes: tuple[ReadRoute, ...] = ()
@@ -149,17 +145,21 @@ class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
     task_index_of: Callable[[int, int], int] = lambda task_number, n_tasks: task_number % n_tasks
 
 
-_STEP_REPLY: Mapping[str, FieldGetter] = {"observation": OBSERVATION, "reward": REWARD, "done": DONE}
-_STATE_REPLY = {"observation": OBSERVATION, "reward": REWARD, "score": SCORE, "done": DONE}
 _ID_REPLY: Mapping[str, FieldGetter] = {"id": INSTANCE_ID}
-_TASK_REPLY: Mapping[str, FieldGetter] = {"id": INSTANCE_ID, "observation": OBSERVATION, "done": DONE, "reward": REWARD}
-_OUTCOME: Mapping[str, FieldGetter] = {"done": DONE, "reward": REWARD, "deleted": DELETED}
-_NOT_INITIALIZED = constant("Environment not initialized")
+_STEP_REPLY: Mapping[str, FieldGetter] = {"observation": OBSERVATION, "reward": REWARD, "done": DONE}
+_STATE_REPLY: Mapping[str, FieldGetter] = {**_STEP_REPLY, "score": attrgetter("score")}
+_OUTCOME: Mapping[str, FieldGetter] = {"done": DONE, "reward": REWARD, "deleted": constant(False)}
+_ALFWORLD_STEP = {**_STEP_REPLY, "observation": BARE_OBSERVATION, "available_actions": available_actions}
+_ALFWORLD_STATE = {
+    "observation": BARE_OBSERVATION,
+    "available_actions": available_actions,
+    "task_type": TASK_TYPE,
+}
 _NO_OBSERVATION = "'observation'"
 
 CREATE_ENV = ServerDialect(
     id_field="env_id",
-    task_field=RequestField("task_index", required=False),
+    task_field="task_index",
     create_reply={"env_id": INSTANCE_ID},
     reset_reply={},
     step_reply=_STEP_REPLY,
@@ -174,24 +174,25 @@ So an instance whose task cannot be started has an id with which it can be close
 
 DIALECTS: Mapping[str, ServerDialect] = {
     "BabyAI": ServerDialect(
-        task_field=RequestField("data_idx"),
+        task_field="data_idx",
         create_reply=_ID_REPLY,
-        reset_reply={**_STATE_REPLY, "deleted": DELETED},
+        reset_reply={**_STATE_REPLY, **_OUTCOME},
         step_reply=_STATE_REPLY,
         read_routes=(
             ReadRoute(
                 "/observation",
-                {**_STATE_REPLY, "observation": observation_with_goal, "deleted": DELETED},
-                reply_before_reset={**_STATE_REPLY, "observation": _NOT_INITIALIZED, "deleted": DELETED},
+                {**_STATE_REPLY, **_OUTCOME, "observation": observation_with_goal},
+                {**_STATE_REPLY, **_OUTCOME, "observation": constant("Environment not initialized")},
             ),
         ),
         task_index_of=babyai_task_index,
     ),
     "TextCraft": ServerDialect(
-        task_field=RequestField("data_idx", required=False, default=0),
+        task_field="data_idx",
+        task_default=0,
         create_starts_task=True,
-        create_reply=_TASK_REPLY,
-        reset_reply=_TASK_REPLY,
+        create_reply={**_ID_REPLY, **_STEP_REPLY},
+        reset_reply={**_ID_REPLY, **_STEP_REPLY},
         step_reply=_STEP_REPLY,
         read_routes=(
             ReadRoute("/observation", OBSERVATION),
@@ -201,7 +202,7 @@ DIALECTS: Mapping[str, ServerDialect] = {
     ),
     "Maze": ServerDialect(
         prefix="/maze",
-        task_field=RequestField("game"),
+        task_field="game",
         create_reply=_ID_REPLY,
         reset_reply={"observation": OBSERVATION},
         step_reply=_STEP_REPLY,
@@ -218,53 +219,38 @@ DIALECTS: Mapping[str, ServerDialect] = {
     ),
     "Wordle": ServerDialect(
         prefix="/wordle",
-        task_field=RequestField("seed"),
+        task_field="seed",
         create_reply=_ID_REPLY,
-        reset_reply={"id": INSTANCE_ID, "observation": OBSERVATION},
+        reset_reply={**_ID_REPLY, "observation": OBSERVATION},
         step_reply=_STEP_REPLY,
         read_routes=(
             ReadRoute("/observation", OBSERVATION, error_before_reset=_NO_OBSERVATION),
-            ReadRoute(
-                "/detail", {**_OUTCOME, "observation": OBSERVATION, "seed": TASK_NUMBER}, reply_before_reset=_OUTCOME
-            ),
+            ReadRoute("/detail", {**_OUTCOME, "observation": OBSERVATION, "seed": attrgetter("task_number")}, _OUTCOME),
             # AgentGym's client requests it right after ``create``
             ReadRoute("/filtered_vocab", REMAINING_WORDS, reply_before_reset=REMAINING_WORDS),
         ),
         task_index_of=wordle_task_index,
     ),
     "ALFWorld": ServerDialect(
-        task_field=RequestField("game"),
-        reset_options=(RequestField("world_type", "string", choices=("Text", "Embody", "Hybrid")),),
+        task_field="game",
+        reset_options={"world_type": ("Text", "Embody", "Hybrid")},
         create_reply=_ID_REPLY,
-        reset_reply={
-            "id": INSTANCE_ID,
-            "observation": BARE_OBSERVATION,
-            "available_actions": available_actions,
-            "task_type": TASK_TYPE,
-        },
-        step_reply={**_STEP_REPLY, "observation": BARE_OBSERVATION, "available_actions": available_actions},
+        reset_reply={**_ID_REPLY, **_ALFWORLD_STATE},
+        step_reply=_ALFWORLD_STEP,
         read_routes=(
             ReadRoute("/observation", BARE_OBSERVATION),
             ReadRoute("/available_actions", available_actions),
-            ReadRoute(
-                "/detail",
-                {
-                    "observation": BARE_OBSERVATION,
-                    "available_actions": available_actions,
-                    "task_type": TASK_TYPE,
-                    **_OUTCOME,
-                },
-            ),
+            ReadRoute("/detail", {**_ALFWORLD_STATE, **_OUTCOME}),
         ),
     ),
     "SQLGym": ServerDialect(
         id_field="env_idx",
-        task_field=RequestField("item_id"),
+        task_field="item_id",
         create_reply=INSTANCE_ID,
         reset_reply=observation_pair,
         # AgentGym's server sends the gold query in ``info``; ours never does.
         step_reply={"state": OBSERVATION, "reward": REWARD, "done": DONE, "info": constant({})},
-        read_routes=(ReadRoute("/observation", INITIAL_OBSERVATION),),
+        read_routes=(ReadRoute("/observation", attrgetter("initial_observation")),),
         lists_instances=True,
         text_errors=True,
         final_when_done=False,
@@ -272,14 +258,21 @@ DIALECTS: Mapping[str, ServerDialect] = {
     ),
     "WebShop": ServerDialect(
         id_field="env_idx",
-        task_field=RequestField("session_id", required=False, default=-1),
+        task_field="session_id",
+        task_default=-1,
         starts_itself=True,
         create_reply=INSTANCE_ID,
         reset_reply=observation_pair,
         step_reply={"state": OBSERVATION, "reward": REWARD, "done": DONE, "info": constant(None)},
         read_routes=(
             ReadRoute("/observation", OBSERVATION),
-            ReadRoute("/available_actions", {"has_search_bar": HAS_SEARCH_BAR, "clickables": CLICKABLES}),
+            ReadRoute(
+                "/available_actions",
+                {
+                    "has_search_bar": attrgetter("environment.has_search_bar"),
+                    "clickables": attrgetter("environment.clickables"),
+                },
+            ),
             ReadRoute("/instruction_text", shown_instruction),
         ),
         lists_instances=True,

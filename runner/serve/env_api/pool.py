@@ -6,16 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeAlias
 
 import msgspec
-from starlette.responses import Response
 
 from runner.envs.base import EmbeddedEnvironment
 from runner.episode.world import pack_cells
 from runner.errors import RunnerError, catch_foreign, log_failure
-from runner.serve.env_api.routing import json_response
 from runner.types import Action, Chat, PackedCells, SupportsCells
 from runner.types.maybe_async import optional_method
 from runner.util.clock import Clock
@@ -74,56 +72,82 @@ class PooledInstance(msgspec.Struct, eq=False, dict=True):
         if self.done:
             raise PoolRejected(f"The task with environment {self.instance_id} has finished.")
 
-    def cleanup(self) -> None:
+    def cleanup(self) -> bool:
         if "environment" in vars(self):
             self.environment.cleanup()
+        return True
+
+
+Operation: TypeAlias = Callable[[PooledInstance], object]
+"""Uses an instance and returns the reply as values for JSON."""
 
 
 class InstancePool:
     """The open instances by id; only one event loop may use a pool.
 
+    Operations run in the executor, and those on the same instance never overlap. ``open`` and ``run`` return the reply
+    as JSON; an operation that fails raises a ``RunnerError`` whose text is for the client.
+
     Args:
-        idle_s: seconds without a request after which ``remove_idle`` removes an instance.
+        env: name of the environment, for the log.
+        idle_s: seconds without a request after which an instance is closed.
         first_id: id of the first instance; each further one has the next number.
     """
 
     def __init__(
         self,
+        env: str,
         build: Callable[[], EmbeddedEnvironment],
+        executor: Executor,
         *,
         limit: int,
         idle_s: float,
-        clock: Clock | None = None,
-        first_id: int = 0,
+        clock: Clock,
+        first_id: int,
     ) -> None:
         self.limit = limit
+        self._env = env
         self._build = build
+        self._executor = executor
         self._idle_s = idle_s
-        self._clock = clock or Clock()
+        self._clock = clock
         self._instances: dict[int, PooledInstance] = {}
         """The open instances by id, least recently used first."""
         self._next_id = first_id
 
-    def __len__(self) -> int:
-        return len(self._instances)
-
-    @property
-    def instance_ids(self) -> list[int]:
+    def open_ids(self) -> list[int]:
+        self._close_idle()
         return sorted(self._instances)
 
-    def open(self) -> PooledInstance:
-        """Raises ``PoolRejected`` if the maximum number of instances is open."""
+    async def open(self, operation: Operation) -> bytes:
+        self._close_idle()
         if len(self._instances) >= self.limit:
             raise PoolRejected(
                 f"This server has {self.limit} environments open, which is its limit; "
                 "close one, or restart the server with a larger --max-open"
             )
-        instance = PooledInstance(self._next_id, self._build, self._clock.monotonic())
-        self._next_id += 1
-        self._instances[instance.instance_id] = instance
-        return instance
+        instance_id, self._next_id = self._next_id, self._next_id + 1
+        self._instances[instance_id] = PooledInstance(instance_id, self._build, self._clock.monotonic())
+        return await self.run(instance_id, operation)
 
-    def touch(self, instance_id: int) -> PooledInstance | None:
+    async def run(self, instance_id: int, operation: Operation) -> bytes:
+        self._close_idle()
+        if (instance := self._touch(instance_id)) is not None:
+            async with instance.lock:
+                if self._touch(instance_id) is instance:  # not closed while waiting for the lock
+                    return await self._in_executor(partial(operation, instance))
+        raise PoolRejected(f"The id {instance_id} is not valid.")
+
+    async def close(self, instance_id: int) -> bytes:
+        """The reply is whether the instance was open."""
+        if self._touch(instance_id) is None:
+            return b"false"
+        try:
+            return await self.run(instance_id, PooledInstance.cleanup)
+        finally:
+            self._instances.pop(instance_id, None)
+
+    def _touch(self, instance_id: int) -> PooledInstance | None:
         """Restart the idle time of the instance; return None if no such instance is open."""
         instance = self._instances.pop(instance_id, None)
         if instance is not None:
@@ -131,88 +155,26 @@ class InstancePool:
             self._instances[instance_id] = instance
         return instance
 
-    def remove(self, instance: PooledInstance) -> None:
-        """The id of the instance becomes invalid."""
-        self._instances.pop(instance.instance_id, None)
-
-    def remove_idle(self) -> list[PooledInstance]:
-        """Remove and return the instances that got no request for ``idle_s`` seconds and are not in use."""
-        idle = []
+    def _close_idle(self) -> None:
         latest = self._clock.monotonic() - self._idle_s
-        for instance in self._instances.values():
+        for instance in list(self._instances.values()):
             if instance.last_used_at > latest:
                 break
             if not instance.lock.locked():
-                idle.append(instance)
-        for instance in idle:
-            self.remove(instance)
-        return idle
+                del self._instances[instance.instance_id]
+                self._executor.submit(self._attempt, instance.cleanup)
 
+    async def _in_executor(self, action: Callable[[], object]) -> bytes:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._attempt, action)
 
-Operation: TypeAlias = Callable[[PooledInstance], object]
-"""Uses an instance and returns the reply as values for JSON; an exception becomes an error response."""
-
-
-class InstanceCalls:
-    """Runs operations on the instances of one environment; operations on the same instance never overlap."""
-
-    def __init__(
-        self, env: str, pool: InstancePool, executor: Executor, error_response: Callable[[str], Response]
-    ) -> None:
-        self.pool = pool
-        self._env = env
-        self._executor = executor
-        self._error_response = error_response
-
-    async def open(self, operation: Operation) -> Response:
-        """The response is an error if the pool is full."""
-        self.close_idle()
-        try:
-            instance = self.pool.open()
-        except PoolRejected as exc:
-            return self._error_response(str(exc))
-        return await self.run(instance.instance_id, operation)
-
-    async def run(self, instance_id: int, operation: Operation, *, remove_after: bool = False) -> Response:
-        """The operation runs in the executor."""
-        self.close_idle()
-        instance = self.pool.touch(instance_id)
-        if instance is None:
-            return self._error_response(f"The id {instance_id} is not valid.")
-        async with instance.lock:
-            if self.pool.touch(instance_id) is not instance:  # closed while waiting for the lock
-                return self._error_response(f"The id {instance_id} is not valid.")
-            response = await asyncio.get_running_loop().run_in_executor(
-                self._executor, self._attempt, lambda: operation(instance)
-            )
-            if remove_after:
-                self.pool.remove(instance)
-            return response
-
-    async def close(self, instance_id: int) -> Response:
-        """The reply is whether the instance was open."""
-        if self.pool.touch(instance_id) is None:
-            return json_response(False)
-
-        def operation(instance: PooledInstance) -> object:
-            instance.cleanup()
-            return True
-
-        return await self.run(instance_id, operation, remove_after=True)
-
-    def close_idle(self) -> None:
-        """The instances are closed in the background."""
-        for instance in self.pool.remove_idle():
-            self._executor.submit(self._attempt, instance.cleanup)
-
-    def _attempt(self, action: Callable[[], object]) -> Response:
+    def _attempt(self, action: Callable[[], object]) -> bytes:
         errors: list[BaseException] = []
         with catch_foreign(errors.append):
-            return json_response(action())
+            return msgspec.json.encode(action())
         if isinstance(errors[0], RunnerError):
-            return self._error_response(str(errors[0]))
+            raise errors[0]
         log_failure(logger, self._env)(errors[0])
-        return self._error_response(f"The environment failed: {type(errors[0]).__name__}")
+        raise PoolRejected(f"The environment failed: {type(errors[0]).__name__}")
 
 
 def _text(chat: Chat) -> str:

@@ -31,7 +31,7 @@ from runner.serve.mock_llm.scripted_reply import (
     error_document,
     fault_status,
 )
-from runner.serve.request_guard import guard_app
+from runner.serve.request_guard import RequestGuard
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
 
@@ -216,7 +216,7 @@ class ModelApp:
             Route("/api/tags", self._list_tags),
             Route("/health", self._health),
         ]
-        app = guard_app(Starlette(routes=routes), token=token, max_body=MAX_BODY_BYTES, allowed_hosts=allowed_hosts)
+        app = RequestGuard(Starlette(routes=routes), token=token, max_body=MAX_BODY_BYTES, allowed_hosts=allowed_hosts)
         return _with_header(app)
 
     def inject(self, *faults: Fault) -> None:

@@ -28,7 +28,7 @@ class Server:
     """Sends requests to the application of one environment."""
 
     def __init__(self, name: str, executor: ThreadPoolExecutor, mode: Mode = "strict", max_open: int = 9) -> None:
-        app = environment_app(name, mode=mode, max_open=max_open, idle_s=60, executor=executor).application()
+        app = environment_app(name, executor, mode=mode, max_open=max_open, idle_s=60).application()
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
 
     async def post(self, path: str, **body: object) -> Any:  # noqa: ANN401
@@ -133,16 +133,18 @@ async def test_only_some_environments_are_stepped_after_the_end_and_only_in_comp
 
 async def test_malformed_requests_name_the_field(executor: ThreadPoolExecutor) -> None:
     server = Server("Maze", executor)
-    for path, body, loc in [
-        ("/step", {"action": "x"}, ["body", "id"]),
-        ("/step", {"env_id": 0}, ["body", "action"]),
-        ("/step", {"env_id": "x", "action": "x"}, ["body", "env_id"]),
-        ("/observation", {"id": 0}, ["body", "env_id"]),
-        ("/createEnv", {"env_name": 7}, ["body", "env_name"]),
-        ("/createEnv", {"task_index": "first"}, ["body", "task_index"]),
+    for path, body, field in [
+        ("/step", {"action": "x"}, "`id`"),
+        ("/step", {"env_id": 0}, "`action`"),
+        ("/step", {"env_id": "x", "action": "x"}, "`$.env_id`"),
+        ("/observation", {"id": 0}, "`env_id`"),
+        ("/createEnv", {"env_name": 7}, "`$.env_name`"),
+        ("/createEnv", {"task_index": "first"}, "`$.task_index`"),
     ]:
         response = await server.send("POST", path, body)
-        assert (response.status_code, response.json()["detail"][0]["loc"]) == (422, loc)
+        (problem,) = response.json()["detail"]
+        assert (response.status_code, problem["loc"]) == (422, ["body"])
+        assert problem["msg"].endswith(field)
 
 
 async def test_a_wrong_method_is_answered_with_all_allowed_methods(executor: ThreadPoolExecutor) -> None:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from runner.errors import ConfigError
 from runner.serve.host import ServerLimits, Site, check_exposure, read_token, serve_apps
-from runner.serve.request_guard import BODY_TIMEOUT_S, guard_app
+from runner.serve.request_guard import BODY_TIMEOUT_S, RequestGuard
 
 TOKEN = "0123456789abcdef"
 JSON = {"content-type": "application/json"}
@@ -28,7 +28,9 @@ async def size(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def client(token: str | None = None, body_timeout_s: float = BODY_TIMEOUT_S, **headers: str) -> httpx.AsyncClient:
-    app = guard_app(size, token=token, max_body=1000, allowed_hosts=["node-7.local", ""], body_timeout_s=body_timeout_s)
+    app = RequestGuard(
+        size, token=token, max_body=1000, allowed_hosts=["node-7.local", ""], body_timeout_s=body_timeout_s
+    )
     return httpx.AsyncClient(
         transport=httpx.ASGITransport(app, client=("127.0.0.1", 1)), base_url="http://127.0.0.1:36001", headers=headers
     )
