@@ -10,18 +10,9 @@ from pathlib import Path
 from runner.cli.arguments import add_server_options, port, subcommand_parser
 from runner.cli.terminal import print_line, reserve_stdout
 from runner.serve.host import Site, check_exposure, read_token, run_apps
-from runner.serve.mock_llm.app import ModelApp
-from runner.serve.mock_llm.scripted_reply import (
-    FAULT_KINDS,
-    TEST_MODEL_NAME,
-    Behavior,
-    EchoResponder,
-    Fault,
-    Responder,
-    ScriptedReply,
-    ScriptResponder,
-    read_script,
-)
+from runner.serve.mock_llm.app import MARK, EchoResponder, ModelApp, Responder, ScriptResponder
+from runner.serve.mock_llm.completion import TEST_MODEL_NAME
+from runner.serve.mock_llm.script import FAULT_KINDS, Behavior, Fault, ScriptedReply, read_script
 
 EPILOG = """No language model is involved. By default, an oracle recognizes the environment and task of a conversation
 and replies with its planner's next action. Four characters count as one token.
@@ -47,7 +38,7 @@ def main_serve_model(argv: Sequence[str]) -> int:
     reserve_stdout()
     description = f"is {TEST_MODEL_NAME}, not a language model: POST /v1/chat/completions"
     asgi_app = app.asgi_app(token=token, allowed_hosts=[options.host, *options.allow_host])
-    run_apps([Site(asgi_app, options.host, options.port, description)], on_ready=print_line)
+    run_apps([Site(asgi_app, options.host, options.port, description, (MARK,))], on_ready=print_line)
     return 0
 
 

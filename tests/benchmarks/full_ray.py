@@ -34,7 +34,7 @@ MIN_RATIO = 0.9
 NAME = f"Ray with 2 x 2 workers / {N_WORKERS} local processes, {LATENCY_S * 1000:g} ms endpoint, episodes per second"
 ENDPOINT = f"""
 import sys
-from runner.serve.mock_llm.scripted_reply import Behavior
+from runner.serve.mock_llm.script import Behavior
 from tests.support.model_server import ModelServer
 with ModelServer(behavior=Behavior(latency_s={LATENCY_S}), models=["m"]) as server:
     print(server.url, flush=True)

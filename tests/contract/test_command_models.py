@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.serve.mock_llm.scripted_reply import Fault
+from runner.serve.mock_llm.script import Fault
 from tests.support.command import run_agentgym
 from tests.support.model_server import ModelServer
 from tests.support.nats_server import NatsAccount

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.serve.mock_llm.scripted_reply import ChatRequest, ScriptedCall, ScriptedReply
+from runner.serve.mock_llm.completion import ChatRequest
+from runner.serve.mock_llm.script import ScriptedCall, ScriptedReply
 from tests.support.command import REPOSITORY, environ_with_environments, run_agentgym
 from tests.support.model_server import ModelServer
 

@@ -10,7 +10,8 @@ from runner import plugins
 from runner.config.profile import EndpointConfig
 from runner.episode.factory import EpisodeFactory
 from runner.inference.manager import InferenceManager
-from runner.serve.mock_llm.scripted_reply import Behavior, EchoResponder, Fault, ScriptedReply, ScriptResponder
+from runner.serve.mock_llm.app import EchoResponder, ScriptResponder
+from runner.serve.mock_llm.script import Behavior, Fault, ScriptedReply
 from runner.types import Limits, Outcome, Trajectory
 from tests.support.inference import agent_settings, episode_header, infer
 from tests.support.model_server import ModelServer

@@ -1,33 +1,23 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import socket
 import subprocess
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
 
-from runner.serve.mock_llm.app import PacedResponse
-from runner.serve.mock_llm.scripted_reply import (
-    TEST_MODEL_NAME,
-    Behavior,
-    EchoResponder,
-    Fault,
-    ScriptedReply,
-    ScriptResponder,
-)
+from runner.serve.mock_llm.app import EchoResponder, ScriptResponder
+from runner.serve.mock_llm.completion import TEST_MODEL_NAME
+from runner.serve.mock_llm.script import Behavior, Fault, ScriptedReply
 from tests.support.command import COMMAND, ENVIRON, run_agentgym
 from tests.support.model_server import ModelServer
-from tests.support.serving import serve_in_thread
 
 pytestmark = pytest.mark.long
 
@@ -147,38 +137,6 @@ def test_a_scripted_reply_can_have_a_fault() -> None:
         with pytest.raises(httpx.RemoteProtocolError):
             httpx.post(model_server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT)
         assert httpx.post(model_server.url + CHAT, json=CHAT_REQUEST, timeout=WAIT).status_code == 200
-
-
-class CountedChunks(Sequence[bytes]):
-    """Many chunks; counts the reads."""
-
-    def __init__(self) -> None:
-        self.n_read = 0
-
-    def __len__(self) -> int:
-        return 200_000
-
-    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - of a sequence
-        if index >= len(self):
-            raise IndexError
-        self.n_read += 1
-        return b"x" * 500
-
-
-def test_a_disconnect_ends_a_long_stream() -> None:
-    chunks, response_ended = CountedChunks(), threading.Event()
-    response = PacedResponse(closing=asyncio.Event(), chunks=chunks)
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await response(scope, receive, send)
-            response_ended.set()
-
-    with serve_in_thread({"stream": app}) as urls:
-        with httpx.stream("GET", urls["stream"], timeout=WAIT) as reply:
-            next(reply.iter_raw())
-        assert response_ended.wait(20)
-    assert chunks.n_read < len(chunks)
 
 
 def test_a_server_stops_with_pending_requests_and_restarts_on_its_port() -> None:

@@ -11,11 +11,13 @@ from typing import Self
 
 import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 
 from runner.errors import catch_foreign
-from runner.serve.host import Site, serve_apps
-from runner.serve.mock_llm.app import ModelApp, PacedResponse
-from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, Behavior, Fault, Responder
+from runner.serve.host import ServerLimits, Site, serve_apps
+from runner.serve.mock_llm.app import MARK, ModelApp, Responder
+from runner.serve.mock_llm.completion import TEST_MODEL_NAME
+from runner.serve.mock_llm.script import Behavior, Fault
 
 START_TIMEOUT_S = 20.0
 N_RECEIVED = 1000
@@ -35,7 +37,7 @@ class RecordedModelApp(ModelApp):
         super().__init__(responder, behavior=behavior, models=models)
         self.received: deque[ReceivedRequest] = deque(maxlen=N_RECEIVED)
 
-    async def complete(self, request: Request) -> PacedResponse:
+    async def complete(self, request: Request) -> Response:
         self.received.append(ReceivedRequest(dict(request.headers), await request.body()))
         return await super().complete(request)
 
@@ -118,20 +120,13 @@ class ModelServer:
     async def _run(self, ready: threading.Event) -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def end() -> None:
-            self.app.close()
-            stop.set()
-
         def on_ready(line: str) -> None:
             self.port = int(line.partition(" ")[0].rpartition(":")[2])
-            self._stop = lambda: loop.call_soon_threadsafe(end)
+            self._stop = lambda: loop.call_soon_threadsafe(stop.set)
             ready.set()
 
-        await serve_apps(
-            [Site(self.app.asgi_app(token=self._token), "127.0.0.1", self.port, TEST_MODEL_NAME)],
-            on_ready=on_ready,
-            stop=stop,
-        )
+        site = Site(self.app.asgi_app(token=self._token), "127.0.0.1", self.port, TEST_MODEL_NAME, (MARK,))
+        await serve_apps([site], on_ready=on_ready, stop=stop, limits=ServerLimits(shutdown_timeout_s=0))
 
 
 def _nothing() -> None:

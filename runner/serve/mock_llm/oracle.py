@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,11 +19,11 @@ import msgspec
 from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
 from runner.errors import ConfigError, RunnerError, catch_foreign
-from runner.serve.mock_llm.scripted_reply import TEST_MODEL_NAME, ChatMessage, ChatRequest, ScriptedCall, ScriptedReply
+from runner.serve.mock_llm.completion import TEST_MODEL_NAME, ChatMessage, ChatRequest
+from runner.serve.mock_llm.script import ScriptedCall, ScriptedReply
 from runner.types import Action, Chat, Mode, OraclePlanner, SupportsOracle, ToolCall
 from runner.util.display_text import one_line
 
-ASSISTANT = "assistant"
 THOUGHT = "The test oracle has planned this."
 ORACLE_MODEL_PREFIX = "oracle:"
 """Prefix of a model name that selects the task: ``oracle:<environment>:<task index>``."""
@@ -33,10 +32,6 @@ OMITTED_TURNS = re.compile(r"\[(\d{1,9}) earlier turns? left out]")
 MAX_SESSIONS = 256
 MAX_MESSAGES_SEARCHED = 10
 """Number of messages, from the first, among which the first observation must be."""
-_REJECTED_ACTION = "Invalid action. Expected "
-"""Beginning of the message after an action that the runner rejected without stepping the environment."""
-_ACTION_MARK = re.compile(r"\bAction:", re.IGNORECASE)
-
 MAX_TASKS_SEARCHED = 200
 """Maximum number of tasks of an environment in the index, counted from its first task."""
 MAX_TASKS_SEARCHED_FAST = 4000
@@ -44,6 +39,9 @@ MAX_TASKS_SEARCHED_FAST = 4000
 _FAST = frozenset({"TextCraft", "WebShop", "Wordle"})
 _SLOW = frozenset({"BabyAI"})
 """Environments whose reset is slow; they are searched last."""
+_REJECTED_ACTION = "Invalid action. Expected "
+"""Beginning of the message after an action that the runner rejected without stepping the environment."""
+_ACTION_MARK = re.compile(r"\bAction:", re.IGNORECASE)
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 
@@ -69,10 +67,10 @@ class TaskMatcher:
         self.find = lru_cache(maxsize=256)(self._find)
 
     def _find(self, text: str) -> Opening | None:
-        for mode in MODES:
-            for env in environments():
-                if matches := [opening for opening in self._openings(env, mode) if opening in text]:
-                    return Opening(env, max(matches, key=len))
+        names = sorted(filter(_has_oracle, plugins.registered_names(plugins.ENVS)), key=lambda name: name in _SLOW)
+        for mode, env in itertools.product(MODES, names):
+            if matches := [opening for opening in self._openings(env, mode) if opening in text]:
+                return Opening(env, max(matches, key=len))
         return None
 
     def candidates(self, opening: Opening) -> Iterator[TaskCandidate]:
@@ -83,27 +81,11 @@ class TaskMatcher:
     def _openings(self, env: str, mode: Mode) -> dict[str, list[int]]:
         if (env, mode) not in self._index:
             openings: dict[str, list[int]] = {}
-            twin = make_environment(env, mode)
+            twin = _make_environment(env, mode)
             for task_index in range(min(twin.n_tasks, MAX_TASKS_SEARCHED_FAST if env in _FAST else MAX_TASKS_SEARCHED)):
-                openings.setdefault(observation_text(twin.reset(task_index=task_index)), []).append(task_index)
+                openings.setdefault(_observation_text(twin.reset(task_index=task_index)), []).append(task_index)
             self._index[env, mode] = openings
         return self._index[env, mode]
-
-
-def environments() -> list[str]:
-    """Slow environments come last."""
-    return sorted(filter(_has_oracle, plugins.registered_names(plugins.ENVS)), key=lambda name: name in _SLOW)
-
-
-def make_environment(env: str, mode: Mode) -> EmbeddedEnvironment:
-    if not _has_oracle(env):
-        raise ConfigError(f"No embedded environment named {env} has an oracle")
-    environment: EmbeddedEnvironment = plugins.load(plugins.ENVS, env)(mode=mode)
-    return environment
-
-
-def observation_text(chat: Chat) -> str:
-    return normalize_whitespace(" ".join(message["content"] or "" for message in chat))
 
 
 def _has_oracle(env: str) -> bool:
@@ -113,7 +95,18 @@ def _has_oracle(env: str) -> bool:
     return False
 
 
-def normalize_whitespace(text: str) -> str:
+def _make_environment(env: str, mode: Mode) -> EmbeddedEnvironment:
+    if not _has_oracle(env):
+        raise ConfigError(f"No embedded environment named {env} has an oracle")
+    environment: EmbeddedEnvironment = plugins.load(plugins.ENVS, env)(mode=mode)
+    return environment
+
+
+def _observation_text(chat: Chat) -> str:
+    return _normalize_whitespace(" ".join(message["content"] or "" for message in chat))
+
+
+def _normalize_whitespace(text: str) -> str:
     """Agents and gateways change whitespace in messages."""
     return " ".join(text.split())
 
@@ -123,7 +116,7 @@ class Turn(NamedTuple):
 
     tool_call: tuple[str, str] | None
     text: str
-    observation: str
+    observation: str = ""
 
     @property
     def action(self) -> Action:
@@ -131,37 +124,28 @@ class Turn(NamedTuple):
             return Action(text=self.text)
         return Action(tool_calls=[ToolCall("call_0", *self.tool_call)])
 
-    @property
-    def action_key(self) -> tuple[tuple[str, str] | None, str]:
-        """Equal for turns with the same action, whatever their observations."""
-        return self.tool_call, self.text if self.tool_call is None else ""
 
-
-def parse_turns(messages: Sequence[ChatMessage]) -> tuple[Turn, ...]:
+def _parse_turns(messages: Sequence[ChatMessage]) -> tuple[Turn, ...]:
     """Leave out actions that the runner rejected."""
     turns: list[Turn] = []
     for message in messages:
-        if message.role == ASSISTANT:
-            turns.append(_turn(message))
+        if message.role == "assistant":
+            functions = [call.function for call in message.tool_calls or ()]
+            text = "" if functions else _ACTION_MARK.split(message.text)[-1].strip()
+            turns.append(Turn((functions[0].name, functions[0].arguments) if functions else None, text))
         elif turns:
-            turns[-1] = turns[-1]._replace(
-                observation=f"{turns[-1].observation} {normalize_whitespace(message.text)}".strip()
-            )
+            observation = f"{turns[-1].observation} {_normalize_whitespace(message.text)}".strip()
+            turns[-1] = turns[-1]._replace(observation=observation)
     return tuple(turn for turn in turns if _REJECTED_ACTION not in turn.observation)
 
 
-def _turn(message: ChatMessage) -> Turn:
-    for call in message.tool_calls or ():
-        return Turn((call.function.name, call.function.arguments), "", "")
-    return Turn(None, _ACTION_MARK.split(message.text)[-1].strip(), "")
-
-
-class ReplaySession(msgspec.Struct):
+class ReplaySession(msgspec.Struct, eq=False):
     """A conversation that is replayed on a twin, i.e. a second instance of the environment with an oracle.
 
     Attributes:
         remaining: other tasks with the same first observation, for the case that ``candidate`` is wrong.
         verify: whether the observations of the twin must match those of the conversation.
+        plan: the planner's next action, if it is computed.
     """
 
     candidate: TaskCandidate
@@ -171,13 +155,13 @@ class ReplaySession(msgspec.Struct):
     verify: bool
     turns: tuple[Turn, ...] = ()
     done: bool = False
-    plan: str | None = None  # the planner's next action, if it is computed
+    plan: str | None = None
 
     def apply_turn(self, turn: Turn) -> bool:
         """Return whether the observation of the twin matches that of the turn."""
         chat, _, self.done = self.twin.step(turn.action)
         self.turns, self.plan = (*self.turns, turn), None
-        return not self.verify or observation_text(chat) in turn.observation
+        return not self.verify or _observation_text(chat) in turn.observation
 
     def next_action(self) -> str:
         """Repeated calls return the same action until a turn is applied."""
@@ -186,23 +170,18 @@ class ReplaySession(msgspec.Struct):
         return self.plan
 
 
-def replay_turns(candidates: Iterable[TaskCandidate], turns: tuple[Turn, ...], *, verify: bool) -> ReplaySession | None:
+def _replay(candidates: Iterable[TaskCandidate], turns: tuple[Turn, ...], *, verify: bool) -> ReplaySession | None:
     """Return a session after these turns for the first candidate whose observations match; None if none matches."""
     remaining = iter(candidates)
     for candidate in remaining:
-        twin = make_environment(candidate.env, candidate.mode)
+        twin = _make_environment(candidate.env, candidate.mode)
         twin.reset(task_index=candidate.task_index)
         if isinstance(twin, SupportsOracle):
             session = ReplaySession(candidate, twin, twin.oracle(None), remaining, verify)
-            if _replay_all(session, turns):
-                return session
+            with catch_foreign(lambda exc: None):  # such as a step after the end of the episode
+                if all(session.apply_turn(turn) for turn in turns):
+                    return session
     return None
-
-
-def _replay_all(session: ReplaySession, turns: tuple[Turn, ...]) -> bool:
-    with catch_foreign(lambda exc: None):  # such as a step after the end of the episode
-        return all(session.apply_turn(turn) for turn in turns)
-    return False
 
 
 class OracleResponder:
@@ -217,7 +196,8 @@ class OracleResponder:
 
     def __init__(self) -> None:
         self._task_matcher = TaskMatcher()
-        self._sessions: OrderedDict[tuple[Opening, tuple[Turn, ...]], ReplaySession] = OrderedDict()
+        self._sessions: dict[tuple[Opening, tuple[Turn, ...]], ReplaySession] = {}
+        """The sessions by opening and turns so far, least recently used first."""
         self._executor = ThreadPoolExecutor(1, "oracle")  # a single thread: twins and matcher are not thread-safe
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
@@ -225,55 +205,53 @@ class OracleResponder:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._respond, request)
 
     def _respond(self, request: ChatRequest) -> ScriptedReply:
-        replies: list[ScriptedReply] = []
-        with catch_foreign(lambda exc: replies.append(_cannot_answer(f"the replay failed: {_describe_error(exc)}"))):
-            replies.append(_next_reply(self._find(request), request))
-        return replies[0]
+        errors: list[BaseException] = []
+        with catch_foreign(errors.append):
+            return _next_reply(self._find(request), request)
+        problem = one_line(str(errors[0])) if isinstance(errors[0], RunnerError) else type(errors[0]).__name__
+        return _cannot_answer(f"the replay failed: {problem}")
 
     def _find(self, request: ChatRequest) -> ReplaySession | None:
         """All turns of the conversation are applied; None if the task is not recognized."""
         start, opening = self._find_opening(request.messages)
-        candidates = None
+        named = None
         if request.model.startswith(ORACLE_MODEL_PREFIX):
-            opening, candidates = task_from_model_name(request.model)
+            opening, named = task_from_model_name(request.model)
         if opening is None:
             return None
-        turns = parse_turns(request.messages[start + 1 :])
-        session = self._resume_session(opening, turns)
-        if session is None:
-            tasks = candidates or list(self._task_matcher.candidates(opening))
-            omitted = OMITTED_TURNS.search(request.messages[start].text)
-            session = self._match_shortened(opening, turns, int(omitted[1])) if omitted else None
-            session = (
-                session
-                or replay_turns(tasks, turns, verify=candidates is None)
-                or self._match_shortened(opening, turns)
-            )
+        turns = _parse_turns(request.messages[start + 1 :])
+        omitted = OMITTED_TURNS.search(request.messages[start].text)
+        session = (
+            self._resume(opening, turns)
+            or (self._resume_shortened(opening, turns, int(omitted[1])) if omitted else None)
+            or _replay(named or list(self._task_matcher.candidates(opening)), turns, verify=named is None)
+            or self._resume_shortened(opening, turns, 0)
+        )
         if session is not None:
             self._sessions[opening, session.turns] = session
-            while len(self._sessions) > MAX_SESSIONS:
-                self._sessions.popitem(last=False)
+            if len(self._sessions) > MAX_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
         return session
 
     def _find_opening(self, messages: list[ChatMessage]) -> tuple[int, Opening | None]:
-        for index, message in enumerate(itertools.islice(messages, MAX_MESSAGES_SEARCHED)):
-            if message.role not in (ASSISTANT, "system") and (
-                opening := self._task_matcher.find(normalize_whitespace(message.text))
+        for index, message in enumerate(messages[:MAX_MESSAGES_SEARCHED]):
+            if message.role not in ("assistant", "system") and (
+                opening := self._task_matcher.find(_normalize_whitespace(message.text))
             ):
                 return index, opening
         return 0, None
 
-    def _resume_session(self, opening: Opening, turns: tuple[Turn, ...]) -> ReplaySession | None:
-        """All turns are applied to the kept session; None if no session is kept."""
+    def _resume(self, opening: Opening, turns: tuple[Turn, ...]) -> ReplaySession | None:
+        """Continue the session of this conversation before its latest turn, or repeat its latest reply."""
         if current := self._sessions.pop((opening, turns), None):
             return current
         previous = self._sessions.pop((opening, turns[:-1]), None) if turns else None
         if previous is None or previous.done or previous.apply_turn(turns[-1]):
             return previous
-        return replay_turns(previous.remaining, turns, verify=previous.verify)
+        return _replay(previous.remaining, turns, verify=previous.verify)
 
-    def _match_shortened(self, opening: Opening, turns: tuple[Turn, ...], n_omitted: int = 0) -> ReplaySession | None:
-        """Find the kept session of a conversation whose request omits its earlier turns; None if no session matches.
+    def _resume_shortened(self, opening: Opening, turns: tuple[Turn, ...], n_omitted: int) -> ReplaySession | None:
+        """Replay a known conversation and the latest turn; its earlier turns end with the others of the request.
 
         The latest of ``turns`` is either new or was already in the previous request. The number of turns decides which
         of the two cases is tried first.
@@ -284,11 +262,16 @@ class OracleResponder:
                 continue
             for before in sorted((known_turns, known_turns[:-1]), key=lambda turns: abs(len(turns) - n_before)):
                 all_turns = (*before, turns[-1])
-                if _ends_with(all_turns, turns) and (
-                    replayed := replay_turns([session.candidate], all_turns, verify=session.verify)
+                if _actions(all_turns[-len(turns) :]) == _actions(turns) and (
+                    replayed := _replay([session.candidate], all_turns, verify=session.verify)
                 ):
                     return replayed
         return None
+
+
+def _actions(turns: Sequence[Turn]) -> list[tuple[tuple[str, str] | None, str]]:
+    """The replay verifies the observations, of which the first may be missing."""
+    return [(turn.tool_call, turn.text) for turn in turns]
 
 
 def task_from_model_name(model: str) -> tuple[Opening, list[TaskCandidate]]:
@@ -298,11 +281,6 @@ def task_from_model_name(model: str) -> tuple[Opening, list[TaskCandidate]]:
         raise ConfigError(f"{one_line(model)!r} must be {ORACLE_MODEL_PREFIX}<environment>:<task index>")
     env = plugins.find(plugins.ENVS, env).name
     return Opening(env, model), [TaskCandidate(env, mode, int(task)) for mode in MODES]
-
-
-def _ends_with(all_turns: tuple[Turn, ...], turns: tuple[Turn, ...]) -> bool:
-    # Compares actions only; the replay verifies the observations.
-    return [turn.action_key for turn in all_turns[-len(turns) :]] == [turn.action_key for turn in turns]
 
 
 def _next_reply(session: ReplaySession | None, request: ChatRequest) -> ScriptedReply:
@@ -324,7 +302,3 @@ def _cannot_answer(reason: str) -> ScriptedReply:
     hint = f"The model name {ORACLE_MODEL_PREFIX}<environment>:<task index> selects a task."
     text = f"This is {TEST_MODEL_NAME}, not a language model; its oracle cannot answer: {reason}. {hint}"
     return ScriptedReply(content=text)
-
-
-def _describe_error(exc: BaseException) -> str:
-    return one_line(str(exc)) if isinstance(exc, RunnerError) else type(exc).__name__

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.serve.mock_llm.scripted_reply import Behavior, ScriptedReply, ScriptResponder
+from runner.serve.mock_llm.app import ScriptResponder
+from runner.serve.mock_llm.script import Behavior, ScriptedReply
 from runner.store.journal import read_journal
 from tests.support.command import REPOSITORY
 from tests.support.console.launch import CONSOLE, NODE, node_cleanup, select_environment

@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
 from runner.config import load_profile
-from runner.serve.mock_llm.scripted_reply import ScriptResponder
+from runner.serve.mock_llm.app import ScriptResponder
 from tests.support.console.fake_session import FakeSession, empty_session, watching
 from tests.support.console.pilot import (
     console_pilot,

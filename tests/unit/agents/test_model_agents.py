@@ -13,7 +13,8 @@ from runner.config.profile import EndpointConfig
 from runner.episode.factory import EpisodeContext, EpisodeFactory
 from runner.errors import AgentFault
 from runner.inference.manager import InferenceManager
-from runner.serve.mock_llm.scripted_reply import ScriptedCall, ScriptedReply, ScriptResponder
+from runner.serve.mock_llm.app import ScriptResponder
+from runner.serve.mock_llm.script import ScriptedCall, ScriptedReply
 from runner.tracing import SpanList, Tracer
 from runner.types import Chat, EpisodeEvent, Limits, Mode, Outcome, TokensStreamed, Trajectory
 from tests.support.fakes import user

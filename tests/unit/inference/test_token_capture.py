@@ -13,14 +13,9 @@ from runner.config.profile import EndpointConfig
 from runner.errors import InferenceFault
 from runner.inference.manager import InferenceManager
 from runner.inference.token_capture import TokenCapture
-from runner.serve.mock_llm.scripted_reply import (
-    Fault,
-    ScriptedCall,
-    ScriptedReply,
-    ScriptResponder,
-    token_id,
-    token_logprob,
-)
+from runner.serve.mock_llm.app import ScriptResponder
+from runner.serve.mock_llm.completion import token_id, token_logprob
+from runner.serve.mock_llm.script import Fault, ScriptedCall, ScriptedReply
 from runner.types.sequences import MAX_SEQUENCE_IDS, MAX_TOKEN_ID, Label, TokenSequence
 from tests.support.examples import examples
 from tests.support.inference import CHAT, TOOLS, VirtualTime, agent_settings, episode_header

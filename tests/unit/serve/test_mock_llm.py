@@ -11,16 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.errors import ConfigError
-from runner.serve.mock_llm.scripted_reply import (
-    TEST_MODEL_NAME,
-    EchoResponder,
-    Fault,
-    FaultInjector,
-    ScriptedCall,
-    ScriptedReply,
-    ScriptResponder,
-    read_script,
-)
+from runner.serve.mock_llm.app import EchoResponder, ScriptResponder
+from runner.serve.mock_llm.completion import TEST_MODEL_NAME
+from runner.serve.mock_llm.script import Fault, FaultInjector, ScriptedCall, ScriptedReply, read_script
 from tests.support.examples import examples
 from tests.support.model_server import ModelServer
 
