@@ -111,7 +111,7 @@ def _port_of(profile: Profile, name: str) -> int:
 
 
 def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
-    from runner.serve.env_api import environment_app
+    from runner.serve.env_api import PoolOptions, environment_app
     from runner.serve.host import Site, check_exposure, read_token, run_apps
     from runner.serve.request_guard import RequestGuard
 
@@ -126,9 +126,7 @@ def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
         executor = ThreadPoolExecutor(THREADS, name)
         executors.append(executor)
         first_id = SystemRandom().randrange(2**31)  # so that an id from before a restart is unknown
-        app = environment_app(
-            name, executor, mode=mode, max_open=options.max_open, idle_s=options.idle_sec, first_id=first_id
-        )
+        app = environment_app(name, mode, PoolOptions(executor, options.max_open, options.idle_sec, first_id))
         guard = RequestGuard(app.application(), token=token, allowed_hosts=hosts)
         return Site(guard, options.host, site_port, app.description)
 

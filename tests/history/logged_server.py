@@ -17,7 +17,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.serve.env_api import DIALECTS, environment_app
+from runner.serve.env_api import DIALECTS, PoolOptions, environment_app
 from runner.serve.host import Site, run_apps
 from tests.history.records import Recorder, Reset, Step
 
@@ -112,14 +112,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--delay", type=float, default=0.03, help="seconds before each answer")
     options = parser.parse_args(arguments)
     with ThreadPoolExecutor(_THREADS) as executor:
-        app = environment_app(
-            options.env,
-            executor,
-            mode="strict",
-            max_open=_MAX_OPEN,
-            idle_s=_IDLE_S,
-            first_id=randrange(2**31),  # so that no two starts use the same id
-        )
+        first_id = randrange(2**31)  # so that no two starts use the same id
+        app = environment_app(options.env, "strict", PoolOptions(executor, _MAX_OPEN, _IDLE_S, first_id))
         recorded = RecordedApp(app.application(), options.name, options.env, Recorder(options.log), options.delay)
         run_apps([Site(recorded, "127.0.0.1", options.port, app.description)], on_ready=_print_ready)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import httpx
 
 from runner.envs.maze import Maze
-from runner.serve.env_api import DIALECTS, EnvironmentApp
+from runner.serve.env_api import DIALECTS, EnvironmentApp, PoolOptions
 from runner.serve.host import DEFAULT_LIMITS, ServerLimits
 from runner.serve.request_guard import RequestGuard
 from runner.util.clock import Clock
@@ -39,7 +39,7 @@ def serve_gated_maze(limits: ServerLimits = DEFAULT_LIMITS, clock: Clock | None 
     """Serve a Maze whose steps wait for permits; yield its URL."""
     Gated.entered, Gated.permit, Gated.max_running = threading.Semaphore(0), threading.Semaphore(0), 0
     with ThreadPoolExecutor(8) as executor:
-        app = EnvironmentApp(DIALECTS["Maze"], Gated, executor, max_open=4, idle_s=60, clock=clock)
+        app = EnvironmentApp(DIALECTS["Maze"], Gated, PoolOptions(executor, 4, 60, clock=clock or Clock()))
         with serve_in_thread({"Maze": RequestGuard(app.application())}, limits) as urls:
             yield urls["Maze"]
 

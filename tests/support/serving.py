@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from starlette.types import ASGIApp
 
-from runner.serve.env_api import environment_app
+from runner.serve.env_api import PoolOptions, environment_app
 from runner.serve.host import DEFAULT_LIMITS, ServerLimits, Site, serve_apps
 from runner.serve.request_guard import RequestGuard
 from runner.types import Mode
@@ -55,12 +55,8 @@ def serve_environments(
 ) -> Iterator[dict[str, str]]:
     """Serve each embedded environment on its own server; yields their URLs by name."""
     with ThreadPoolExecutor(8, "environment") as executor:
-        apps = {
-            name: environment_app(
-                name, executor, mode=mode, max_open=max_open, idle_s=idle_s, clock=clock
-            ).application()
-            for name in names
-        }
+        options = PoolOptions(executor, max_open, idle_s, clock=clock or Clock())
+        apps = {name: environment_app(name, mode, options).application() for name in names}
         guarded = {name: RequestGuard(app, token=token) for name, app in apps.items()}
         with serve_in_thread(guarded, limits) as urls:
             yield urls

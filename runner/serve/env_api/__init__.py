@@ -2,5 +2,6 @@
 
 from runner.serve.env_api.app import EnvironmentApp, environment_app
 from runner.serve.env_api.dialects import DIALECTS
+from runner.serve.env_api.pool import PoolOptions
 
-__all__ = ["DIALECTS", "EnvironmentApp", "environment_app"]
+__all__ = ["DIALECTS", "EnvironmentApp", "PoolOptions", "environment_app"]

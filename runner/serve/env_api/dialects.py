@@ -14,25 +14,24 @@ import msgspec
 
 from runner.serve.env_api.pool import PooledInstance, PoolRejected
 
-FieldGetter: TypeAlias = Callable[[PooledInstance], object]
-ReplyTemplate: TypeAlias = Mapping[str, FieldGetter] | FieldGetter
+Getter: TypeAlias = Callable[[PooledInstance], object]
+ReplyTemplate: TypeAlias = Mapping[str, Getter] | Getter
 """Template of a reply: a JSON object with a function for each member, or a function for a single value."""
 
 
-def constant(value: object) -> FieldGetter:
+def members(names: str, source: str = "", **others: Getter) -> dict[str, Getter]:
+    """Return the template of an object with these attributes of an instance, or of its ``source``, as members."""
+    return {name: attrgetter(source + name) for name in names.split()} | others
+
+
+def constant(value: object) -> Getter:
     return lambda instance: value
 
 
-INSTANCE_ID: FieldGetter = attrgetter("instance_id")
-OBSERVATION: FieldGetter = attrgetter("observation")
-REWARD: FieldGetter = attrgetter("reward")
-DONE: FieldGetter = attrgetter("done")
-TRUNCATED: FieldGetter = attrgetter("environment.truncated")
-
-BARE_OBSERVATION: FieldGetter = attrgetter("environment.observation")
+OBSERVATION: Getter = attrgetter("observation")
+REMAINING_WORDS: Getter = attrgetter("environment.remaining_words")
+BARE_OBSERVATION: Getter = attrgetter("environment.observation")
 """ALFWorld's observation without the list of actions, which is in a separate reply field."""
-TASK_TYPE: FieldGetter = attrgetter("environment.task_type")
-REMAINING_WORDS: FieldGetter = attrgetter("environment.remaining_words")
 
 
 def shown_instruction(instance: PooledInstance) -> str:
@@ -98,20 +97,6 @@ def session_task_index(task_number: int, n_tasks: int) -> int:
     return 0 if task_number == -1 else list_task_index(task_number, n_tasks)
 
 
-class ReadRoute(msgspec.Struct, frozen=True):
-    """A GET route that returns data of an instance.
-
-    Attributes:
-        reply_before_reset: reply before the first reset of the instance; None: an error.
-        error_before_reset: text of the error before the first reset; None: the id of the instance.
-    """
-
-    path: str
-    reply: ReplyTemplate
-    reply_before_reset: ReplyTemplate | None = None
-    error_before_reset: str | None = None
-
-
 class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
     """The protocol of one AgentGym server.
 
@@ -120,7 +105,10 @@ class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
         reset_options: further text fields of ``reset`` with their values.
         create_starts_task: whether ``create`` requires a JSON object and starts task 0.
         starts_itself: whether an instance can be used before its first reset; it then has the first task.
-        action_list_paths: paths that return a list of actions which is the same for all instances.
+        reads: replies of the GET routes of an instance, by path.
+        before_reset: the same before the first reset of the instance, or the text of an error; without an entry, the
+            error is the id of the instance.
+        lists_actions: whether ``/available_actions`` returns a list of actions which is the same for all instances.
         text_errors: whether errors are plain text with status 500; if not, they are JSON objects with status 200.
         final_when_done: whether, after the end of a task, every request except ``reset`` fails. If not, the instance
             can still be read, and in compat mode also be stepped.
@@ -131,39 +119,35 @@ class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
     task_default: int | None = None
     create_reply: ReplyTemplate
     reset_reply: ReplyTemplate
-    step_reply: Mapping[str, FieldGetter]
+    step_reply: dict[str, Getter]
     prefix: str = ""
     id_field: str = "id"
     reset_options: Mapping[str, tuple[str, ...]] = {}
     create_starts_task: bool = False
     starts_itself: bool = False
-    read_routes: tuple[ReadRoute, ...] = ()
-    action_list_paths: tuple[str, ...] = ()
+    reads: Mapping[str, ReplyTemplate]
+    before_reset: Mapping[str, ReplyTemplate | str] = {}
+    lists_actions: bool = False
     lists_instances: bool = False
     text_errors: bool = False
     final_when_done: bool = True
     task_index_of: Callable[[int, int], int] = lambda task_number, n_tasks: task_number % n_tasks
 
 
-_ID_REPLY: Mapping[str, FieldGetter] = {"id": INSTANCE_ID}
-_STEP_REPLY: Mapping[str, FieldGetter] = {"observation": OBSERVATION, "reward": REWARD, "done": DONE}
-_STATE_REPLY: Mapping[str, FieldGetter] = {**_STEP_REPLY, "score": attrgetter("score")}
-_OUTCOME: Mapping[str, FieldGetter] = {"done": DONE, "reward": REWARD, "deleted": constant(False)}
-_ALFWORLD_STEP = {**_STEP_REPLY, "observation": BARE_OBSERVATION, "available_actions": available_actions}
-_ALFWORLD_STATE = {
-    "observation": BARE_OBSERVATION,
-    "available_actions": available_actions,
-    "task_type": TASK_TYPE,
-}
-_NO_OBSERVATION = "'observation'"
+_ID = members("id")
+_STEP = members("observation reward done")
+_STATE = members("observation reward score done")
+_OUTCOME = members("done reward", deleted=constant(False))
+_ALFWORLD_TEXT = {"observation": BARE_OBSERVATION, "available_actions": available_actions}
+_ALFWORLD_STATE = {**_ALFWORLD_TEXT, **members("task_type", "environment.")}
 
 CREATE_ENV = ServerDialect(
     id_field="env_id",
     task_field="task_index",
-    create_reply={"env_id": INSTANCE_ID},
-    reset_reply={},
-    step_reply=_STEP_REPLY,
-    read_routes=(ReadRoute("/observation", {"observation": OBSERVATION, "done": DONE}),),
+    create_reply={"env_id": attrgetter("id")},
+    reset_reply={},  # there is no reset
+    step_reply=_STEP,
+    reads={"/observation": members("observation done")},
     final_when_done=False,
 )
 """The protocol of other field runners, beside AgentGym's; the first use of an instance starts the task.
@@ -175,82 +159,72 @@ So an instance whose task cannot be started has an id with which it can be close
 DIALECTS: Mapping[str, ServerDialect] = {
     "BabyAI": ServerDialect(
         task_field="data_idx",
-        create_reply=_ID_REPLY,
-        reset_reply={**_STATE_REPLY, **_OUTCOME},
-        step_reply=_STATE_REPLY,
-        read_routes=(
-            ReadRoute(
-                "/observation",
-                {**_STATE_REPLY, **_OUTCOME, "observation": observation_with_goal},
-                {**_STATE_REPLY, **_OUTCOME, "observation": constant("Environment not initialized")},
-            ),
-        ),
+        create_reply=_ID,
+        reset_reply={**_STATE, **_OUTCOME},
+        step_reply=_STATE,
+        reads={"/observation": {**_STATE, **_OUTCOME, "observation": observation_with_goal}},
+        before_reset={"/observation": {**_STATE, **_OUTCOME, "observation": constant("Environment not initialized")}},
         task_index_of=babyai_task_index,
     ),
     "TextCraft": ServerDialect(
         task_field="data_idx",
         task_default=0,
         create_starts_task=True,
-        create_reply={**_ID_REPLY, **_STEP_REPLY},
-        reset_reply={**_ID_REPLY, **_STEP_REPLY},
-        step_reply=_STEP_REPLY,
-        read_routes=(
-            ReadRoute("/observation", OBSERVATION),
-            ReadRoute("/detail", {"observation": OBSERVATION, **_OUTCOME}),
-        ),
+        create_reply={**_ID, **_STEP},
+        reset_reply={**_ID, **_STEP},
+        step_reply=_STEP,
+        reads={"/observation": OBSERVATION, "/detail": {**_OUTCOME, **_STEP}},
         final_when_done=False,
     ),
     "Maze": ServerDialect(
         prefix="/maze",
         task_field="game",
-        create_reply=_ID_REPLY,
-        reset_reply={"observation": OBSERVATION},
-        step_reply=_STEP_REPLY,
-        read_routes=(
-            ReadRoute("/observation", OBSERVATION, error_before_reset=_NO_OBSERVATION),
-            ReadRoute(
-                "/detail",
-                {"maze_name": constant("double_t_maze"), "observation": OBSERVATION, **_OUTCOME},
-                error_before_reset="'goal_position'",
-            ),
-        ),
-        action_list_paths=("/available_actions",),
+        create_reply=_ID,
+        reset_reply=members("observation"),
+        step_reply=_STEP,
+        reads={
+            "/observation": OBSERVATION,
+            "/detail": {"maze_name": constant("double_t_maze"), **_OUTCOME, **_STEP},
+        },
+        before_reset={"/observation": "'observation'", "/detail": "'goal_position'"},
+        lists_actions=True,
         task_index_of=maze_task_index,
     ),
     "Wordle": ServerDialect(
         prefix="/wordle",
         task_field="seed",
-        create_reply=_ID_REPLY,
-        reset_reply={**_ID_REPLY, "observation": OBSERVATION},
-        step_reply=_STEP_REPLY,
-        read_routes=(
-            ReadRoute("/observation", OBSERVATION, error_before_reset=_NO_OBSERVATION),
-            ReadRoute("/detail", {**_OUTCOME, "observation": OBSERVATION, "seed": attrgetter("task_number")}, _OUTCOME),
-            # AgentGym's client requests it right after ``create``
-            ReadRoute("/filtered_vocab", REMAINING_WORDS, reply_before_reset=REMAINING_WORDS),
-        ),
+        create_reply=_ID,
+        reset_reply=members("id observation"),
+        step_reply=_STEP,
+        reads={
+            "/observation": OBSERVATION,
+            "/detail": {**_OUTCOME, **_STEP, "seed": attrgetter("task_number")},
+            "/filtered_vocab": REMAINING_WORDS,
+        },
+        # AgentGym's client requests the vocabulary right after ``create``
+        before_reset={"/observation": "'observation'", "/detail": _OUTCOME, "/filtered_vocab": REMAINING_WORDS},
         task_index_of=wordle_task_index,
     ),
     "ALFWorld": ServerDialect(
         task_field="game",
         reset_options={"world_type": ("Text", "Embody", "Hybrid")},
-        create_reply=_ID_REPLY,
-        reset_reply={**_ID_REPLY, **_ALFWORLD_STATE},
-        step_reply=_ALFWORLD_STEP,
-        read_routes=(
-            ReadRoute("/observation", BARE_OBSERVATION),
-            ReadRoute("/available_actions", available_actions),
-            ReadRoute("/detail", {**_ALFWORLD_STATE, **_OUTCOME}),
-        ),
+        create_reply=_ID,
+        reset_reply={**_ID, **_ALFWORLD_STATE},
+        step_reply={**_STEP, **_ALFWORLD_TEXT},
+        reads={
+            "/observation": BARE_OBSERVATION,
+            "/available_actions": available_actions,
+            "/detail": {**_OUTCOME, **_ALFWORLD_STATE},
+        },
     ),
     "SQLGym": ServerDialect(
         id_field="env_idx",
         task_field="item_id",
-        create_reply=INSTANCE_ID,
+        create_reply=attrgetter("id"),
         reset_reply=observation_pair,
         # AgentGym's server sends the gold query in ``info``; ours never does.
-        step_reply={"state": OBSERVATION, "reward": REWARD, "done": DONE, "info": constant({})},
-        read_routes=(ReadRoute("/observation", attrgetter("initial_observation")),),
+        step_reply=members("reward done", state=OBSERVATION, info=constant({})),
+        reads={"/observation": attrgetter("initial_observation")},
         lists_instances=True,
         text_errors=True,
         final_when_done=False,
@@ -261,20 +235,14 @@ DIALECTS: Mapping[str, ServerDialect] = {
         task_field="session_id",
         task_default=-1,
         starts_itself=True,
-        create_reply=INSTANCE_ID,
+        create_reply=attrgetter("id"),
         reset_reply=observation_pair,
-        step_reply={"state": OBSERVATION, "reward": REWARD, "done": DONE, "info": constant(None)},
-        read_routes=(
-            ReadRoute("/observation", OBSERVATION),
-            ReadRoute(
-                "/available_actions",
-                {
-                    "has_search_bar": attrgetter("environment.has_search_bar"),
-                    "clickables": attrgetter("environment.clickables"),
-                },
-            ),
-            ReadRoute("/instruction_text", shown_instruction),
-        ),
+        step_reply=members("reward done", state=OBSERVATION, info=constant(None)),
+        reads={
+            "/observation": OBSERVATION,
+            "/available_actions": members("has_search_bar clickables", "environment."),
+            "/instruction_text": shown_instruction,
+        },
         lists_instances=True,
         text_errors=True,
         final_when_done=False,

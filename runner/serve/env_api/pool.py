@@ -27,6 +27,22 @@ class PoolRejected(RunnerError):
     published_error_type = "refused"
 
 
+class PoolOptions(msgspec.Struct, frozen=True):
+    """How instances are kept.
+
+    Attributes:
+        executor: runs the requests on instances; its threads limit how many run at the same time.
+        idle_s: seconds without a request after which an instance is closed.
+        first_id: id of the first instance; it should differ after each start, so that an id from before is unknown.
+    """
+
+    executor: Executor
+    max_open: int
+    idle_s: float
+    first_id: int = 0
+    clock: Clock = msgspec.field(default_factory=Clock)
+
+
 class PooledInstance(msgspec.Struct, eq=False, dict=True):
     """An environment instance with its latest state; hold ``lock`` while using it, because it is not thread-safe.
 
@@ -36,7 +52,7 @@ class PooledInstance(msgspec.Struct, eq=False, dict=True):
         score: sum of the rewards since the latest reset.
     """
 
-    instance_id: int
+    id: int
     build: Callable[[], EmbeddedEnvironment]
     last_used_at: float
     lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
@@ -49,7 +65,6 @@ class PooledInstance(msgspec.Struct, eq=False, dict=True):
 
     @cached_property
     def environment(self) -> EmbeddedEnvironment:
-        """It is built on first access."""
         return self.build()
 
     def reset(self, task_number: int, task_index: int) -> None:
@@ -70,12 +85,16 @@ class PooledInstance(msgspec.Struct, eq=False, dict=True):
 
     def require_unfinished(self) -> None:
         if self.done:
-            raise PoolRejected(f"The task with environment {self.instance_id} has finished.")
+            raise PoolRejected(f"The task with environment {self.id} has finished.")
 
     def cleanup(self) -> bool:
         if "environment" in vars(self):
             self.environment.cleanup()
         return True
+
+
+def _text(chat: Chat) -> str:
+    return str(chat[0]["content"])
 
 
 Operation: TypeAlias = Callable[[PooledInstance], object]
@@ -85,87 +104,60 @@ Operation: TypeAlias = Callable[[PooledInstance], object]
 class InstancePool:
     """The open instances by id; only one event loop may use a pool.
 
-    Operations run in the executor, and those on the same instance never overlap. ``open`` and ``run`` return the reply
-    as JSON; an operation that fails raises a ``RunnerError`` whose text is for the client.
-
-    Args:
-        env: name of the environment, for the log.
-        idle_s: seconds without a request after which an instance is closed.
-        first_id: id of the first instance; each further one has the next number.
+    Operations on the same instance never overlap. ``open``, ``run`` and ``close`` return the reply as JSON, or raise a
+    ``RunnerError`` whose text is for the client.
     """
 
-    def __init__(
-        self,
-        env: str,
-        build: Callable[[], EmbeddedEnvironment],
-        executor: Executor,
-        *,
-        limit: int,
-        idle_s: float,
-        clock: Clock,
-        first_id: int,
-    ) -> None:
-        self.limit = limit
+    def __init__(self, env: str, build: Callable[[], EmbeddedEnvironment], options: PoolOptions) -> None:
         self._env = env
         self._build = build
-        self._executor = executor
-        self._idle_s = idle_s
-        self._clock = clock
+        self._options = options
         self._instances: dict[int, PooledInstance] = {}
-        """The open instances by id, least recently used first."""
-        self._next_id = first_id
+        self._next_id = options.first_id
 
     def open_ids(self) -> list[int]:
         self._close_idle()
-        return sorted(self._instances)
+        return list(self._instances)
 
     async def open(self, operation: Operation) -> bytes:
         self._close_idle()
-        if len(self._instances) >= self.limit:
+        if len(self._instances) >= self._options.max_open:
             raise PoolRejected(
-                f"This server has {self.limit} environments open, which is its limit; "
+                f"This server has {self._options.max_open} environments open, which is its limit; "
                 "close one, or restart the server with a larger --max-open"
             )
         instance_id, self._next_id = self._next_id, self._next_id + 1
-        self._instances[instance_id] = PooledInstance(instance_id, self._build, self._clock.monotonic())
+        self._instances[instance_id] = PooledInstance(instance_id, self._build, self._options.clock.monotonic())
         return await self.run(instance_id, operation)
 
     async def run(self, instance_id: int, operation: Operation) -> bytes:
         self._close_idle()
-        if (instance := self._touch(instance_id)) is not None:
+        if (instance := self._instances.get(instance_id)) is not None:
             async with instance.lock:
-                if self._touch(instance_id) is instance:  # not closed while waiting for the lock
-                    return await self._in_executor(partial(operation, instance))
+                if instance_id in self._instances:  # not closed while waiting for the lock
+                    loop = asyncio.get_running_loop()
+                    action = partial(operation, instance)
+                    try:
+                        return await loop.run_in_executor(self._options.executor, self._attempt, action)
+                    finally:
+                        instance.last_used_at = self._options.clock.monotonic()
         raise PoolRejected(f"The id {instance_id} is not valid.")
 
     async def close(self, instance_id: int) -> bytes:
         """The reply is whether the instance was open."""
-        if self._touch(instance_id) is None:
+        if instance_id not in self._instances:
             return b"false"
         try:
             return await self.run(instance_id, PooledInstance.cleanup)
         finally:
             self._instances.pop(instance_id, None)
 
-    def _touch(self, instance_id: int) -> PooledInstance | None:
-        """Restart the idle time of the instance; return None if no such instance is open."""
-        instance = self._instances.pop(instance_id, None)
-        if instance is not None:
-            instance.last_used_at = self._clock.monotonic()
-            self._instances[instance_id] = instance
-        return instance
-
     def _close_idle(self) -> None:
-        latest = self._clock.monotonic() - self._idle_s
+        latest = self._options.clock.monotonic() - self._options.idle_s
         for instance in list(self._instances.values()):
-            if instance.last_used_at > latest:
-                break
-            if not instance.lock.locked():
-                del self._instances[instance.instance_id]
-                self._executor.submit(self._attempt, instance.cleanup)
-
-    async def _in_executor(self, action: Callable[[], object]) -> bytes:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._attempt, action)
+            if instance.last_used_at <= latest and not instance.lock.locked():
+                del self._instances[instance.id]
+                self._options.executor.submit(self._attempt, instance.cleanup)
 
     def _attempt(self, action: Callable[[], object]) -> bytes:
         errors: list[BaseException] = []
@@ -175,7 +167,3 @@ class InstancePool:
             raise errors[0]
         log_failure(logger, self._env)(errors[0])
         raise PoolRejected(f"The environment failed: {type(errors[0]).__name__}")
-
-
-def _text(chat: Chat) -> str:
-    return str(chat[0]["content"])

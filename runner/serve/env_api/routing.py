@@ -28,24 +28,18 @@ _TEXT_ERROR: JsonSchema = {
     "description": "The request failed; plain text, as from AgentGym's server",
     "content": {"text/plain": {"schema": {"type": "string"}}},
 }
-_MALFORMED: JsonSchema = {
-    "type": "object",
-    "required": ["detail"],
-    "properties": {
-        "detail": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["type", "loc", "msg"],
-                "properties": {
-                    "type": {"type": "string"},
-                    "loc": {"type": "array", "items": {"type": "string"}},
-                    "msg": {"type": "string"},
-                },
-            },
-        }
-    },
-}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    type: str
+    loc: tuple[str, ...]
+    msg: str
+
+
+class MalformedRequest(msgspec.Struct, frozen=True):
+    """The reply to a request that does not match its route, in the form of AgentGym's servers."""
+
+    detail: list[Problem]
 
 
 class Variant(NamedTuple):
@@ -93,8 +87,7 @@ async def _handle(by_method: Mapping[str, Route], request: Request) -> Response:
         handler, values = _parse(route, request.query_params, await request.body())
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         location = "query" if route.method == "GET" else "body"
-        problem = {"type": "invalid", "loc": [location], "msg": one_line(str(exc))}
-        return json_response({"detail": [problem]}, 422)
+        return json_response(MalformedRequest([Problem("invalid", (location,), one_line(str(exc)))]), 422)
     return await handler(values)
 
 
@@ -122,43 +115,38 @@ async def _http_error(request: Request, exc: Exception) -> Response:
 
 def openapi_document(title: str, version: str, routes: Sequence[Route], *, text_errors: bool) -> JsonSchema:
     """Return the OpenAPI 3.1 document of the routes; ``text_errors``: errors are plain text with status 500."""
+    (malformed,), schemas = msgspec.json.schema_components(
+        [MalformedRequest], ref_template="#/components/schemas/{name}"
+    )
     paths: dict[str, JsonSchema] = {}
     for route in routes:
-        operation = _operation(route)
+        responses = {"200": _response_schema("The requested data", {})}
+        if route.method == "POST" or route.fields is not None:
+            responses["422"] = _response_schema("A malformed request", malformed)
         if text_errors:
-            operation["responses"]["500"] = _TEXT_ERROR
+            responses["500"] = _TEXT_ERROR
+        operation = {"summary": route.summary, "responses": responses, **_request_schema(route)}
         paths.setdefault(route.path, {})[route.method.lower()] = operation
-    schemas = {"MalformedRequest": _MALFORMED}
     info = {"title": title, "version": version}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
 
 
-def _operation(route: Route) -> JsonSchema:
-    responses = {"200": _response_schema("The requested data", {})}
-    operation: JsonSchema = {"summary": route.summary, "responses": responses}
-    if route.method == "POST":
-        schema = _body_schema(route.fields, route.variant) if route.fields else {}
-        content = {"application/json": {"schema": schema}}
-        operation["requestBody"] = {"required": route.fields is not None, "content": content}
-    elif route.fields is not None:
-        properties = _schema(route.fields)["properties"].items()
-        operation["parameters"] = [
-            {"name": name, "in": "query", "required": True, "schema": schema} for name, schema in properties
+def _request_schema(route: Route) -> JsonSchema:
+    schema = _fields_schema(route.fields) if route.fields else {}
+    if route.method == "GET":
+        parameters = [
+            {"name": name, "in": "query", "required": True, "schema": kind}
+            for name, kind in schema.get("properties", {}).items()
         ]
-    if route.method == "POST" or route.fields is not None:
-        reference = {"$ref": "#/components/schemas/MalformedRequest"}
-        responses["422"] = _response_schema("A malformed request", reference)
-    return operation
+        return {"parameters": parameters}
+    if route.fields and route.variant:
+        without_own = {"not": {"required": [route.fields.__struct_fields__[0]]}}
+        schema = {"anyOf": [schema, {**_fields_schema(route.variant.fields), **without_own}]}
+    content = {"application/json": {"schema": schema}}
+    return {"requestBody": {"required": route.fields is not None, "content": content}}
 
 
-def _body_schema(fields: Fields, variant: Variant | None) -> JsonSchema:
-    if variant is None:
-        return _schema(fields)
-    without_first_field = {"not": {"required": [fields.__struct_fields__[0]]}}
-    return {"anyOf": [_schema(fields), {**_schema(variant.fields), **without_first_field}]}
-
-
-def _schema(fields: Fields) -> JsonSchema:
+def _fields_schema(fields: Fields) -> JsonSchema:
     (schema,) = msgspec.json.schema(fields)["$defs"].values()
     return cast(JsonSchema, schema)
 

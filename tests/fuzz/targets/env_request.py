@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
 from runner.errors import catch_foreign
-from runner.serve.env_api import DIALECTS, EnvironmentApp
+from runner.serve.env_api import DIALECTS, EnvironmentApp, PoolOptions
 from runner.serve.request_guard import RequestGuard
 from runner.types import Mode
 from tests.fuzz.asgi import send
@@ -83,7 +83,7 @@ class _Failures(logging.Handler):
 
 def _application(env: str, mode: Mode) -> ASGIApp:
     builder = environment_builder(env, mode)
-    return EnvironmentApp(DIALECTS[env], builder, _SameThread(), max_open=3, idle_s=1e9).application()
+    return EnvironmentApp(DIALECTS[env], builder, PoolOptions(_SameThread(), 3, 1e9)).application()
 
 
 @cache

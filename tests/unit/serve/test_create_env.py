@@ -14,7 +14,7 @@ from runner.envs.base import EmbeddedEnvironment
 from runner.envs.maze import Maze
 from runner.envs.sqlgym import SQLGym
 from runner.envs.wordle import Wordle
-from runner.serve.env_api import DIALECTS, environment_app
+from runner.serve.env_api import DIALECTS, PoolOptions, environment_app
 from runner.types import Action, Mode, SupportsOracle
 
 
@@ -28,7 +28,7 @@ class Server:
     """Sends requests to the application of one environment."""
 
     def __init__(self, name: str, executor: ThreadPoolExecutor, mode: Mode = "strict", max_open: int = 9) -> None:
-        app = environment_app(name, executor, mode=mode, max_open=max_open, idle_s=60).application()
+        app = environment_app(name, mode, PoolOptions(executor, max_open, 60)).application()
         self._http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1")
 
     async def post(self, path: str, **body: object) -> Any:  # noqa: ANN401

@@ -11,7 +11,7 @@ import pytest
 from runner import __version__
 from runner.envs.maze import Maze
 from runner.errors import ConfigError
-from runner.serve.env_api import DIALECTS, EnvironmentApp, environment_app
+from runner.serve.env_api import DIALECTS, EnvironmentApp, PoolOptions, environment_app
 from runner.types import Mode
 from runner.util.clock import Clock
 from tests.support.gated_maze import Gated, serve_gated_maze, start_instance
@@ -43,7 +43,7 @@ async def reset_status(http: httpx.AsyncClient, body: bytes) -> int:
 async def test_a_number_may_be_text_as_on_agentgyms_server(
     number: object, task_index: int, executor: ThreadPoolExecutor
 ) -> None:
-    app = environment_app("Maze", executor, mode="strict", max_open=1, idle_s=60)
+    app = environment_app("Maze", "strict", PoolOptions(executor, 1, 60))
     async with client_of(app) as http:
         created = (await http.post("/maze/create")).json()
         reply = await http.post("/maze/reset", json={"id": str(created["id"]), "game": number, "more": 1})
@@ -51,7 +51,7 @@ async def test_a_number_may_be_text_as_on_agentgyms_server(
 
 
 async def test_malformed_bodies_are_rejected(executor: ThreadPoolExecutor) -> None:
-    app = environment_app("Maze", executor, mode="strict", max_open=1, idle_s=60)
+    app = environment_app("Maze", "strict", PoolOptions(executor, 1, 60))
     async with client_of(app) as http:
         created = (await http.post("/maze/create")).json()["id"]
         values: tuple[object, ...] = (None, [], 3.5, "", "x", "٣", "9" * 4301)
@@ -67,7 +67,7 @@ async def test_malformed_bodies_are_rejected(executor: ThreadPoolExecutor) -> No
 async def test_webshop_needs_no_session_as_on_agentgyms_server(
     body: dict[str, Any] | None, executor: ThreadPoolExecutor
 ) -> None:
-    app = environment_app("WebShop", executor, mode="compat", max_open=2, idle_s=60)
+    app = environment_app("WebShop", "compat", PoolOptions(executor, 2, 60))
     async with client_of(app) as http:
         instance = (await http.post("/create")).json()
         if body is not None:
@@ -81,7 +81,7 @@ async def test_webshop_needs_no_session_as_on_agentgyms_server(
 
 async def test_an_idle_instance_is_closed(executor: ThreadPoolExecutor) -> None:
     clock = ManualClock()
-    app = environment_app("maze", executor, mode="strict", max_open=1, idle_s=60, clock=Clock(monotonic=clock))
+    app = environment_app("maze", "strict", PoolOptions(executor, 1, 60, clock=Clock(monotonic=clock)))
     async with client_of(app) as http:
         created = (await http.post("/maze/create")).json()
         full = (await http.post("/maze/create")).json()
@@ -103,13 +103,13 @@ def test_an_instance_in_use_is_not_idle(executor: ThreadPoolExecutor) -> None:
         assert http.get("/health").json()["open"] == 1
         Gated.permit.release()
         assert step.result().json().keys() == {"observation", "reward", "done", "truncated"}
-        assert http.get("/health").json()["open"] == 0
         assert http.post("/maze/close", json=idle).json() is False
+        assert http.post("/maze/close", json=used).json() is True
 
 
 @pytest.mark.parametrize(("mode", "label"), [("strict", "as published"), ("compat", "as published")])
 async def test_a_server_describes_its_environment(mode: Mode, label: str, executor: ThreadPoolExecutor) -> None:
-    app = environment_app("Maze", executor, mode=mode, max_open=3, idle_s=60)
+    app = environment_app("Maze", mode, PoolOptions(executor, 3, 60))
     async with client_of(app) as http:
         assert (await http.get("/")).json() == f"AgentGym Console {__version__}: Maze ({mode}, {label})"
         assert (await http.get("/health")).json() == {
@@ -124,7 +124,7 @@ async def test_a_server_describes_its_environment(mode: Mode, label: str, execut
 
 
 async def test_strict_mode_accepts_any_task_number_and_names_a_missing_reset(executor: ThreadPoolExecutor) -> None:
-    app = environment_app("Maze", executor, mode="strict", max_open=3, idle_s=60)
+    app = environment_app("Maze", "strict", PoolOptions(executor, 3, 60))
     async with client_of(app) as http:
         instance = (await http.post("/maze/create")).json()
         early = (await http.post("/maze/step", json={**instance, "action": "move up"})).json()
@@ -140,7 +140,7 @@ async def test_a_failing_environment_is_an_error_reply(executor: ThreadPoolExecu
 
     for name, status in (("Maze", 200), ("SQLGym", 500)):
         dialect = DIALECTS[name]
-        async with client_of(EnvironmentApp(dialect, Broken, executor, max_open=1, idle_s=9)) as http:
+        async with client_of(EnvironmentApp(dialect, Broken, PoolOptions(executor, 1, 9))) as http:
             await http.post(f"{dialect.prefix}/create")
             await http.post(f"{dialect.prefix}/reset", json={dialect.id_field: 0, dialect.task_field: 0})
             reply = await http.post(f"{dialect.prefix}/step", json={dialect.id_field: 0, "action": "secret"})
@@ -153,14 +153,14 @@ def test_an_environment_without_a_protocol_is_rejected(
 ) -> None:
     monkeypatch.delitem(DIALECTS, "Maze")
     with pytest.raises(ConfigError, match="no protocol for Maze"):
-        environment_app("Maze", executor, mode="strict", max_open=1, idle_s=60)
+        environment_app("Maze", "strict", PoolOptions(executor, 1, 60))
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_a_malformed_body_of_create_is_rejected_and_opens_nothing(
     name: str, executor: ThreadPoolExecutor
 ) -> None:
-    app = environment_app(name, executor, mode="compat", max_open=2, idle_s=60)
+    app = environment_app(name, "compat", PoolOptions(executor, 2, 60))
     create, as_json = f"{DIALECTS[name].prefix}/create", {"content-type": "application/json"}
     async with client_of(app) as http:
         for path in (create, "/createEnv"):
@@ -172,7 +172,7 @@ async def test_a_malformed_body_of_create_is_rejected_and_opens_nothing(
 
 
 async def test_create_ignores_a_body_that_is_json(executor: ThreadPoolExecutor) -> None:
-    app = environment_app("Maze", executor, mode="strict", max_open=8, idle_s=60)
+    app = environment_app("Maze", "strict", PoolOptions(executor, 8, 60))
     async with client_of(app) as http:
         for body in (b"", b"null", b"[1]", b'{"id": "x"}', b'"text"'):
             reply = await http.post("/maze/create", content=body, headers={"content-type": "application/json"})
