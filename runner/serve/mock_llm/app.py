@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+import random
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -19,14 +20,7 @@ from runner import __version__
 from runner.errors import ConfigError
 from runner.serve.mock_llm.completion import TEST_MODEL_NAME, ChatRequest, Completion, request_decoder
 from runner.serve.mock_llm.oracle import ORACLE_MODEL_PREFIX, OracleResponder, task_from_model_name
-from runner.serve.mock_llm.script import (
-    Behavior,
-    Fault,
-    FaultInjector,
-    ScriptedReply,
-    check_fault_kind,
-    fault_status,
-)
+from runner.serve.mock_llm.script import Behavior, Fault, ScriptedReply, check_fault_kind, fault_status
 from runner.serve.request_guard import RequestGuard
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
@@ -81,35 +75,22 @@ class EchoResponder:
 
 
 class PacedResponse(StreamingResponse):
-    """Sends chunks with pauses, after a delay, which may be infinite; it ends when the client disconnects.
+    """Waits before the headers, perhaps without end; the client may disconnect at any time."""
 
-    A response that is not ``complete`` closes the connection after its last chunk.
-    """
-
-    def __init__(
-        self,
-        chunks: Sequence[bytes],
-        status: int,
-        headers: Mapping[str, str],
-        *,
-        delay_s: float,
-        pause_s: float,
-        complete: bool,
-    ) -> None:
-        super().__init__(self._paced(chunks, pause_s), status, headers)
-        self._delay_s, self._complete = delay_s, complete
+    delay_s = 0.0
 
     async def stream_response(self, send: Send) -> None:
-        await asyncio.sleep(self._delay_s)
+        await asyncio.sleep(self.delay_s)
         await super().stream_response(send)
 
-    async def _paced(self, chunks: Sequence[bytes], pause_s: float) -> AsyncIterator[bytes]:
-        for index, chunk in enumerate(chunks):
-            if index:
-                await asyncio.sleep(pause_s)  # without a pause, too: it lets a disconnect be noticed
-            yield chunk
-        if not self._complete:
-            raise ConnectionAbortedError("The fault of this reply closes the connection")
+
+async def _paced(chunks: Sequence[bytes], pause_s: float, *, complete: bool) -> AsyncIterator[bytes]:
+    for index, chunk in enumerate(chunks):
+        if index:
+            await asyncio.sleep(pause_s)  # without a pause, too: it lets a disconnect be noticed
+        yield chunk
+    if not complete:
+        raise ConnectionAbortedError("The fault of this reply closes the connection")
 
 
 class ModelApp:
@@ -139,8 +120,9 @@ class ModelApp:
         return RequestGuard(app, token=token, max_body=MAX_BODY_BYTES, allowed_hosts=allowed_hosts)
 
     def inject(self, *faults: Fault) -> None:
-        """Replace the faults that affect later requests."""
-        self._faults = FaultInjector(faults, self._behavior.seed)
+        """Replace the faults that affect later requests; with the same seed, they affect the same requests."""
+        self._faults = [(fault, fault.times) for fault in faults]
+        self._random = random.Random(self._behavior.seed)
 
     async def complete(self, request: Request) -> Response:
         try:
@@ -154,10 +136,17 @@ class ModelApp:
             responder = self._responder(chat_request.model)
         except ConfigError as exc:
             return self._error(404, str(exc), code="model_not_found")
-        fault = fault or self._faults.next_fault()
+        fault = fault or self._next_fault()
         # An error must not consume a reply of a script.
         reply = ScriptedReply() if fault_status(fault) else await responder.respond(chat_request)
         return self._reply(chat_request, reply, responder.name, fault or reply.fault)
+
+    def _next_fault(self) -> str | None:
+        for index, (fault, left) in enumerate(self._faults):
+            if left != 0 and self._random.random() < fault.share:
+                self._faults[index] = (fault, None if left is None else left - 1)
+                return fault.kind
+        return None
 
     def _responder(self, model: str) -> Responder:
         if model.startswith(ORACLE_MODEL_PREFIX):
@@ -183,16 +172,15 @@ class ModelApp:
     def _reply(self, request: ChatRequest, reply: ScriptedReply, responder_name: str, fault: str | None) -> Response:
         if fault == "huge":
             reply = msgspec.structs.replace(reply, content=_FILLER * (HUGE_REPLY_CHARS // len(_FILLER) + 1))
-        plain = self._plain_response(reply, fault)
         id, created = f"chatcmpl-test-{next(self._completion_numbers)}", int(self._now().timestamp())
         completion = Completion(id, created, f"{TEST_MODEL_NAME}:{responder_name}", request, reply)
-        pause_s = self._behavior.token_latency_s
+        plain = self._plain_response(reply, fault)
         if plain is None and request.stream:
-            chunks, status = _events(completion, fault), reply.status
+            chunks, status, pause_s = _events(completion, fault), reply.status, self._behavior.token_latency_s
             headers = {"content-type": "text/event-stream", "cache-control": "no-cache"}
         else:
             plain = plain or Response(_document(completion, fault), reply.status, media_type=_JSON_TYPE)
-            chunks, status, headers = [bytes(plain.body)], plain.status_code, dict(plain.headers)
+            chunks, status, headers, pause_s = [bytes(plain.body)], plain.status_code, dict(plain.headers), 0.0
         match fault:
             case "drop":
                 chunks = []
@@ -201,9 +189,9 @@ class ModelApp:
             case "drip":
                 chunks, pause_s = [bytes([byte]) for chunk in chunks for byte in chunk], self._behavior.drip_s
         headers |= {name.lower(): value for name, value in reply.headers.items()}
-        delay_s = math.inf if fault == "hang" else self._behavior.latency_s + reply.delay_s
-        complete = fault not in ("drop", "truncated")
-        return PacedResponse(chunks, status, headers, delay_s=delay_s, pause_s=pause_s, complete=complete)
+        response = PacedResponse(_paced(chunks, pause_s, complete=fault not in ("drop", "truncated")), status, headers)
+        response.delay_s = math.inf if fault == "hang" else self._behavior.latency_s + reply.delay_s
+        return response
 
     def _plain_response(self, reply: ScriptedReply, fault: str | None) -> Response | None:
         """Return the response that replaces a completion, if any."""
@@ -216,22 +204,14 @@ class ModelApp:
         return self._error(reply.status, reply.content) if reply.status >= 400 else None
 
     async def _list_models(self, request: Request) -> Response:
-        models = [
-            {"id": name, "object": "model", "created": 0, "owned_by": TEST_MODEL_NAME} for name in self._responders
-        ]
-        return _json_response({"object": "list", "data": models})
+        mark = {"object": "model", "created": 0, "owned_by": TEST_MODEL_NAME}
+        return _json_response({"object": "list", "data": [{"id": name, **mark} for name in self._responders]})
 
     async def _list_tags(self, request: Request) -> Response:
-        details = {
-            "parent_model": "",
-            "format": "none",
-            "family": TEST_MODEL_NAME,
-            "families": [TEST_MODEL_NAME],
-            "parameter_size": "0",
-            "quantization_level": "none",
-        }
-        description = {"modified_at": "1970-01-01T00:00:00Z", "size": 0, "digest": "", "details": details}
-        return _json_response({"models": [{"name": name, "model": name, **description} for name in self._responders]})
+        details = {"parent_model": "", "format": "none", "family": TEST_MODEL_NAME, "families": [TEST_MODEL_NAME]}
+        details |= {"parameter_size": "0", "quantization_level": "none"}
+        tag = {"modified_at": "1970-01-01T00:00:00Z", "size": 0, "digest": "", "details": details}
+        return _json_response({"models": [{"name": name, "model": name, **tag} for name in self._responders]})
 
     async def _health(self, request: Request) -> Response:
         return _json_response({"status": "ok", "server": TEST_MODEL_NAME, "version": __version__})

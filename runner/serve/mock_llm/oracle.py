@@ -143,7 +143,6 @@ class ReplaySession(msgspec.Struct, eq=False):
     """A conversation that is replayed on a twin, i.e. a second instance of the environment with an oracle.
 
     Attributes:
-        remaining: other tasks with the same first observation, for the case that ``candidate`` is wrong.
         verify: whether the observations of the twin must match those of the conversation.
         plan: the planner's next action, if it is computed.
     """
@@ -151,7 +150,6 @@ class ReplaySession(msgspec.Struct, eq=False):
     candidate: TaskCandidate
     twin: EmbeddedEnvironment
     planner: OraclePlanner
-    remaining: Iterator[TaskCandidate]
     verify: bool
     turns: tuple[Turn, ...] = ()
     done: bool = False
@@ -172,12 +170,11 @@ class ReplaySession(msgspec.Struct, eq=False):
 
 def _replay(candidates: Iterable[TaskCandidate], turns: tuple[Turn, ...], *, verify: bool) -> ReplaySession | None:
     """Return a session after these turns for the first candidate whose observations match; None if none matches."""
-    remaining = iter(candidates)
-    for candidate in remaining:
+    for candidate in candidates:
         twin = _make_environment(candidate.env, candidate.mode)
         twin.reset(task_index=candidate.task_index)
         if isinstance(twin, SupportsOracle):
-            session = ReplaySession(candidate, twin, twin.oracle(None), remaining, verify)
+            session = ReplaySession(candidate, twin, twin.oracle(None), verify)
             with catch_foreign(lambda exc: None):  # such as a step after the end of the episode
                 if all(session.apply_turn(turn) for turn in turns):
                     return session
@@ -242,13 +239,13 @@ class OracleResponder:
         return 0, None
 
     def _resume(self, opening: Opening, turns: tuple[Turn, ...]) -> ReplaySession | None:
-        """Continue the session of this conversation before its latest turn, or repeat its latest reply."""
+        """Repeat the latest reply of this conversation, or continue it by its latest turn."""
         if current := self._sessions.pop((opening, turns), None):
             return current
         previous = self._sessions.pop((opening, turns[:-1]), None) if turns else None
         if previous is None or previous.done or previous.apply_turn(turns[-1]):
             return previous
-        return _replay(previous.remaining, turns, verify=previous.verify)
+        return None  # another task with the same first observation
 
     def _resume_shortened(self, opening: Opening, turns: tuple[Turn, ...], n_omitted: int) -> ReplaySession | None:
         """Replay a known conversation and the latest turn; its earlier turns end with the others of the request.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -154,21 +152,6 @@ class Behavior(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     retry_after_s: float = 1.0
     drip_s: float = 1.0
-
-
-class FaultInjector:
-    """Chooses at random which requests get which fault; with the same seed and faults, the choices are the same."""
-
-    def __init__(self, faults: Iterable[Fault], seed: int) -> None:
-        self._remaining = [(fault, fault.times) for fault in faults]
-        self._random = random.Random(seed)
-
-    def next_fault(self) -> str | None:
-        for index, (fault, remaining) in enumerate(self._remaining):
-            if remaining != 0 and self._random.random() < fault.share:
-                self._remaining[index] = (fault, None if remaining is None else remaining - 1)
-                return fault.kind
-        return None
 
 
 def fault_status(kind: str | None) -> int | None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runner.errors import ConfigError
 from runner.serve.mock_llm.app import EchoResponder, ScriptResponder
 from runner.serve.mock_llm.completion import TEST_MODEL_NAME
-from runner.serve.mock_llm.script import Fault, FaultInjector, ScriptedCall, ScriptedReply, read_script
+from runner.serve.mock_llm.script import Behavior, Fault, ScriptedCall, ScriptedReply, read_script
 from tests.support.examples import examples
 from tests.support.model_server import ModelServer
 
@@ -272,10 +272,12 @@ def test_an_invalid_fault_is_rejected(spec: str) -> None:
 
 
 def test_the_seed_determines_the_affected_requests() -> None:
-    def hits(seed: int) -> list[str | None]:
-        faults = FaultInjector([Fault("429", 0.3), Fault("hang", 0.3, 2)], seed)
-        return [faults.next_fault() for _ in range(100)]
+    def statuses(seed: int) -> list[int]:
+        behavior = Behavior(faults=(Fault("429", 0.3), Fault("500", 0.3, 2)), seed=seed)
+        with ModelServer(EchoResponder(), behavior=behavior) as server, httpx.Client(base_url=server.url) as client:
+            return [client.post(CHAT, json=chat_request()).status_code for _ in range(100)]
 
-    assert hits(1) == hits(1) != hits(2)
-    assert 15 < hits(1).count("429") < 45
-    assert hits(1).count("hang") == 2
+    first = statuses(1)
+    assert first == statuses(1) != statuses(2)
+    assert 15 < first.count(429) < 45
+    assert first.count(500) == 2
