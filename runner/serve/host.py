@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import h11
 import msgspec
@@ -27,7 +27,7 @@ from runner.util.resources import require_open_files
 
 logger = logging.getLogger(__name__)
 
-ReadyCallback = Callable[[str], object]
+ReadyCallback: TypeAlias = Callable[[str], object]
 """Called with ``<url> <description>`` of each site when the site accepts requests."""
 
 KEEP_ALIVE_TIMEOUT_S = 120
@@ -118,13 +118,11 @@ async def serve_apps(
     library.handlers, library.propagate = [logging.NullHandler()], False
     with ExitStack() as stack:
         listeners = [stack.enter_context(closing(_bind(site.host, site.port))) for site in sites]
-        servers = [
-            _Server(site, listener.getsockname()[1], on_ready, limits)
-            for site, listener in zip(sites, listeners, strict=True)
-        ]
+        servers = []
         async with asyncio.TaskGroup() as group:
-            for server, listener in zip(servers, listeners, strict=True):
-                group.create_task(server.serve(sockets=[listener]))
+            for site, listener in zip(sites, listeners, strict=True):
+                servers.append(_Server(site, listener.getsockname()[1], on_ready, limits))
+                group.create_task(servers[-1].serve(sockets=[listener]))
             await stop.wait()
             for server in servers:
                 server.should_exit = True
@@ -134,22 +132,21 @@ class _Server(uvicorn.Server):
     """Uvicorn's server, plus a readiness callback, minus the signal handlers: several servers share a process."""
 
     def __init__(self, site: Site, port: int, on_ready: ReadyCallback, limits: ServerLimits) -> None:
-        super().__init__(
-            uvicorn.Config(
-                site.app,
-                loop="asyncio",
-                http=_limited_protocol(limits),
-                ws="none",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                headers=list(site.headers),
-                timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
-                timeout_graceful_shutdown=limits.shutdown_timeout_s,
-                backlog=limits.max_connections,
-            )
+        config = uvicorn.Config(
+            site.app,
+            loop="asyncio",
+            http=_limited_protocol(limits),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            headers=list(site.headers),
+            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
+            timeout_graceful_shutdown=limits.shutdown_timeout_s,
+            backlog=limits.max_connections,
         )
+        super().__init__(config)
         host = f"[{site.host}]" if ":" in site.host else site.host
         self._announcement = f"http://{host}:{port} {site.description}"
         self._on_ready = on_ready

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -71,7 +71,7 @@ class RequestGuard:
             self._check_site(headers, scope.get("server"))
             self._check_token(headers)
             self._check_body(headers)
-            body = await self._read_body(receive)
+            body = await self._read_body(Request(scope, receive))
         except HTTPException as rejection:
             # The rest of the body stays unread, so the connection cannot be reused.
             extra = {**(rejection.headers or {}), "connection": "close"}
@@ -112,16 +112,12 @@ class RequestGuard:
     def _body_too_large(self) -> HTTPException:
         return HTTPException(413, f"The body is larger than {self._max_body} bytes")
 
-    async def _read_body(self, receive: Receive) -> bytes:
-        body, more = bytearray(), True
+    async def _read_body(self, request: Request) -> bytes:
+        body = bytearray()
         try:
             async with asyncio.timeout(self._body_timeout_s):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientDisconnect
-                    body += message.get("body", b"")
-                    more = message.get("more_body", False)
+                async for chunk in request.stream():
+                    body += chunk
                     if len(body) > self._max_body:
                         raise self._body_too_large()
         except TimeoutError as exc:

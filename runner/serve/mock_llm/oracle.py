@@ -14,8 +14,6 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple, get_args
 
-import msgspec
-
 from runner import plugins
 from runner.envs.base import EmbeddedEnvironment
 from runner.errors import ConfigError, RunnerError, catch_foreign
@@ -29,7 +27,7 @@ ORACLE_MODEL_PREFIX = "oracle:"
 """Prefix of a model name that selects the task: ``oracle:<environment>:<task index>``."""
 OMITTED_TURNS = re.compile(r"\[(\d{1,9}) earlier turns? left out]")
 """Text that the runner's agents insert for the turns that they omit because of the context window."""
-MAX_SESSIONS = 256
+MAX_CONVERSATIONS = 256
 MAX_MESSAGES_SEARCHED = 10
 """Number of messages, from the first, among which the first observation must be."""
 MAX_TASKS_SEARCHED = 200
@@ -46,7 +44,7 @@ _ACTION_MARK = re.compile(r"\bAction:", re.IGNORECASE)
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
-class TaskCandidate(NamedTuple):
+class Task(NamedTuple):
     env: str
     mode: Mode
     task_index: int
@@ -59,7 +57,7 @@ class Opening(NamedTuple):
     text: str
 
 
-class TaskMatcher:
+class TaskIndex:
     """Index of the first observations of all environments with an oracle; not thread-safe."""
 
     def __init__(self) -> None:
@@ -73,10 +71,10 @@ class TaskMatcher:
                 return Opening(env, max(matches, key=len))
         return None
 
-    def candidates(self, opening: Opening) -> Iterator[TaskCandidate]:
+    def tasks(self, opening: Opening) -> Iterator[Task]:
         for mode in MODES:
             for task_index in self._openings(opening.env, mode).get(opening.text, ()):
-                yield TaskCandidate(opening.env, mode, task_index)
+                yield Task(opening.env, mode, task_index)
 
     def _openings(self, env: str, mode: Mode) -> dict[str, list[int]]:
         if (env, mode) not in self._index:
@@ -139,63 +137,48 @@ def _parse_turns(messages: Sequence[ChatMessage]) -> tuple[Turn, ...]:
     return tuple(turn for turn in turns if _REJECTED_ACTION not in turn.observation)
 
 
-class ReplaySession(msgspec.Struct, eq=False):
-    """A conversation that is replayed on a twin, i.e. a second instance of the environment with an oracle.
+class Replay(NamedTuple):
+    """A conversation that was repeated on a twin, i.e. a second instance of the environment with an oracle."""
 
-    Attributes:
-        verify: whether the observations of the twin must match those of the conversation.
-        plan: the planner's next action, if it is computed.
-    """
-
-    candidate: TaskCandidate
+    task: Task
+    turns: tuple[Turn, ...]
     twin: EmbeddedEnvironment
     planner: OraclePlanner
-    verify: bool
-    turns: tuple[Turn, ...] = ()
-    done: bool = False
-    plan: str | None = None
-
-    def apply_turn(self, turn: Turn) -> bool:
-        """Return whether the observation of the twin matches that of the turn."""
-        chat, _, self.done = self.twin.step(turn.action)
-        self.turns, self.plan = (*self.turns, turn), None
-        return not self.verify or _observation_text(chat) in turn.observation
-
-    def next_action(self) -> str:
-        """Repeated calls return the same action until a turn is applied."""
-        if self.plan is None:
-            self.plan = self.planner.next_action()
-        return self.plan
+    done: bool
 
 
-def _replay(candidates: Iterable[TaskCandidate], turns: tuple[Turn, ...], *, verify: bool) -> ReplaySession | None:
-    """Return a session after these turns for the first candidate whose observations match; None if none matches."""
-    for candidate in candidates:
-        twin = _make_environment(candidate.env, candidate.mode)
-        twin.reset(task_index=candidate.task_index)
-        if isinstance(twin, SupportsOracle):
-            session = ReplaySession(candidate, twin, twin.oracle(None), verify)
-            with catch_foreign(lambda exc: None):  # such as a step after the end of the episode
-                if all(session.apply_turn(turn) for turn in turns):
-                    return session
+def _replay(tasks: Iterable[Task], turns: tuple[Turn, ...], *, verify: bool) -> Replay | None:
+    """Replay the first task whose observations match those of the turns, or, without ``verify``, the first of all."""
+    for task in tasks:
+        twin, done = _make_environment(task.env, task.mode), False
+        twin.reset(task_index=task.task_index)
+        if not isinstance(twin, SupportsOracle):
+            continue
+        planner = twin.oracle(None)
+        with catch_foreign(lambda exc: None):  # such as a step after the end of the episode
+            for turn in turns:
+                chat, _, done = twin.step(turn.action)
+                if verify and _observation_text(chat) not in turn.observation:
+                    break
+            else:
+                return Replay(task, turns, twin, planner, done)
     return None
 
 
 class OracleResponder:
-    """Replays conversations on twins (second instances) of the embedded environments; their oracles plan the replies.
+    """Replays each conversation on a twin, whose oracle plans the reply.
 
     A task is recognized by its first observation. If several tasks have the same first observation, the first task
-    whose replay matches the conversation is used. Sessions are kept between requests, so that later requests of a
-    conversation may omit turns.
+    whose replay matches the conversation is used. Conversations are remembered, so that later requests may omit turns.
     """
 
     name = "oracle"
 
     def __init__(self) -> None:
-        self._task_matcher = TaskMatcher()
-        self._sessions: dict[tuple[Opening, tuple[Turn, ...]], ReplaySession] = {}
-        """The sessions by opening and turns so far, least recently used first."""
-        self._executor = ThreadPoolExecutor(1, "oracle")  # a single thread: twins and matcher are not thread-safe
+        self._task_index = TaskIndex()
+        self._known: dict[tuple[Opening, tuple[Turn, ...]], Task] = {}
+        """The tasks of conversations by opening and turns so far, least recently used first."""
+        self._executor = ThreadPoolExecutor(1, "oracle")  # a single thread: the index is not thread-safe
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
         """The reply has the oracle's next action, as a tool call if the request offers its tool, or why it has none."""
@@ -208,61 +191,54 @@ class OracleResponder:
         problem = one_line(str(errors[0])) if isinstance(errors[0], RunnerError) else type(errors[0]).__name__
         return _cannot_answer(f"the replay failed: {problem}")
 
-    def _find(self, request: ChatRequest) -> ReplaySession | None:
-        """All turns of the conversation are applied; None if the task is not recognized."""
+    def _find(self, request: ChatRequest) -> Replay | None:
+        """All turns of the conversation are replayed; None if the task is not recognized."""
         start, opening = self._find_opening(request.messages)
         named = None
         if request.model.startswith(ORACLE_MODEL_PREFIX):
             opening, named = task_from_model_name(request.model)
         if opening is None:
             return None
-        turns = _parse_turns(request.messages[start + 1 :])
+        turns, verify = _parse_turns(request.messages[start + 1 :]), named is None
+        known = filter(None, (self._known.get((opening, so_far)) for so_far in (turns, turns[:-1])))
+        tasks = [*known, *(named or self._task_index.tasks(opening))]
         omitted = OMITTED_TURNS.search(request.messages[start].text)
-        session = (
-            self._resume(opening, turns)
-            or (self._resume_shortened(opening, turns, int(omitted[1])) if omitted else None)
-            or _replay(named or list(self._task_matcher.candidates(opening)), turns, verify=named is None)
-            or self._resume_shortened(opening, turns, 0)
-        )
-        if session is not None:
-            self._sessions[opening, session.turns] = session
-            if len(self._sessions) > MAX_SESSIONS:
-                del self._sessions[next(iter(self._sessions))]
-        return session
+        replay = self._replay_shortened(opening, turns, int(omitted[1]), verify=verify) if omitted else None
+        replay = replay or _replay(tasks, turns, verify=verify) or self._replay_shortened(opening, turns, verify=verify)
+        if replay is not None:
+            self._known.pop((opening, replay.turns[:-1]), None)
+            self._known.pop((opening, replay.turns), None)
+            self._known[opening, replay.turns] = replay.task
+            if len(self._known) > MAX_CONVERSATIONS:
+                del self._known[next(iter(self._known))]
+        return replay
 
     def _find_opening(self, messages: list[ChatMessage]) -> tuple[int, Opening | None]:
         for index, message in enumerate(messages[:MAX_MESSAGES_SEARCHED]):
             if message.role not in ("assistant", "system") and (
-                opening := self._task_matcher.find(_normalize_whitespace(message.text))
+                opening := self._task_index.find(_normalize_whitespace(message.text))
             ):
                 return index, opening
         return 0, None
 
-    def _resume(self, opening: Opening, turns: tuple[Turn, ...]) -> ReplaySession | None:
-        """Repeat the latest reply of this conversation, or continue it by its latest turn."""
-        if current := self._sessions.pop((opening, turns), None):
-            return current
-        previous = self._sessions.pop((opening, turns[:-1]), None) if turns else None
-        if previous is None or previous.done or previous.apply_turn(turns[-1]):
-            return previous
-        return None  # another task with the same first observation
-
-    def _resume_shortened(self, opening: Opening, turns: tuple[Turn, ...], n_omitted: int) -> ReplaySession | None:
+    def _replay_shortened(
+        self, opening: Opening, turns: tuple[Turn, ...], n_omitted: int = 0, *, verify: bool
+    ) -> Replay | None:
         """Replay a known conversation and the latest turn; its earlier turns end with the others of the request.
 
         The latest of ``turns`` is either new or was already in the previous request. The number of turns decides which
         of the two cases is tried first.
         """
         n_before = n_omitted + len(turns) - 1
-        for (known_opening, known_turns), session in reversed(self._sessions.items()):
+        for (known_opening, known_turns), task in reversed(self._known.items()):
             if known_opening != opening or not turns:
                 continue
             for before in sorted((known_turns, known_turns[:-1]), key=lambda turns: abs(len(turns) - n_before)):
                 all_turns = (*before, turns[-1])
                 if _actions(all_turns[-len(turns) :]) == _actions(turns) and (
-                    replayed := _replay([session.candidate], all_turns, verify=session.verify)
+                    replay := _replay([task], all_turns, verify=verify)
                 ):
-                    return replayed
+                    return replay
         return None
 
 
@@ -271,26 +247,26 @@ def _actions(turns: Sequence[Turn]) -> list[tuple[tuple[str, str] | None, str]]:
     return [(turn.tool_call, turn.text) for turn in turns]
 
 
-def task_from_model_name(model: str) -> tuple[Opening, list[TaskCandidate]]:
+def task_from_model_name(model: str) -> tuple[Opening, list[Task]]:
     """Return opening and tasks of a name such as ``oracle:Maze:3``; raises ``ConfigError`` for an invalid name."""
     env, _, task = model.removeprefix(ORACLE_MODEL_PREFIX).partition(":")
     if not (task.isascii() and task.isdecimal() and len(task) < 16):
         raise ConfigError(f"{one_line(model)!r} must be {ORACLE_MODEL_PREFIX}<environment>:<task index>")
     env = plugins.find(plugins.ENVS, env).name
-    return Opening(env, model), [TaskCandidate(env, mode, int(task)) for mode in MODES]
+    return Opening(env, model), [Task(env, mode, int(task)) for mode in MODES]
 
 
-def _next_reply(session: ReplaySession | None, request: ChatRequest) -> ScriptedReply:
-    if session is None:
+def _next_reply(replay: Replay | None, request: ChatRequest) -> ScriptedReply:
+    if replay is None:
         return _cannot_answer("it does not recognize the environment and task of this conversation")
-    if session.done:
-        return _cannot_answer(f"the episode of {session.candidate.env} is over")
-    text = session.next_action()
-    parsed = session.twin.parse(text)
+    if replay.done:
+        return _cannot_answer(f"the episode of {replay.task.env} is over")
+    text = replay.planner.next_action()
+    parsed = replay.twin.parse(text)
     if isinstance(parsed, Action) and parsed.tool_calls[0].name in request.callable_tools:
         call = parsed.tool_calls[0]
         return ScriptedReply(content=THOUGHT, tool_calls=(ScriptedCall(call.name, call.arguments),))
-    if session.candidate.env == "SQLGym":
+    if replay.task.env == "SQLGym":
         text = f"\n```sql\n{text}\n```"
     return ScriptedReply(content=f"Thought: {THOUGHT}\nAction: {text}")
 
