@@ -16,7 +16,6 @@ from runner.cli.reports import log_to_stderr
 from runner.cli.terminal import print_line, reserve_stdout
 from runner.config import Profile, load_profile
 from runner.errors import ConfigError
-from runner.types import Mode
 from runner.util.argument_parser import SafeArgumentParser
 
 if TYPE_CHECKING:
@@ -35,8 +34,7 @@ def main_serve(argv: Sequence[str]) -> int:
         parser.error("--max-open must be at least 1")
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     log_to_stderr()
-    ports = _ports(profile, options.env, options.port)
-    _serve(ports, options)
+    _serve(_ports(profile, options.env, options.port), options)
     return 0
 
 
@@ -64,50 +62,47 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _ports(profile: Profile, names: Sequence[str], requested_port: int | None) -> dict[str, int]:
-    resolved = list(dict.fromkeys(_resolve(profile, name) for name in names)) or _all_of(profile)
-    if requested_port is not None and len(resolved) != 1:
-        raise ConfigError("--port requires a single environment; several use their ports in the profile")
-    return {name: _port_of(profile, name) if requested_port is None else requested_port for name in resolved}
+    known: dict[str, int] = {}
+    for _, entry in profile.tiered_entries():
+        if entry.port is not None:
+            known.setdefault(entry.name.casefold(), entry.port)
+    resolved = list(dict.fromkeys(_resolve(profile, name) for name in names))
+    resolved = resolved or [name for name in _servable() if name.casefold() in known]
+    if not resolved:
+        raise ConfigError(f"Profile {profile.id} has no environment with a port that can be served")
+    if requested_port is not None:
+        if len(resolved) != 1:
+            raise ConfigError("--port requires a single environment; several use their ports in the profile")
+        return {resolved[0]: requested_port}
+    for name in resolved:
+        if name.casefold() not in known:
+            raise ConfigError(f"{name} has no port in profile {profile.id}; give --port")
+    return {name: known[name.casefold()] for name in resolved}
+
+
+def _servable() -> list[str]:
+    from runner.serve.env_api import DIALECTS
+
+    return [name for name in DIALECTS if plugins.is_registered(plugins.ENVS, name)]
 
 
 def _resolve(profile: Profile, name: str) -> str:
     """Return the registered name of an environment to serve."""
     from runner.envs.names import server_only_name, server_only_problem
     from runner.envs.placement import resolve_environment
-    from runner.serve.env_api import DIALECTS
 
     if plugins.is_registered(plugins.ENVS, name):
         return resolve_environment(profile, name).name
-    servable = [known for known in DIALECTS if plugins.is_registered(plugins.ENVS, known)]
-    names = f"Environments that can be served: {', '.join(servable)}"
+    names = f"Environments that can be served: {', '.join(_servable())}"
     if (other := server_only_name(name)) is not None:
         problem = server_only_problem(other, profile)
         raise ConfigError(
             f"{other} cannot be served: it is not embedded; only AgentGym's own server plays it. "
             f"{f'{problem}. ' if problem else ''}{names}"
         )
-    closest = plugins.closest_name(name, servable)
+    closest = plugins.closest_name(name, _servable())
     suggestion = f"Did you mean {closest}? " if closest else ""
     raise ConfigError(f"There is no embedded environment named {name!r}. {suggestion}{names}")
-
-
-def _all_of(profile: Profile) -> list[str]:
-    from runner.serve.env_api import DIALECTS
-
-    with_port = {entry.name.casefold() for _, entry in profile.tiered_entries() if entry.port is not None}
-    names = [
-        name for name in DIALECTS if name in plugins.registered_names(plugins.ENVS) and name.casefold() in with_port
-    ]
-    if not names:
-        raise ConfigError(f"Profile {profile.id} has no environment with a port that can be served")
-    return names
-
-
-def _port_of(profile: Profile, name: str) -> int:
-    for _, entry in profile.tiered_entries():
-        if entry.name.casefold() == name.casefold() and entry.port is not None:
-            return entry.port
-    raise ConfigError(f"{name} has no port in profile {profile.id}; give --port")
 
 
 def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
@@ -117,21 +112,18 @@ def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
 
     token = read_token(options.token, os.environ)
     check_exposure(options.host, token)
-    mode: Mode = "compat" if options.compat else "strict"
-    hosts = [options.host, *options.allow_host]
     reserve_stdout()
-    executors: list[ThreadPoolExecutor] = []
+    executors = {name: ThreadPoolExecutor(THREADS, name) for name in ports}
 
-    def site(name: str, site_port: int) -> Site:
-        executor = ThreadPoolExecutor(THREADS, name)
-        executors.append(executor)
+    def site(name: str, executor: ThreadPoolExecutor) -> Site:
         first_id = SystemRandom().randrange(2**31)  # so that an id from before a restart is unknown
-        app = environment_app(name, mode, PoolOptions(executor, options.max_open, options.idle_sec, first_id))
-        guard = RequestGuard(app.application(), token=token, allowed_hosts=hosts)
-        return Site(guard, options.host, site_port, app.description)
+        pool = PoolOptions(executor, options.max_open, options.idle_sec, first_id)
+        app = environment_app(name, "compat" if options.compat else "strict", pool)
+        guard = RequestGuard(app.application(), token=token, allowed_hosts=[options.host, *options.allow_host])
+        return Site(guard, options.host, ports[name], app.description)
 
     try:
-        run_apps([site(name, site_port) for name, site_port in ports.items()], on_ready=print_line)
+        run_apps([site(name, executor) for name, executor in executors.items()], on_ready=print_line)
     finally:
-        for executor in executors:
+        for executor in executors.values():
             executor.shutdown(wait=False, cancel_futures=True)

@@ -29,33 +29,27 @@ class ContentPart(msgspec.Struct):
     text: str = ""
 
 
-class CalledFunction(msgspec.Struct):
+class Function(msgspec.Struct, omit_defaults=True):
     name: str
     arguments: str = "{}"
-
-
-class ToolCallPart(msgspec.Struct):
-    function: CalledFunction
-
-
-class ChatMessage(msgspec.Struct):
-    role: str
-    content: str | list[ContentPart] | None = None
-    tool_calls: list[ToolCallPart] | None = None
-
-    @property
-    def text(self) -> str:
-        return "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
-
-
-class ToolFunction(msgspec.Struct):
-    name: str
     description: str | None = None
     parameters: Any = None
 
 
 class Tool(msgspec.Struct):
-    function: ToolFunction
+    """A tool that is offered, or a call of one, which has ``arguments``."""
+
+    function: Function
+
+
+class ChatMessage(msgspec.Struct):
+    role: str
+    content: str | list[ContentPart] | None = None
+    tool_calls: list[Tool] | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
 
 
 class StreamOptions(msgspec.Struct):
