@@ -184,6 +184,25 @@ def test_the_command_prints_one_line_and_ends_on_sigterm(tmp_path: Path) -> None
         assert process.returncode == 0
 
 
+def test_faults_and_vanished_clients_leave_a_server_that_ends_in_time() -> None:
+    with serve_command("--echo", "--token-latency", "60") as (line, process):
+        url = line.split()[0]
+        for kind, error in (
+            ("drop", "RemoteProtocolError"),
+            ("truncated", "RemoteProtocolError"),
+            ("hang", "ReadTimeout"),
+        ):
+            with pytest.raises(httpx.HTTPError) as caught:
+                httpx.post(url + CHAT, json={**CHAT_REQUEST, "agentgym_test_fault": kind}, timeout=NO_WAIT)
+            assert type(caught.value).__name__ == error
+        with httpx.stream("POST", url + CHAT, json={**CHAT_REQUEST, "stream": True}, timeout=WAIT) as reply:
+            assert next(reply.iter_lines()).startswith("data: ")
+        assert httpx.get(f"{url}/health", timeout=WAIT).is_success
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30) == ("", "")
+        assert process.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

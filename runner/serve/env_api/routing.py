@@ -24,11 +24,6 @@ Number: TypeAlias = int | bool
 """AgentGym's servers take ``true`` for 1."""
 JsonSchema: TypeAlias = dict[str, Any]
 
-_TEXT_ERROR: JsonSchema = {
-    "description": "The request failed; plain text, as from AgentGym's server",
-    "content": {"text/plain": {"schema": {"type": "string"}}},
-}
-
 
 class Problem(msgspec.Struct, frozen=True):
     type: str
@@ -120,11 +115,11 @@ def openapi_document(title: str, version: str, routes: Sequence[Route], *, text_
     )
     paths: dict[str, JsonSchema] = {}
     for route in routes:
-        responses = {"200": _response_schema("The requested data", {})}
+        responses = {"200": _response("The requested data", {})}
         if route.method == "POST" or route.fields is not None:
-            responses["422"] = _response_schema("A malformed request", malformed)
+            responses["422"] = _response("A malformed request", malformed)
         if text_errors:
-            responses["500"] = _TEXT_ERROR
+            responses["500"] = _response("A request that failed", {"type": "string"}, "text/plain")
         operation = {"summary": route.summary, "responses": responses, **_request_schema(route)}
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     info = {"title": title, "version": version}
@@ -151,5 +146,5 @@ def _fields_schema(fields: Fields) -> JsonSchema:
     return cast(JsonSchema, schema)
 
 
-def _response_schema(description: str, schema: JsonSchema) -> JsonSchema:
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
+def _response(description: str, schema: JsonSchema, kind: str = "application/json") -> JsonSchema:
+    return {"description": description, "content": {kind: {"schema": schema}}}
