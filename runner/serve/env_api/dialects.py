@@ -7,7 +7,7 @@ The source is WooooDyy/AgentGym at commit 3ef9235: ``agentenv-*/agentenv_*/serve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import attrgetter
+from operator import attrgetter, mod
 from typing import TypeAlias
 
 import msgspec
@@ -80,11 +80,6 @@ def maze_task_index(task_number: int, n_tasks: int) -> int:
     return task_number % n_starts
 
 
-def wordle_task_index(task_number: int, n_tasks: int) -> int:
-    """AgentGym's Wordle server ignores the sign of the number."""
-    return abs(task_number) % n_tasks
-
-
 def list_task_index(task_number: int, n_tasks: int) -> int:
     """SQLGym's server rejects numbers outside its task list, and so does WebShop's."""
     if not 0 <= task_number < n_tasks:
@@ -131,7 +126,7 @@ class ServerDialect(msgspec.Struct, frozen=True, kw_only=True):
     lists_instances: bool = False
     text_errors: bool = False
     final_when_done: bool = True
-    task_index_of: Callable[[int, int], int] = lambda task_number, n_tasks: task_number % n_tasks
+    task_index_of: Callable[[int, int], int] = mod
 
 
 _ID = members("id")
@@ -203,7 +198,7 @@ DIALECTS: Mapping[str, ServerDialect] = {
         },
         # AgentGym's client requests the vocabulary right after ``create``
         before_reset={"/observation": "'observation'", "/detail": _OUTCOME, "/filtered_vocab": REMAINING_WORDS},
-        task_index_of=wordle_task_index,
+        task_index_of=lambda number, n_tasks: abs(number) % n_tasks,  # AgentGym's server ignores the sign
     ),
     "ALFWorld": ServerDialect(
         task_field="game",

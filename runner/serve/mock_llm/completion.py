@@ -70,6 +70,10 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     agentgym_test_fault: str | None = None
 
     @property
+    def includes_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
     def callable_tools(self) -> frozenset[str]:
         return frozenset() if self.tool_choice == "none" else frozenset(tool.function.name for tool in self.tools or ())
 
@@ -111,13 +115,8 @@ class Completion(msgspec.Struct, frozen=True):
         for delta, tokens in self._parts():
             yield self._chunk(delta, tokens=tokens)
         yield self._chunk({}, self.reply.finish)
-        if self._includes_usage:
+        if self.request.includes_usage:
             yield {**self._fields("chat.completion.chunk"), "choices": [], "usage": self._usage()}
-
-    @property
-    def _includes_usage(self) -> bool:
-        options = self.request.stream_options
-        return bool(options and options.include_usage)
 
     def _parts(self) -> Iterator[tuple[dict[str, Any], list[str]]]:
         """The deltas of the reply, each with its tokens."""
@@ -148,7 +147,7 @@ class Completion(msgspec.Struct, frozen=True):
     def _chunk(self, delta: dict[str, Any], finish: str | None = None, tokens: Sequence[str] = ()) -> dict[str, Any]:
         choice = self._choice({"delta": delta}, finish, tokens)
         chunk = {**self._fields("chat.completion.chunk"), "choices": [choice]}
-        return {**chunk, "usage": None} if self._includes_usage else chunk
+        return {**chunk, "usage": None} if self.request.includes_usage else chunk
 
     def _choice(self, content: dict[str, Any], finish: str | None, tokens: Sequence[str]) -> dict[str, Any]:
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish}
