@@ -76,8 +76,7 @@ class ForeignFiles:
 
         if (known := self._found.get(episode_id)) is None:
             return None
-        assert known.form.reader is not None
-        item = Item(known.place, known.form.reader.read(known.place, LIMITS))
+        item = Item(known.place, known.form.read(known.place, LIMITS))
         for each in episodes_of(item, known.form, LIMITS, modified_time(known.place.path)):
             if isinstance(each, ReadEpisode) and each.record.episode_id == episode_id:
                 each.record.attempt, each.record.batch_id = known.attempt, known.batch_id

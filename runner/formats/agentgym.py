@@ -15,17 +15,14 @@ import msgspec
 from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
 from runner.formats.drafts import Draft, Transcript, labelled_draft, named_task, result_fields
 from runner.formats.foreign_values import UnreadableItem, name_of
-from runner.formats.format import Format, Head, LeftOut, Reader
+from runner.formats.format import Format, Head, LeftOut
 from runner.formats.reading import Place
-from runner.formats.writers import ArrayWriter
 from runner.store.episode_file import EpisodeRecord
 from runner.types import AGENTGYM_NAMES, Action, Message, agentgym_item_id
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 ACKNOWLEDGEMENT = "Ok."
 """Reply of every agent of AgentGym to its prompt."""
-ROLLOUTS_PATH = "step0/0.json"
-"""Path of the only file of a rollout log: training step 0, rank 0."""
 _ENVS = {name: env for env, name in AGENTGYM_NAMES.items()}
 THRESHOLDS = {"sciworld": 99.0, "babyai": 0.0}
 """Reward above which AgentEvol counts an episode of an environment as a success; in the others above 0.99."""
@@ -165,20 +162,17 @@ AGENTTRAJ = Format(
     name="agenttraj",
     title="AgentTraj",
     suffix=".json",
-    open_writer=lambda output: ArrayWriter(output.main, encode_agenttraj),
-    reader=Reader(
-        signature="objects with `item_id` and `conversations`, whose items have `from`",
-        matches=is_agenttraj,
-        decode=decode_agenttraj,
-    ),
+    encode=encode_agenttraj,
+    signature="objects with `item_id` and `conversations`, whose items have `from`",
+    matches=is_agenttraj,
+    decode=decode_agenttraj,
 )
 AGENTGYM_RL = Format(
     name="agentgym-rl",
     title="AgentGym-RL rollout log",
-    open_writer=lambda output: ArrayWriter(output.create(ROLLOUTS_PATH), encode_rollout),
-    reader=Reader(
-        signature="objects with `item_id` and `conversations`, whose items have `role`",
-        matches=is_rollout,
-        decode=decode_rollout,
-    ),
+    file="step0/0.json",  # of training step 0 and rank 0
+    encode=encode_rollout,
+    signature="objects with `item_id` and `conversations`, whose items have `role`",
+    matches=is_rollout,
+    decode=decode_rollout,
 )

@@ -1,104 +1,63 @@
-"""ATIF v1.8, the agent trajectory interchange format: a file per episode.
+"""ATIF v1.8, the agent trajectory interchange format: a file per episode; v1.0 to v1.8 are read.
 
 Source: the models of ``harbor.models.trajectories`` in harbor 0.25.0, which forbid every other field. ATIF has no
 reward: rewards, outcomes and what else it lacks are in ``extra.agentgym`` of the trajectory and of its steps.
-``atif_reader.py`` reads it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
-from runner.formats.atif_reader import READER, TITLE
 from runner.formats.conversation import Turn, parsed_arguments, read_conversation, tool_calls_of
-from runner.formats.drafts import result_fields
-from runner.formats.foreign_values import EXTRA
+from runner.formats.drafts import Draft, Transcript, result_fields, sequence_of, sequences_of
+from runner.formats.foreign_values import (
+    EXTRA,
+    OwnFields,
+    UnreadableItem,
+    content_of,
+    name_of,
+    number_of,
+    own_fields,
+    time_of,
+    tokens_of,
+    tool_calls_from,
+)
 from runner.formats.format import Format, LeftOut
+from runner.formats.reading import Place
 from runner.formats.training import step_tokens, unfinished_tokens, usable_logprobs
-from runner.formats.writers import FolderWriter
 from runner.store.episode_file import EpisodeRecord
-from runner.types import Action, Message, Tokens
+from runner.types import Action, ErrorInfo, Message, Tokens
 from runner.types.sequences import TokenSequence
-from runner.util.json_accessors import as_dict, as_list
+from runner.util.json_accessors import as_dict, as_list, as_text
 
-VERSION = "ATIF-v1.8"
-VALUE: Final = "value"
-SET, REMOVED, CHANGED, ITEMS = "set", "removed", "changed", "items"
-"""Keys of the difference between two objects, and of that between two lists of one length."""
-_T = TypeVar("_T")
-
-_EPISODE_EXTRA = (
+VERSION: Final = "ATIF-v1.8"
+_PREFIX: Final = "ATIF-v1."
+_MAX_DEPTH: Final = 8
+"""Number of levels of agents below an agent that are read."""
+_EPISODE_EXTRA: Final = (
     *("batch_id", "battery_id", "node", "profile", "env", "transport", "data_label", "mode", "task_index", "seed"),
     *("attempt", "duration_s", "paused_s", "evaluation", "n_planned", "cost", "tokens"),
 )
-
-
-class _StepExtra(msgspec.Struct, kw_only=True):
-    """Our own fields of a step, see ``StepExtra``."""
-
-    reward: float | UnsetType = UNSET
-    done: bool
-    valid: bool
-    actor: str | UnsetType = UNSET
-    action: Action
-    endpoint: str | UnsetType = UNSET
-    model_s: float
-    env_s: float
-    ttft_s: float | UnsetType = UNSET
-    warnings: tuple[str, ...] | UnsetType = UNSET
-    shape: str | UnsetType = UNSET
-    cost: float | UnsetType = UNSET
-    unparsed_arguments: dict[str, str] | UnsetType = UNSET
-    sequences: list[dict[str, Any]] | UnsetType = UNSET
-
-
-class _Step(msgspec.Struct, kw_only=True):
-    step_id: int
-    timestamp: datetime | UnsetType = UNSET
-    source: str
-    model_name: str | UnsetType = UNSET
-    message: str
-    reasoning_content: str | UnsetType = UNSET
-    tool_calls: list[dict[str, Any]] | UnsetType = UNSET
-    observation: dict[str, Any] | UnsetType = UNSET
-    metrics: dict[str, Any] | UnsetType = UNSET
-    llm_call_count: int | UnsetType = UNSET
-    extra: dict[str, _StepExtra] | UnsetType = UNSET
+_SAME: Final = (
+    *("env", "data_label", "mode", "seed", "attempt", "outcome", "success", "reward", "duration_s", "paused_s"),
+    *("evaluation", "error"),
+)
+_TOTALS: Final = ("total_prompt_tokens", "total_completion_tokens", "total_cached_tokens", "")
 
 
 def encode_atif(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return the trajectory of an episode; that of an imported one equals the original.
-
-    Raises ``LeftOut`` if the episode has no message, as ATIF needs one step.
-    """
-    trajectory = _trajectory(episode)
-    origin = episode.origin
-    if origin is None or origin.format != TITLE:
-        return trajectory
-    original: dict[str, Any] = restored(_plain(trajectory), origin.rest)
-    return original
-
-
-def difference_to(episode: EpisodeRecord, original: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a JSON value
-    return difference(_plain(_trajectory(episode)), original)
-
-
-def _plain(trajectory: dict[str, Any]) -> Any:  # noqa: ANN401
-    return msgspec.to_builtins(trajectory)
-
-
-def _trajectory(episode: EpisodeRecord) -> dict[str, Any]:
+    """Raises ``LeftOut`` if the episode has no message, as ATIF needs one step."""
     conversation = read_conversation(episode)
-    steps: list[_Step] = []
+    steps: list[dict[str, Any]] = []
     if conversation.system is not None:
-        steps.append(_Step(step_id=1, source="system", message=conversation.system))
+        steps.append({"step_id": 1, "source": "system", "message": conversation.system})
     for message in conversation.opening:
         source = "system" if message["role"] == "system" else "user"
-        steps.append(_Step(step_id=len(steps) + 1, source=source, message=message["content"] or ""))
+        steps.append({"step_id": len(steps) + 1, "source": source, "message": message["content"] or ""})
     elapsed_s, n_before = 0.0, len(steps)
     for number, turn in enumerate(conversation.turns):
         elapsed_s += turn.step.model_s + turn.step.env_s
@@ -136,43 +95,40 @@ def _agent(episode: EpisodeRecord) -> dict[str, Any]:
     return _without_none(agent)
 
 
-def _agent_step(turn: Turn, episode: EpisodeRecord, number: int, step_id: int, at: datetime) -> _Step:
+def _agent_step(turn: Turn, episode: EpisodeRecord, number: int, step_id: int, at: datetime) -> dict[str, Any]:
     step, reply = turn.step, turn.reply
     calls, unparsed = _tool_calls(reply)
     tokens = step_tokens(episode, number)
-    extra = _StepExtra(
-        reward=UNSET if episode.reward is None else step.reward,
-        done=step.done,
-        valid=step.valid,
-        actor=step.actor if step.actor != "agent" else UNSET,
-        action=step.action,
-        endpoint=_known(step.endpoint),
-        model_s=step.model_s,
-        env_s=step.env_s,
-        ttft_s=_known(step.ttft_s),
-        warnings=step.warnings or UNSET,
-        shape=step.shape,
-        cost=_known(step.cost),
-        unparsed_arguments=unparsed or UNSET,
-        sequences=tokens.others or UNSET,
-    )
-    return _Step(
-        step_id=step_id,
-        timestamp=at,
-        source="agent",
-        model_name=_known(step.model) if step.model != episode.model else UNSET,
-        message=reply["content"] or "",
-        reasoning_content=reply.get("reasoning_content") or UNSET,
-        tool_calls=calls or UNSET,
-        observation=_observation(turn, calls),
-        metrics=(_metrics(step.tokens, tokens.trained) or UNSET) if turn.prompted else UNSET,
-        llm_call_count=1 if turn.prompted and step.endpoint is not None else UNSET,
-        extra={EXTRA: extra},
-    )
-
-
-def _known(value: _T | None) -> _T | UnsetType:
-    return UNSET if value is None else value
+    extra = {
+        "reward": None if episode.reward is None else step.reward,
+        "done": step.done,
+        "valid": step.valid,
+        "actor": step.actor if step.actor != "agent" else None,
+        "action": step.action,
+        "endpoint": step.endpoint,
+        "model_s": step.model_s,
+        "env_s": step.env_s,
+        "ttft_s": step.ttft_s,
+        "warnings": step.warnings or None,
+        "shape": None if step.shape is msgspec.UNSET else step.shape,
+        "cost": step.cost,
+        "unparsed_arguments": unparsed or None,
+        "sequences": tokens.others or None,
+    }
+    fields = {
+        "step_id": step_id,
+        "timestamp": at,
+        "source": "agent",
+        "model_name": step.model if step.model != episode.model else None,
+        "message": reply["content"] or "",
+        "reasoning_content": reply.get("reasoning_content") or None,
+        "tool_calls": calls or None,
+        "observation": _observation(turn, calls),
+        "metrics": (_metrics(step.tokens, tokens.trained) or None) if turn.prompted else None,
+        "llm_call_count": 1 if turn.prompted and step.endpoint is not None else None,
+        "extra": {EXTRA: _without_none(extra)},
+    }
+    return _without_none(fields)
 
 
 def _tool_calls(reply: Message) -> tuple[list[dict[str, Any]], dict[str, str]]:
@@ -186,14 +142,14 @@ def _tool_calls(reply: Message) -> tuple[list[dict[str, Any]], dict[str, str]]:
     return calls, unparsed
 
 
-def _observation(turn: Turn, calls: list[dict[str, Any]]) -> dict[str, Any] | UnsetType:
+def _observation(turn: Turn, calls: list[dict[str, Any]]) -> dict[str, Any] | None:
     ids = [call["tool_call_id"] for call in calls]
     results = [
         {"source_call_id": call, "content": content} if call in ids else {"content": content}
         for message in turn.observation
         for call, content in [(message.get("tool_call_id"), message["content"] or "")]
     ]
-    return {"results": results} if results else UNSET
+    return {"results": results} if results else None
 
 
 def _metrics(tokens: Tokens | None, trained: TokenSequence | None) -> dict[str, Any]:
@@ -217,40 +173,152 @@ def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def difference(old: object, new: object) -> dict[str, Any] | None:
-    if isinstance(old, dict) and isinstance(new, dict):
-        changed = {key: diff for key in new if key in old and (diff := difference(old[key], new[key])) is not None}
-        parts = {
-            SET: {key: value for key, value in new.items() if key not in old},
-            REMOVED: [key for key in old if key not in new],
-            CHANGED: changed,
-        }
-        return {name: part for name, part in parts.items() if part} or None
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        pairs = enumerate(zip(old, new, strict=True))
-        items = {str(n): diff for n, (one, other) in pairs if (diff := difference(one, other)) is not None}
-        return {ITEMS: items} if items else None
-    return None if type(old) is type(new) and old == new else {VALUE: new}
+class EpisodeExtra(OwnFields, kw_only=True):
+    reward: float | None = None
+    paused_s: float = 0.0
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    error: ErrorInfo | None = None
+    unfinished_sequences: Any = None
 
 
-def restored(old: Any, diff: object) -> Any:  # noqa: ANN401 - any JSON value
-    """Return ``new`` from ``old`` and their ``difference``; parts that do not fit ``old`` are ignored."""
-    fields = as_dict(diff)
-    if VALUE in fields:
-        return fields[VALUE]
-    if isinstance(old, dict):
-        removed, changed = as_list(fields.get(REMOVED)), as_dict(fields.get(CHANGED))
-        kept = {key: restored(value, changed.get(key)) for key, value in old.items() if key not in removed}
-        return {**kept, **as_dict(fields.get(SET))}
-    if isinstance(old, list):
-        items = as_dict(fields.get(ITEMS))
-        return [restored(value, items.get(str(n))) for n, value in enumerate(old)]
-    return old
+class StepExtra(msgspec.Struct, kw_only=True):
+    reward: float = 0.0
+    done: bool = False
+    actor: str = "agent"
+    action: Action | None = None
+    endpoint: str | None = None
+    model_s: float = 0.0
+    env_s: float = 0.0
+    ttft_s: float | None = None
+    warnings: tuple[str, ...] = ()
+    shape: str | msgspec.UnsetType = msgspec.UNSET
+    cost: float | None = None
+    unparsed_arguments: dict[str, str] = {}
+    sequences: Any = None
+
+
+def decode_atif(value: object, place: Place) -> Iterator[Draft]:
+    """The agents below the episode follow; they are not rated."""
+    yield from _drafts(as_dict(value), _MAX_DEPTH, is_root=True)
+
+
+def _drafts(trajectory: dict[str, Any], depth: int, *, is_root: bool) -> Iterator[Draft]:
+    if not as_text(trajectory.get("schema_version")).startswith(_PREFIX):
+        raise UnreadableItem("it has no schema_version of ATIF v1")
+    steps = as_list(trajectory.get("steps"))
+    if not steps:
+        raise UnreadableItem("the trajectory has no steps")
+    yield _draft(trajectory, steps, is_root=is_root)
+    below = as_list(trajectory.get("subagent_trajectories"))
+    if below and depth == 0:
+        raise UnreadableItem(f"agents more than {_MAX_DEPTH} levels below the first one are left out")
+    for each in below:
+        yield from _drafts(as_dict(each), depth - 1, is_root=False)
+
+
+def _draft(trajectory: dict[str, Any], steps: list[Any], *, is_root: bool) -> Draft:
+    agent, metrics = as_dict(trajectory.get("agent")), as_dict(trajectory.get("final_metrics"))
+    extra = own_fields(trajectory.get("extra"), EpisodeExtra)
+    model = as_text(agent.get("model_name")) or None
+    transcript, times = Transcript(), list[datetime]()
+    for step in map(as_dict, steps):
+        _add_step(transcript, step, model)
+        if (at := time_of(step.get("timestamp"))) is not None:
+            times.append(at)
+    known = EpisodeExtra() if extra is None else extra
+    transcript.add_sequences(None, sequences_of(known.unfinished_sequences))
+    return Draft(
+        transcript=transcript,
+        id=name_of(trajectory.get("trajectory_id") or trajectory.get("session_id")),
+        agent=as_text(agent.get("name")),
+        model=model,
+        task=known.task_index,
+        started_at=known.started_at or min(times, default=None),
+        ended_at=known.ended_at or max(times, default=None),
+        has_step_rewards=extra is not None,
+        rated=is_root,
+        tokens=known.tokens or tokens_of(metrics, *_TOTALS),
+        cost=number_of(metrics.get("total_cost_usd")) if known.cost is None else known.cost,
+        tools=[each for each in as_list(agent.get("tool_definitions")) if isinstance(each, dict)],
+        versions=_versions(agent),
+        **{name: getattr(known, name) for name in _SAME},
+    )
+
+
+def _versions(agent: dict[str, Any]) -> dict[str, str]:
+    own = as_dict(as_dict(as_dict(agent.get("extra")).get(EXTRA)).get("versions"))
+    if own:
+        return {name_of(name): name_of(version) for name, version in own.items()}
+    name, version = name_of(agent.get("name")), name_of(agent.get("version"))
+    return {name: version} if name and version else {}
+
+
+def _add_step(transcript: Transcript, step: dict[str, Any], model: str | None) -> None:
+    source, content = step.get("source"), content_of(step.get("message"))
+    if source == "agent":
+        _add_reply(transcript, step, content, model)
+    elif source in ("system", "user"):
+        transcript.add({"role": source, "content": content})
+    else:
+        raise UnreadableItem("a step has no source")
+    for result in map(as_dict, as_list(as_dict(step.get("observation")).get("results"))):
+        transcript.add(_result(result))
+
+
+def _result(result: dict[str, Any]) -> Message:
+    content = content_of(result.get("content"))
+    if call := as_text(result.get("source_call_id")):
+        return {"role": "tool", "content": content, "tool_call_id": call}
+    return {"role": "user", "content": content}
+
+
+def _add_reply(transcript: Transcript, step: dict[str, Any], content: str, model: str | None) -> None:
+    extra = own_fields(step.get("extra"), StepExtra) or StepExtra()
+    reply: Message = {"role": "assistant", "content": content}
+    if reasoning := as_text(step.get("reasoning_content")):
+        reply["reasoning_content"] = reasoning
+    calls = tool_calls_from([_call(call, extra) for call in map(as_dict, as_list(step.get("tool_calls")))])
+    if calls:
+        reply["tool_calls"] = calls
+    metrics = as_dict(step.get("metrics"))
+    played = transcript.add_reply(
+        reply,
+        extra.action,
+        model=as_text(step.get("model_name")) or model,
+        tokens=_tokens(metrics),
+        cost=number_of(metrics.get("cost_usd")) if extra.cost is None else extra.cost,
+        actor="human" if extra.actor == "human" else "agent",
+        **{name: getattr(extra, name) for name in ("reward", "done", "endpoint", "model_s", "env_s", "ttft_s")},
+        warnings=extra.warnings,
+        shape=extra.shape,
+    )
+    transcript.add_sequences(played.index, sequences_of(extra.sequences))
+    named = {**metrics, "endpoint": played.endpoint, "model": played.model, "label": "agent", "problems": []}
+    if (trained := sequence_of(named, metrics.get("completion_tokens"))) is not None:
+        transcript.add_sequences(played.index, [trained])
+
+
+def _call(call: dict[str, Any], extra: StepExtra) -> dict[str, Any]:
+    id = as_text(call.get("tool_call_id"))
+    arguments = extra.unparsed_arguments.get(id, call.get("arguments"))
+    return {"id": id, "function": {"name": call.get("function_name"), "arguments": arguments}}
+
+
+def _tokens(metrics: dict[str, Any]) -> Tokens | None:
+    counts = tokens_of(metrics, "prompt_tokens", "completion_tokens", "cached_tokens", "")
+    if counts is None:
+        return None
+    own = as_dict(as_dict(metrics.get("extra")).get(EXTRA))
+    reasoning = own.get("reasoning_tokens")
+    return msgspec.structs.replace(counts, reasoning=reasoning) if type(reasoning) is int and reasoning > 0 else counts
 
 
 FORMAT = Format(
     name="atif",
-    title=TITLE,
-    open_writer=lambda output: FolderWriter(output, encode_atif),
-    reader=msgspec.structs.replace(READER, difference=difference_to),
+    title="ATIF v1.8",
+    encode=encode_atif,
+    signature='an object with `"schema_version": "ATIF-v1.…"`',
+    matches=lambda head: as_text(head.first.get("schema_version")).startswith(_PREFIX),
+    decode=decode_atif,
 )

@@ -12,9 +12,8 @@ from typing import Any
 from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
 from runner.formats.drafts import Draft, Transcript, add_messages, labelled_draft, result_fields
 from runner.formats.foreign_values import UnreadableItem, name_of
-from runner.formats.format import Format, Head, Reader
+from runner.formats.format import Format, Head
 from runner.formats.reading import Place
-from runner.formats.writers import LinesWriter
 from runner.store.episode_file import EpisodeRecord
 from runner.types import join_models
 from runner.util.json_accessors import as_dict, as_list, as_text
@@ -120,21 +119,17 @@ MESSAGES = Format(
     name="messages",
     title="OpenAI messages",
     suffix=".jsonl",
-    open_writer=lambda output: LinesWriter(output.main, encode_messages),
-    reader=Reader(
-        signature="objects with `messages`, or `traj` as of tau-bench, which have a `role`",
-        matches=is_messages,
-        decode=decode_messages,
-    ),
+    encode=encode_messages,
+    signature="objects with `messages`, or `traj` as of tau-bench, which have a `role`",
+    matches=is_messages,
+    decode=decode_messages,
 )
 SHAREGPT = Format(
     name="sharegpt",
     title="ShareGPT",
     suffix=".jsonl",
-    open_writer=lambda output: LinesWriter(output.main, encode_sharegpt),
-    reader=Reader(
-        signature="objects with `conversations`, whose items have `from` and `value`, and without `item_id`",
-        matches=is_sharegpt,
-        decode=decode_sharegpt,
-    ),
+    encode=encode_sharegpt,
+    signature="objects with `conversations`, whose items have `from` and `value`, and without `item_id`",
+    matches=is_sharegpt,
+    decode=decode_sharegpt,
 )

@@ -118,7 +118,6 @@ class Draft(msgspec.Struct, kw_only=True):
         agentgym_score: AgentGym's score; None: it follows from the rewards.
         rated: whether the result counts; False for a further branch of a message graph.
         tokens: tokens of the whole episode; None: the sum over its steps. ``cost`` likewise.
-        original: JSON value from which an export restores the original.
         missing: what the file lacks, in addition to what the other fields show.
     """
 
@@ -148,7 +147,6 @@ class Draft(msgspec.Struct, kw_only=True):
     evaluation: dict[str, Any] | None = None
     tools: list[ToolSchema] = []
     versions: dict[str, str] = {}
-    original: Any = None
     missing: list[str] = []
 
 

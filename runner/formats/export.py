@@ -1,25 +1,41 @@
-"""Exports stored episodes in a format, with a manifest and a report of what was left out and why."""
+"""Exports stored episodes in a format, with a manifest and a report of what was left out and why.
+
+The files of an export appear together, complete, or not at all.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import TracebackType
+from typing import IO, Protocol
 
 import msgspec
 
 from runner import __version__
 from runner.errors import ConfigError, StoreError
-from runner.formats.format import MANIFEST, EpisodeWriter, Format, LeftOut
-from runner.formats.output import Output, WrittenFile
+from runner.formats.format import MANIFEST, EncodeEpisode, Format, LeftOut
 from runner.formats.selection import Candidate
+from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeStore
-from runner.util.files import replace_file
+from runner.util.files import TEMPORARY_SUFFIX, replace_file, sync_folder
 from runner.util.safe_values import encode
 
 UNREADABLE = "its file is missing or damaged"
 """Reason for each file and archive that could not be read, whether or not the query would have selected it."""
+_BUFFER = 1 << 20
+
+
+class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    bytes: int
+    sha256: str
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -37,6 +53,150 @@ class Manifest(msgspec.Struct, kw_only=True):
     files: list[WrittenFile] = []
 
 
+class Output:
+    """The file or folder of an export, written beside its path and renamed at the end; a context manager.
+
+    Entering it raises ``StoreError`` if ``path`` exists, or cannot be created.
+    """
+
+    def __init__(self, path: Path, *, is_folder: bool) -> None:
+        self.path = path
+        self._is_folder = is_folder
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+        self._names: list[str] = []
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Output:
+        if os.path.lexists(self.path):
+            raise StoreError(f"{self.path} exists; choose another output, or remove it")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self._is_folder:
+                self._temporary.mkdir(mode=0o700)
+        except OSError as exc:
+            raise self._unwritable(exc) from exc
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._publish()
+            elif isinstance(exc, OSError):
+                raise self._unwritable(exc) from exc
+        finally:
+            self._open.close()
+            self._discard()
+
+    def create(self, relative: str = "") -> IO[bytes]:
+        """Return the only file, or a new one of the folder, which stays open until the output is complete.
+
+        ``relative`` consists of names that the format itself chose.
+        """
+        return self._open.enter_context(self._create(relative))
+
+    def add(self, relative: str, data: bytes) -> None:
+        """Write a whole file of a folder."""
+        with self._create(relative) as file:
+            file.write(data)
+
+    def complete(self) -> list[WrittenFile]:
+        self._open.close()
+        return [self._described(name) for name in self._names]
+
+    def _create(self, relative: str) -> IO[bytes]:
+        path = self._temporary / relative
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        self._names.append(relative)
+        return os.fdopen(descriptor, "wb", _BUFFER)
+
+    def _described(self, name: str) -> WrittenFile:
+        with (self._temporary / name).open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return WrittenFile(path=name or self.path.name, bytes=file.tell(), sha256=digest)
+
+    def _publish(self) -> None:
+        try:
+            self._open.close()
+            _sync(self._temporary)
+            self._temporary.rename(self.path)
+            sync_folder(self.path.parent)
+        except OSError as exc:
+            raise StoreError(f"{self.path} cannot be written: {exc.strerror}; free disk space") from exc
+
+    def _discard(self) -> None:
+        if self._temporary.is_dir():
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                self._temporary.unlink()
+
+    def _unwritable(self, exc: OSError) -> StoreError:
+        return StoreError(f"{self.path} cannot be written: {exc.strerror}; choose another output")
+
+
+def _sync(path: Path) -> None:
+    """Flush a file or a folder to the disk, with all that belongs to its file system if it has many files."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if path.is_dir():
+        os.sync()
+
+
+class EpisodeWriter(Protocol):
+    """Writes episodes one after another into an output, so that an export of any size takes little memory."""
+
+    def write(self, episode: EpisodeRecord) -> None:
+        """Raises ``LeftOut`` if the format cannot express the episode."""
+
+    def finish(self) -> Mapping[str, int]:
+        """Write what waits for further episodes, and the end of the files.
+
+        Return the number of episodes that ``write`` accepted and that are in no file, by reason.
+        """
+
+
+class _ItemWriter:
+    """Writes a line, an element of an array or a file for each episode, see ``Format``."""
+
+    def __init__(self, encode_episode: EncodeEpisode, target: Format, output: Output) -> None:
+        self._encode, self._output = encode_episode, output
+        self._file = output.create(target.file) if target.suffix or target.file else None
+        is_array = (target.suffix or target.file).endswith(".json")
+        self._start, self._separator, self._end = (b"[\n", b",\n", b"\n]\n") if is_array else (b"", b"\n", b"\n")
+        self._is_empty = True
+
+    def write(self, episode: EpisodeRecord) -> None:
+        data = encode(self._encode(episode))
+        if self._file is None:
+            self._output.add(f"{episode.episode_id}.json", data + b"\n")
+        else:
+            self._file.write((self._start if self._is_empty else self._separator) + data)
+        self._is_empty = False
+
+    def finish(self) -> Mapping[str, int]:
+        if self._file is not None:
+            self._file.write(self._end if not self._is_empty else b"[]\n" if self._start else b"")
+        return {}
+
+
+def open_writer(target: Format, output: Output) -> EpisodeWriter:
+    """Return the writer of a format on an output that has nothing yet.
+
+    Raises ``ConfigError`` if the format cannot be written, or a package that it needs is missing.
+    """
+    if target.open_writer is not None:
+        return target.open_writer(output)
+    if target.encode is None:
+        raise ConfigError(f"{target.title} can be read, but not written")
+    return _ItemWriter(target.encode, target, output)
+
+
 def export_episodes(
     store: EpisodeStore,
     candidates: Iterable[Candidate],
@@ -50,15 +210,13 @@ def export_episodes(
 ) -> Manifest:
     """Write episodes in their order, one at a time, to ``path``, which must not exist, and return the manifest.
 
-    The manifest is written, too. Raises ``ConfigError`` if the format cannot be written, ``StoreError`` if the output
-    cannot be written or exists.
+    The manifest is written, too. Raises like ``open_writer``, and ``StoreError`` if the output cannot be written or
+    exists.
     """
-    if target.open_writer is None:
-        raise ConfigError(f"{target.title} can be read, but not written")
     reasons = Counter(left_out)
     n_read = n_written = 0
     with Output(path, is_folder=not target.suffix) as output:
-        writer = target.open_writer(output)
+        writer = open_writer(target, output)
         for candidate in candidates:
             n_written += _write(store, candidate, writer, reasons)
             n_read += 1

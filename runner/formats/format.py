@@ -1,4 +1,4 @@
-"""What a format of episodes is, and the registered formats by name, of the entry point group ``agentgym.formats``."""
+"""What a format of episodes is, those of the entry point group ``agentgym.formats``, and which of them a file has."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from runner.errors import ConfigError, RunnerError, StoreError
-from runner.formats.reading import LIMITS, Found, Limits, Place, is_document, json_items, read_head, read_place
+from runner.formats.reading import BOM, LIMITS, Found, Limits, Place, is_document, json_items, read_head, read_place
 from runner.plugins import FORMATS, is_built_in, load, registered_names
 from runner.util.json_accessors import as_dict, as_list, decode_json
 
 if TYPE_CHECKING:
     from runner.formats.drafts import Draft
-    from runner.formats.output import Output
+    from runner.formats.export import EpisodeWriter, Output
     from runner.store.episode_file import EpisodeRecord
 
 
@@ -31,71 +31,49 @@ MAX_NAMES: Final = 1_000
 """Largest number of names of an archive or a folder that a signature sees."""
 _ZIP: Final = b"PK\3\4"
 _N_LINES: Final = 5
-_BOM: Final = b"\xef\xbb\xbf"
-_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|(?P<open>"(?:[^"\\]|\\.)*+\\?\Z)|[\[\]{}]', re.DOTALL)
-_CUT_ESCAPE = re.compile(rb"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
-_CUT_VALUE = re.compile(rb"[^\s,:\[\]{}\"]+\Z")
+_TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{},"]', re.DOTALL)
 
 
 class LeftOut(RunnerError):
     """A format cannot express an episode; the message is the reason, the same for all episodes with this cause."""
 
 
-class EpisodeWriter(Protocol):
-    """Writes episodes one after another into an output, so that an export of any size takes little memory."""
-
-    def write(self, episode: EpisodeRecord) -> None:
-        """Raises ``LeftOut`` if the format cannot express the episode."""
-
-    def finish(self) -> Mapping[str, int]:
-        """Write what waits for further episodes, and the end of the files.
-
-        Return the number of episodes that ``write`` accepted and that are in no file, by reason.
-        """
-
-
-NOTHING_LEFT_OUT: Mapping[str, int] = {}
-"""Result of ``finish`` of a writer whose files have every episode that it accepted."""
-
-OpenWriter: TypeAlias = "Callable[[Output], EpisodeWriter]"
-"""Opens a writer on an output that has nothing yet."""
+EncodeEpisode: TypeAlias = "Callable[[EpisodeRecord], object]"
 DecodeItem: TypeAlias = "Callable[[Any, Place], Iterable[Draft]]"
-"""Returns the episodes of an item from its JSON value and its place; raises ``UnreadableItem`` with the reason."""
-
-
-class Reader(msgspec.Struct, frozen=True, kw_only=True):
-    """How a format is recognised and read: item by item, so a file of any size takes little memory.
-
-    A malformed item costs only itself.
-
-    Attributes:
-        signature: what a file of the format has, for people.
-        items: yields the items of a file or folder; raises ``StoreError`` if it cannot be read.
-        read: returns an item again; raises ``StoreError``.
-        difference: returns what an original has in addition to the export of its record, so that a later export
-            equals the original; None if exports do not.
-    """
-
-    signature: str
-    matches: Callable[[Head], bool]
-    decode: DecodeItem
-    items: Callable[[Path, Limits], Iterator[Found]] = json_items
-    read: Callable[[Place, Limits], bytes] = read_place
-    difference: Callable[[EpisodeRecord, Any], dict[str, Any] | None] | None = None
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
-    """A format of episodes; without ``open_writer`` it is only read, without ``reader`` only written.
+    """The facts of a format of episodes, which one writer and one reader use for all formats.
 
-    It writes a folder if ``suffix`` is empty. ``by_task``: the writer needs the attempts of a task one after another.
+    Items are read and written one at a time, so a file of any size takes little memory, and a malformed item costs only
+    itself.
+
+    Attributes:
+        encode: returns an episode as data that JSON can represent, or raises ``LeftOut``. That is a line of a
+            ``.jsonl`` file, an element of the array of a ``.json`` file, or a file of its own in a folder.
+        suffix: of the file that is written; "" for a folder.
+        file: path of the only file in the folder; "" for a file per episode.
+        open_writer: in place of ``encode``, where a file is not made of one value per episode.
+        by_task: the writer needs the attempts of a task one after another.
+        signature: what a file of the format has, for people.
+        decode: returns the episodes of an item from its JSON value and its place; raises ``UnreadableItem`` with the
+            reason.
+        items: yields the items of a file or folder; raises ``StoreError`` if it cannot be read.
+        read: returns an item again; raises ``StoreError``.
     """
 
     name: str
     title: str
+    encode: EncodeEpisode | None = None
     suffix: str = ""
-    open_writer: OpenWriter | None = None
+    file: str = ""
+    open_writer: Callable[[Output], EpisodeWriter] | None = None
     by_task: bool = False
-    reader: Reader | None = None
+    signature: str = ""
+    matches: Callable[[Head], bool] = lambda head: False
+    decode: DecodeItem | None = None
+    items: Callable[[Path, Limits], Iterator[Found]] = json_items
+    read: Callable[[Place, Limits], bytes] = read_place
 
 
 def find_format(name: str) -> Format:
@@ -108,12 +86,13 @@ def find_format(name: str) -> Format:
 
 def writable_formats() -> dict[str, Format]:
     """Imports all formats."""
-    return {name: each for name, each in sorted(_usable_formats().items()) if each.open_writer is not None}
+    usable = sorted(_usable_formats().items())
+    return {name: each for name, each in usable if each.encode is not None or each.open_writer is not None}
 
 
 def readable_formats() -> dict[str, Format]:
     """Those of this package come first; imports all formats."""
-    return {name: each for name, each in _usable_formats().items() if each.reader is not None}
+    return {name: each for name, each in _usable_formats().items() if each.decode is not None}
 
 
 @cache  # a folder may have thousands of files to recognise
@@ -155,7 +134,7 @@ def recognise(path: Path) -> Format | None:
         return None
     if head.kind == "other":
         return None
-    return next((each for each in readable_formats().values() if each.reader and each.reader.matches(head)), None)
+    return next((each for each in readable_formats().values() if each.matches(head)), None)
 
 
 def unknown_format(path: Path) -> str:
@@ -204,32 +183,27 @@ def _below(folder: Path, chosen: Format | None, limits: Limits, depth: int, n_le
 
 def head_of(path: Path) -> Head:
     """Raises a ``StoreError`` if the file or folder cannot be read."""
+    from runner.store.archive import read_directory
+
     if path.is_dir():
         with os.scandir(path) as entries:
             names = tuple(sorted(entry.name for entry, _ in zip(entries, range(MAX_NAMES), strict=False)))
         return Head("folder", names=names, path=path)
     data = read_head(path)
     if data.startswith(_ZIP):
-        return Head("zip", names=_names_in_archive(path), path=path)
+        try:
+            return Head("zip", names=tuple(read_directory(path))[:MAX_NAMES], path=path)
+        except StoreError:  # its format reports the damage when it is read
+            return Head("zip", path=path)
     if data.startswith(b"PAR1"):
         return Head("parquet", path=path)
     first = first_object(data)
-    return Head("json", first, path=path) if first else Head("other", path=path)
-
-
-def _names_in_archive(path: Path) -> tuple[str, ...]:
-    """Return the names in an archive; none if it is damaged, which its format reports when it is read."""
-    from runner.store.archive import read_directory
-
-    try:
-        return tuple(read_directory(path))[:MAX_NAMES]
-    except StoreError:
-        return ()
+    return Head("json" if first else "other", first, path=path)
 
 
 def first_object(data: bytes) -> dict[str, Any]:
     """Return the first JSON object at the beginning of a file, as far as it is known; empty if there is none."""
-    data = data.removeprefix(_BOM).lstrip()
+    data = data.removeprefix(BOM).lstrip()
     if data.startswith(b"["):
         start = data.find(b"{")
         return _partial_object(data[start:]) if start > 0 else {}
@@ -241,24 +215,17 @@ def first_object(data: bytes) -> dict[str, Any]:
 
 
 def _partial_object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object at the start of ``data``; one that is cut off is closed where it ends."""
-    if not data.startswith(b"{"):
-        return {}
-    closers: list[bytes] = []
-    in_string = False
-    for match in _TOKENS.finditer(data):
+    """Return the JSON object at the start of ``data``; of one that is cut off, what its last bracket or comma ends."""
+    closers, end = list[bytes](), 0
+    for match in _TOKENS.finditer(data if data.startswith(b"{") else b""):
         token = match[0]
-        in_string = match["open"] is not None
+        if token == b'"':  # of a string that is cut off
+            break
         if token in (b"{", b"["):
             closers.append(b"}" if token == b"{" else b"]")
         elif token in (b"}", b"]"):
             closers.pop()
-            if not closers:
-                return as_dict(decode_json(data[: match.end()]))
-    if in_string:
-        data = _CUT_ESCAPE.sub(rb"\1", data).decode("utf-8", "ignore").encode() + b'"'
-    else:
-        data = _CUT_VALUE.sub(b"null", data.rstrip())
-    tail = b"".join(reversed(closers))
-    values = (decode_json(data + filler + tail) for filler in (b"", b"null", b":null", b'"":null'))
-    return as_dict(next((value for value in values if value is not None), None))
+        end = match.start() if token == b"," else end if token.startswith(b'"') else match.end()
+        if not closers:
+            break
+    return as_dict(decode_json(data[:end] + b"".join(reversed(closers))))

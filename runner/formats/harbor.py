@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from runner.errors import StoreError
-from runner.formats.atif_reader import decode_atif
+from runner.formats.atif import decode_atif
 from runner.formats.drafts import Draft, Transcript
 from runner.formats.foreign_values import name_of, number_of, time_of
-from runner.formats.format import MAX_NAMES, Format, Head, Reader
+from runner.formats.format import MAX_NAMES, Format, Head
 from runner.formats.reading import Found, Item, Limits, Malformed, Place, read_small
 from runner.types import ErrorInfo, Tokens
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text
@@ -57,7 +57,7 @@ def decode_trial(value: object, place: Place) -> Iterator[Draft]:
     drafts = drafts or [Draft(transcript=Transcript(), missing=["transcript"])]
     yield _with_result(drafts[0], result)
     for draft in drafts[1:]:
-        names = {"env": _env(result), "task": as_text(result.get("task_name")), "original": None}
+        names = {"env": _env(result), "task": as_text(result.get("task_name"))}
         yield msgspec.structs.replace(draft, rated=False, **names)
 
 
@@ -81,7 +81,6 @@ def _with_result(draft: Draft, result: dict[str, Any]) -> Draft:
         error=_error(as_dict(result.get("exception_info"))),
         evaluation={"rewards": rewards} if rewards else None,
         versions={agent_name: version} if agent_name and version else draft.versions,
-        original=None,
     )
 
 
@@ -152,12 +151,10 @@ def is_harbor(head: Head) -> bool:
 FORMAT = Format(
     name="harbor",
     title="Harbor job",
-    reader=Reader(
-        signature="a folder with `config.json` or `result.json` and trials: folders with `result.json` and `agent` or "
-        "`verifier`",
-        matches=is_harbor,
-        decode=decode_trial,
-        items=trial_items,
-        read=read_trial,
-    ),
+    signature="a folder with `config.json` or `result.json` and trials: folders with `result.json` and `agent` or "
+    "`verifier`",
+    matches=is_harbor,
+    decode=decode_trial,
+    items=trial_items,
+    read=read_trial,
 )

@@ -65,10 +65,10 @@ class ReadEpisode(NamedTuple):
 
 def read_episodes(source: Source, limits: Limits = LIMITS) -> Iterator[ReadEpisode | Malformed]:
     """Yield the episodes of a file or folder in their order, and the items that cannot be read."""
-    if source.format is None or (reader := source.format.reader) is None:
+    if source.format is None or source.format.decode is None:
         raise StoreError(f"{source.path} has no format that can be read")
     modified_at, n_same = modified_time(source.path), Counter[int]()
-    for found in reader.items(source.path, limits):
+    for found in source.format.items(source.path, limits):
         if isinstance(found, Malformed):
             yield found
             continue
@@ -97,9 +97,9 @@ def _reason(exc: BaseException) -> str:
 
 def decoded_episodes(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode]:
     """Raises a ``ValueError`` with the reason if the item cannot be read."""
-    assert form.reader is not None
+    assert form.decode is not None
     place, digest = item.place, hashlib.sha256(item.data)
-    drafts = form.reader.decode(decode_item(item.data, limits), place)
+    drafts = form.decode(decode_item(item.data, limits), place)
     del item
     for number, (record, draft) in enumerate(build_records(iter(drafts), form.title, place, digest, modified_at)):
         if number >= limits.branches:
@@ -151,10 +151,10 @@ class Importer:
             if isinstance(found, Malformed):
                 self._add_malformed(found)
             else:
-                self._add(found, source.format)
+                self._add(found)
             del found  # an episode may be large
 
-    def _add(self, found: ReadEpisode, form: Format) -> None:
+    def _add(self, found: ReadEpisode) -> None:
         record = found.record
         self._attempts.number(record, found.draft)
         known = self._index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (record.episode_id,))
@@ -164,7 +164,7 @@ class Importer:
                 self._batch_id = str(known[0][0])
             return
         record.batch_id = self._batch_id
-        self._store_record(keep_difference(record, found.draft, form))
+        self._store_record(record)
         self._missing.update(record.origin.missing if record.origin else ())
 
     def _store_record(self, record: EpisodeRecord) -> None:
@@ -182,11 +182,3 @@ class Importer:
             place = found.place
             loss = Loss(path=str(place.path), unit=place.unit, number=place.number, reason=found.reason[:500])
             self.report.malformed.append(loss)
-
-
-def keep_difference(record: EpisodeRecord, draft: Draft, form: Format) -> EpisodeRecord:
-    """Return the record with what its original has in addition, where the format restores it from there."""
-    if form.reader is None or form.reader.difference is None or record.origin is None or draft.original is None:
-        return record
-    rest = form.reader.difference(record, draft.original)
-    return msgspec.structs.replace(record, origin=msgspec.structs.replace(record.origin, rest=rest))

@@ -16,7 +16,7 @@ import msgspec
 from runner.errors import StoreError
 from runner.formats.drafts import Draft, Transcript
 from runner.formats.foreign_values import message_of, name_of, number_of, time_of, tokens_of
-from runner.formats.format import Format, Head, Reader, first_object
+from runner.formats.format import Format, Head, first_object
 from runner.formats.reading import (
     Found,
     Item,
@@ -286,12 +286,10 @@ def is_inspect(head: Head) -> bool:
 FORMAT = Format(
     name="inspect",
     title="Inspect log",
-    reader=Reader(
-        signature="a zip file with `header.json` or `_journal/start.json`, and `samples/`; or an object with "
-        "`version`, `status`, `eval` and `samples`",
-        matches=is_inspect,
-        decode=decode_sample,
-        items=sample_items,
-        read=read_sample,
-    ),
+    signature="a zip file with `header.json` or `_journal/start.json`, and `samples/`; or an object with "
+    "`version`, `status`, `eval` and `samples`",
+    matches=is_inspect,
+    decode=decode_sample,
+    items=sample_items,
+    read=read_sample,
 )

@@ -18,7 +18,7 @@ from runner.formats.foreign_values import (
     tool_calls_from,
     tool_schema_of,
 )
-from runner.formats.format import Format, Head, Reader
+from runner.formats.format import Format
 from runner.formats.reading import Place
 from runner.types import Message, Tokens
 from runner.types.sequences import TokenSequence
@@ -134,14 +134,10 @@ def _evaluation(fields: dict[str, Any]) -> dict[str, Any] | None:
     return kept or None
 
 
-def is_rollout_line(head: Head) -> bool:
-    return isinstance(head.first.get("responses_create_params"), dict)
-
-
 FORMAT = Format(
     name="nemo-gym",
     title="NeMo-Gym rollouts",
-    reader=Reader(
-        signature="objects with `responses_create_params`", matches=is_rollout_line, decode=decode_rollout_line
-    ),
+    signature="objects with `responses_create_params`",
+    matches=lambda head: isinstance(head.first.get("responses_create_params"), dict),
+    decode=decode_rollout_line,
 )

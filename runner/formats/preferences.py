@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 from runner.formats.conversation import read_conversation, require_steps
 from runner.formats.drafts import Draft, Transcript, add_messages
+from runner.formats.export import Output
 from runner.formats.foreign_values import name_of, number_of
-from runner.formats.format import Format, Head, LeftOut, Reader
-from runner.formats.output import Output
+from runner.formats.format import Format, LeftOut
 from runner.formats.reading import Place
 from runner.store.episode_file import EpisodeRecord
 from runner.types import Message
@@ -28,7 +28,7 @@ class PreferenceWriter:
     """Pairs the attempts of a task, which come one after another; it holds two episodes at a time."""
 
     def __init__(self, output: Output) -> None:
-        self._file = output.main
+        self._file = output.create()
         self._task: _Task | None = None
         self._attempts: list[EpisodeRecord] = []
         self._n_attempts = 0
@@ -139,15 +139,13 @@ def decode_pair(value: object, place: Place) -> Iterator[Draft]:
         )
 
 
-def is_pair(head: Head) -> bool:
-    return "chosen" in head.first and "rejected" in head.first
-
-
 FORMAT = Format(
     name="preferences",
     title="Preference pairs",
     suffix=".jsonl",
     open_writer=PreferenceWriter,
     by_task=True,
-    reader=Reader(signature="objects with `chosen` and `rejected`", matches=is_pair, decode=decode_pair),
+    signature="objects with `chosen` and `rejected`",
+    matches=lambda head: "chosen" in head.first and "rejected" in head.first,
+    decode=decode_pair,
 )

@@ -5,12 +5,14 @@ Nothing of a file is followed: links are not opened, and no text of a file becom
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, NamedTuple, TypeAlias
+from typing import BinaryIO, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -19,14 +21,12 @@ from runner.util.json_accessors import decode_json
 
 HEAD_BYTES: Final = 256 << 10
 """Bytes of a file from which its format is recognised."""
+BOM: Final = b"\xef\xbb\xbf"
 _CHUNK_BYTES: Final = 1 << 20
 _SPACE: Final = b" \t\r\n"
-_BOM: Final = b"\xef\xbb\xbf"
 _BETWEEN: Final = re.compile(rb'[,"\[\]{}]|[^\s,"\[\]{}]+')
 _STRUCTURE, _STRING_END = re.compile(rb'["\[\]{}]'), re.compile(rb'["\\]')
 _ARRAY: Final = re.compile(rb"\s*\[(\s*\[)?")
-_NEXT_DOCUMENT: Final = re.compile(rb"\}[ \t\r]*\n\s*\{")
-"""Between two objects of which neither contains the other: a string of JSON has no line end, and a list a comma."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,22 +77,23 @@ class Malformed(NamedTuple):
 Found: TypeAlias = Item | Malformed
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file without following a link; raises ``StoreError`` if it is missing, unreadable or not regular."""
+@contextlib.contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """Open a file without following a link; raises ``StoreError`` if it is missing or not regular, or reading fails."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise StoreError(f"{path} is not a regular file")
+            yield file
     except (OSError, ValueError) as exc:
         raise StoreError(f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise StoreError(f"{path} is not a regular file")
-    return os.fdopen(descriptor, "rb")
 
 
 def read_head(path: Path, n_bytes: int = HEAD_BYTES) -> bytes:
     """Raises like ``open_regular``."""
     with open_regular(path) as file:
-        return _read(file, n_bytes, path)
+        return file.read(n_bytes)
 
 
 def read_small(path: Path, limits: Limits) -> bytes:
@@ -106,36 +107,29 @@ def read_small(path: Path, limits: Limits) -> bytes:
 def read_place(place: Place, limits: Limits = LIMITS) -> bytes:
     """Raises a ``StoreError`` if the file has become shorter."""
     with open_regular(place.path) as file:
-        try:
-            file.seek(place.start)
-        except OSError as exc:
-            raise StoreError(f"{place.path} cannot be read: {exc.strerror}") from exc
-        data = _read(file, min(place.size, limits.item_bytes), place.path)
-    if len(data) < place.size:
-        raise StoreError(f"{place.path} is shorter than before; reload it")
-    return data
+        return _read_at(file, place, limits)
 
 
 def json_items(path: Path, limits: Limits = LIMITS) -> Iterator[Found]:
     """Yield the items of a JSON file: elements of an array or of the arrays therein, lines, or longer documents."""
     head = read_head(path)
-    start = len(_BOM) if head.startswith(_BOM) else 0
+    start = len(BOM) if head.startswith(BOM) else 0
     if (array := _ARRAY.match(head, start)) is not None:
-        yield from _parts(path, limits, "element", start, is_nested=array[1] is not None)
+        yield from _Parts(path, limits, "element", 1 if array[1] is None else 2).find(start)
     elif is_document(head):
-        yield from _documents(path, limits, start)
+        yield from _Parts(path, limits, "document", 0).find(start)
     else:
         yield from _lines(path, limits)
 
 
 def array_items(path: Path, limits: Limits, start: int) -> Iterator[Found]:
     """Yield the elements of the array that begins at an offset of a document; raises like ``json_items``."""
-    yield from _parts(path, limits, "element", start, is_part=True)
+    yield from _Parts(path, limits, "element", 1).find(start, is_whole=False)
 
 
 def is_document(head: bytes) -> bool:
     """Return whether a file that starts with ``head`` has a JSON object over several lines, not JSON Lines."""
-    first, newline, rest = head.removeprefix(_BOM).lstrip(_SPACE).partition(b"\n")
+    first, newline, rest = head.removeprefix(BOM).lstrip(_SPACE).partition(b"\n")
     if not newline or not rest.strip(_SPACE):
         return False
     return first.rstrip(_SPACE).endswith((b"{", b"[", b",", b":")) and first.startswith(b"{")
@@ -158,36 +152,30 @@ def decode_item(data: bytes, limits: Limits = LIMITS) -> object:
         return value
 
 
-def _read(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
-    try:
-        return file.read(n_bytes)
-    except OSError as exc:
-        raise StoreError(f"{path} cannot be read: {exc.strerror or exc}") from exc
-
-
 def _too_large(limits: Limits) -> str:
     return f"it is larger than {limits.item_bytes >> 20} MiB" if limits.item_bytes >= 1 << 20 else "it is too large"
 
 
-def _documents(path: Path, limits: Limits, start: int) -> Iterator[Found]:
-    data = read_head(path, limits.item_bytes + 1)
-    if _NEXT_DOCUMENT.search(data):
-        yield from _parts(path, limits, "document", start)
-        return
-    place = Place(path, 1, 0, len(data), "document")
-    yield Malformed(place, _too_large(limits)) if len(data) > limits.item_bytes else Item(place, data)
+def _read_at(file: BinaryIO, place: Place, limits: Limits) -> bytes:
+    data = os.pread(file.fileno(), min(place.size, limits.item_bytes), place.start)
+    if len(data) < place.size:
+        raise StoreError(f"{place.path} is shorter than before; reload it")
+    return data
 
 
 def _lines(path: Path, limits: Limits) -> Iterator[Found]:
+    start = 0
     with open_regular(path) as file:
-        number = start = 0
-        while line := _read_line(file, limits.item_bytes + 1, path):
-            number += 1
+        for number in count(1):
+            if not (line := file.readline(limits.item_bytes + 1)):
+                return
             size = len(line)
             if size > limits.item_bytes:
-                size += _skip_line(file, path) if not line.endswith(b"\n") else 0
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(_CHUNK_BYTES)
+                    size += len(line)
                 yield Malformed(Place(path, number, start, size), _too_large(limits))
-            elif content := line.removeprefix(_BOM if number == 1 else b"").strip(_SPACE):
+            elif content := line.removeprefix(BOM if number == 1 else b"").strip(_SPACE):
                 place = Place(path, number, start + line.index(content), len(content))
                 line, kept = b"", [content]  # an item is kept once, by whoever reads it
                 del content
@@ -195,123 +183,71 @@ def _lines(path: Path, limits: Limits) -> Iterator[Found]:
             start += size
 
 
-def _read_line(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
-    try:
-        return file.readline(n_bytes)
-    except OSError as exc:
-        raise StoreError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+class _Parts:
+    """Finds the parts of a JSON file, of which it knows only strings, brackets and commas.
 
-
-def _skip_line(file: BinaryIO, path: Path) -> int:
-    n_skipped = 0
-    while part := _read_line(file, _CHUNK_BYTES, path):
-        n_skipped += len(part)
-        if part.endswith(b"\n"):
-            break
-    return n_skipped
-
-
-class _Splitter:
-    """Finds the elements of a JSON array, or documents one after another, in parts of a file.
-
-    It knows only strings, brackets and commas, and passes over ``n_skipped`` bytes at the start of the file.
-    ``is_nested``: the elements are those of arrays in the array; ``is_part``: the array is only a part of the file.
+    ``n_around``: brackets around each part; 0 of documents one after another, 1 of the elements of an array, 2 of those
+    of the arrays in an array.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        limits: Limits,
-        unit: Literal["element", "document"],
-        n_skipped: int,
-        *,
-        is_nested: bool = False,
-        is_part: bool = False,
-    ) -> None:
-        self._path, self._limits, self._unit, self._is_part = path, limits, unit, is_part
-        self._whole = 1 if unit == "element" else 0  # the depth in the array, or between two documents
-        self._outside = self._whole + is_nested  # the depth between two elements
-        self._depth, self._in_string, self._in_scalar = 0, False, False
-        self._n_escaped = n_skipped  # bytes at the start of the next part that belong to an escape
-        self._element: list[bytes] | None = None
-        self._n_bytes = self._start = self._number = 0
-        self._offset = 0  # of the current part in the file
-        self._is_complete = self.goes_on = False
+    def __init__(self, path: Path, limits: Limits, unit: str, n_around: int) -> None:
+        self._path, self._limits, self._unit, self._n_around = path, limits, unit, n_around
+        self._depth = self._number = self._start = 0
+        self._position = 0  # in the chunk that is searched; beyond its end after a backslash
+        self._is_open = self._in_string = self._in_scalar = self._is_complete = False
 
-    def feed(self, part: bytes) -> Iterator[Found]:
-        """Yield the elements that end in the next part of the file, and the scalars that begin there."""
-        begin, position = 0, self._n_escaped
+    def find(self, start: int, *, is_whole: bool = True) -> Iterator[Found]:
+        """Yield the parts from an offset on; unless ``is_whole``, anything may follow their array."""
+        self._position, offset, goes_on = start, 0, False
+        with open_regular(self._path) as file:
+            while not goes_on and (data := file.read(_CHUNK_BYTES)):
+                for place in self._places(data, offset):
+                    yield self._found(file, place)
+                goes_on = self._is_complete and bool(data[self._position :].strip(_SPACE))
+                offset += len(data)
+                self._position = max(self._position - len(data), 0)
+        is_fine = self._is_complete and not (goes_on and is_whole)
+        if not (is_fine if self._n_around else not self._is_complete and not self._is_open):
+            whole = "array" if self._n_around else "document"
+            reason = (
+                f"the file goes on after the end of the {whole}" if self._is_complete else f"the {whole} has no end"
+            )
+            number = self._number + (not self._is_open)
+            yield Malformed(Place(self._path, number, self._start, offset - self._start, self._unit), reason)
+
+    def _places(self, data: bytes, offset: int) -> Iterator[Place]:
+        """Yield the places of the parts that end in a chunk, and, with size 0, of the other values that begin there."""
         while not self._is_complete:
-            pattern = _STRING_END if self._in_string else _BETWEEN if self._depth == self._outside else _STRUCTURE
-            if (match := pattern.search(part, position)) is None:
-                break
-            position, sign = match.end(), match[0]
+            is_between = self._depth == self._n_around
+            pattern = _STRING_END if self._in_string else _BETWEEN if is_between else _STRUCTURE
+            if (match := pattern.search(data, self._position)) is None:
+                return
+            self._position, sign = match.end(), match[0]
             if self._in_string:
-                position += sign == b"\\"
                 self._in_string = sign == b"\\"
+                self._position += self._in_string
             elif sign in (b"[", b"{"):
                 self._depth += 1
-                if self._depth == self._outside + 1:
-                    begin = match.start()
-                    self._begin(self._offset + begin)
+                if is_between:
+                    self._number, self._start, self._is_open = self._number + 1, offset + match.start(), True
             elif sign in (b"]", b"}"):
                 self._depth -= 1
-                self._is_complete = self._depth < self._whole
-                if self._depth == self._outside:
-                    self._keep(part[begin:position])
-                    yield self._found()
+                self._is_complete = self._depth < min(self._n_around, 1)
+                if self._depth == self._n_around:
+                    self._is_open = False
+                    yield Place(
+                        self._path, self._number, self._start, offset + self._position - self._start, self._unit
+                    )
             else:
                 self._in_string = sign == b'"'
-                if self._depth == self._outside:
-                    yield from self._scalar(sign, self._offset + match.start())
-        self._keep(part[begin:])
-        self._n_escaped = max(position - len(part), 0)
-        self.goes_on |= self._is_complete and bool(part[position:].strip(_SPACE))
-        self._offset += len(part)
+                if is_between and sign != b"," and not self._in_scalar:
+                    self._number += 1
+                    yield Place(self._path, self._number, offset + match.start(), 0, self._unit)
+                self._in_scalar = is_between and sign != b","
 
-    def rest(self) -> Malformed | None:
-        """Return what follows the last complete part or the array; None if there is nothing else in the file."""
-        if self._unit == "document":
-            if not self._is_complete and self._element is None:
-                return None
-        elif self._is_complete and (self._is_part or not self.goes_on):
-            return None
-        number = self._number + 1 if self._element is None else self._number
-        whole = "array" if self._unit == "element" else "document"
-        reason = f"the file goes on after the end of the {whole}" if self._is_complete else f"the {whole} has no end"
-        return Malformed(Place(self._path, number, self._start, self._offset - self._start, self._unit), reason)
-
-    def _scalar(self, sign: bytes, start: int) -> Iterator[Malformed]:
-        """Yield a number, a text or the like, of which nothing but its place is kept, when it begins."""
-        if sign != b"," and not self._in_scalar:
-            self._number += 1
-            yield Malformed(Place(self._path, self._number, start, 0, self._unit), "it is no object")
-        self._in_scalar = sign != b","
-
-    def _begin(self, start: int) -> None:
-        self._element, self._start, self._n_bytes = [], start, 0
-        self._number += 1
-
-    def _keep(self, data: bytes) -> None:
-        if self._element is not None:
-            self._n_bytes += len(data)
-            if self._n_bytes <= self._limits.item_bytes:
-                self._element.append(data)
-            else:
-                self._element.clear()
-
-    def _found(self) -> Found:
-        place = Place(self._path, self._number, self._start, self._n_bytes, self._unit)
-        data, self._element = b"".join(self._element or ()), None
-        return Item(place, data) if len(data) == self._n_bytes else Malformed(place, _too_large(self._limits))
-
-
-def _parts(
-    path: Path, limits: Limits, unit: Literal["element", "document"], n_skipped: int, **kind: bool
-) -> Iterator[Found]:
-    splitter = _Splitter(path, limits, unit, n_skipped, **kind)
-    with open_regular(path) as file:
-        while not splitter.goes_on and (part := _read(file, _CHUNK_BYTES, path)):
-            yield from splitter.feed(part)
-    if (rest := splitter.rest()) is not None:
-        yield rest
+    def _found(self, file: BinaryIO, place: Place) -> Found:
+        if not place.size:
+            return Malformed(place, "it is no object")
+        if place.size > self._limits.item_bytes:
+            return Malformed(place, _too_large(self._limits))
+        return Item(place, _read_at(file, place, self._limits))

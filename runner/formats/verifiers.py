@@ -25,10 +25,9 @@ from runner.formats.foreign_values import (
     tokens_of,
     tool_schema_of,
 )
-from runner.formats.format import Format, Head, Reader
+from runner.formats.format import Format, Head
 from runner.formats.reading import Place
 from runner.formats.training import described, step_tokens, trained_sequence, unfinished_tokens, usable_logprobs
-from runner.formats.writers import LinesWriter
 from runner.store.episode_file import EpisodeRecord
 from runner.types import ErrorInfo, Message, Outcome, TimeStep, Tokens, ToolSchema
 from runner.types.sequences import TokenSequence
@@ -38,7 +37,6 @@ from runner.util.safe_values import encode
 TRACE_VERSION: Final = 1
 LIBRARY_VERSION: Final = "0.4.0"
 """Version of verifiers whose schema the lines have."""
-TRACES_FILE: Final = "traces.jsonl"
 _SAME: Final = ("data_label", "mode", "seed", "attempt", "success", "duration_s", "cost", "tokens")
 _BRANCHES: Final = "other branches of the trace"
 MAX_BRANCH_IDS: Final = 1 << 22
@@ -480,10 +478,9 @@ def _other_tokens(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[s
 FORMAT = Format(
     name="verifiers",
     title="verifiers 0.4 traces",
-    open_writer=lambda output: LinesWriter(output.create(TRACES_FILE), encode_trace),
-    reader=Reader(
-        signature="objects with a number as `version`, `id`, `task`, `agent` and `nodes`",
-        matches=is_trace,
-        decode=decode_trace,
-    ),
+    file="traces.jsonl",
+    encode=encode_trace,
+    signature="objects with a number as `version`, `id`, `task`, `agent` and `nodes`",
+    matches=is_trace,
+    decode=decode_trace,
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.formats.drafts import Draft, Transcript, add_messages
 from runner.formats.foreign_values import name_of, number_of
-from runner.formats.format import Format, Head, Reader
+from runner.formats.format import Format, Head
 from runner.formats.reading import Place
 from runner.types import Outcome
 from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
@@ -64,9 +64,7 @@ def is_result(head: Head) -> bool:
 FORMAT = Format(
     name="verifiers-results",
     title="verifiers 0.1 results",
-    reader=Reader(
-        signature="objects with `prompt`, `completion`, `reward`, and `example_id` or `id`",
-        matches=is_result,
-        decode=decode_result,
-    ),
+    signature="objects with `prompt`, `completion`, `reward`, and `example_id` or `id`",
+    matches=is_result,
+    decode=decode_result,
 )

@@ -45,13 +45,11 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         missing: what the file lacks, e.g. ``reward``, which is then None; other fields have neutral values.
-        rest: the difference between the original and its export, where the format restores the original from it.
     """
 
     format: str
     id: str = ""
     missing: tuple[str, ...] = ()
-    rest: dict[str, Any] | None = None
 
 
 def known_reward(reward: float | None, origin: Origin | None) -> float | None:

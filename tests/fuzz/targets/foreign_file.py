@@ -30,7 +30,7 @@ TOKENS = (
     ),
 )
 PATH = scratch_folder("foreign_file") / "file.jsonl"
-FORMATS = [each for each in readable_formats().values() if each.reader is not None and each.reader.items is json_items]
+FORMATS = [each for each in readable_formats().values() if each.decode is not None and each.items is json_items]
 
 
 def check(data: bytes) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from agentgym_tui.presenters.chat_blocks import message_blocks
 from runner.formats.chat import encode_messages
 from runner.formats.conversation import read_conversation
+from runner.formats.export import Output, open_writer
 from runner.formats.format import writable_formats
-from runner.formats.output import Output
 from runner.results.alignment import step_text
 from runner.store import EpisodeRecord
 from runner.store.passages import read_passages
@@ -66,8 +66,7 @@ def written(form: str, folder: Path, *episodes: EpisodeRecord) -> Path:
     format = writable_formats()[form]
     path = folder / f"export{format.suffix}"
     with Output(path, is_folder=not format.suffix) as output:
-        assert format.open_writer is not None
-        writer = format.open_writer(output)
+        writer = open_writer(format, output)
         for episode in episodes:
             writer.write(episode)
         writer.finish()

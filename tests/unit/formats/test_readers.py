@@ -10,11 +10,11 @@ import pytest
 
 from runner.errors import StoreError
 from runner.formats.agentgym import encode_agenttraj, encode_rollout
+from runner.formats.export import Output
 from runner.formats.format import recognise
-from runner.formats.output import Output
 from runner.formats.parquet import ParquetWriter, episode_items, read_rows
 from runner.formats.preferences import encode_pair
-from runner.formats.reading import LIMITS, Item, Limits
+from runner.formats.reading import LIMITS, Item
 from runner.formats.training import trained_sequence
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeRecord
@@ -252,27 +252,6 @@ def test_a_table_is_read_again(episode: EpisodeRecord, tmp_path: Path) -> None:
     assert read_rows(found[1].place, LIMITS) == next(
         item.data for item in episode_items(path, LIMITS) if item.place.number == 2 and isinstance(item, Item)
     )
-
-
-def test_a_text_that_is_stored_once_is_decoded_a_few_rows_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pa = pytest.importorskip("pyarrow", reason=NO_PYARROW)
-    parquet = pytest.importorskip("pyarrow.parquet")
-    sizes = []
-    iter_batches = parquet.ParquetFile.iter_batches
-
-    def counted(file: Any, n_rows: int, **options: Any) -> Any:  # noqa: ANN401
-        sizes.append(n_rows)
-        return iter_batches(file, n_rows, **options)
-
-    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
-    row = {"step": 0, "reply": "left", "observation": "x" * 5_000}
-    rows = [{**row, "episode_id": f"e{number}"} for number in range(300)]
-    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
-    found, malformed = read_all(tmp_path / "t.parquet", Limits(item_bytes=32_000))
-    assert (len(found), malformed) == (300, [])
-    assert max(sizes) < 10
 
 
 def test_a_damaged_table_is_reported(tmp_path: Path) -> None:

@@ -370,7 +370,7 @@ def test_ids_survive_an_export_and_an_import(
     assert [step.tokens_ref for step in record.timesteps] == [0, 1]
     assert b"completion_ids" not in store.path(record.batch_id, record.episode_id).read_bytes()
     if encode_episode is encode_atif:
-        assert plain(encode_atif(record)) == plain(encode_atif(original))
+        assert plain(encode_atif(record))["steps"] == plain(encode_atif(original))["steps"]
 
 
 def test_an_episode_whose_file_is_gone_by_its_turn_is_counted_as_left_out(

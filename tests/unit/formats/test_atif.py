@@ -1,4 +1,4 @@
-"""ATIF: what a trajectory becomes, and that exports restore it."""
+"""ATIF: what a trajectory becomes, and what an export of it has."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.formats.atif import FORMAT, difference, encode_atif, restored
-from runner.formats.importing import keep_difference
+from runner.formats.atif import encode_atif
+from runner.formats.foreign_values import content_of
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore
 from runner.types import Outcome, Tokens
 from runner.util.safe_values import encode
@@ -51,11 +51,13 @@ def test_what_a_trajectory_does_not_say_is_unknown_and_not_rated() -> None:
     assert found.record.unscored
 
 
-def test_an_import_is_exported_as_it_was(store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_an_import_is_exported_with_its_replies_and_calls(store: EpisodeStore, index: EpisodeIndex) -> None:
     assert imported(store, index, TRAJECTORY).n_imported == 2
     (record,) = (each for each in stored(store, index) if each.agent == "terminus-2")
-    original = json.loads(TRAJECTORY.read_bytes())
-    assert json.loads(encode(encode_atif(record))) == original
+    trajectories = json.loads(encode(encode_atif(record))), json.loads(TRAJECTORY.read_bytes())
+    again, original = ([step for step in each["steps"] if step["source"] == "agent"] for each in trajectories)
+    for name in ("message", "reasoning_content", "tool_calls"):
+        assert [step.get(name) for step in again] == [step.get(name) for step in original]
 
 
 def test_an_own_export_keeps_texts_calls_rewards_times_and_tokens(
@@ -74,21 +76,10 @@ def test_an_own_export_keeps_texts_calls_rewards_times_and_tokens(
         for name in ("action", "observation", "reward", "done", "model_s", "env_s", "endpoint", "model", "tokens"):
             assert getattr(step, name) == getattr(own, name), name
         assert step.chats[0][-1] == own.chats[0][-1]
-    assert json.loads(encode(encode_atif(record))) == json.loads(path.read_bytes())
-
-
-@given(JSON_VALUES, JSON_VALUES)
-def test_a_value_is_restored_from_another_and_their_difference(old: Any, new: Any) -> None:  # noqa: ANN401
-    one, other = (msgspec.json.decode(encode(value)) for value in (old, new))
-    assert (
-        encode(restored(one, difference(one, other))) == encode(other) or restored(one, difference(one, other)) == other
-    )
-    assert difference(one, one) is None
-
-
-@given(JSON_VALUES, JSON_VALUES)
-def test_any_difference_can_be_applied_to_any_value(old: Any, diff: Any) -> None:  # noqa: ANN401
-    restored(old, diff)
+    again, own = json.loads(encode(encode_atif(record))), json.loads(path.read_bytes())
+    assert {name: again[name] for name in ("agent", "steps", "final_metrics")} == {
+        name: own[name] for name in ("agent", "steps", "final_metrics")
+    }
 
 
 MESSAGES = st.sampled_from(
@@ -112,11 +103,13 @@ STEPS = st.fixed_dictionaries(
 
 
 @given(st.lists(STEPS, min_size=1, max_size=5), JSON_VALUES)
-def test_any_trajectory_is_restored(tmp_path_factory: Any, steps: list[Any], extra: Any) -> None:  # noqa: ANN401
+def test_any_trajectory_is_exported_with_its_messages(tmp_path_factory: Any, steps: list[Any], extra: Any) -> None:  # noqa: ANN401
     trajectory = {"schema_version": "ATIF-v1.8", "agent": {"name": "a", "version": "1"}, "steps": steps, "extra": extra}
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_bytes(encode(trajectory))
     (found, *_), _ = read_all(path)
-    record = keep_difference(found.record, found.draft, FORMAT)
-    again = msgspec.json.decode(encode(record), type=EpisodeRecord)
-    assert json.loads(encode(encode_atif(again))) == json.loads(path.read_bytes())
+    stored = msgspec.json.decode(encode(found.record), type=EpisodeRecord)
+    again = json.loads(encode(encode_atif(stored)))
+    replies = [content_of(step["message"]) for step in steps if step["source"] == "agent"]
+    assert [step["message"] for step in again["steps"] if step["source"] == "agent"] == replies
+    assert [step["step_id"] for step in again["steps"]] == list(range(1, len(again["steps"]) + 1))
