@@ -82,7 +82,7 @@ from runner.formats.export import Output
 from runner.formats.parquet import ParquetWriter
 from tests.unit.formats.conftest import model_episode, read_all
 with Output(Path(sys.argv[1]), is_folder=False) as output:
-    writer = ParquetWriter(output)
+    writer = ParquetWriter(output.create())
     writer.write(model_episode())
     writer.finish()
 (found,), malformed = read_all(Path(sys.argv[1]))

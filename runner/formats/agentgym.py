@@ -18,7 +18,7 @@ from runner.formats.foreign_values import UnreadableItem, name_of
 from runner.formats.format import Format, Head, LeftOut
 from runner.formats.reading import Place
 from runner.store.episode_file import EpisodeRecord
-from runner.types import AGENTGYM_NAMES, Action, Message, agentgym_item_id
+from runner.types import AGENTGYM_NAMES, Action, agentgym_item_id
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 ACKNOWLEDGEMENT = "Ok."
@@ -137,12 +137,8 @@ def _transcript(fields: dict[str, Any], roles: dict[str, str], speaker: str, con
         role = roles.get(as_text(item.get(speaker)))
         if role is None:
             raise UnreadableItem("a message has no known speaker")
-        message: Message = {"role": role, "content": as_text(item.get(content))}
-        if role == "user":
-            transcript.add(message)
-        else:
-            action = Action(message["content"], valid=item.get("loss") is not False)
-            transcript.add_reply(message, action)
+        text = as_text(item.get(content))
+        transcript.add({"role": role, "content": text}, action=Action(text, valid=item.get("loss") is not False))
     return transcript
 
 

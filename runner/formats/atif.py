@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from runner.formats.conversation import Turn, parsed_arguments, read_conversation, tool_calls_of
-from runner.formats.drafts import Draft, Transcript, result_fields, sequence_of, sequences_of
+from runner.formats.drafts import Draft, Transcript, result_fields, sequences_of
 from runner.formats.foreign_values import (
     EXTRA,
     OwnFields,
@@ -46,6 +46,7 @@ _SAME: Final = (
     *("env", "data_label", "mode", "seed", "attempt", "outcome", "success", "reward", "duration_s", "paused_s"),
     *("evaluation", "error"),
 )
+_METRICS: Final = ("prompt_token_ids", "completion_token_ids", "logprobs", "completion_tokens")
 _TOTALS: Final = ("total_prompt_tokens", "total_completion_tokens", "total_cached_tokens", "")
 
 
@@ -294,9 +295,8 @@ def _add_reply(transcript: Transcript, step: dict[str, Any], content: str, model
         shape=extra.shape,
     )
     transcript.add_sequences(played.index, sequences_of(extra.sequences))
-    named = {**metrics, "endpoint": played.endpoint, "model": played.model, "label": "agent", "problems": []}
-    if (trained := sequence_of(named, metrics.get("completion_tokens"))) is not None:
-        transcript.add_sequences(played.index, [trained])
+    prompt, completion, logprobs, n = (metrics.get(name) for name in _METRICS)
+    transcript.add_ids(played, prompt, completion, logprobs, n)
 
 
 def _call(call: dict[str, Any], extra: StepExtra) -> dict[str, Any]:

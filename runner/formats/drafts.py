@@ -69,7 +69,11 @@ class Transcript:
         self.sequences: dict[int | None, list[TokenSequence]] = {}
         self._observation = self.opening
 
-    def add(self, message: Message) -> None:
+    def add(self, message: Message, **fields: Any) -> None:  # noqa: ANN401
+        """Add a message of any role; ``fields`` are those of the step of a reply."""
+        if message["role"] == "assistant":
+            self.add_reply(message, **fields)
+            return
         self.received.append(message)
         if message["role"] != "system" or self.steps:
             self._observation.append(message)
@@ -96,6 +100,14 @@ class Transcript:
         """Add token ids of the step with this index, or of calls whose step did not end."""
         if found := list(sequences):
             self.sequences.setdefault(index, []).extend(found)
+
+    def add_ids(
+        self, step: TimeStep, prompt: object, completion: object, logprobs: object, n_completion: object = None
+    ) -> None:
+        """Add the token ids of the agent's own call in a step, if there are any; see ``sequence_of``."""
+        ids = {"prompt_token_ids": prompt, "completion_token_ids": completion, "logprobs": logprobs}
+        sequence = sequence_of({**ids, "endpoint": step.endpoint, "model": step.model}, n_completion)
+        self.add_sequences(step.index, [] if sequence is None else [sequence])
 
 
 def action_of(reply: Message) -> Action:
@@ -241,13 +253,11 @@ def sequences_of(values: object) -> Iterator[TokenSequence]:
             yield sequence
 
 
-def add_messages(transcript: Transcript, messages: object) -> None:
-    """Add a list of OpenAI's messages; raises an ``UnreadableItem`` if it has something else."""
-    for message in map(message_of, as_list(messages)):
-        if message["role"] == "assistant":
-            transcript.add_reply(message)
-        else:
-            transcript.add(message)
+def add_messages(transcript: Transcript, messages: object, role: str) -> None:
+    """Add a list of OpenAI's messages, or one text of a role; raises an ``UnreadableItem`` if it has something else."""
+    listed = [{"role": role, "content": messages}] if isinstance(messages, str) else as_list(messages)
+    for message in map(message_of, listed):
+        transcript.add(message)
 
 
 def labelled_draft(fields: dict[str, Any], transcript: Transcript) -> Draft:

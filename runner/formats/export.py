@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Protocol
+from typing import IO
 
 import msgspec
 
 from runner import __version__
 from runner.errors import ConfigError, StoreError
-from runner.formats.format import MANIFEST, EncodeEpisode, Format, LeftOut
+from runner.formats.format import MANIFEST, EncodeEpisode, EpisodeWriter, Format, LeftOut
 from runner.formats.selection import Candidate
 from runner.store.episode_file import EpisodeRecord
 from runner.store.episode_store import EpisodeStore
@@ -148,19 +148,6 @@ def _sync(path: Path) -> None:
         os.sync()
 
 
-class EpisodeWriter(Protocol):
-    """Writes episodes one after another into an output, so that an export of any size takes little memory."""
-
-    def write(self, episode: EpisodeRecord) -> None:
-        """Raises ``LeftOut`` if the format cannot express the episode."""
-
-    def finish(self) -> Mapping[str, int]:
-        """Write what waits for further episodes, and the end of the files.
-
-        Return the number of episodes that ``write`` accepted and that are in no file, by reason.
-        """
-
-
 class _ItemWriter:
     """Writes a line, an element of an array or a file for each episode, see ``Format``."""
 
@@ -191,7 +178,7 @@ def open_writer(target: Format, output: Output) -> EpisodeWriter:
     Raises ``ConfigError`` if the format cannot be written, or a package that it needs is missing.
     """
     if target.open_writer is not None:
-        return target.open_writer(output)
+        return target.open_writer(output.create(target.file))
     if target.encode is None:
         raise ConfigError(f"{target.title} can be read, but not written")
     return _ItemWriter(target.encode, target, output)

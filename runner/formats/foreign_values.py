@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from runner.types import Message, Mode, Outcome, Tokens, ToolSchema
+from runner.types import ErrorInfo, Message, Mode, Outcome, Tokens, ToolSchema
 from runner.util.display_text import one_line
-from runner.util.json_accessors import as_count, as_dict, as_list, as_text
+from runner.util.json_accessors import as_count, as_dict, as_list, as_text, decode_json
 
 _T = TypeVar("_T")
 
@@ -63,6 +63,15 @@ def number_of(value: object) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def int_of(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def task_of(value: object) -> int | str:
+    """Return the number of a task, or its name, which is "" if it is unknown."""
+    return value if type(value) is int else as_text(value)
 
 
 def time_of(value: object) -> datetime | None:
@@ -118,9 +127,13 @@ def _reasoning_of(content: object) -> str:
 
 
 def tool_calls_from(value: object) -> list[dict[str, Any]]:
-    """Return tool calls in OpenAI's shape from a list of that shape, or of calls with name and arguments themselves."""
+    """Return tool calls in OpenAI's shape from a list of that shape, or of calls with name and arguments themselves.
+
+    Each may be a text with the JSON of one.
+    """
     calls = []
-    for number, call in enumerate(map(as_dict, as_list(value))):
+    for number, each in enumerate(as_list(value)):
+        call = as_dict(decode_json(each.encode("utf-8", "replace")) if isinstance(each, str) else each)
         function = as_dict(call.get("function"))
         name = as_text(function.get("name") or call.get("name") or call.get("function"))
         arguments = function.get("arguments", call.get("arguments"))
@@ -137,8 +150,21 @@ def tool_schema_of(tool: dict[str, Any]) -> ToolSchema:
     return {"type": "function", "function": function}
 
 
-def tokens_of(usage: object, prompt: str, completion: str, cached: str, reasoning: str) -> Tokens | None:
+def tokens_of(
+    usage: object, prompt: str, completion: str, cached: str, reasoning: str, *, is_cached_apart: bool = False
+) -> Tokens | None:
+    """``is_cached_apart``: cached tokens are not among those of the prompt."""
     fields = as_dict(usage)
     if prompt not in fields and completion not in fields:
         return None
-    return Tokens(*(as_count(fields.get(name)) for name in (prompt, completion, reasoning, cached)))
+    counts = Tokens(*(as_count(fields.get(name)) for name in (prompt, completion, reasoning, cached)))
+    return msgspec.structs.replace(counts, prompt=counts.prompt + counts.cached) if is_cached_apart else counts
+
+
+def error_of(value: object, prefix: str = "") -> ErrorInfo | None:
+    """Return an error from its type, message and traceback in fields whose names have a prefix; None without any."""
+    fields = as_dict(value)
+    if not fields:
+        return None
+    kind, message, trace = (as_text(fields.get(f"{prefix}{name}")) for name in ("type", "message", "traceback"))
+    return ErrorInfo(name_of(kind) or "Error", message, trace)

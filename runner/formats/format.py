@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -19,7 +19,6 @@ from runner.util.json_accessors import as_dict, as_list, decode_json
 
 if TYPE_CHECKING:
     from runner.formats.drafts import Draft
-    from runner.formats.export import EpisodeWriter, Output
     from runner.store.episode_file import EpisodeRecord
 
 
@@ -38,6 +37,19 @@ class LeftOut(RunnerError):
     """A format cannot express an episode; the message is the reason, the same for all episodes with this cause."""
 
 
+class EpisodeWriter(Protocol):
+    """Writes episodes one after another, so that an export of any size takes little memory."""
+
+    def write(self, episode: EpisodeRecord) -> None:
+        """Raises ``LeftOut`` if the format cannot express the episode."""
+
+    def finish(self) -> Mapping[str, int]:
+        """Write what waits for further episodes, and the end of the files.
+
+        Return the number of episodes that ``write`` accepted and that are in no file, by reason.
+        """
+
+
 EncodeEpisode: TypeAlias = "Callable[[EpisodeRecord], object]"
 DecodeItem: TypeAlias = "Callable[[Any, Place], Iterable[Draft]]"
 
@@ -53,7 +65,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
             ``.jsonl`` file, an element of the array of a ``.json`` file, or a file of its own in a folder.
         suffix: of the file that is written; "" for a folder.
         file: path of the only file in the folder; "" for a file per episode.
-        open_writer: in place of ``encode``, where a file is not made of one value per episode.
+        open_writer: in place of ``encode``, where the file is not one value per episode; its argument is the new file.
         by_task: the writer needs the attempts of a task one after another.
         signature: what a file of the format has, for people.
         decode: returns the episodes of an item from its JSON value and its place; raises ``UnreadableItem`` with the
@@ -67,7 +79,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     encode: EncodeEpisode | None = None
     suffix: str = ""
     file: str = ""
-    open_writer: Callable[[Output], EpisodeWriter] | None = None
+    open_writer: Callable[[IO[bytes]], EpisodeWriter] | None = None
     by_task: bool = False
     signature: str = ""
     matches: Callable[[Head], bool] = lambda head: False

@@ -5,9 +5,8 @@ Only files at known names below the folder are read, and no link is followed; no
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,14 +15,13 @@ import msgspec
 from runner.errors import StoreError
 from runner.formats.atif import decode_atif
 from runner.formats.drafts import Draft, Transcript
-from runner.formats.foreign_values import name_of, number_of, time_of
+from runner.formats.foreign_values import error_of, name_of, number_of, time_of, tokens_of
 from runner.formats.format import MAX_NAMES, Format, Head
 from runner.formats.reading import Found, Item, Limits, Malformed, Place, read_small
-from runner.types import ErrorInfo, Tokens
-from runner.util.json_accessors import as_count, as_dict, as_list, as_text
+from runner.util.json_accessors import as_dict, as_list, as_text
 
 _RESULT: Final = "result.json"
-_TRAJECTORY: Final = ("agent", "trajectory.json")
+_USAGE: Final = ("n_input_tokens", "n_output_tokens", "n_cache_tokens", "")
 
 
 def trial_items(folder: Path, limits: Limits) -> Iterator[Found]:
@@ -41,8 +39,9 @@ def read_trial(place: Place, limits: Limits) -> bytes:
     result, trajectories = read_small(place.path / _RESULT, limits), list[bytes]()
     n_left = limits.item_bytes - len(result)
     for folder in (place.path, *_folders(place.path / "steps", MAX_NAMES)):
-        if _is_regular(folder, *_TRAJECTORY):
-            trajectories.append(read_small(folder.joinpath(*_TRAJECTORY), limits))
+        path = folder / "agent" / "trajectory.json"
+        if _is_folder(path.parent) and _is_file(path):
+            trajectories.append(read_small(path, limits))
             n_left -= len(trajectories[-1])
             if n_left < 0:
                 raise StoreError("its files are too large together")
@@ -76,9 +75,9 @@ def _with_result(draft: Draft, result: dict[str, Any]) -> Draft:
         ended_at=time_of(result.get("finished_at")) or draft.ended_at,
         reward=_reward(rewards),
         has_step_rewards=False,
-        tokens=_tokens(context) or draft.tokens,
+        tokens=tokens_of(context, *_USAGE) or draft.tokens,
         cost=draft.cost if (cost := number_of(context.get("cost_usd"))) is None else cost,
-        error=_error(as_dict(result.get("exception_info"))),
+        error=error_of(result.get("exception_info"), "exception_"),
         evaluation={"rewards": rewards} if rewards else None,
         versions={agent_name: version} if agent_name and version else draft.versions,
     )
@@ -95,51 +94,25 @@ def _reward(rewards: dict[str, Any]) -> float | None:
     return number_of(next(iter(rewards.values()))) if len(rewards) == 1 else None
 
 
-def _tokens(context: dict[str, Any]) -> Tokens | None:
-    names = ("n_input_tokens", "n_output_tokens", "", "n_cache_tokens")
-    return Tokens(*(as_count(context.get(name)) for name in names)) if context.get(names[0]) is not None else None
-
-
-def _error(info: dict[str, Any]) -> ErrorInfo | None:
-    if not info:
-        return None
-    kind, message, trace = (as_text(info.get(f"exception_{name}")) for name in ("type", "message", "traceback"))
-    return ErrorInfo(kind, message, trace)
-
-
 def _is_trial(folder: Path) -> bool:
-    return _is_regular(folder, _RESULT) and any(_is_folder(folder / name) for name in ("agent", "verifier", "steps"))
+    has_result = _is_folder(folder) and _is_file(folder / _RESULT)
+    return has_result and any(_is_folder(folder / name) for name in ("agent", "verifier", "steps"))
 
 
 def _folders(folder: Path, n_max: int) -> list[Path]:
-    if not _is_folder(folder):
-        return []
+    """Return the folders in a folder; none of a link."""
     try:
-        with os.scandir(folder) as entries:
-            found = [entry.name for entry, _ in zip(entries, range(n_max), strict=False)]
+        return sorted(filter(_is_folder, islice(folder.iterdir(), n_max))) if _is_folder(folder) else []
     except OSError:
         return []
-    return [folder / name for name in sorted(found) if _is_folder(folder / name)]
-
-
-def _is_regular(folder: Path, *names: str) -> bool:
-    path = folder
-    for name in names[:-1]:
-        path = path / name
-        if not _is_folder(path):
-            return False
-    return _mode_is(path / names[-1], stat.S_IFREG)
 
 
 def _is_folder(path: Path) -> bool:
-    return _mode_is(path, stat.S_IFDIR)
+    return path.is_dir() and not path.is_symlink()
 
 
-def _mode_is(path: Path, kind: int) -> bool:
-    try:
-        return stat.S_IFMT(os.lstat(path).st_mode) == kind
-    except (OSError, ValueError):
-        return False
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def is_harbor(head: Head) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ import msgspec
 
 from runner.errors import StoreError
 from runner.formats.drafts import Draft, Transcript
-from runner.formats.foreign_values import message_of, name_of, number_of, time_of, tokens_of
+from runner.formats.foreign_values import error_of, int_of, message_of, name_of, number_of, task_of, time_of, tokens_of
 from runner.formats.format import Format, Head, first_object
 from runner.formats.reading import (
     Found,
@@ -29,7 +28,7 @@ from runner.formats.reading import (
     read_place,
 )
 from runner.store.archive import Member, read_directory, read_member
-from runner.types import ErrorInfo, Message, Outcome, Tokens
+from runner.types import Message, Outcome, Tokens
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 _HEADERS: Final = ("header.json", "_journal/start.json")
@@ -38,47 +37,49 @@ _TOKENS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 _ARRAY: Final = re.compile(rb"\s*:\s*\[")
 _ATTACHMENT: Final = "attachment://"
 _GRADES: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+_USAGE: Final = ("input_tokens", "output_tokens", "input_tokens_cache_read", "reasoning_tokens")
 _MAX_RESOLVED: Final = 64 << 20
 """Largest number of characters of all attachments that messages of a sample refer to."""
 
 
 def sample_items(path: Path, limits: Limits) -> Iterator[Found]:
     """Raises ``StoreError`` if the file or its header cannot be read."""
-    if _is_json(path):
-        yield from _json_samples(path, limits)
-        return
-    members = read_directory(path)
-    header = _header(path, members, limits)
-    for number, member in enumerate(_sample_members(path), 1):
-        place = Place(path, number, member.offset, member.n_packed, "sample")
-        try:
-            yield Item(place, _joined(header, _read(path, member, limits)))
-        except StoreError as exc:
-            yield Malformed(place, str(exc))
+    if _is_zip(path):
+        header = _header(path, limits)
+        for number, member in enumerate(_samples(path), 1):
+            place = Place(path, number, member.offset, member.n_packed, "sample")
+            try:
+                yield Item(place, _joined(header, read_member(path, member, max_bytes=limits.item_bytes)))
+            except StoreError as exc:
+                yield Malformed(place, str(exc))
+    elif (start := _samples_start(read_head(path, limits.item_bytes))) is not None:
+        header = _header(path, limits)
+        for found in array_items(path, limits, start):
+            place = found.place._replace(unit="sample")
+            yield Item(place, _joined(header, found.data)) if isinstance(found, Item) else found._replace(place=place)
 
 
 def read_sample(place: Place, limits: Limits) -> bytes:
     """Raises ``StoreError`` if the file has changed."""
-    if _is_json(place.path):
-        return _joined(_json_header(place.path), read_place(place, limits))
-    members = _sample_members(place.path)
-    member = next((each for each in members if each.offset == place.start), None)
+    if not _is_zip(place.path):
+        return _joined(_header(place.path, limits), read_place(place, limits))
+    member = next((each for each in _samples(place.path) if each.offset == place.start), None)
     if member is None:
         raise StoreError(f"{place.path} has changed; reload it")
-    return _joined(_header(place.path, read_directory(place.path), limits), _read(place.path, member, limits))
+    return _joined(_header(place.path, limits), read_member(place.path, member, max_bytes=limits.item_bytes))
 
 
-def _is_json(path: Path) -> bool:
-    return not read_head(path, 2).startswith(b"PK")
+def _is_zip(path: Path) -> bool:
+    return read_head(path, 2) == b"PK"
 
 
-def _json_samples(path: Path, limits: Limits) -> Iterator[Found]:
-    """Yield an item per sample of a document, in which ``samples`` follows what describes the run."""
-    if (start := _samples_start(read_head(path, limits.item_bytes))) is not None:
-        yield from map(partial(_json_sample, _json_header(path)), array_items(path, limits, start))
+def _samples(path: Path) -> list[Member]:
+    members = read_directory(path).values()
+    return sorted(each for each in members if each.name.startswith(_SAMPLES) and each.name.endswith(".json"))
 
 
 def _samples_start(head: bytes) -> int | None:
+    """Return where the list of samples of a document begins, which follows what describes the run."""
     depth = 0
     for match in _TOKENS.finditer(head):
         if depth == 1 and match[0] == b'"samples"' and (array := _ARRAY.match(head, match.end())) is not None:
@@ -87,38 +88,21 @@ def _samples_start(head: bytes) -> int | None:
     return None
 
 
-def _json_sample(header: bytes, found: Found) -> Found:
-    place = found.place._replace(unit="sample")
-    return Item(place, _joined(header, found.data)) if isinstance(found, Item) else found._replace(place=place)
-
-
-def _json_header(path: Path) -> bytes:
-    return _header_fields(as_dict(first_object(read_head(path)).get("eval")))
-
-
-def _header_fields(fields: dict[str, Any]) -> bytes:
+def _header(path: Path, limits: Limits) -> bytes:
+    """Return the fields that do not change after the samples were written."""
+    if _is_zip(path):
+        members = read_directory(path)
+        member = next((members[name] for name in _HEADERS if name in members), None)
+        if member is None:
+            raise StoreError(f"{path} has no header")
+        try:
+            header = as_dict(decode_item(read_member(path, member, max_bytes=limits.item_bytes), limits))
+        except ValueError as exc:
+            raise StoreError(f"the header of {path} cannot be read: {exc}") from exc
+    else:
+        header = first_object(read_head(path))
+    fields = as_dict(header.get("eval"))
     return msgspec.json.encode({name: as_text(fields.get(name)) for name in ("task", "model", "created")})
-
-
-def _sample_members(path: Path) -> list[Member]:
-    members = read_directory(path).values()
-    return sorted(each for each in members if each.name.startswith(_SAMPLES) and each.name.endswith(".json"))
-
-
-def _header(path: Path, members: Any, limits: Limits) -> bytes:  # noqa: ANN401
-    """Other fields than task and model may change after the samples were written."""
-    member = next((members[name] for name in _HEADERS if name in members), None)
-    if member is None:
-        raise StoreError(f"{path} has no header")
-    try:
-        fields = as_dict(as_dict(decode_item(_read(path, member, limits), limits)).get("eval"))
-    except ValueError as exc:
-        raise StoreError(f"the header of {path} cannot be read: {exc}") from exc
-    return _header_fields(fields)
-
-
-def _read(path: Path, member: Member, limits: Limits) -> bytes:
-    return read_member(path, member, max_bytes=limits.item_bytes)
 
 
 def _joined(header: bytes, sample: bytes) -> bytes:
@@ -132,57 +116,49 @@ def decode_sample(value: object, place: Place) -> Iterator[Draft]:
     events = [as_dict(event) for event in as_list(sample.get("events"))]
     outputs = [as_dict(event.get("output")) for event in events if event.get("event") == "model"]
     answers = {as_text(_reply_of(output).get("id")): output for output in outputs}
-    resolve = _Attachments(as_dict(sample.get("attachments")))
-    main = Draft(transcript=_transcript(as_list(sample.get("messages")), answers, resolve), **_result(sample))
-    yield _named(main, header, sample)
-    for messages in _branches(events, as_list(as_dict(sample.get("events_data")).get("messages"))):
-        branch = Draft(transcript=_transcript(messages, answers, resolve), rated=False)
-        yield _named(branch, header, sample)
+    attachments, n_left = as_dict(sample.get("attachments")), [_MAX_RESOLVED]
 
+    def transcript_of(messages: list[Any]) -> Transcript:
+        transcript = Transcript()
+        for each in messages:
+            message = _resolved(message_of(each), attachments, n_left)
+            transcript.add(message, **_answer_fields(answers.get(as_text(as_dict(each).get("id")))))
+        return transcript
 
-def _named(draft: Draft, header: dict[str, Any], sample: dict[str, Any]) -> Draft:
-    id, epoch = sample.get("id"), sample.get("epoch")
-    events = (time_of(as_dict(event).get("timestamp")) for event in as_list(sample.get("events")))
-    times = sorted(filter(None, events))  # older logs have no others, or only the time of the header
-    model = as_text(header.get("model"))
-    return msgspec.structs.replace(
-        draft,
-        id=name_of(sample.get("uuid")) or str(id)[:200],
-        env=as_text(header.get("task")),
-        task=id if type(id) is int else as_text(id),
-        attempt=epoch - 1 if draft.rated and type(epoch) is int and epoch > 0 else None,
-        agent="inspect",
-        model=model or None,
-        started_at=time_of(sample.get("started_at")) or (times[0] if times else time_of(header.get("created"))),
-        ended_at=time_of(sample.get("completed_at")) or (times[-1] if times else None),
-        duration_s=number_of(sample.get("total_time")),
+    names, epoch = _names(header, sample, events), int_of(sample.get("epoch"))
+    yield Draft(
+        transcript=transcript_of(as_list(sample.get("messages"))),
+        attempt=epoch - 1 if epoch is not None and epoch > 0 else None,
+        **names,
+        **_result(sample),
     )
+    for messages in _branches(events, as_list(as_dict(sample.get("events_data")).get("messages"))):
+        yield Draft(transcript=transcript_of(messages), rated=False, **names)
 
 
-class _Attachments:
-    """Replaces references to attachments of a sample by their texts, up to a bound of all together."""
+def _names(header: dict[str, Any], sample: dict[str, Any], events: list[dict[str, Any]]) -> dict[str, Any]:
+    id = sample.get("id")
+    times = sorted(filter(None, (time_of(event.get("timestamp")) for event in events)))
+    # older logs have no other times than those of events, or only that of the header
+    return {
+        "id": name_of(sample.get("uuid")) or str(id)[:200],
+        "env": as_text(header.get("task")),
+        "task": task_of(id),
+        "agent": "inspect",
+        "model": as_text(header.get("model")) or None,
+        "started_at": time_of(sample.get("started_at")) or (times[0] if times else time_of(header.get("created"))),
+        "ended_at": time_of(sample.get("completed_at")) or (times[-1] if times else None),
+        "duration_s": number_of(sample.get("total_time")),
+    }
 
-    def __init__(self, attachments: dict[str, Any]) -> None:
-        self._attachments, self._n_left = attachments, _MAX_RESOLVED
 
-    def __call__(self, text: str) -> str:
-        if not text.startswith(_ATTACHMENT):
-            return text
-        content = as_text(self._attachments.get(text.removeprefix(_ATTACHMENT)))
-        self._n_left -= len(content)
-        return content if content and self._n_left >= 0 else text
-
-
-def _transcript(messages: list[Any], answers: dict[str, dict[str, Any]], resolve: _Attachments) -> Transcript:
-    transcript = Transcript()
-    for value in messages:
-        message: Message = message_of(value)
-        message["content"] = resolve(message["content"] or "")
-        if message["role"] == "assistant":
-            transcript.add_reply(message, **_answer_fields(answers.get(as_text(as_dict(value).get("id")))))
-        else:
-            transcript.add(message)
-    return transcript
+def _resolved(message: Message, attachments: dict[str, Any], n_left: list[int]) -> Message:
+    """Replace a reference to an attachment by its text, up to a bound of all together."""
+    if (content := message["content"] or "").startswith(_ATTACHMENT):
+        text = as_text(attachments.get(content.removeprefix(_ATTACHMENT)))
+        n_left[0] -= len(text)
+        message["content"] = text if text and n_left[0] >= 0 else content
+    return message
 
 
 def _reply_of(output: dict[str, Any]) -> dict[str, Any]:
@@ -192,35 +168,27 @@ def _reply_of(output: dict[str, Any]) -> dict[str, Any]:
 def _answer_fields(output: dict[str, Any] | None) -> dict[str, Any]:
     if output is None:
         return {}
-    model = name_of(output.get("model"))
     return {
         "endpoint": "inspect",
-        "model": model or None,
-        "tokens": _tokens(as_dict(output.get("usage"))),
+        "model": name_of(output.get("model")) or None,
+        "tokens": tokens_of(output.get("usage"), *_USAGE, is_cached_apart=True),
         "model_s": max(0.0, number_of(output.get("time")) or 0.0),
     }
 
 
-def _tokens(usage: dict[str, Any]) -> Tokens | None:
-    """Inspect counts cached tokens apart from the others of the prompt."""
-    counts = tokens_of(usage, "input_tokens", "output_tokens", "input_tokens_cache_read", "reasoning_tokens")
-    return None if counts is None else msgspec.structs.replace(counts, prompt=counts.prompt + counts.cached)
-
-
 def _result(sample: dict[str, Any]) -> dict[str, Any]:
-    scores = as_dict(sample.get("scores"))
+    scores, limit = as_dict(sample.get("scores")), as_dict(sample.get("limit"))
     values = [as_dict(score).get("value") for score in scores.values()]
     value = next((each for each in values if _score(each) is not None), None)
-    limit, error = as_dict(sample.get("limit")), as_dict(sample.get("error"))
-    usage = [counts for each in as_dict(sample.get("model_usage")).values() if (counts := _tokens(as_dict(each)))]
+    usage = [tokens_of(each, *_USAGE, is_cached_apart=True) for each in as_dict(sample.get("model_usage")).values()]
     success = value if isinstance(value, bool) else value == "C" if isinstance(value, str) else None
     limit_outcome = Outcome.TIMEOUT if limit.get("type") in ("time", "working") else Outcome.TRUNCATED
     return {
         "reward": _score(value),
         "success": success,
         "outcome": limit_outcome if limit and not success else None,
-        "tokens": sum(usage, Tokens()) if usage else None,
-        "error": _error(error),
+        "tokens": sum(filter(None, usage), Tokens()) if any(usage) else None,
+        "error": error_of({"type": "EvalError", **as_dict(sample.get("error"))}) if sample.get("error") else None,
         "evaluation": {"scores": scores, "target": sample.get("target")} if scores else None,
     }
 
@@ -229,12 +197,6 @@ def _score(value: object) -> float | None:
     if isinstance(value, bool):
         return float(value)
     return _GRADES.get(value) if isinstance(value, str) else number_of(value)
-
-
-def _error(error: dict[str, Any]) -> ErrorInfo | None:
-    if not error:
-        return None
-    return ErrorInfo(type="EvalError", message=as_text(error.get("message")), traceback=as_text(error.get("traceback")))
 
 
 def _branches(events: list[dict[str, Any]], pool: list[Any]) -> Iterator[list[Any]]:

@@ -6,23 +6,26 @@ The last item of a reply has its token ids, where the model server of NeMo-Gym g
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
-from runner.formats.drafts import Draft, Transcript, sequence_of
+from runner.formats.drafts import Draft, Transcript
 from runner.formats.foreign_values import (
     UnreadableItem,
     content_of,
+    int_of,
     message_of,
     name_of,
     number_of,
+    task_of,
     tool_calls_from,
     tool_schema_of,
 )
 from runner.formats.format import Format
 from runner.formats.reading import Place
 from runner.types import Message, Tokens
-from runner.types.sequences import TokenSequence
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text
+
+_IDS: Final = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 
 
 class _Replies:
@@ -31,7 +34,7 @@ class _Replies:
     def __init__(self, transcript: Transcript) -> None:
         self._transcript = transcript
         self._reply: Message | None = None
-        self._sequence: TokenSequence | None = None
+        self._ids: tuple[object, ...] = ()
 
     def add(self, item: dict[str, Any]) -> None:
         kind = as_text(item.get("type")) or "message"
@@ -42,48 +45,35 @@ class _Replies:
             self._open().setdefault("tool_calls", []).extend(tool_calls_from([item]))
         elif kind == "function_call_output":
             self.finish()
-            output = item.get("output")
-            text = output if isinstance(output, str) else content_of(output)
             call = as_text(item.get("call_id"))
-            self._transcript.add({"role": "tool", "content": as_text(text), "tool_call_id": call})
+            self._transcript.add({"role": "tool", "content": content_of(item.get("output")), "tool_call_id": call})
         elif kind == "message":
             self._add_message(message_of(item))
-        if self._reply is not None and (sequence := _sequence(item)) is not None:
-            self._sequence = sequence
+        ids = tuple(item.get(name) for name in _IDS)
+        if self._reply is not None and any(ids):
+            self._ids = ids
 
     def finish(self) -> None:
         if self._reply is not None:
             step = self._transcript.add_reply(self._reply)
-            self._transcript.add_sequences(step.index, [self._sequence] if self._sequence else [])
-        self._reply = self._sequence = None
+            if self._ids:
+                self._transcript.add_ids(step, *self._ids)
+        self._reply, self._ids = None, ()
 
     def _add_message(self, message: Message) -> None:
         if message["role"] != "assistant":
             self.finish()
             self._transcript.add(message)
             return
-        reply = self._open(
-            is_new=self._reply is not None and bool(self._reply["content"] or "tool_calls" in self._reply)
-        )
-        reply["content"] = message["content"]
-        if "tool_calls" in message:
-            reply["tool_calls"] = message["tool_calls"]
+        has_more = self._reply is not None and bool(self._reply["content"] or "tool_calls" in self._reply)
+        self._open(is_new=has_more).update(message)
 
     def _open(self, *, is_new: bool = False) -> Message:
-        if is_new or self._sequence is not None:  # an item with token ids is the last one of its reply
+        if is_new or self._ids:  # an item with token ids is the last one of its reply
             self.finish()
         if self._reply is None:
             self._reply = {"role": "assistant", "content": ""}
         return self._reply
-
-
-def _sequence(item: dict[str, Any]) -> TokenSequence | None:
-    fields = {
-        "prompt_token_ids": item.get("prompt_token_ids"),
-        "completion_token_ids": item.get("generation_token_ids"),
-        "logprobs": item.get("generation_log_probs"),
-    }
-    return sequence_of(fields, None)
 
 
 def decode_rollout_line(value: object, place: Place) -> Iterator[Draft]:
@@ -100,12 +90,12 @@ def decode_rollout_line(value: object, place: Place) -> Iterator[Draft]:
     for item in [*items, *as_list(response.get("output"))]:
         replies.add(as_dict(item))
     replies.finish()
-    task = fields.get("task_index", fields.get("_ng_task_index"))
+    task = int_of(fields.get("task_index", fields.get("_ng_task_index")))
     yield Draft(
         transcript=transcript,
         id=name_of(response.get("id")),
         env=as_text(as_dict(fields.get("agent_ref")).get("name")),
-        task=task if type(task) is int else name_of(fields.get("task_id") or fields.get("id")),
+        task=task_of(fields.get("task_id") or fields.get("id")) if task is None else task,
         agent="NeMo-Gym",
         model=as_text(response.get("model")) or as_text(request.get("model")) or None,
         reward=number_of(fields.get("reward")),

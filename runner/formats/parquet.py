@@ -9,15 +9,14 @@ import sys
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from runner.errors import ConfigError, StoreError
 from runner.formats import parquet_rows
 from runner.formats.conversation import read_conversation, text_of
-from runner.formats.drafts import Draft, Transcript, action_of, labelled_draft, result_fields, sequence_of, sequences_of
-from runner.formats.export import Output
+from runner.formats.drafts import Draft, Transcript, action_of, labelled_draft, result_fields, sequences_of
 from runner.formats.foreign_values import UnreadableItem, number_of, time_of, tokens_of, tool_calls_from
 from runner.formats.format import Format
 from runner.formats.reading import Found, Item, Limits, Malformed, Place, open_regular
@@ -48,7 +47,7 @@ _EXIT_S: Final = 10.0
 
 
 class ParquetWriter:
-    def __init__(self, output: Output) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         """Raises a ``ConfigError`` if pyarrow is not installed."""
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's others keep more of what was freed
         try:
@@ -58,7 +57,7 @@ class ParquetWriter:
             raise ConfigError(parquet_rows.NEEDS_PYARROW) from exc
         self._arrow = pa
         self._schema = table_schema(pa)
-        self._writer = parquet.ParquetWriter(output.create(), self._schema, compression="zstd")
+        self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
         self._columns: dict[str, list[Any]] = {name: [] for name in self._schema.names}
         self._n_rows = 0
         self._batches: list[pa.RecordBatch] = []
@@ -291,9 +290,7 @@ def _add_step(transcript: Transcript, row: dict[str, Any]) -> None:
         **{name: number_of(row.get(name)) for name in ("ttft_s", "cost")},
     )
     transcript.add_sequences(step.index, sequences_of(decode_json(as_text(row.get("other_sequences")).encode())))
-    ids = {name: row.get(name) for name in ("prompt_token_ids", "completion_token_ids", "logprobs")}
-    if (trained := sequence_of({**ids, "endpoint": step.endpoint, "model": step.model}, None)) is not None:
-        transcript.add_sequences(step.index, [trained])
+    transcript.add_ids(step, *(row.get(name) for name in ("prompt_token_ids", "completion_token_ids", "logprobs")))
     if observation := as_text(row.get("observation")):
         transcript.add({"role": "user", "content": observation})
 

@@ -6,7 +6,8 @@ exported with its label and a loss mask of 0, so none is left out.
 
 from __future__ import annotations
 
-from collections import Counter
+import contextlib
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -107,7 +108,9 @@ class Audit(msgspec.Struct, kw_only=True):
     summary: str = ""
 
     def lines(self) -> list[str]:
-        lines = [
+        left_out = [f"left out                {pluralize(n, 'episode')}: {each}" for each, n in self.left_out.items()]
+        lost = {"token files lost        ": self.n_lost_files, "not readable            ": self.n_unreadable}
+        return [
             f"{pluralize(self.n_episodes, 'episode')}, {pluralize(self.n_groups, 'group')}",
             *self._step_lines(),
             f"sequences               {_counts(self.sequences)}",
@@ -115,11 +118,10 @@ class Audit(msgspec.Struct, kw_only=True):
             f"drift                   {pluralize(self.n_drifted, 'sequence')} without usable log-probabilities",
             f"incomplete              {pluralize(self.n_incomplete, 'sequence')}",
             *self._group_lines(),
+            *left_out,
+            *(f"{name}{pluralize(n, 'episode')}" for name, n in lost.items() if n),
+            self.summary,
         ]
-        lines += [f"left out                {pluralize(n, 'episode')}: {reason}" for reason, n in self.left_out.items()]
-        lines += [f"token files lost        {pluralize(self.n_lost_files, 'episode')}"] if self.n_lost_files else []
-        lines += [f"not readable            {pluralize(self.n_unreadable, 'episode')}"] if self.n_unreadable else []
-        return [*lines, self.summary]
 
     def brief_lines(self) -> list[str]:
         return [self.summary, *self._step_lines(), *self._group_lines()]
@@ -155,88 +157,75 @@ class _Group(msgspec.Struct):
         return 0 < self.n_rated == self.n_truncated
 
 
-class Auditor:
-    """Counts episodes one after another, so that an audit of any size takes little memory."""
+def audit_episodes(store: EpisodeStore, candidates: Iterable[Candidate], left_out: Counter[str]) -> Audit:
+    def load(candidate: Candidate) -> EpisodeRecord | None:
+        with contextlib.suppress(StoreError):
+            return store.load_with_tokens(store.path(candidate.batch_id, candidate.episode_id))
+        return None
 
-    def __init__(self) -> None:
-        self._audit = Audit()
-        self._groups: dict[tuple[str, ...], _Group] = {}
-        self._labels, self._problems = Counter[str](), Counter[str]()
+    return audited(((candidate, load(candidate)) for candidate in candidates), left_out)
 
-    def add(self, candidate: Candidate, episode: EpisodeRecord) -> None:
-        self._audit.n_episodes += 1
-        has_trained = self._add_steps(episode)
-        group = self._groups.setdefault(group_of(candidate), _Group())
+
+def audited(episodes: Iterable[tuple[Candidate, EpisodeRecord | None]], left_out: Counter[str]) -> Audit:
+    """Count episodes, of which None cannot be read, one after another, so that any number takes little memory."""
+    audit, labels, problems = Audit(), Counter[str](), Counter[str]()
+    by_task: defaultdict[tuple[str, ...], _Group] = defaultdict(_Group)
+    for candidate, episode in episodes:
+        if episode is None:
+            audit.n_unreadable += 1
+            continue
+        audit.n_episodes += 1
+        n_before = audit.n_trained_steps
+        for sequence in _count_steps(audit, episode):
+            labels[sequence.label] += 1
+            problems.update(sequence.problems)
+            _count_ids(audit, sequence)
+        group = by_task[group_of(candidate)]
         if candidate.rated:
             group.n_rated += 1
             group.rewards |= set() if candidate.reward is None else {candidate.reward}
             group.n_truncated += episode.outcome is Outcome.TRUNCATED
-            group.has_tokens = group.has_tokens or has_trained
-
-    def add_unreadable(self) -> None:
-        self._audit.n_unreadable += 1
-
-    def finish(self, left_out: Counter[str]) -> Audit:
-        audit, groups = self._audit, self._groups.values()
-        audit.sequences, audit.problems = dict(self._labels.most_common()), dict(self._problems.most_common())
-        audit.n_groups = len(groups)
-        audit.n_zero_variance = sum(group.is_flat for group in groups)
-        audit.n_all_truncated = sum(group.is_truncated for group in groups)
-        audit.n_without_tokens = sum(not group.has_tokens for group in groups)
-        audit.n_trainable = sum(group.has_tokens and not group.is_flat and not group.is_truncated for group in groups)
-        audit.left_out = dict(left_out.most_common())
-        audit.summary = _summary(audit.n_trainable, audit.n_groups)
-        return audit
-
-    def _add_steps(self, episode: EpisodeRecord) -> bool:
-        """Return whether a step is trained."""
-        audit, n_before = self._audit, self._audit.n_trained_steps
-        tokenized = episode if isinstance(episode, TokenizedEpisode) else None
-        for number, step in enumerate(episode.timesteps):
-            sequences = [] if tokenized is None else tokenized.sequences[number]
-            agents = [each for each in sequences if each.label == "agent"]
-            if step.endpoint is not None or agents:
-                audit.n_steps += 1
-                audit.n_steps_with_ids += any(each.prompt_ids and each.completion_ids for each in agents)
-                audit.n_trained_steps += any(each.is_trained for each in agents)
-            self._add_sequences(sequences)
-        if tokenized is not None:
-            self._add_sequences(tokenized.unfinished)
-            audit.n_lost_files += bool(tokenized.lost)
-        return audit.n_trained_steps > n_before
-
-    def _add_sequences(self, sequences: Iterable[TokenSequence]) -> None:
-        audit = self._audit
-        for each in sequences:
-            self._labels[each.label] += 1
-            self._problems.update(each.problems)
-            audit.n_prompt_ids += len(each.prompt_ids)
-            audit.n_completion_ids += len(each.completion_ids)
-            audit.n_trained_ids += len(each.completion_ids) if each.is_trained else 0
-            audit.n_drifted += each.label == "agent" and bool(each.completion_ids) and not usable_logprobs(each)
-            audit.n_incomplete += "incomplete" in each.problems
+            group.has_tokens |= audit.n_trained_steps > n_before
+    groups = by_task.values()
+    audit.sequences, audit.problems = dict(labels.most_common()), dict(problems.most_common())
+    audit.n_groups = len(groups)
+    audit.n_zero_variance = sum(group.is_flat for group in groups)
+    audit.n_all_truncated = sum(group.is_truncated for group in groups)
+    audit.n_without_tokens = sum(not group.has_tokens for group in groups)
+    audit.n_trainable = sum(group.has_tokens and not group.is_flat and not group.is_truncated for group in groups)
+    audit.left_out = dict(left_out.most_common())
+    share = f"would train {_share(audit.n_trainable, audit.n_groups, ' of its groups')}" if groups else "has no group"
+    audit.summary = f"this export {share}"
+    return audit
 
 
-def audit_episodes(store: EpisodeStore, candidates: Iterable[Candidate], left_out: Counter[str]) -> Audit:
-    auditor = Auditor()
-    for candidate in candidates:
-        try:
-            episode = store.load_with_tokens(store.path(candidate.batch_id, candidate.episode_id))
-        except StoreError:
-            auditor.add_unreadable()
-        else:
-            auditor.add(candidate, episode)
-    return auditor.finish(left_out)
+def _count_steps(audit: Audit, episode: EpisodeRecord) -> list[TokenSequence]:
+    """Return the sequences of the episode."""
+    sequences, unfinished = list[list[TokenSequence]](), list[TokenSequence]()
+    if isinstance(episode, TokenizedEpisode):
+        sequences, unfinished = episode.sequences, episode.unfinished
+        audit.n_lost_files += bool(episode.lost)
+    for number, step in enumerate(episode.timesteps):
+        found = sequences[number] if sequences else []
+        agents = [each for each in found if each.label == "agent"]
+        if step.endpoint is not None or agents:
+            audit.n_steps += 1
+            audit.n_steps_with_ids += any(each.prompt_ids and each.completion_ids for each in agents)
+            audit.n_trained_steps += any(each.is_trained for each in agents)
+    return [each for found in (*sequences, unfinished) for each in found]
 
 
-def _summary(n: int, total: int) -> str:
-    if not total:
-        return "this export has no group"
-    return f"this export would train {n / total:.0%} of its groups ({n:,} of {total:,})"
+def _count_ids(audit: Audit, sequence: TokenSequence) -> None:
+    n_completion = len(sequence.completion_ids)
+    audit.n_prompt_ids += len(sequence.prompt_ids)
+    audit.n_completion_ids += n_completion
+    audit.n_trained_ids += n_completion if sequence.is_trained else 0
+    audit.n_drifted += sequence.label == "agent" and n_completion > 0 and not usable_logprobs(sequence)
+    audit.n_incomplete += "incomplete" in sequence.problems
 
 
-def _share(n: int, total: int) -> str:
-    return f"{n / total:.0%} ({n:,} of {total:,})" if total else "- (none)"
+def _share(n: int, total: int, what: str = "") -> str:
+    return f"{n / total:.0%}{what} ({n:,} of {total:,})" if total else "- (none)"
 
 
 def _counts(counts: dict[str, int]) -> str:

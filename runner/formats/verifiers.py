@@ -6,17 +6,19 @@ lines without the run's own packages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from runner.formats.conversation import read_conversation, received_messages, tool_calls_of
-from runner.formats.drafts import Draft, Transcript, result_fields, sequence_of, sequences_of
+from runner.formats.drafts import Draft, Transcript, result_fields, sequences_of
 from runner.formats.foreign_values import (
     EXTRA,
     OwnFields,
     UnreadableItem,
+    error_of,
+    int_of,
     message_of,
     name_of,
     number_of,
@@ -29,7 +31,7 @@ from runner.formats.format import Format, Head
 from runner.formats.reading import Place
 from runner.formats.training import described, step_tokens, trained_sequence, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord
-from runner.types import ErrorInfo, Message, Outcome, TimeStep, Tokens, ToolSchema
+from runner.types import Message, Outcome, TimeStep, ToolSchema
 from runner.types.sequences import TokenSequence
 from runner.util.json_accessors import as_dict, as_list, as_text
 from runner.util.safe_values import encode
@@ -38,7 +40,7 @@ TRACE_VERSION: Final = 1
 LIBRARY_VERSION: Final = "0.4.0"
 """Version of verifiers whose schema the lines have."""
 _SAME: Final = ("data_label", "mode", "seed", "attempt", "success", "duration_s", "cost", "tokens")
-_BRANCHES: Final = "other branches of the trace"
+_USAGE: Final = ("prompt_tokens", "completion_tokens", "cached_input_tokens", "reasoning_tokens")
 MAX_BRANCH_IDS: Final = 1 << 22
 """Maximum number of token ids of all steps of a branch, prompts included; later steps are read without them."""
 
@@ -57,27 +59,36 @@ class _Step(msgspec.Struct):
     refused: bool = False
 
 
+class _Trace(NamedTuple):
+    """``calls`` by their node; ``info`` are the fields of our own traces."""
+
+    fields: dict[str, Any]
+    nodes: list[dict[str, Any]]
+    calls: Mapping[int, dict[str, Any]]
+    info: TraceInfo | None
+
+
 def decode_trace(value: object, place: Place) -> Iterator[Draft]:
     """Yield the branches of a trace as episodes of one group, the one with the newest message first.
 
     The reward is that of the whole trace, so it counts for the first; the others are not rated. The branches of our own
     traces are parts of one episode: ``forks`` names the reply with which each later one goes on.
     """
-    trace = as_dict(value)
-    nodes = [as_dict(node) for node in as_list(trace.get("nodes"))]
+    fields = as_dict(value)
+    nodes = [as_dict(node) for node in as_list(fields.get("nodes"))]
     for index, node in enumerate(nodes):
         if _is_index(node) and not 0 <= node["parent"] < index:
             raise UnreadableItem(f"node {index} has node {node['parent']} as parent, which does not come before it")
-    calls = {call["node"]: call for call in map(as_dict, as_list(trace.get("calls"))) if type(call.get("node")) is int}
+    calls = {call["node"]: call for call in map(as_dict, as_list(fields.get("calls"))) if type(call.get("node")) is int}
     leaves = sorted(set(range(len(nodes))) - {node.get("parent") for node in nodes if _is_index(node)}, reverse=True)
-    info = own_fields(trace.get("info"), TraceInfo)
-    if not nodes or (info is not None and info.forks):
-        parts = _parts(nodes, frozenset(info.forks)) if info is not None and nodes else []
-        yield _draft(trace, info, parts, nodes, calls, is_main=True, n_branches=1)
-        return
-    for leaf in leaves:
-        path = [_path(nodes, leaf)]
-        yield _draft(trace, info, path, nodes, calls, is_main=leaf == leaves[0], n_branches=len(leaves))
+    trace = _Trace(fields, nodes, calls, own_fields(fields.get("info"), TraceInfo))
+    if trace.info is not None and (trace.info.forks or not nodes):
+        yield _draft(trace, _parts(nodes, trace.info.forks) if nodes else [], is_main=True)
+    elif not nodes:
+        yield _draft(trace, [], is_main=True)
+    else:
+        for leaf in leaves:
+            yield _draft(trace, [_path(nodes, leaf)], is_main=leaf == leaves[0])
 
 
 def _is_index(node: dict[str, Any]) -> bool:
@@ -91,7 +102,7 @@ def _path(nodes: list[dict[str, Any]], leaf: int) -> list[int]:
     return path[::-1]
 
 
-def _parts(nodes: list[dict[str, Any]], forks: frozenset[int]) -> list[list[int]]:
+def _parts(nodes: list[dict[str, Any]], forks: Collection[int]) -> list[list[int]]:
     """Return the first branch of our own trace, then each later one from the reply with which it goes on."""
     parts = [[0]]
     for index, node in enumerate(nodes):
@@ -102,65 +113,54 @@ def _parts(nodes: list[dict[str, Any]], forks: frozenset[int]) -> list[list[int]
     return parts
 
 
-def _draft(
-    trace: dict[str, Any],
-    info: TraceInfo | None,
-    paths: list[list[int]],
-    nodes: list[dict[str, Any]],
-    calls: Mapping[int, dict[str, Any]],
-    *,
-    is_main: bool,
-    n_branches: int,
-) -> Draft:
-    transcript = _transcript(paths, nodes, calls, info)
-    task, timing = as_dict(trace.get("task")), as_dict(trace.get("timing"))
-    data, span = as_dict(task.get("data")), as_dict(timing.get("agent"))
-    times = [at for path in paths for index in path if (at := time_of(nodes[index].get("timestamp"))) is not None]
-    started_at = time_of(timing.get("start")) or min(times, default=None)
-    own = TraceInfo() if info is None else info
-    index = data.get("idx")
+def _draft(trace: _Trace, paths: list[list[int]], *, is_main: bool) -> Draft:
+    fields, own = trace.fields, trace.info or TraceInfo()
+    task, timing = as_dict(fields.get("task")), as_dict(fields.get("timing"))
+    data, version = as_dict(task.get("data")), name_of(as_dict(fields.get("verifiers")).get("version"))
+    stamps = [trace.nodes[index].get("timestamp") for path in paths for index in path]
+    times = sorted(filter(None, map(time_of, stamps)))
+    names = map(as_text, (data.get("name"), task.get("key"), task.get("hash")))
+    index = int_of(data.get("idx")) if own.task_index is None else own.task_index
     return Draft(
-        transcript=transcript,
-        id=name_of(trace.get("id")),
+        transcript=_transcript(trace, paths),
+        id=name_of(fields.get("id")),
         env=own.env or as_text(task.get("type")),
-        task=own.task_index if own.task_index is not None else index if type(index) is int else _task_name(task, data),
-        agent=as_text(as_dict(trace.get("agent")).get("name")),
-        model=_model(trace, calls),
-        started_at=started_at,
-        ended_at=time_of(span.get("end")) or max(times, default=None),
-        reward=_reward(trace) if is_main else None,
-        has_step_rewards=info is not None,
+        task=next(filter(None, names), "") if index is None else index,
+        agent=as_text(as_dict(fields.get("agent")).get("name")),
+        model=_model(trace),
+        started_at=time_of(timing.get("start")) or (times[0] if times else None),
+        ended_at=time_of(as_dict(timing.get("agent")).get("end")) or (times[-1] if times else None),
+        reward=_reward(fields) if is_main else None,
+        has_step_rewards=trace.info is not None,
         rated=is_main,
-        error=_trace_error(trace),
-        evaluation=own.evaluation if info is not None else _trace_evaluation(trace),
-        tools=[tool_schema_of(tool) for tool in map(as_dict, as_list(trace.get("tools")))],
-        versions=_versions(trace),
-        missing=[_BRANCHES] if n_branches > 1 and not is_main else [],
-        outcome=own.outcome or (Outcome.TIMEOUT if trace.get("is_timeout") is True else None),
+        error=error_of(next(iter(as_list(fields.get("errors"))), None)),
+        evaluation=own.evaluation if trace.info is not None else _evaluation(fields),
+        tools=[tool_schema_of(tool) for tool in map(as_dict, as_list(fields.get("tools")))],
+        versions={"verifiers": version} if version else {},
+        missing=[] if is_main else ["other branches of the trace"],
+        outcome=own.outcome or (Outcome.TIMEOUT if fields.get("is_timeout") is True else None),
         **{name: getattr(own, name) for name in _SAME},
     )
 
 
-def _transcript(
-    paths: list[list[int]], nodes: list[dict[str, Any]], calls: Mapping[int, dict[str, Any]], info: TraceInfo | None
-) -> Transcript:
+def _transcript(trace: _Trace, paths: list[list[int]]) -> Transcript:
     transcript = Transcript()
     budget = MAX_BRANCH_IDS
     for path in paths:
         ids: list[Any] = []
         for index in path:
-            node = nodes[index]
+            node = trace.nodes[index]
             ids += as_list(node.get("token_ids"))
             message = message_of(node.get("message"))
             if message["role"] != "assistant":
                 transcript.add(message)
                 continue
-            step = transcript.add_reply(message, **_call_fields(calls.get(index)))
+            step = transcript.add_reply(message, **_call_fields(trace.calls.get(index)))
             if node.get("sampled") is True and node.get("token_ids") and len(ids) <= budget:
                 budget -= len(ids)
                 _add_tokens(transcript, step, node, ids)
-    if info is not None:
-        _add_own(transcript, info)
+    if trace.info is not None:
+        _add_own(transcript, trace.info)
     return transcript
 
 
@@ -182,15 +182,7 @@ def _add_tokens(transcript: Transcript, step: TimeStep, node: dict[str, Any], id
     if len(mask) != n_added or True in mask[: n_added - n_completion]:
         return
     n_prompt = len(ids) - n_completion
-    fields = {
-        "prompt_token_ids": ids[:n_prompt],
-        "completion_token_ids": ids[n_prompt:],
-        "logprobs": node.get("logprobs"),
-        "endpoint": step.endpoint,
-        "model": step.model,
-    }
-    if (sequence := sequence_of(fields, None)) is not None:
-        transcript.add_sequences(step.index, [sequence])
+    transcript.add_ids(step, ids[:n_prompt], ids[n_prompt:], node.get("logprobs"))
 
 
 def _call_fields(call: dict[str, Any] | None) -> dict[str, Any]:
@@ -201,65 +193,36 @@ def _call_fields(call: dict[str, Any] | None) -> dict[str, Any]:
     return {
         "endpoint": name_of(call.get("endpoint")) or "verifiers",
         "model": name_of(call.get("model")) or None,
-        "tokens": _tokens(usage),
+        "tokens": tokens_of(usage, *_USAGE, is_cached_apart=True),
         "cost": number_of(usage.get("cost")),
         "model_s": max(0.0, end - start) if start is not None and end else 0.0,
     }
 
 
-def _tokens(usage: dict[str, Any]) -> Tokens | None:
-    """Verifiers counts cached tokens apart from the others of the prompt."""
-    counts = tokens_of(usage, "prompt_tokens", "completion_tokens", "cached_input_tokens", "reasoning_tokens")
-    return None if counts is None else msgspec.structs.replace(counts, prompt=counts.prompt + counts.cached)
-
-
-def _task_name(task: dict[str, Any], data: dict[str, Any]) -> str:
-    return next((text for text in map(as_text, (data.get("name"), task.get("key"), task.get("hash"))) if text), "")
-
-
-def _model(trace: dict[str, Any], calls: Mapping[int, dict[str, Any]]) -> str | None:
-    config = as_dict(as_dict(trace.get("agent")).get("config"))
+def _model(trace: _Trace) -> str | None:
+    config = as_dict(as_dict(trace.fields.get("agent")).get("config"))
     named = as_text(config.get("model")) or as_text(as_dict(config.get("model")).get("name"))
-    return named or next((model for call in calls.values() if (model := as_text(call.get("model")))), None)
+    return named or next(filter(None, (as_text(call.get("model")) for call in trace.calls.values())), None)
 
 
-def _reward(trace: dict[str, Any]) -> float | None:
+def _reward(fields: dict[str, Any]) -> float | None:
     """Return the weighted sum of the rewards; None if scoring did not run."""
-    rewards = [as_dict(each) for each in as_dict(trace.get("rewards")).values()]
+    rewards = [as_dict(each) for each in as_dict(fields.get("rewards")).values()]
     scores = [(number_of(each.get("score")), number_of(each.get("weight", 1.0))) for each in rewards]
     products = [score * weight for score, weight in scores if score is not None and weight is not None]
     return sum(products) if products else None
 
 
-def _trace_evaluation(trace: dict[str, Any]) -> dict[str, Any] | None:
-    kept = {name: trace.get(name) for name in ("rewards", "metrics", "stop_condition")}
+def _evaluation(fields: dict[str, Any]) -> dict[str, Any] | None:
+    kept = {name: fields.get(name) for name in ("rewards", "metrics", "stop_condition")}
     return {name: value for name, value in kept.items() if value} or None
 
 
-def _trace_error(trace: dict[str, Any]) -> ErrorInfo | None:
-    error = as_dict(next(iter(as_list(trace.get("errors"))), None))
-    if not error:
-        return None
-    return ErrorInfo(
-        type=name_of(error.get("type")) or "Error",
-        message=as_text(error.get("message")),
-        traceback=as_text(error.get("traceback")),
-    )
-
-
-def _versions(trace: dict[str, Any]) -> dict[str, str]:
-    version = name_of(as_dict(trace.get("verifiers")).get("version"))
-    return {"verifiers": version} if version else {}
-
-
 def is_trace(head: Head) -> bool:
-    """Return whether the first object has the beginning of a trace; its nodes may be far behind."""
+    """Its nodes may be far behind."""
     first = head.first
     return (
-        type(first.get("version")) is int
-        and "id" in first
-        and "task" in first
-        and ("nodes" in first or "agent" in first)
+        type(first.get("version")) is int and {"id", "task"} <= first.keys() and bool({"nodes", "agent"} & first.keys())
     )
 
 
@@ -272,6 +235,14 @@ class _Added(NamedTuple):
     prompt_ids: list[int]
     trained: TokenSequence
     is_fork: bool
+
+    def fields(self) -> dict[str, Any]:
+        prompt, completion = self.prompt_ids, self.trained.completion_ids
+        return {
+            "token_ids": prompt + completion,
+            "mask": [False] * len(prompt) + [True] * len(completion),
+            "logprobs": self.trained.logprobs,
+        }
 
 
 def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
@@ -292,11 +263,7 @@ def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
         "version": TRACE_VERSION,
         "id": episode.episode_id,
         "verifiers": {"version": LIBRARY_VERSION, "commit": None},
-        "task": {
-            "type": episode.env,
-            "data": {"idx": episode.task_index, "name": key, "prompt": None},
-            "key": key,
-        },
+        "task": {"type": episode.env, "data": {"idx": episode.task_index, "name": key, "prompt": None}, "key": key},
         "agent": {"config": {"model": episode.model}, "name": episode.agent or "agent"},
         "tools": [_tool(schema) for schema in (episode.tool_schemas[0] if episode.tool_schemas else [])],
         "nodes": nodes,
@@ -324,72 +291,51 @@ def encode_trace(episode: EpisodeRecord) -> dict[str, Any]:
     }
 
 
+class _Graph:
+    """The nodes of a trace; ``leaf`` is the node after which the next one comes, None at a root."""
+
+    def __init__(self) -> None:
+        self.nodes: list[dict[str, Any]] = []
+        self.leaf: int | None = None
+        self._messages: dict[tuple[int | None, bytes], int] = {}
+
+    def add_messages(self, messages: Iterable[Message], at: float) -> None:
+        """Another branch may have a message, since no agent replied it in this one."""
+        for message in map(_message, messages):
+            known = self._messages.setdefault((self.leaf, encode(message)), len(self.nodes))
+            if known == len(self.nodes):
+                self.add_node(message, at)
+            self.leaf = known
+
+    def add_node(self, message: dict[str, Any], at: float, *, is_sampled: bool = False, **tokens: object) -> None:
+        self.nodes.append({"parent": self.leaf, "message": message, "sampled": is_sampled, "timestamp": at, **tokens})
+        self.leaf = len(self.nodes) - 1
+
+
 def _graph(
     episode: EpisodeRecord, added: Mapping[int, _Added]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[int]]:
     """Return the nodes of the conversation, the model calls of the replies, and the replies that start a new branch."""
-    conversation = read_conversation(episode)
+    conversation, graph = read_conversation(episode), _Graph()
     at = episode.started_at.timestamp()
-    graph = _Graph(is_shared=any(each.is_fork for each in added.values()))
     calls, forks = list[dict[str, Any]](), list[int]()
     if conversation.system is not None:
-        graph.add_message({"role": "system", "content": conversation.system}, at)
-    for message in conversation.opening:
-        graph.add_message(_message(message), at)
+        graph.add_messages([{"role": "system", "content": conversation.system}], at)
+    graph.add_messages(conversation.opening, at)
     for number, turn in enumerate(conversation.turns):
         requested_at, at = at, at + turn.step.model_s
         tokens = added.get(number)
         if tokens is not None and tokens.is_fork:
             graph.leaf = None
-            for message in received_messages(turn.step):
-                graph.add_message(_message(message), at)
+            graph.add_messages(received_messages(turn.step), at)
             forks.append(len(graph.nodes))
         is_sampled = turn.prompted and turn.step.actor == "agent"
-        graph.add_reply(_message(turn.reply), at, is_sampled, {} if tokens is None else _token_fields(tokens))
+        graph.add_node(_message(turn.reply), at, is_sampled=is_sampled, **({} if tokens is None else tokens.fields()))
         if turn.step.endpoint is not None:
             calls.append(_call(turn.step, len(graph.nodes) - 1, requested_at, at))
         at += turn.step.env_s
-        for message in turn.observation:
-            graph.add_message(_message(message), at)
+        graph.add_messages(turn.observation, at)
     return graph.nodes, calls, forks
-
-
-class _Graph:
-    """The nodes of a trace; ``leaf`` is the node after which the next one comes, None at a root.
-
-    ``is_shared``: it has several branches, so each message is looked up in the others.
-    """
-
-    def __init__(self, *, is_shared: bool) -> None:
-        self._is_shared = is_shared
-        self.nodes: list[dict[str, Any]] = []
-        self.leaf: int | None = None
-        self._messages: dict[tuple[int | None, bytes], int] = {}
-
-    def add_message(self, message: dict[str, Any], at: float) -> None:
-        """Another branch may have the message, since no agent replied it in this one."""
-        added = known = len(self.nodes)
-        if self._is_shared:
-            known = self._messages.setdefault((self.leaf, encode(message)), added)
-        if known == added:
-            self._add(message, at, is_sampled=False)
-        self.leaf = known
-
-    def add_reply(self, message: dict[str, Any], at: float, is_sampled: bool, tokens: dict[str, Any]) -> None:
-        self._add(message, at, is_sampled=is_sampled, **tokens)
-        self.leaf = len(self.nodes) - 1
-
-    def _add(self, message: dict[str, Any], at: float, *, is_sampled: bool, **tokens: object) -> None:
-        self.nodes.append({"parent": self.leaf, "message": message, "sampled": is_sampled, "timestamp": at, **tokens})
-
-
-def _token_fields(added: _Added) -> dict[str, Any]:
-    prompt, completion = added.prompt_ids, added.trained.completion_ids
-    return {
-        "token_ids": prompt + completion,
-        "mask": [False] * len(prompt) + [True] * len(completion),
-        "logprobs": added.trained.logprobs,
-    }
 
 
 def _added_tokens(episode: EpisodeRecord) -> dict[int, _Added]:
@@ -425,26 +371,17 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _call(step: TimeStep, node: int, start: float, end: float) -> dict[str, Any]:
-    tokens = step.tokens
-    usage = None
+    tokens, usage = step.tokens, None
     if tokens is not None:
-        usage = {
-            "prompt_tokens": max(0, tokens.prompt - tokens.cached),
-            "completion_tokens": tokens.completion,
-            "cached_input_tokens": tokens.cached,
-            "reasoning_tokens": tokens.reasoning,
-        }
+        counts = (max(0, tokens.prompt - tokens.cached), tokens.completion, tokens.cached, tokens.reasoning)
+        usage = dict(zip(_USAGE, counts, strict=True))
     return {"node": node, "model": step.model, "usage": usage, "time": {"start": start, "end": end}}
 
 
 def _tool(schema: ToolSchema) -> dict[str, Any]:
+    defaults = {"name": "", "description": "", "parameters": {}}
     function = schema.get("function") or {}
-    return {
-        "type": "function",
-        "name": function.get("name", ""),
-        "description": function.get("description", ""),
-        "parameters": function.get("parameters", {}),
-    }
+    return {"type": "function", **{name: function.get(name, default) for name, default in defaults.items()}}
 
 
 def _info(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
+import resource
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -177,15 +176,16 @@ def test_an_export_creates_the_folders_above_it_and_offers_what_can_be_written(
     assert "choose from" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_reported_and_leaves_nothing(
-    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_an_output_without_room_is_reported_and_leaves_nothing(
+    tmp_path: Path, ids: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("runner.formats.output.OutputFile.write", full)
-    assert export(tmp_path, "messages", "m.jsonl") == 2
-    assert "No space left" in capsys.readouterr().err
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))  # the disk has no room for larger files
+    try:
+        assert export(tmp_path, "messages", "m.jsonl") == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "m.jsonl cannot be written: File too large" in capsys.readouterr().err
     assert not list(tmp_path.glob("*m.jsonl*"))
 
 

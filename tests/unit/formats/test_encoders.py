@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from runner.errors import ConfigError
 from runner.formats.agentgym import encode_agenttraj, encode_rollout
 from runner.formats.atif import encode_atif
-from runner.formats.chat import encode_messages, encode_sharegpt
+from runner.formats.chat import encode_messages, encode_pair, encode_sharegpt
 from runner.formats.conversation import read_conversation
 from runner.formats.export import Output
 from runner.formats.format import LeftOut, _usable_formats, find_format, readable_formats, writable_formats
-from runner.formats.preferences import encode_pair
 from runner.formats.verifiers import encode_trace
 from runner.plugins import FORMATS, registered_names
 from runner.store import EpisodeRecord

@@ -19,7 +19,8 @@ from runner.formats.export import UNREADABLE, export_episodes
 from runner.formats.parquet import columns_of, decode_rows
 from runner.formats.reading import Place
 from runner.formats.selection import Candidate
-from runner.formats.training import Audit, Auditor
+from runner.formats.training import Audit
+from runner.formats.training import audited as audit_of
 from runner.formats.verifiers import encode_trace
 from runner.store import EpisodeIndex, EpisodeStore
 from runner.store.episode_file import EpisodeRecord, shared_fields
@@ -278,10 +279,11 @@ ATTEMPTS = st.lists(
 
 
 def audited(attempts: list[tuple[int, float, bool, Outcome, list[list[TokenSequence]]]]) -> Audit:
-    auditor = Auditor()
-    for task, reward, rated, outcome, steps in attempts:
-        auditor.add(candidate(task, reward, rated=rated), attempt(outcome, *steps))
-    return auditor.finish(Counter())
+    played = (
+        (candidate(task, reward, rated=rated), attempt(outcome, *steps))
+        for task, reward, rated, outcome, steps in attempts
+    )
+    return audit_of(played, Counter())
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -334,7 +336,7 @@ def test_an_audit_says_which_share_of_the_groups_would_be_trained() -> None:
     assert audit.summary == "this export would train 25% of its groups (1 of 4)"
     assert audit.lines()[-1] == audit.summary
     assert "steps with token ids    88% (7 of 8)" in audit.lines()
-    assert Auditor().finish(Counter(x=2)).lines()[-2:] == [
+    assert audit_of([], Counter(x=2)).lines()[-2:] == [
         "left out                2 episodes: x",
         "this export has no group",
     ]
