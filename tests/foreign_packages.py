@@ -78,10 +78,10 @@ open(sys.argv[1] + "/samples.json", "w").write(json.dumps(kept))
 WRITE_TABLE: Final = """
 import sys
 from pathlib import Path
-from runner.formats.export import Output
+from runner.formats.export import new_output
 from runner.formats.parquet import ParquetWriter
 from tests.unit.formats.conftest import model_episode, read_all
-with Output(Path(sys.argv[1]), is_folder=False) as output:
+with new_output(Path(sys.argv[1]), is_folder=False) as output:
     writer = ParquetWriter(output.create())
     writer.write(model_episode())
     writer.finish()

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
-from runner.formats.drafts import Draft, Transcript, labelled_draft, named_task, result_fields
-from runner.formats.foreign_values import UnreadableItem, name_of
-from runner.formats.format import Format, Head, LeftOut
+from runner.formats.conversation import read_spoken
+from runner.formats.drafts import Draft, Transcript, add_spoken, labelled_draft, named_task, result_fields
+from runner.formats.foreign_values import int_of, name_of
+from runner.formats.format import Format, LeftOut
 from runner.formats.reading import Place
 from runner.store.episode_file import EpisodeRecord
-from runner.types import AGENTGYM_NAMES, Action, agentgym_item_id
+from runner.types import AGENTGYM_NAMES, agentgym_item_id
 from runner.util.json_accessors import as_dict, as_list, as_text
 
 ACKNOWLEDGEMENT = "Ok."
@@ -36,10 +36,10 @@ def encode_agenttraj(episode: EpisodeRecord) -> dict[str, Any]:
 
     Raises ``LeftOut`` if AgentGym's filter of items does not know the environment, and fails.
     """
-    items = []
-    for speaker, text, trained in _exchanges(episode):
-        loss = trained if speaker == "gpt" else None
-        items.append({"from": speaker, "loss": loss, "value": text})
+    items = [
+        {"from": speaker, "loss": trained if speaker == "gpt" else None, "value": text}
+        for speaker, text, trained in _exchanges(episode)
+    ]
     if (item_id := agentgym_item_id(episode.env, episode.task_index)) is None:
         raise LeftOut("AgentGym's filter does not know its environment")
     return {"item_id": item_id, "conversations": items, **result_fields(episode)}
@@ -57,20 +57,17 @@ def encode_rollout(episode: EpisodeRecord) -> dict[str, Any]:
 
 def _exchanges(episode: EpisodeRecord) -> list[tuple[str, str, bool]]:
     """Return speaker, text, and whether the text is trained on; the speakers alternate."""
-    require_steps(episode)
-    conversation, render = read_conversation(episode), command_renderer(episode.env)
-    exchanges = [("human", conversation.system or "", False), ("gpt", ACKNOWLEDGEMENT, False)]
-    observation = text_of(conversation.opening)
-    for turn in conversation.turns:
-        exchanges += [("human", observation, False), ("gpt", reply_text(turn, render), turn.step.valid)]
-        observation = text_of(turn.observation)
-    return [*exchanges, ("human", observation, False)]
+    spoken = read_spoken(episode)
+    exchanges = [("human", spoken.system or "", False), ("gpt", ACKNOWLEDGEMENT, False)]
+    for observation, reply, is_valid in spoken.turns:
+        exchanges += [("human", observation, False), ("gpt", reply, is_valid)]
+    return [*exchanges, ("human", spoken.last, False)]
 
 
 def decode_agenttraj(value: object, place: Place) -> Iterator[Draft]:
     """Yield the episode of an item of AgentTraj; it succeeded if its reward is above the threshold of AgentEvol."""
     fields = as_dict(value)
-    yield _draft(fields, _transcript(fields, {"human": "user", "gpt": "assistant"}, "from", "value"))
+    yield _draft(fields, _transcript(fields, "from", "value"))
 
 
 def _draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
@@ -112,7 +109,7 @@ def decode_rollout(value: object, place: Place) -> Iterator[Draft]:
     """
     fields = as_dict(value)
     index = fields.get("item_id")
-    transcript = _transcript(fields, {"user": "user", "assistant": "assistant"}, "role", "content")
+    transcript = _transcript(fields, "role", "content")
     if isinstance(index, str):
         yield _draft(fields, transcript)
         return
@@ -120,38 +117,22 @@ def decode_rollout(value: object, place: Place) -> Iterator[Draft]:
         labelled_draft(fields, transcript),
         id=str(index)[:20],
         env="agentgym-rl",
-        task=index if type(index) is int else None,
+        task=int_of(index),
         missing=["environment", "rewards of the steps before the last"],
     )
 
 
-def _transcript(fields: dict[str, Any], roles: dict[str, str], speaker: str, content: str) -> Transcript:
+def _transcript(fields: dict[str, Any], speaker: str, content: str) -> Transcript:
     items = [as_dict(item) for item in as_list(fields.get("conversations"))]
     transcript = Transcript()
     reply = items[1] if len(items) > 1 else {}  # to the prompt; not trained on
-    if roles.get(as_text(reply.get(speaker))) == "assistant" and _is_acknowledgement(reply, content):
+    is_known = reply.get("loss") is False or as_text(reply.get(content))[:3].lower() in ("ok", "ok.", "ok,")
+    if reply.get(speaker) in ("gpt", "assistant") and is_known:
         if prompt := as_text(items[0].get(content)):
             transcript.add({"role": "system", "content": prompt})
         items = items[2:]
-    for item in items:
-        role = roles.get(as_text(item.get(speaker)))
-        if role is None:
-            raise UnreadableItem("a message has no known speaker")
-        text = as_text(item.get(content))
-        transcript.add({"role": role, "content": text}, action=Action(text, valid=item.get("loss") is not False))
+    add_spoken(transcript, items, speaker, content)
     return transcript
-
-
-def _is_acknowledgement(item: dict[str, Any], content: str) -> bool:
-    return item.get("loss") is False or as_text(item.get(content))[:3].lower() in ("ok", "ok.", "ok,")
-
-
-def is_agenttraj(head: Head) -> bool:
-    return "item_id" in head.first and any("from" in item for item in head.list("conversations"))
-
-
-def is_rollout(head: Head) -> bool:
-    return "item_id" in head.first and any("role" in item for item in head.list("conversations"))
 
 
 AGENTTRAJ = Format(
@@ -160,7 +141,7 @@ AGENTTRAJ = Format(
     suffix=".json",
     encode=encode_agenttraj,
     signature="objects with `item_id` and `conversations`, whose items have `from`",
-    matches=is_agenttraj,
+    matches=lambda head: head.has("item_id") and head.lists("conversations", "from"),
     decode=decode_agenttraj,
 )
 AGENTGYM_RL = Format(
@@ -169,6 +150,6 @@ AGENTGYM_RL = Format(
     file="step0/0.json",  # of training step 0 and rank 0
     encode=encode_rollout,
     signature="objects with `item_id` and `conversations`, whose items have `role`",
-    matches=is_rollout,
+    matches=lambda head: head.has("item_id") and head.lists("conversations", "role"),
     decode=decode_rollout,
 )

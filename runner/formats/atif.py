@@ -19,12 +19,13 @@ from runner.formats.foreign_values import (
     OwnFields,
     UnreadableItem,
     content_of,
+    message_of,
     name_of,
     number_of,
     own_fields,
+    reply_of,
     time_of,
     tokens_of,
-    tool_calls_from,
 )
 from runner.formats.format import Format, LeftOut
 from runner.formats.reading import Place
@@ -221,13 +222,11 @@ def _drafts(trajectory: dict[str, Any], depth: int, *, is_root: bool) -> Iterato
 def _draft(trajectory: dict[str, Any], steps: list[Any], *, is_root: bool) -> Draft:
     agent, metrics = as_dict(trajectory.get("agent")), as_dict(trajectory.get("final_metrics"))
     extra = own_fields(trajectory.get("extra"), EpisodeExtra)
-    model = as_text(agent.get("model_name")) or None
-    transcript, times = Transcript(), list[datetime]()
+    model, known = as_text(agent.get("model_name")) or None, extra or EpisodeExtra()
+    transcript = Transcript()
     for step in map(as_dict, steps):
         _add_step(transcript, step, model)
-        if (at := time_of(step.get("timestamp"))) is not None:
-            times.append(at)
-    known = EpisodeExtra() if extra is None else extra
+    times = sorted(filter(None, (time_of(as_dict(step).get("timestamp")) for step in steps)))
     transcript.add_sequences(None, sequences_of(known.unfinished_sequences))
     return Draft(
         transcript=transcript,
@@ -235,8 +234,8 @@ def _draft(trajectory: dict[str, Any], steps: list[Any], *, is_root: bool) -> Dr
         agent=as_text(agent.get("name")),
         model=model,
         task=known.task_index,
-        started_at=known.started_at or min(times, default=None),
-        ended_at=known.ended_at or max(times, default=None),
+        started_at=known.started_at or (times[0] if times else None),
+        ended_at=known.ended_at or (times[-1] if times else None),
         has_step_rewards=extra is not None,
         rated=is_root,
         tokens=known.tokens or tokens_of(metrics, *_TOTALS),
@@ -264,27 +263,16 @@ def _add_step(transcript: Transcript, step: dict[str, Any], model: str | None) -
     else:
         raise UnreadableItem("a step has no source")
     for result in map(as_dict, as_list(as_dict(step.get("observation")).get("results"))):
-        transcript.add(_result(result))
-
-
-def _result(result: dict[str, Any]) -> Message:
-    content = content_of(result.get("content"))
-    if call := as_text(result.get("source_call_id")):
-        return {"role": "tool", "content": content, "tool_call_id": call}
-    return {"role": "user", "content": content}
+        call = as_text(result.get("source_call_id"))
+        transcript.add(message_of({**result, "role": "tool" if call else "user", "tool_call_id": call}))
 
 
 def _add_reply(transcript: Transcript, step: dict[str, Any], content: str, model: str | None) -> None:
     extra = own_fields(step.get("extra"), StepExtra) or StepExtra()
-    reply: Message = {"role": "assistant", "content": content}
-    if reasoning := as_text(step.get("reasoning_content")):
-        reply["reasoning_content"] = reasoning
-    calls = tool_calls_from([_call(call, extra) for call in map(as_dict, as_list(step.get("tool_calls")))])
-    if calls:
-        reply["tool_calls"] = calls
+    calls = [_call(call, extra) for call in map(as_dict, as_list(step.get("tool_calls")))]
     metrics = as_dict(step.get("metrics"))
     played = transcript.add_reply(
-        reply,
+        reply_of(content, step.get("reasoning_content"), calls),
         extra.action,
         model=as_text(step.get("model_name")) or model,
         tokens=_tokens(metrics),
@@ -306,12 +294,8 @@ def _call(call: dict[str, Any], extra: StepExtra) -> dict[str, Any]:
 
 
 def _tokens(metrics: dict[str, Any]) -> Tokens | None:
-    counts = tokens_of(metrics, "prompt_tokens", "completion_tokens", "cached_tokens", "")
-    if counts is None:
-        return None
     own = as_dict(as_dict(metrics.get("extra")).get(EXTRA))
-    reasoning = own.get("reasoning_tokens")
-    return msgspec.structs.replace(counts, reasoning=reasoning) if type(reasoning) is int and reasoning > 0 else counts
+    return tokens_of({**own, **metrics}, "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 
 
 FORMAT = Format(

@@ -11,22 +11,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from runner.formats.conversation import command_renderer, read_conversation, reply_text, require_steps, text_of
-from runner.formats.drafts import Draft, Transcript, add_messages, labelled_draft, result_fields
-from runner.formats.foreign_values import UnreadableItem, int_of, name_of, number_of, task_of
-from runner.formats.format import Format, Head, LeftOut
+from runner.formats.conversation import read_conversation, read_spoken, require_steps
+from runner.formats.drafts import Draft, Transcript, add_messages, add_spoken, labelled_draft, result_fields
+from runner.formats.foreign_values import int_of, name_of, number_of, task_of
+from runner.formats.format import Format, LeftOut
 from runner.formats.reading import Place
 from runner.store.episode_file import EpisodeRecord
 from runner.types import Message, Outcome, join_models
 from runner.util.json_accessors import as_dict, as_list, as_text
 from runner.util.safe_values import encode
 
-_ROLES = {
-    **{"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"},
-    **{"chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "function_call": "assistant"},
-    **{"tool": "tool", "observation": "tool", "function_response": "tool"},
-}
-"""Roles by the speakers of FastChat, Axolotl and LLaMA-Factory."""
 _COLUMNS = frozenset(("id", "example_id", "reward", "generation_ms", "scoring_ms", "total_ms"))
 """Numbers of a line that are no results of the rubric."""
 
@@ -44,17 +38,18 @@ def encode_messages(episode: EpisodeRecord) -> dict[str, Any]:
 
 def encode_sharegpt(episode: EpisodeRecord) -> dict[str, Any]:
     """Speakers alternate, and tool calls are text."""
-    require_steps(episode)
-    conversation, render = read_conversation(episode), command_renderer(episode.env)
-    items = [] if conversation.system is None else [{"from": "system", "value": conversation.system}]
-    observation = text_of(conversation.opening)
-    for turn in conversation.turns:
-        items += [{"from": "human", "value": observation}, {"from": "gpt", "value": reply_text(turn, render)}]
-        observation = text_of(turn.observation)
-    return {"conversations": items, "final_observation": observation, **_origin(episode)}
+    spoken = read_spoken(episode)
+    items = [] if spoken.system is None else [{"from": "system", "value": spoken.system}]
+    for observation, reply, _ in spoken.turns:
+        items += [{"from": "human", "value": observation}, {"from": "gpt", "value": reply}]
+    return {"conversations": items, "final_observation": spoken.last, **_origin(episode)}
 
 
 def _origin(episode: EpisodeRecord) -> dict[str, Any]:
+    """Endpoint and model of each reply are named if not only ``model`` answered."""
+    steps, answers = episode.timesteps, dict[str, Any]()
+    if join_models(episode.model, episode.models) != episode.model:
+        answers = {"endpoints": [step.endpoint for step in steps], "models": [step.model for step in steps]}
     return {
         "episode_id": episode.episode_id,
         "env": episode.env,
@@ -62,17 +57,9 @@ def _origin(episode: EpisodeRecord) -> dict[str, Any]:
         "attempt": episode.attempt,
         "agent": episode.agent,
         "model": episode.model,
-        **_answers(episode),
+        **answers,
         **result_fields(episode),
     }
-
-
-def _answers(episode: EpisodeRecord) -> dict[str, Any]:
-    """Return endpoint and model of each reply, as ``_labelled_draft`` reads them, if not only ``model`` answered."""
-    if join_models(episode.model, episode.models) == episode.model:
-        return {}
-    steps = episode.timesteps
-    return {"endpoints": [step.endpoint for step in steps], "models": [step.model for step in steps]}
 
 
 def _labelled_draft(fields: dict[str, Any], transcript: Transcript) -> Draft:
@@ -100,23 +87,10 @@ def decode_sharegpt(value: object, place: Place) -> Iterator[Draft]:
     """Yield the episode of a conversation with speakers; its result is known only in our own exports."""
     fields = as_dict(value)
     transcript = Transcript()
-    for item in map(as_dict, as_list(fields.get("conversations"))):
-        role = _ROLES.get(as_text(item.get("from")))
-        if role is None:
-            raise UnreadableItem("a message has no known speaker")
-        transcript.add({"role": role, "content": as_text(item.get("value"))})
+    add_spoken(transcript, as_list(fields.get("conversations")), "from", "value")
     if final := as_text(fields.get("final_observation")):
         transcript.add({"role": "user", "content": final})
     yield _labelled_draft(fields, transcript)
-
-
-def is_messages(head: Head) -> bool:
-    return any("role" in message for message in (*head.list("messages"), *head.list("traj")))
-
-
-def is_sharegpt(head: Head) -> bool:
-    """An item of AgentTraj is none."""
-    return "item_id" not in head.first and any("from" in item for item in head.list("conversations"))
 
 
 class PreferenceWriter:
@@ -139,7 +113,9 @@ class PreferenceWriter:
             self._write_pair()
             self._task = task
         self._n_attempts += 1
-        best_to_worst = sorted([*self._attempts, episode], key=_rank, reverse=True)
+        best_to_worst = sorted(
+            [*self._attempts, episode], key=lambda each: (_reward(each), -each.rounds, each.episode_id), reverse=True
+        )
         self._attempts = [best_to_worst[0], best_to_worst[-1]] if len(best_to_worst) > 1 else best_to_worst
 
     def finish(self) -> Mapping[str, int]:
@@ -185,10 +161,6 @@ def encode_pair(attempts: list[EpisodeRecord]) -> dict[str, Any]:
         "episode_chosen": better.episode_id,
         "episode_rejected": worse.episode_id,
     }
-
-
-def _rank(episode: EpisodeRecord) -> tuple[float, int, str]:
-    return _reward(episode), -episode.rounds, episode.episode_id
 
 
 def _reward(episode: EpisodeRecord) -> float:
@@ -257,17 +229,13 @@ def _evaluation(fields: dict[str, Any]) -> dict[str, Any] | None:
     return rubric | ({"answer": answer} if answer else {}) or None
 
 
-def is_result(head: Head) -> bool:
-    return {"prompt", "completion", "reward"} <= head.first.keys() and not {"id", "example_id"}.isdisjoint(head.first)
-
-
 MESSAGES = Format(
     name="messages",
     title="OpenAI messages",
     suffix=".jsonl",
     encode=encode_messages,
     signature="objects with `messages`, or `traj` as of tau-bench, which have a `role`",
-    matches=is_messages,
+    matches=lambda head: head.lists("messages", "role") or head.lists("traj", "role"),
     decode=decode_messages,
 )
 SHAREGPT = Format(
@@ -276,7 +244,7 @@ SHAREGPT = Format(
     suffix=".jsonl",
     encode=encode_sharegpt,
     signature="objects with `conversations`, whose items have `from` and `value`, and without `item_id`",
-    matches=is_sharegpt,
+    matches=lambda head: head.lists("conversations", "from") and not head.has("item_id"),
     decode=decode_sharegpt,
 )
 PREFERENCES = Format(
@@ -286,13 +254,13 @@ PREFERENCES = Format(
     open_writer=PreferenceWriter,
     by_task=True,
     signature="objects with `chosen` and `rejected`",
-    matches=lambda head: "chosen" in head.first and "rejected" in head.first,
+    matches=lambda head: head.has("chosen", "rejected"),
     decode=decode_pair,
 )
 RESULTS = Format(
     name="verifiers-results",
     title="verifiers 0.1 results",
     signature="objects with `prompt`, `completion`, `reward`, and `example_id` or `id`",
-    matches=is_result,
+    matches=lambda head: head.has("prompt", "completion", "reward") and (head.has("id") or head.has("example_id")),
     decode=decode_result,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -55,6 +55,27 @@ class Conversation(msgspec.Struct, frozen=True):
                 reply.pop("reasoning_content", None)
             chat += [reply, *turn.observation]
         return chat
+
+
+class Spoken(NamedTuple):
+    """A conversation as texts alone, of which ``last`` is the observation after the last reply.
+
+    A turn has what the agent saw, its reply, in which tool calls are commands, and whether this was a valid action.
+    """
+
+    system: str | None
+    turns: list[tuple[str, str, bool]]
+    last: str
+
+
+def read_spoken(episode: EpisodeRecord) -> Spoken:
+    """Raises ``LeftOut`` if no step was played."""
+    require_steps(episode)
+    conversation, render = read_conversation(episode), command_renderer(episode.env)
+    seen = [text_of(conversation.opening), *(text_of(turn.observation) for turn in conversation.turns)]
+    replies = [(_reply_text(turn, render), turn.step.valid) for turn in conversation.turns]
+    turns = [(saw, *reply) for saw, reply in zip(seen, replies, strict=False)]
+    return Spoken(conversation.system, turns, seen[-1])
 
 
 def read_conversation(episode: EpisodeRecord) -> Conversation:
@@ -148,7 +169,7 @@ def text_of(messages: list[Message]) -> str:
     return "\n".join(message["content"] or "" for message in messages)
 
 
-def reply_text(turn: Turn, render: RenderCall) -> str:
+def _reply_text(turn: Turn, render: RenderCall) -> str:
     """Return a reply as text alone: tool calls become ``Thought:`` and ``Action:``, as AgentGym's agents write them."""
     content = turn.reply["content"] or ""
     calls = turn.step.action.tool_calls if turn.reply.get("tool_calls") else []

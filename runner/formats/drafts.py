@@ -49,6 +49,12 @@ _FULL_REWARDS: Final = {"sciworld": 100}
 _LABELS: Final[dict[str, Label]] = {"auxiliary": "auxiliary", "discarded": "discarded"}
 _OUTCOMES: Final = frozenset(map(str, Outcome))
 _LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)
+_SPEAKERS: Final = {
+    **{"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"},
+    **{"chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "function_call": "assistant"},
+    **{"tool": "tool", "observation": "tool", "function_response": "tool"},
+}
+"""Roles by the speakers of AgentGym, FastChat, Axolotl and LLaMA-Factory."""
 OUTCOME: Final = "outcome"
 """What a file lacks whose episodes are ``interrupted`` and unscored in place of an unknown outcome."""
 
@@ -162,21 +168,11 @@ class Draft(msgspec.Struct, kw_only=True):
     missing: list[str] = []
 
 
-def build_records(
-    drafts: Iterator[Draft], title: str, place: Place, digest: hashlib._Hash, modified_at: datetime
-) -> Iterator[tuple[EpisodeRecord, Draft]]:
-    """Yield the records of an item's drafts; their ids follow from the content of the item and ``place.n_same``.
+def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified_at: datetime) -> EpisodeRecord:
+    """Return the record of a draft, with an empty batch id; raises ``UnreadableItem`` if it has no messages.
 
     ``modified_at``, when the file was written, is the start of an episode whose time is unknown.
     """
-    for number, draft in enumerate(drafts):
-        own = digest.copy()
-        own.update(b"\0%d" % number + (b"\0%d" % place.n_same if place.n_same else b""))
-        yield build_record(draft, title, place, own.digest()[:10], modified_at), draft
-
-
-def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified_at: datetime) -> EpisodeRecord:
-    """Return the record of a draft, with an empty batch id; raises ``UnreadableItem`` if it has no messages."""
     missing = [*draft.missing]
     started_at, duration_s = _times(draft, modified_at, missing)
     steps = draft.transcript.steps
@@ -258,6 +254,15 @@ def add_messages(transcript: Transcript, messages: object, role: str) -> None:
     listed = [{"role": role, "content": messages}] if isinstance(messages, str) else as_list(messages)
     for message in map(message_of, listed):
         transcript.add(message)
+
+
+def add_spoken(transcript: Transcript, items: Iterable[object], speaker: str, content: str) -> None:
+    """Add texts by the fields that name their speaker and content; replies without a loss are no valid actions."""
+    for item in map(as_dict, items):
+        role, text = _SPEAKERS.get(as_text(item.get(speaker))), as_text(item.get(content))
+        if role is None:
+            raise UnreadableItem("a message has no known speaker")
+        transcript.add({"role": role, "content": text}, action=Action(text, valid=item.get("loss") is not False))
 
 
 def labelled_draft(fields: dict[str, Any], transcript: Transcript) -> Draft:

@@ -10,10 +10,9 @@ import hashlib
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import msgspec
@@ -54,47 +53,19 @@ class Manifest(msgspec.Struct, kw_only=True):
 
 
 class Output:
-    """The file or folder of an export, written beside its path and renamed at the end; a context manager.
+    """The new file or folder of an export, at a temporary path until it is complete."""
 
-    Entering it raises ``StoreError`` if ``path`` exists, or cannot be created.
-    """
-
-    def __init__(self, path: Path, *, is_folder: bool) -> None:
-        self.path = path
-        self._is_folder = is_folder
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    def __init__(self, temporary: Path, name: str) -> None:
+        self.files = contextlib.ExitStack()
+        self._path, self._name = temporary, name
         self._names: list[str] = []
-        self._open = contextlib.ExitStack()
-
-    def __enter__(self) -> Output:
-        if os.path.lexists(self.path):
-            raise StoreError(f"{self.path} exists; choose another output, or remove it")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self._is_folder:
-                self._temporary.mkdir(mode=0o700)
-        except OSError as exc:
-            raise self._unwritable(exc) from exc
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._publish()
-            elif isinstance(exc, OSError):
-                raise self._unwritable(exc) from exc
-        finally:
-            self._open.close()
-            self._discard()
 
     def create(self, relative: str = "") -> IO[bytes]:
         """Return the only file, or a new one of the folder, which stays open until the output is complete.
 
         ``relative`` consists of names that the format itself chose.
         """
-        return self._open.enter_context(self._create(relative))
+        return self.files.enter_context(self._create(relative))
 
     def add(self, relative: str, data: bytes) -> None:
         """Write a whole file of a folder."""
@@ -102,39 +73,47 @@ class Output:
             file.write(data)
 
     def complete(self) -> list[WrittenFile]:
-        self._open.close()
+        self.files.close()
         return [self._described(name) for name in self._names]
 
     def _create(self, relative: str) -> IO[bytes]:
-        path = self._temporary / relative
+        path = self._path / relative
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         self._names.append(relative)
         return os.fdopen(descriptor, "wb", _BUFFER)
 
     def _described(self, name: str) -> WrittenFile:
-        with (self._temporary / name).open("rb") as file:
+        with (self._path / name).open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return WrittenFile(path=name or self.path.name, bytes=file.tell(), sha256=digest)
+            return WrittenFile(path=name or self._name, bytes=file.tell(), sha256=digest)
 
-    def _publish(self) -> None:
-        try:
-            self._open.close()
-            _sync(self._temporary)
-            self._temporary.rename(self.path)
-            sync_folder(self.path.parent)
-        except OSError as exc:
-            raise StoreError(f"{self.path} cannot be written: {exc.strerror}; free disk space") from exc
 
-    def _discard(self) -> None:
-        if self._temporary.is_dir():
-            shutil.rmtree(self._temporary, ignore_errors=True)
+@contextlib.contextmanager
+def new_output(path: Path, *, is_folder: bool) -> Iterator[Output]:
+    """Write beside a path, and rename at the end; raises ``StoreError`` if the path exists, or cannot be written."""
+    if os.path.lexists(path):
+        raise StoreError(f"{path} exists; choose another output, or remove it")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    output = Output(temporary, path.name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if is_folder:
+            temporary.mkdir(mode=0o700)
+        with output.files:
+            yield output
+        _sync(temporary)
+        temporary.rename(path)
+        sync_folder(path.parent)
+    except OSError as exc:
+        reason = f"{exc.strerror}; free disk space or choose another output"
+        raise StoreError(f"{path} cannot be written: {reason}") from exc
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
         else:
             with contextlib.suppress(OSError):
-                self._temporary.unlink()
-
-    def _unwritable(self, exc: OSError) -> StoreError:
-        return StoreError(f"{self.path} cannot be written: {exc.strerror}; choose another output")
+                temporary.unlink()
 
 
 def _sync(path: Path) -> None:
@@ -202,7 +181,7 @@ def export_episodes(
     """
     reasons = Counter(left_out)
     n_read = n_written = 0
-    with Output(path, is_folder=not target.suffix) as output:
+    with new_output(path, is_folder=not target.suffix) as output:
         writer = open_writer(target, output)
         for candidate in candidates:
             n_written += _write(store, candidate, writer, reasons)

@@ -110,20 +110,24 @@ def message_of(value: object) -> Message:
     )
     if role not in ("system", "user", "assistant", "tool"):
         raise UnreadableItem("a message has no role")
-    message: Message = {"role": role, "content": content_of(fields.get("content"))}
+    content = content_of(fields.get("content"))
+    if role == "assistant":
+        parts = [as_dict(part) for part in as_list(fields.get("content"))]
+        thoughts = "\n".join(as_text(part.get("reasoning")) for part in parts if part.get("type") == "reasoning")
+        return reply_of(content, as_text(fields.get("reasoning_content")) or thoughts, fields.get("tool_calls"))
+    message: Message = {"role": role, "content": content}
     if role == "tool" and (call := as_text(fields.get("tool_call_id"))):
         message["tool_call_id"] = call
-    if role == "assistant":
-        if reasoning := as_text(fields.get("reasoning_content")) or _reasoning_of(fields.get("content")):
-            message["reasoning_content"] = reasoning
-        if calls := tool_calls_from(fields.get("tool_calls")):
-            message["tool_calls"] = calls
     return message
 
 
-def _reasoning_of(content: object) -> str:
-    parts = [as_dict(part) for part in as_list(content)]
-    return "\n".join(as_text(part.get("reasoning")) for part in parts if part.get("type") == "reasoning")
+def reply_of(content: str, reasoning: object, tool_calls: object) -> Message:
+    reply: Message = {"role": "assistant", "content": content}
+    if thoughts := as_text(reasoning):
+        reply["reasoning_content"] = thoughts
+    if calls := tool_calls_from(tool_calls):
+        reply["tool_calls"] = calls
+    return reply
 
 
 def tool_calls_from(value: object) -> list[dict[str, Any]]:

@@ -129,8 +129,12 @@ class Head(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
     path: Path = Path()
 
-    def list(self, name: str) -> list[dict[str, Any]]:
-        return [as_dict(each) for each in as_list(self.first.get(name))]
+    def has(self, *names: str) -> bool:
+        return self.first.keys() >= set(names)
+
+    def lists(self, name: str, key: str) -> bool:
+        """Return whether an object in the list of this name has a key."""
+        return any(key in as_dict(each) for each in as_list(self.first.get(name)))
 
 
 class Source(NamedTuple):

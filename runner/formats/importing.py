@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -14,14 +13,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from runner.errors import StoreError, catch_foreign
-from runner.formats.drafts import Attempts, Draft, build_records
+from runner.formats.drafts import Attempts, Draft, build_record
 from runner.formats.foreign_values import UnreadableItem
 from runner.formats.format import Format, Source, sources
 from runner.formats.reading import LIMITS, Item, Limits, Malformed, Place, decode_item
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore
 from runner.util.clock import new_ulid
-
-logger = logging.getLogger(__name__)
 
 MAX_REPORTED = 100
 """Largest number of malformed items, and of files without a format, that a report names."""
@@ -60,7 +57,6 @@ class ReadEpisode(NamedTuple):
     record: EpisodeRecord
     draft: Draft
     place: Place
-    number: int  # of the episode in its item
 
 
 def read_episodes(source: Source, limits: Limits = LIMITS) -> Iterator[ReadEpisode | Malformed]:
@@ -85,26 +81,31 @@ def episodes_of(item: Item, form: Format, limits: Limits, modified_at: datetime)
     reasons: list[str] = []  # not the errors, whose tracebacks would keep the item
     place, items = item.place, [item]
     del item
-    with catch_foreign(lambda exc: reasons.append(_reason(exc))):
+
+    def note(exc: BaseException) -> None:
+        reasons.append(str(exc) if isinstance(exc, ValueError) else f"{type(exc).__name__}: {exc}")
+
+    with catch_foreign(note):
         yield from decoded_episodes(items.pop(), form, limits, modified_at)
     if reasons:
         yield Malformed(place, reasons[0])
 
 
-def _reason(exc: BaseException) -> str:
-    return str(exc) if isinstance(exc, ValueError) else f"{type(exc).__name__}: {exc}"
-
-
 def decoded_episodes(item: Item, form: Format, limits: Limits, modified_at: datetime) -> Iterator[ReadEpisode]:
-    """Raises a ``ValueError`` with the reason if the item cannot be read."""
+    """Their ids follow from the content of the item and ``place.n_same``.
+
+    Raises a ``ValueError`` with the reason if the item cannot be read.
+    """
     assert form.decode is not None
     place, digest = item.place, hashlib.sha256(item.data)
     drafts = form.decode(decode_item(item.data, limits), place)
     del item
-    for number, (record, draft) in enumerate(build_records(iter(drafts), form.title, place, digest, modified_at)):
+    for number, draft in enumerate(drafts):
         if number >= limits.branches:
             raise UnreadableItem(f"it has more than {limits.branches} branches; the others are left out")
-        yield ReadEpisode(record, draft, place, number)
+        own = digest.copy()
+        own.update(b"\0%d" % number + (b"\0%d" % place.n_same if place.n_same else b""))
+        yield ReadEpisode(build_record(draft, form.title, place, own.digest()[:10], modified_at), draft, place)
 
 
 def modified_time(path: Path) -> datetime:
@@ -120,7 +121,6 @@ class Importer:
     def __init__(self, store: EpisodeStore, index: EpisodeIndex, now: datetime, limits: Limits = LIMITS) -> None:
         self._store, self._index, self._limits = store, index, limits
         self._batch_id = new_ulid(round(now.timestamp() * 1000))
-        self._has_batch = False
         self._attempts = Attempts()
         self._formats, self._missing = Counter[str](), Counter[str]()
         self.report = ImportReport()
@@ -160,21 +160,17 @@ class Importer:
         known = self._index.select("SELECT batch_id FROM episodes WHERE episode_id = ? LIMIT 1", (record.episode_id,))
         if known:
             self.report.n_known += 1
-            if not self._has_batch:  # a file that has grown since its last import
+            if self.report.batch_id is None:  # a file that has grown since its last import
                 self._batch_id = str(known[0][0])
             return
-        record.batch_id = self._batch_id
-        self._store_record(record)
-        self._missing.update(record.origin.missing if record.origin else ())
-
-    def _store_record(self, record: EpisodeRecord) -> None:
-        if not self._has_batch:
+        if self.report.batch_id is None:
             self._store.create_batch_folder(self._batch_id)
-            self._has_batch = True
             self.report.batch_id = self._batch_id
+        record.batch_id = self._batch_id
         self._store.save(record)
         self._index.insert_settled(record)
         self.report.n_imported += 1
+        self._missing.update(record.origin.missing if record.origin else ())
 
     def _add_malformed(self, found: Malformed) -> None:
         self.report.n_malformed += 1

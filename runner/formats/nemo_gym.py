@@ -17,13 +17,14 @@ from runner.formats.foreign_values import (
     name_of,
     number_of,
     task_of,
+    tokens_of,
     tool_calls_from,
     tool_schema_of,
 )
 from runner.formats.format import Format
 from runner.formats.reading import Place
-from runner.types import Message, Tokens
-from runner.util.json_accessors import as_count, as_dict, as_list, as_text
+from runner.types import Message
+from runner.util.json_accessors import as_dict, as_list, as_text
 
 _IDS: Final = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 
@@ -90,6 +91,8 @@ def decode_rollout_line(value: object, place: Place) -> Iterator[Draft]:
     for item in [*items, *as_list(response.get("output"))]:
         replies.add(as_dict(item))
     replies.finish()
+    usage = as_dict(response.get("usage"))
+    usage |= as_dict(usage.get("input_tokens_details")) | as_dict(usage.get("output_tokens_details"))
     task = int_of(fields.get("task_index", fields.get("_ng_task_index")))
     yield Draft(
         transcript=transcript,
@@ -99,19 +102,10 @@ def decode_rollout_line(value: object, place: Place) -> Iterator[Draft]:
         agent="NeMo-Gym",
         model=as_text(response.get("model")) or as_text(request.get("model")) or None,
         reward=number_of(fields.get("reward")),
-        tokens=_tokens(as_dict(response.get("usage"))),
+        tokens=tokens_of(usage, "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"),
         evaluation=_evaluation(fields),
         tools=[tool_schema_of(tool) for tool in map(as_dict, as_list(request.get("tools")))],
     )
-
-
-def _tokens(usage: dict[str, Any]) -> Tokens | None:
-    if not usage:
-        return None
-    cached = as_dict(usage.get("input_tokens_details")).get("cached_tokens")
-    reasoning = as_dict(usage.get("output_tokens_details")).get("reasoning_tokens")
-    counts = (usage.get("input_tokens"), usage.get("output_tokens"), reasoning, cached)
-    return Tokens(*map(as_count, counts))
 
 
 def _evaluation(fields: dict[str, Any]) -> dict[str, Any] | None:

@@ -17,13 +17,13 @@ from runner.errors import ConfigError, StoreError
 from runner.formats import parquet_rows
 from runner.formats.conversation import read_conversation, text_of
 from runner.formats.drafts import Draft, Transcript, action_of, labelled_draft, result_fields, sequences_of
-from runner.formats.foreign_values import UnreadableItem, number_of, time_of, tokens_of, tool_calls_from
+from runner.formats.foreign_values import UnreadableItem, number_of, reply_of, time_of, tokens_of
 from runner.formats.format import Format
 from runner.formats.reading import Found, Item, Limits, Malformed, Place, open_regular
 from runner.formats.training import step_tokens, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord
 from runner.store.token_file import TokenizedEpisode
-from runner.types import Message, TimeStep, Tokens
+from runner.types import TimeStep, Tokens
 from runner.util.child_process import ChildProcess, describe_end
 from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
 from runner.util.safe_values import encode
@@ -270,11 +270,8 @@ def _tokens(row: dict[str, Any], prefix: str) -> Tokens | None:
 
 
 def _add_step(transcript: Transcript, row: dict[str, Any]) -> None:
-    reply: Message = {"role": "assistant", "content": as_text(row.get("reply"))}
-    if reasoning := as_text(row.get("reasoning")):
-        reply["reasoning_content"] = reasoning
-    if calls := tool_calls_from(decode_json(as_text(row.get("tool_calls")).encode())):
-        reply["tool_calls"] = calls
+    calls = decode_json(as_text(row.get("tool_calls")).encode())
+    reply = reply_of(as_text(row.get("reply")), row.get("reasoning"), calls)
     step = transcript.add_reply(
         reply,
         msgspec.structs.replace(

@@ -27,7 +27,7 @@ from runner.formats.foreign_values import (
     tokens_of,
     tool_schema_of,
 )
-from runner.formats.format import Format, Head
+from runner.formats.format import Format
 from runner.formats.reading import Place
 from runner.formats.training import described, step_tokens, trained_sequence, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord
@@ -216,14 +216,6 @@ def _reward(fields: dict[str, Any]) -> float | None:
 def _evaluation(fields: dict[str, Any]) -> dict[str, Any] | None:
     kept = {name: fields.get(name) for name in ("rewards", "metrics", "stop_condition")}
     return {name: value for name, value in kept.items() if value} or None
-
-
-def is_trace(head: Head) -> bool:
-    """Its nodes may be far behind."""
-    first = head.first
-    return (
-        type(first.get("version")) is int and {"id", "task"} <= first.keys() and bool({"nodes", "agent"} & first.keys())
-    )
 
 
 class _Added(NamedTuple):
@@ -418,6 +410,10 @@ FORMAT = Format(
     file="traces.jsonl",
     encode=encode_trace,
     signature="objects with a number as `version`, `id`, `task`, `agent` and `nodes`",
-    matches=is_trace,
+    matches=lambda head: (
+        type(head.first.get("version")) is int
+        and head.has("id", "task")
+        and (head.has("agent") or head.has("nodes"))  # which may be far behind
+    ),
     decode=decode_trace,
 )

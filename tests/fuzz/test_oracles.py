@@ -47,7 +47,7 @@ def _first_of_each_group(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyIte
         ("episode_file", "agentgym_tui.sessions.episode_summary.finite", lambda value: 0.0, None),
         ("foreign_graph", "runner.formats.verifiers._path", lambda nodes, leaf: [leaf], None),
         ("foreign_rollout", "runner.formats.nemo_gym.tool_calls_from", lambda value: [], None),
-        ("foreign_folder", "runner.formats.importing.build_records", _fail, None),
+        ("foreign_folder", "runner.formats.importing.build_record", _fail, None),
         ("log_line", "agentgym_tui.logs.log_file.newline_offsets", lambda block: array("H", [0] * 9), None),
         ("live_console", "agentgym_tui.state.bus_reducer.group_items", _first_of_each_group, None),
         ("env_request", "runner.envs.maze.Maze._step", _fail, None),

@@ -17,7 +17,7 @@ from runner.formats.agentgym import encode_agenttraj, encode_rollout
 from runner.formats.atif import encode_atif
 from runner.formats.chat import encode_messages, encode_pair, encode_sharegpt
 from runner.formats.conversation import read_conversation
-from runner.formats.export import Output
+from runner.formats.export import new_output
 from runner.formats.format import LeftOut, _usable_formats, find_format, readable_formats, writable_formats
 from runner.formats.verifiers import encode_trace
 from runner.plugins import FORMATS, registered_names
@@ -165,7 +165,7 @@ def test_registered_formats_are_loaded_by_name() -> None:
 
 
 def test_a_failed_output_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), Output(tmp_path / "o", is_folder=True) as output:
+    with pytest.raises(RuntimeError), new_output(tmp_path / "o", is_folder=True) as output:
         output.add("a.json", b"{}")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []

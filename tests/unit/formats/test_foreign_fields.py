@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentgym_tui.presenters.chat_blocks import message_blocks
 from runner.formats.chat import encode_messages
 from runner.formats.conversation import read_conversation
-from runner.formats.export import Output, open_writer
+from runner.formats.export import new_output, open_writer
 from runner.formats.format import writable_formats
 from runner.results.alignment import step_text
 from runner.store import EpisodeRecord
@@ -65,7 +65,7 @@ OPAQUE, PLAIN = played(EXTRA, OPAQUE_CALL), played({}, CALL)
 def written(form: str, folder: Path, *episodes: EpisodeRecord) -> Path:
     format = writable_formats()[form]
     path = folder / f"export{format.suffix}"
-    with Output(path, is_folder=not format.suffix) as output:
+    with new_output(path, is_folder=not format.suffix) as output:
         writer = open_writer(format, output)
         for episode in episodes:
             writer.write(episode)

@@ -11,7 +11,7 @@ import pytest
 from runner.errors import StoreError
 from runner.formats.agentgym import encode_agenttraj, encode_rollout
 from runner.formats.chat import encode_pair
-from runner.formats.export import Output
+from runner.formats.export import new_output
 from runner.formats.format import recognise
 from runner.formats.parquet import ParquetWriter, episode_items, read_rows
 from runner.formats.reading import LIMITS, Item
@@ -231,7 +231,7 @@ def test_each_signature_excludes_the_others(episode: EpisodeRecord, tmp_path: Pa
 def test_a_table_is_read_again(episode: EpisodeRecord, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason=NO_PYARROW)
     path = tmp_path / "episodes.parquet"
-    with Output(path, is_folder=False) as output:
+    with new_output(path, is_folder=False) as output:
         writer = ParquetWriter(output.create())
         for each in (episode, model_episode()):
             writer.write(each)
