@@ -20,7 +20,7 @@ from runner.formats.drafts import Draft, Transcript, action_of, labelled_draft, 
 from runner.formats.foreign_values import UnreadableItem, number_of, reply_of, time_of, tokens_of
 from runner.formats.format import Format
 from runner.formats.reading import Found, Item, Limits, Malformed, Place, open_regular
-from runner.formats.training import step_tokens, unfinished_tokens, usable_logprobs
+from runner.formats.training import StepTokens, step_tokens, unfinished_tokens, usable_logprobs
 from runner.store.episode_file import EpisodeRecord
 from runner.store.token_file import TokenizedEpisode
 from runner.types import TimeStep, Tokens
@@ -42,7 +42,7 @@ _SHARED = (
 )
 """Columns with the value of the episode of the same name in each row; ``_SAME`` with that of the step."""
 _SAME = ("actor", "endpoint", "reward", "valid", "refused", "model_s", "env_s", "ttft_s", "cost", "done")
-
+_TOKENS = Tokens.__struct_fields__
 _EXIT_S: Final = 10.0
 
 
@@ -58,19 +58,13 @@ class ParquetWriter:
         self._arrow = pa
         self._schema = table_schema(pa)
         self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
-        self._columns: dict[str, list[Any]] = {name: [] for name in self._schema.names}
-        self._n_rows = 0
+        self._rows: list[dict[str, Any]] = []
         self._batches: list[pa.RecordBatch] = []
         self._n_bytes = 0
 
     def write(self, episode: EpisodeRecord) -> None:
-        """An episode without a step has one row without the columns of a step."""
-        columns = columns_of(episode)
-        unknown = [None] * len(columns["prompt"])
-        for name, values in self._columns.items():
-            values += columns.get(name, unknown)
-        self._n_rows += len(unknown)
-        if self._n_rows >= ROWS_AT_ONCE:
+        self._rows += rows_of(episode)
+        if len(self._rows) >= ROWS_AT_ONCE:
             self._collect()
         if self._n_bytes >= GROUP_BYTES:
             self._flush()
@@ -82,11 +76,10 @@ class ParquetWriter:
         return {}
 
     def _collect(self) -> None:
-        if self._n_rows:
-            batch = self._arrow.RecordBatch.from_pydict(self._columns, schema=self._schema)
-            self._batches.append(batch)
-            self._n_bytes += batch.nbytes
-            self._columns, self._n_rows = {name: [] for name in self._columns}, 0
+        if self._rows:
+            self._batches.append(self._arrow.RecordBatch.from_pylist(self._rows, schema=self._schema))
+            self._n_bytes += self._batches[-1].nbytes
+            self._rows = []
 
     def _flush(self) -> None:
         """Write a row group, and give the memory of its columns back, which pyarrow would keep."""
@@ -107,8 +100,8 @@ def table_schema(pa: Any) -> pa.Schema:  # noqa: ANN401 - the module pyarrow
             **dict.fromkeys(("started_at", "ended_at"), at),
             **dict.fromkeys(("duration_s", "episode_reward", "episode_cost"), real),
             **dict.fromkeys(("success", "rated"), flag),
-            **dict.fromkeys([f"episode_tokens_{kind}" for kind in Tokens.__struct_fields__], whole),
-            **dict.fromkeys(("step", "tokens_prompt", "tokens_completion", "tokens_reasoning", "tokens_cached"), whole),
+            **dict.fromkeys([f"episode_tokens_{kind}" for kind in _TOKENS], whole),
+            **dict.fromkeys(["step", *(f"tokens_{kind}" for kind in _TOKENS)], whole),
             **dict.fromkeys(("actor", "prompt", "reasoning", "reply", "action", "tool_calls", "observation"), text),
             **dict.fromkeys(("endpoint", "step_model"), text),
             **dict.fromkeys(("reward", "model_s", "env_s", "ttft_s", "cost"), real),
@@ -121,60 +114,57 @@ def table_schema(pa: Any) -> pa.Schema:  # noqa: ANN401 - the module pyarrow
     )
 
 
-def columns_of(episode: EpisodeRecord) -> dict[str, list[Any]]:
-    """Has a value per step; ``prompt`` is what the agent saw last."""
+def rows_of(episode: EpisodeRecord) -> list[dict[str, Any]]:
+    """Return a row per step, or one without the columns of a step; ``prompt`` is what the agent saw last."""
     conversation, unfinished = read_conversation(episode), unfinished_tokens(episode)
-    turns, opening = conversation.turns, text_of(conversation.opening)
+    result, prompt = result_fields(episode), text_of(conversation.opening)
     shared = {name: getattr(episode, name) for name in _SHARED}
-    result = result_fields(episode)
     shared |= {name: result.get(name) for name in ("outcome", "success")} | {"rated": not episode.unscored}
     shared |= {"episode_reward": episode.reward, "episode_cost": episode.cost}
-    shared |= {f"episode_tokens_{kind}": getattr(episode.tokens, kind) for kind in Tokens.__struct_fields__}
-    columns = {name: [value] * max(len(turns), 1) for name, value in shared.items()}
-    if not turns:
-        return {**columns, "prompt": [opening], "other_sequences": [_others(unfinished)]}
-    observations = [text_of(turn.observation) for turn in turns]
-    columns |= {
-        "prompt": [opening, *observations[:-1]],
-        "observation": observations,
-        "reasoning": [turn.reply.get("reasoning_content") for turn in turns],
-        "reply": [turn.reply["content"] for turn in turns],
-    }
-    columns |= _step_columns(episode.timesteps)
-    if episode.reward is None:
-        del columns["reward"]
-    return {**columns, **_token_columns(episode, unfinished)}
+    shared |= {f"episode_tokens_{kind}": getattr(episode.tokens, kind) for kind in _TOKENS}
+    if not conversation.turns:
+        return [{**shared, "prompt": prompt, "other_sequences": _others(unfinished)}]
+    rows = []
+    for number, turn in enumerate(conversation.turns):
+        observation = text_of(turn.observation)
+        row = {
+            **shared,
+            "prompt": prompt,
+            "observation": observation,
+            "reasoning": turn.reply.get("reasoning_content"),
+            "reply": turn.reply["content"],
+            **_step_columns(turn.step),
+        }
+        if episode.reward is None:
+            del row["reward"]
+        if isinstance(episode, TokenizedEpisode):
+            is_last = turn is conversation.turns[-1]
+            row |= _token_columns(step_tokens(episode, number), unfinished if is_last else [])
+        rows.append(row)
+        prompt = observation
+    return rows
 
 
-def _step_columns(steps: list[TimeStep]) -> dict[str, list[Any]]:
-    actions = [step.action for step in steps]
-    counts = [step.tokens for step in steps]
+def _step_columns(step: TimeStep) -> dict[str, Any]:
+    action = step.action
     return {
-        "step": [step.index for step in steps],
-        "step_model": [step.model for step in steps],
-        "action": [action.text for action in actions],
-        "tool_calls": [encode(action.tool_calls).decode() if action.tool_calls else None for action in actions],
-        **{name: [getattr(step, name) for step in steps] for name in _SAME},
-        **{
-            f"tokens_{name}": [None if each is None else getattr(each, name) for each in counts]
-            for name in Tokens.__struct_fields__
-        },
+        "step": step.index,
+        "step_model": step.model,
+        "action": action.text,
+        "tool_calls": encode(action.tool_calls).decode() if action.tool_calls else None,
+        **{name: getattr(step, name) for name in _SAME},
+        **{f"tokens_{name}": None if step.tokens is None else getattr(step.tokens, name) for name in _TOKENS},
     }
 
 
-def _token_columns(episode: EpisodeRecord, unfinished: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return the tokens of the steps; the last one has the calls whose step did not end, too."""
-    if not isinstance(episode, TokenizedEpisode):
-        return {}
-    found = [step_tokens(episode, number) for number in range(len(episode.timesteps))]
-    trained, others = [each.trained for each in found], [each.others for each in found]
-    others[-1] = [*others[-1], *unfinished]
+def _token_columns(tokens: StepTokens, unfinished: list[dict[str, Any]]) -> dict[str, Any]:
+    trained = tokens.trained
     return {
-        "prompt_token_ids": [None if each is None else each.prompt_ids for each in trained],
-        "completion_token_ids": [None if each is None else each.completion_ids for each in trained],
-        "logprobs": [None if each is None else usable_logprobs(each) or None for each in trained],
-        "loss_mask": [None if each is None else each.loss_mask for each in trained],
-        "other_sequences": list(map(_others, others)),
+        "prompt_token_ids": trained and trained.prompt_ids,
+        "completion_token_ids": trained and trained.completion_ids,
+        "logprobs": trained and (usable_logprobs(trained) or None),
+        "loss_mask": trained and trained.loss_mask,
+        "other_sequences": _others([*tokens.others, *unfinished]),
     }
 
 

@@ -60,12 +60,15 @@ def select_candidates(
     order = _BY_TASK if by_task else "episode_id"
     rows = source.select(f"SELECT {_COLUMNS} FROM episodes WHERE {condition} ORDER BY {order}", parameters)
     candidates, left_out = list(_candidates(rows)), Counter[str]()
-    if filters.drop_flat:
-        candidates = _keep(candidates, _varied(candidates), "its task's attempts all have the same reward", left_out)
-    if filters.first_success:
-        candidates = _keep(candidates, _first_successes(candidates), "not the first success of its task", left_out)
-    if filters.balanced:
-        candidates = _keep(candidates, _balanced(candidates), "its environment has more episodes", left_out)
+    for is_on, kept_by, reason in (
+        (filters.drop_flat, _varied, "its task's attempts all have the same reward"),
+        (filters.first_success, _first_successes, "not the first success of its task"),
+        (filters.balanced, _balanced, "its environment has more episodes"),
+    ):
+        if is_on:
+            kept, n_before = kept_by(candidates), len(candidates)
+            candidates = [candidate for candidate in candidates if candidate.episode_id in kept]
+            left_out += Counter({reason: n_before - len(candidates)})
     return candidates, left_out
 
 
@@ -77,13 +80,6 @@ def _candidates(rows: list[tuple[Any, ...]]) -> Iterator[Candidate]:
         candidate = Candidate(*rows.pop())
         shared: list[Any] = [names.setdefault(name, name) for name in candidate[:_N_NAMES]]
         yield Candidate(*shared, *candidate[_N_NAMES:])
-
-
-def _keep(candidates: list[Candidate], kept: set[str], reason: str, left_out: Reasons) -> list[Candidate]:
-    remaining = [candidate for candidate in candidates if candidate.episode_id in kept]
-    if n := len(candidates) - len(remaining):
-        left_out[reason] += n
-    return remaining
 
 
 def _varied(candidates: Iterable[Candidate]) -> set[str]:

@@ -28,7 +28,7 @@ from runner.events.codec import headers_for
 from runner.events.subjects import DurableNames
 from runner.formats.export import export_episodes
 from runner.formats.format import find_format, writable_formats
-from runner.formats.parquet import columns_of
+from runner.formats.parquet import rows_of
 from runner.formats.selection import Filters, select_candidates
 from runner.publish.outbox import LOCAL, Outbox
 from runner.store import EpisodeStore, open_index
@@ -201,11 +201,15 @@ def durable_events(data: Path) -> Iterator[bytes]:
             yield f"{event.subject}\n{header_lines(headers)}".encode() + event.payload
 
 
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
 def exports(data: Path, folder: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield the files of each format that is written without further packages."""
     store = EpisodeStore(data)
     episodes = [store.load_with_tokens(path) for path in sorted((data / "runs").glob("*/*.json"))]
-    yield f"exports/{PARQUET}", _fixed(folder).lines(encode(columns_of(each)) for each in episodes)
+    yield f"exports/{PARQUET}", _fixed(folder).lines(encode(_columns(rows_of(each))) for each in episodes)
     for name in sorted(writable_formats().keys() - {PARQUET}):
         target, path = find_format(name), folder / f"export-{name}"
         with closing(open_index(store)) as index:

@@ -16,7 +16,7 @@ from runner.formats.atif import encode_atif
 from runner.formats.chat import MESSAGES
 from runner.formats.drafts import build_record
 from runner.formats.export import UNREADABLE, export_episodes
-from runner.formats.parquet import columns_of, decode_rows
+from runner.formats.parquet import decode_rows, rows_of
 from runner.formats.reading import Place
 from runner.formats.selection import Candidate
 from runner.formats.training import Audit
@@ -206,11 +206,6 @@ def test_the_branches_of_an_own_trace_are_one_episode_again(tmp_path: Path) -> N
     assert steps == [(step.action, step.observation, step.reward) for step in episode.timesteps]
     again = [node["token_ids"] for node in plain(encode_trace(record))["nodes"] if "token_ids" in node]
     assert again == [[1, 2, 3, 4], [1, 9, 5, 6], [7, 8]]
-
-
-def rows_of(episode: EpisodeRecord) -> list[dict[str, Any]]:
-    columns = columns_of(episode)
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def test_a_row_of_parquet_has_ids_mask_and_the_other_sequences() -> None:
