@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import IO
+from uuid import uuid4
 
 import msgspec
 
@@ -94,7 +95,7 @@ def new_output(path: Path, *, is_folder: bool) -> Iterator[Output]:
     """Write beside a path, and rename at the end; raises ``StoreError`` if the path exists, or cannot be written."""
     if os.path.lexists(path):
         raise StoreError(f"{path} exists; choose another output, or remove it")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:8]}{TEMPORARY_SUFFIX}")
     output = Output(temporary, path.name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -181,7 +181,7 @@ def episode_items(path: Path, limits: Limits) -> Iterator[Found]:
     for number, (n_rows, data) in enumerate(_lines(path, limits), 1):
         place = Place(path, number, start, n_rows, "episode")
         start += n_rows
-        yield Malformed(place, data[1:].decode()) if data.startswith(b"!") else Item(place, data)
+        yield Malformed(place, data[1:].decode("utf-8", "replace")) if data.startswith(b"!") else Item(place, data)
 
 
 def read_rows(place: Place, limits: Limits) -> bytes:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby, islice
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Final
 
 from runner.util.json_accessors import as_text
@@ -20,7 +21,7 @@ from runner.util.safe_values import encode
 
 NEEDS_PYARROW: Final = "Parquet needs the package pyarrow; install it with: pip install 'agentgym-console[parquet]'"
 MEMORY_BYTES: Final = 1 << 30
-"""Address space of the process, of which pyarrow takes 330 MB."""
+"""Address space of the process beyond that of its libraries."""
 MAX_WAIT_S: Final = 60
 """Largest number of seconds until the next episode."""
 _REQUIRED: Final = frozenset({"episode_id", "step", "reply", "observation"})
@@ -30,11 +31,9 @@ _UNREADABLE: Final = b"!a value of its rows cannot be read, such as a time after
 
 def main() -> None:
     max_bytes, start, n_rows = map(int, sys.argv[1:])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.alarm(MAX_WAIT_S)
     try:
+        _limit_memory()
         for n, line in _episodes(max_bytes, start, n_rows):
             signal.alarm(0)  # whoever reads may take longer
             sys.stdout.buffer.write(b"%d %b\n" % (n, line))
@@ -46,6 +45,16 @@ def main() -> None:
         _refuse(f"it needs more than {MEMORY_BYTES >> 20} MiB of memory")
     except (OSError, ValueError, TypeError, KeyError) as exc:  # pyarrow's errors are of these kinds
         _refuse(f"it is damaged: {exc}")
+
+
+def _limit_memory() -> None:
+    import pyarrow.parquet  # noqa: F401 - its libraries do not count
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        n_pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = n_pages * resource.getpagesize() + MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _refuse(reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,8 @@ from runner.formats.agentgym import encode_agenttraj, encode_rollout
 from runner.formats.atif import encode_atif
 from runner.formats.chat import encode_messages, encode_pair, encode_sharegpt
 from runner.formats.conversation import read_conversation
-from runner.formats.export import new_output
-from runner.formats.format import LeftOut, _usable_formats, find_format, readable_formats, writable_formats
+from runner.formats.export import new_output, open_writer
+from runner.formats.format import Format, LeftOut, _usable_formats, find_format, readable_formats, writable_formats
 from runner.formats.verifiers import encode_trace
 from runner.plugins import FORMATS, registered_names
 from runner.store import EpisodeRecord
@@ -162,6 +163,34 @@ def test_registered_formats_are_loaded_by_name() -> None:
     assert set(readable_formats()) == {*written, "harbor", "inspect", "nemo-gym", "verifiers-results"}
     with pytest.raises(ConfigError, match="Did you mean atif"):
         find_format("atiff")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "file", "files"),
+    [
+        (".jsonl", "", {"": b'{"total":1}\n{"total":2}\n'}),
+        (".json", "", {"": b'[\n{"total":1},\n{"total":2}\n]\n'}),
+        ("", "", {"a.json": b'{"total":1}\n', "b.json": b'{"total":2}\n'}),
+        ("", "below/all.jsonl", {"below/all.jsonl": b'{"total":1}\n{"total":2}\n'}),
+    ],
+)
+def test_a_format_of_another_package_needs_one_function(
+    suffix: str, file: str, files: dict[str, bytes], episode: EpisodeRecord, tmp_path: Path
+) -> None:
+    totals = {"a": 1, "b": 2}
+    target = Format(
+        name="total", title="Totals", suffix=suffix, file=file, encode=lambda each: {"total": totals[each.episode_id]}
+    )
+    with new_output(tmp_path / "o", is_folder=not suffix) as output:
+        writer = open_writer(target, output)
+        for id in totals:
+            writer.write(msgspec.structs.replace(episode, episode_id=id))
+        assert writer.finish() == {}
+        described = {each.path if files.keys() != {""} else "": each for each in output.complete()}
+    assert described.keys() == files.keys()
+    for name, data in files.items():
+        assert (tmp_path / "o" / name).read_bytes() == data
+        assert (described[name].bytes, described[name].sha256) == (len(data), hashlib.sha256(data).hexdigest())
 
 
 def test_a_failed_output_leaves_nothing(tmp_path: Path) -> None:
