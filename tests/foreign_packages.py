@@ -248,7 +248,7 @@ def check_pyarrow(python: str, folder: Path) -> None:
     path = f"{ROOT}:{site}"
     _run([sys.executable, "-c", WRITE_TABLE, str(folder / "episodes.parquet")], PYTHONPATH=path)
     hostile = ROOT / "tests" / "unit" / "formats" / "test_parquet_tables.py"
-    _run([sys.executable, "-m", "pytest", "-q", "-n0", str(hostile)], PYTHONPATH=path)
+    _run([sys.executable, "-m", "pytest", "-q", "-n0", str(hostile)], SET_UP_S, PYTHONPATH=path)
 
 
 PACKAGES: Final = (

@@ -53,7 +53,7 @@ def lying(path: Path, *size: int) -> None:
 def test_a_page_that_says_it_has_2_gb_is_refused(tmp_path: Path) -> None:
     path = table(tmp_path / "t.parquet", "a", "b")
     lying(path, 254, 255, 255, 255, 15)
-    assert "t.parquet" in refusal(path)
+    assert "memory" in refusal(path)
 
 
 @pytest.mark.parametrize("size", [(1,), (255, 255, 255, 255, 15), (0,)])
@@ -63,14 +63,11 @@ def test_a_page_of_a_wrong_size_is_refused(tmp_path: Path, size: tuple[int, ...]
     assert "t.parquet" in refusal(path)
 
 
-def test_a_text_that_unpacks_to_more_than_its_process_may_have_is_refused(tmp_path: Path) -> None:
-    huge = "x" * (400 << 20)
-    assert "memory" in refusal(table(tmp_path / "t.parquet", huge, compression="zstd", use_dictionary=False))
-
-
+@pytest.mark.long
 def test_a_list_with_too_many_values_is_refused(tmp_path: Path) -> None:
-    values = pa.ListArray.from_arrays([0, 300_000_000], pa.repeat(pa.scalar(None, pa.int32()), 300_000_000))
-    columns = {"episode_id": ["a"], "step": [0], "reply": ["r"], "observation": ["o"], "prompt_token_ids": values}
+    n = 150_000_000
+    values = pa.ListArray.from_arrays([0, n], pa.repeat(pa.scalar(None, pa.int8()), n))
+    columns = {"episode_id": ["a"], "step": [0], "reply": ["r"], "observation": ["o"], "loss_mask": values}
     parquet.write_table(pa.table(columns), tmp_path / "t.parquet")
     assert "memory" in refusal(tmp_path / "t.parquet")
 
@@ -94,10 +91,10 @@ def test_a_refused_table_is_in_the_report_of_an_import(
 
 
 def test_a_text_that_is_stored_once_may_be_that_of_many_rows(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.parquet", *["x" * (5 << 20)] * 60)
+    path = table(tmp_path / "t.parquet", *["x" * (5 << 20)] * 50)
     assert path.stat().st_size < 10 << 20
     found, malformed = read_all(path)
-    assert (len(found), malformed) == (60, [])
+    assert (len(found), malformed) == (50, [])
 
 
 def test_an_episode_with_too_large_rows_costs_only_itself(tmp_path: Path) -> None:
