@@ -47,6 +47,7 @@ _SAME: Final = (
     *("env", "data_label", "mode", "seed", "attempt", "outcome", "success", "reward", "duration_s", "paused_s"),
     *("evaluation", "error"),
 )
+_USAGE: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 _METRICS: Final = ("prompt_token_ids", "completion_token_ids", "logprobs", "completion_tokens")
 _TOTALS: Final = ("total_prompt_tokens", "total_completion_tokens", "total_cached_tokens", "")
 
@@ -269,13 +270,17 @@ def _add_step(transcript: Transcript, step: dict[str, Any], model: str | None) -
 
 def _add_reply(transcript: Transcript, step: dict[str, Any], content: str, model: str | None) -> None:
     extra = own_fields(step.get("extra"), StepExtra) or StepExtra()
-    calls = [_call(call, extra) for call in map(as_dict, as_list(step.get("tool_calls")))]
-    metrics = as_dict(step.get("metrics"))
+    metrics, calls = as_dict(step.get("metrics")), list[dict[str, Any]]()
+    own = as_dict(as_dict(metrics.get("extra")).get(EXTRA))  # has the tokens of reasoning
+    for call in map(as_dict, as_list(step.get("tool_calls"))):
+        id = as_text(call.get("tool_call_id"))
+        arguments = extra.unparsed_arguments.get(id, call.get("arguments"))
+        calls.append({"id": id, "name": call.get("function_name"), "arguments": arguments})
     played = transcript.add_reply(
         reply_of(content, step.get("reasoning_content"), calls),
         extra.action,
         model=as_text(step.get("model_name")) or model,
-        tokens=_tokens(metrics),
+        tokens=tokens_of(own | metrics, *_USAGE),
         cost=number_of(metrics.get("cost_usd")) if extra.cost is None else extra.cost,
         actor="human" if extra.actor == "human" else "agent",
         **{name: getattr(extra, name) for name in ("reward", "done", "endpoint", "model_s", "env_s", "ttft_s")},
@@ -285,17 +290,6 @@ def _add_reply(transcript: Transcript, step: dict[str, Any], content: str, model
     transcript.add_sequences(played.index, sequences_of(extra.sequences))
     prompt, completion, logprobs, n = (metrics.get(name) for name in _METRICS)
     transcript.add_ids(played, prompt, completion, logprobs, n)
-
-
-def _call(call: dict[str, Any], extra: StepExtra) -> dict[str, Any]:
-    id = as_text(call.get("tool_call_id"))
-    arguments = extra.unparsed_arguments.get(id, call.get("arguments"))
-    return {"id": id, "function": {"name": call.get("function_name"), "arguments": arguments}}
-
-
-def _tokens(metrics: dict[str, Any]) -> Tokens | None:
-    own = as_dict(as_dict(metrics.get("extra")).get(EXTRA))
-    return tokens_of({**own, **metrics}, "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 
 
 FORMAT = Format(

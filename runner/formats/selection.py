@@ -6,7 +6,7 @@ The filters need all attempts of a task before the first one is written, so they
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -59,7 +59,11 @@ def select_candidates(
     """Return the episodes to export, oldest first or ``by_task``, and how many the filters left out."""
     order = _BY_TASK if by_task else "episode_id"
     rows = source.select(f"SELECT {_COLUMNS} FROM episodes WHERE {condition} ORDER BY {order}", parameters)
-    candidates, left_out = list(_candidates(rows)), Counter[str]()
+    names: dict[object, Any] = {}  # equal names are one object, as an export may have millions
+    candidates = [
+        Candidate(*(names.setdefault(each, each) for each in row[:_N_NAMES]), *row[_N_NAMES:]) for row in rows
+    ]
+    left_out = Counter[str]()
     for is_on, kept_by, reason in (
         (filters.drop_flat, _varied, "its task's attempts all have the same reward"),
         (filters.first_success, _first_successes, "not the first success of its task"),
@@ -72,24 +76,10 @@ def select_candidates(
     return candidates, left_out
 
 
-def _candidates(rows: list[tuple[Any, ...]]) -> Iterator[Candidate]:
-    """Yield the rows, which are dropped one by one; equal names are one object, as an export may have millions."""
-    names: dict[object, Any] = {}
-    rows.reverse()
-    while rows:
-        candidate = Candidate(*rows.pop())
-        shared: list[Any] = [names.setdefault(name, name) for name in candidate[:_N_NAMES]]
-        yield Candidate(*shared, *candidate[_N_NAMES:])
-
-
 def _varied(candidates: Iterable[Candidate]) -> set[str]:
-    groups = groupby(sorted(candidates, key=group_of), key=group_of)
-    kept: set[str] = set()
-    for _, attempts in groups:
-        group = list(attempts)
-        if len({attempt.reward for attempt in group if attempt.rated} - {None}) > 1:
-            kept.update(attempt.episode_id for attempt in group)
-    return kept
+    groups = [list(group) for _, group in groupby(sorted(candidates, key=group_of), key=group_of)]
+    varied = (group for group in groups if len({each.reward for each in group if each.rated} - {None}) > 1)
+    return {each.episode_id for group in varied for each in group}
 
 
 def group_of(candidate: Candidate) -> tuple[str, ...]:
@@ -97,12 +87,11 @@ def group_of(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _first_successes(candidates: Iterable[Candidate]) -> set[str]:
-    first: dict[tuple[object, ...], str] = {}
-    for candidate in sorted((each for each in candidates if each.success), key=lambda each: each.episode_id):
-        first.setdefault(
-            (candidate.env, candidate.data_label, candidate.mode, candidate.task_index), candidate.episode_id
-        )
-    return set(first.values())
+    """Return the first one of each task, whichever agent had it."""
+    successes = sorted((each for each in candidates if each.success), key=lambda each: each.episode_id, reverse=True)
+    return set(
+        {(each.env, each.data_label, each.mode, each.task_index): each.episode_id for each in successes}.values()
+    )
 
 
 def _balanced(candidates: Iterable[Candidate]) -> set[str]:

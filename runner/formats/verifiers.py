@@ -39,6 +39,10 @@ from runner.util.safe_values import encode
 TRACE_VERSION: Final = 1
 LIBRARY_VERSION: Final = "0.4.0"
 """Version of verifiers whose schema the lines have."""
+_INFO: Final = (
+    *("batch_id", "env", "data_label", "mode", "task_index", "seed", "attempt"),
+    *("duration_s", "cost", "tokens", "evaluation"),
+)
 _SAME: Final = ("data_label", "mode", "seed", "attempt", "success", "duration_s", "cost", "tokens")
 _USAGE: Final = ("prompt_tokens", "completion_tokens", "cached_input_tokens", "reasoning_tokens")
 MAX_BRANCH_IDS: Final = 1 << 22
@@ -377,31 +381,18 @@ def _tool(schema: ToolSchema) -> dict[str, Any]:
 
 
 def _info(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[str, Any]:
-    names = (
-        *("batch_id", "env", "data_label", "mode", "task_index", "seed", "attempt"),
-        *("duration_s", "cost", "tokens", "evaluation"),
-    )
-    steps: list[dict[str, Any]] = [
-        {"valid": step.valid, "done": step.done}
-        | ({} if episode.reward is None else {"reward": step.reward})
-        | ({"refused": True} if step.refused else {})
-        for step in episode.timesteps
-    ]
-    fields = {name: getattr(episode, name) for name in names} | result_fields(episode)
-    return {**fields, "steps": steps, **_other_tokens(episode, added)}
-
-
-def _other_tokens(episode: EpisodeRecord, added: Mapping[int, _Added]) -> dict[str, Any]:
-    """Return the sequences that the nodes do not have: by step, and those of calls whose step did not end."""
-    by_step: dict[str, list[dict[str, Any]]] = {}
-    for number in range(len(episode.timesteps)):
+    """Sequences are those that the nodes do not have: by step, and of calls whose step did not end."""
+    steps, sequences = list[dict[str, Any]](), dict[str, list[dict[str, Any]]]()
+    for number, step in enumerate(episode.timesteps):
+        fields = {"valid": step.valid, "done": step.done}
+        known = {"reward": None if episode.reward is None else step.reward, "refused": step.refused or None}
+        steps.append(fields | {name: value for name, value in known.items() if value is not None})
         trained, others = step_tokens(episode, number)
-        found = others if number in added or trained is None else [*others, described(trained)]
-        if found:
-            by_step[str(number)] = found
-    unfinished = unfinished_tokens(episode)
-    fields = {"sequences": by_step, "unfinished_sequences": unfinished}
-    return {name: value for name, value in fields.items() if value}
+        if found := others if number in added or trained is None else [*others, described(trained)]:
+            sequences[str(number)] = found
+    tokens = {"sequences": sequences, "unfinished_sequences": unfinished_tokens(episode)}
+    fields = {name: getattr(episode, name) for name in _INFO} | result_fields(episode)
+    return {**fields, "steps": steps, **{name: value for name, value in tokens.items() if value}}
 
 
 FORMAT = Format(
