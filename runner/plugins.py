@@ -1,140 +1,26 @@
 """Environments, agents and formats by name, in the entry points of all installed packages, and the packages' versions.
 
-The name of an environment may also be its import path, ``module:Class``. Listing names imports nothing; ``load``
-imports one object, and its error message names the entry point that failed. Packages are read from their folders;
-``importlib.metadata``, whose import takes a tenth of the CPU of a short command, is the fallback for zip files and for
-import hooks with packages of their own.
+The name of an environment may also be its import path, ``module:Class``. Listing names imports none of them; ``load``
+imports one object, and its error message names the entry point that failed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
-import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache, reduce
-from importlib.machinery import PathFinder
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib import metadata
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from runner.errors import ConfigError, catch_foreign
 from runner.util.display_text import one_line
-
-_SUFFIXES = (".dist-info", ".egg-info")
-_METADATA_FILES = ("METADATA", "PKG-INFO")
-_SEPARATORS = re.compile("[-_.]+")
-
-
-class EntryPoint(NamedTuple):
-    """``value`` is its import path, ``package`` the name of the package that registers it."""
-
-    name: str
-    value: str
-    package: str = ""
-
-    @property
-    def module(self) -> str:
-        return self.value.partition("[")[0].partition(":")[0].strip()
-
-    @property
-    def attribute(self) -> str:
-        """May contain dots; "" for the module itself."""
-        return self.value.partition("[")[0].partition(":")[2].strip()
-
-
-def entry_points(groups: Collection[str]) -> dict[str, list[EntryPoint]]:
-    """Return the entry points of these groups; of packages with the same name the first one in ``sys.path`` counts."""
-    found: dict[str, list[EntryPoint]] = {group: [] for group in groups}
-    if not _has_only_folders():
-        from importlib import metadata
-
-        for group in groups:
-            for point in metadata.entry_points(group=group):
-                found[group].append(EntryPoint(point.name, point.value, point.dist.name if point.dist else ""))
-        return found
-    for package, folder in _package_folders():
-        if registered := [point for point in _registered(folder) if point[0] in found]:
-            owner = _metadata(folder, "name") or package
-            for group, name, value in registered:
-                found[group].append(EntryPoint(name, value, owner))
-    return found
-
-
-def installed_version(package: str) -> str | None:
-    if not _has_only_folders():
-        from importlib import metadata
-
-        try:
-            return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            return None
-    name = _normalized(package)
-    folder = next((folder for known, folder in _package_folders() if _normalized(known) == name), None)
-    return None if folder is None else _metadata(folder, "version")
-
-
-def _has_only_folders() -> bool:
-    if any(hasattr(finder, "find_distributions") for finder in sys.meta_path if finder is not PathFinder):
-        return False
-    return not any(entry.endswith(".egg") or os.path.isfile(entry) for entry in _path())  # noqa: PTH113
-
-
-def _path() -> Iterator[str]:
-    """Imports ignore entries of any other type than text."""
-    return (entry for entry in sys.path if isinstance(entry, str))
-
-
-def _package_folders() -> Iterator[tuple[str, str]]:
-    # Paths are text here: making a Path of each folder and file takes as long as reading them.
-    seen: set[str] = set()
-    for entry in _path():
-        try:
-            children = os.listdir(entry or ".")  # noqa: PTH208
-        except OSError:
-            continue
-        for child in children:
-            if child.lower().endswith(_SUFFIXES):
-                package = child.rpartition(".")[0].partition("-")[0]
-                if (name := _normalized(package)) not in seen:
-                    seen.add(name)
-                    yield package, f"{entry or '.'}/{child}"
-
-
-def _normalized(package: str) -> str:
-    return _SEPARATORS.sub("-", package).lower()
-
-
-def _registered(folder: str) -> Iterator[tuple[str, str, str]]:
-    group = ""
-    for line in map(str.strip, (_read(f"{folder}/entry_points.txt") or "").splitlines()):
-        if line.startswith("[") and line.endswith("]"):
-            group = line.strip("[]")
-        elif line and not line.startswith("#"):
-            name, _, value = line.partition("=")
-            yield group, name.strip(), value.strip()
-
-
-def _metadata(folder: str, field: str) -> str | None:
-    for name in _METADATA_FILES:
-        for line in (_read(f"{folder}/{name}") or "").partition("\n\n")[0].splitlines():
-            key, _, value = line.partition(":")
-            if key.lower() == field:
-                return value.strip()
-    return None
-
-
-def _read(file: str) -> str | None:
-    try:
-        with open(file, "rb") as opened:  # noqa: PTH123
-            return opened.read().decode("utf-8", "replace").replace("\r\n", "\n")
-    except OSError:
-        return None
-
 
 ENVS = "agentgym.envs"
 AGENTS = "agentgym.agents"
@@ -194,8 +80,7 @@ class Plugin(msgspec.Struct, frozen=True):
         with catch_foreign(errors.append):
             if self.value == self.name and (folder := str(Path.cwd())) not in sys.path:
                 sys.path.append(folder)
-            module = importlib.import_module(self._point.module)
-            loaded.append(reduce(getattr, filter(None, self._point.attribute.split(".")), module))
+            loaded.append(self._point.load())
         if errors:
             reason = f"cannot be loaded: {type(errors[0]).__name__}: {errors[0]}"
             origin = "" if self.value == self.name else f" is registered as {self.value} but"
@@ -211,18 +96,19 @@ class Plugin(msgspec.Struct, frozen=True):
                 raise ConfigError(
                     f"invalid argument {key!r} of {self.name}; names with a leading underscore are reserved"
                 )
-        target = {"_target_": f"{self._point.module}.{self._point.attribute}"}
+        target = {"_target_": f"{self._point.module}.{self._point.attr}"}
         return {**target, **({} if self.id is None else {"id": self.id}), **arguments}
 
     @property
     def _point(self) -> EntryPoint:
-        return EntryPoint(self.name, self.value)
+        return EntryPoint(self.name, self.value, group="")
 
 
 @cache
 def _entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
     # Reading the folders of all packages takes milliseconds, so it is done once for all groups.
-    return {group: _by_name(found) for group, found in entry_points(tuple(_KINDS)).items()}
+    found = metadata.entry_points()
+    return {group: _by_name(found.select(group=group)) for group in _KINDS}
 
 
 def _by_name(found: Iterable[EntryPoint]) -> dict[str, list[EntryPoint]]:
@@ -232,10 +118,10 @@ def _by_name(found: Iterable[EntryPoint]) -> dict[str, list[EntryPoint]]:
     """
     by_name: dict[str, list[EntryPoint]] = {}
     points = list(dict.fromkeys(found))
-    built_in = {point.name.lower(): point for point in points if point.module.startswith("runner.")}
+    built_in = {point.name.lower(): point for point in points if _is_own(point)}
     for point in points:
         owner = built_in.get(point.name.lower(), point)
-        if point.module != owner.module:
+        if _is_own(owner) and not _is_own(point):
             import logging  # imported late: this is rare, and ``--list-envs`` needs it for nothing else
 
             logging.getLogger(__name__).warning(
@@ -246,13 +132,18 @@ def _by_name(found: Iterable[EntryPoint]) -> dict[str, list[EntryPoint]]:
     return by_name
 
 
-def built_in_modules() -> list[str]:
-    groups = entry_points((ENVS, AGENTS)).values()
-    return sorted({point.module for points in groups for point in points if point.module.startswith("runner.")})
+def _is_own(point: EntryPoint) -> bool:
+    return point.value.startswith("runner.")
 
 
 def _origin(point: EntryPoint) -> str:
-    return one_line(f"{point.name} of {point.package or 'an unknown package'} ({point.value})")
+    package = point.dist.name if point.dist else "an unknown package"
+    return one_line(f"{point.name} of {package} ({point.value})")
+
+
+def built_in_modules() -> list[str]:
+    groups = (_entry_points()[group].values() for group in (ENVS, AGENTS))
+    return sorted({point.module for names in groups for points in names for point in points if _is_own(point)})
 
 
 def registered_names(group: str) -> list[str]:
@@ -283,7 +174,7 @@ def is_registered(group: str, name: str) -> bool:
 def is_built_in(group: str, name: str) -> bool:
     """Return whether the name, ignoring case, belongs to an object of this package."""
     same = [points for known, points in _entry_points()[group].items() if known.lower() == name.lower()]
-    is_own = any(point.module.startswith("runner.") for points in same for point in points)
+    is_own = any(_is_own(point) for points in same for point in points)
     return is_own or family_and_id(group, name) is not None
 
 
@@ -339,6 +230,12 @@ def build_http_target(**arguments: object) -> dict[str, Any]:
 def load(group: str, name: str) -> Any:  # noqa: ANN401 - any registered object
     """Import and return the registered object; raises ``ConfigError`` like ``find`` and ``Plugin.load``."""
     return find(group, name).load()
+
+
+def installed_version(package: str) -> str | None:
+    with contextlib.suppress(metadata.PackageNotFoundError, ValueError):  # the latter for an empty name
+        return metadata.version(package)
+    return None
 
 
 def missing_packages(packages: Iterable[str]) -> list[str]:

@@ -24,6 +24,13 @@ def test_an_unknown_name_suggests_the_most_similar_one() -> None:
         plugins.find(plugins.AGENTS, "zzzz")
 
 
+def test_a_malformed_entry_point_harms_only_itself(install: Install) -> None:
+    install(envs={"Broken": "???", "Counter": "tests.support.fakes:Counter"})
+    assert plugins.load(plugins.ENVS, "Counter").__name__ == "Counter"
+    with pytest.raises(ConfigError, match=r"Broken is registered as \?\?\? but cannot be loaded"):
+        plugins.load(plugins.ENVS, "Broken")
+
+
 def test_an_installed_distribution_adds_plugins(install: Install) -> None:
     install(envs={"Counter": "tests.support.fakes:Counter"})
     assert plugins.find(plugins.ENVS, "counter").config(goal=2) == {
@@ -59,6 +66,7 @@ def test_listing_imports_nothing_heavy() -> None:
 
 def test_missing_packages_are_named() -> None:
     assert plugins.missing_packages(["minigrid", "no-such-package", "json"]) == ["no-such-package"]
+    assert plugins.missing_packages([""]) == [""]
     assert plugins.installed_versions(["minigrid", "no-such-package"]).keys() == {"minigrid"}
 
 
