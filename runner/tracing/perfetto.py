@@ -17,8 +17,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -35,16 +34,12 @@ _PACKET_TAG = 0x0A
 _MAX_UINT64 = 2**64 - 1
 _REALTIME, _MONOTONIC = 1, 3  # values of ``BuiltinClock``
 MAX_COLLECTED = 100_000
-_EVENT_TAG = 0x5A
-"""Protobuf tag of ``TracePacket.track_event``: field 11, length-delimited."""
-_TIME_TAG = 0x40
-"""Protobuf tag of ``TracePacket.timestamp``: field 8, a varint."""
 _SLICE_BEGIN, _SLICE_END = 1, 2  # values of ``TrackEvent.type``, field 9
+_FLOW_TAGS = {"start": b"\xf9\x02", "end": b"\x81\x03"}
+"""Protobuf tags of ``TrackEvent.flow_ids`` and ``terminating_flow_ids``: fields 47 and 48, of 64 bits each."""
 
 SliceEdge: TypeAlias = tuple[int, Span | None]
 """A time in nanoseconds, and the span that begins at that time, or None if the innermost open span ends."""
-
-_id, _start_ns = attrgetter("id"), attrgetter("start_ns")
 
 
 class Lane:
@@ -55,28 +50,21 @@ class Lane:
         self.free_from = free_from
         self._open: list[Span] = []
 
-    def place(self, spans: Iterable[Span]) -> int:
-        """Place spans in order, up to the first that does not fit; return the number of placed spans.
-
-        A span fits if no span is open in the lane, or if the innermost open one is its parent.
-        """
-        n_placed, opened, add = 0, self._open, self.events.append
-        for span in spans:
-            parent, start_ns, end_ns = span.parent, span.start_ns, span.end_ns
-            while opened:
-                last = opened[-1]
-                if last.id == parent and end_ns <= last.end_ns:  # a child, even if both have zero duration
-                    break
-                if last.end_ns > start_ns:
-                    return n_placed
-                self._close()
-            else:
-                if start_ns < self.free_from:
-                    return n_placed
-            add((start_ns, span))
-            opened.append(span)
-            n_placed += 1
-        return n_placed
+    def place(self, span: Span) -> bool:
+        """Return False if it does not fit: if a span that is not its parent is open, or the lane is not free yet."""
+        while self._open:
+            last = self._open[-1]
+            if last.id == span.parent and span.end_ns <= last.end_ns:  # a child, even if both have zero duration
+                break
+            if last.end_ns > span.start_ns:
+                return False
+            self._close()
+        else:
+            if span.start_ns < self.free_from:
+                return False
+        self.events.append((span.start_ns, span))
+        self._open.append(span)
+        return True
 
     def _close(self) -> None:
         self.free_from = self._open.pop().end_ns
@@ -93,35 +81,22 @@ def assign_lanes(spans: Iterable[Span], free_from: Iterable[int]) -> list[Lane]:
     A span goes to its parent's lane if it fits there, else to the first lane where it fits, else to a new lane.
     ``free_from`` has the end of the last slice of each existing lane, in nanoseconds.
     """
-    ordered = sorted(sorted(spans, key=_id), key=_start_ns)
-    lanes = [Lane(time_ns) for time_ns in free_from] or [Lane(0)]
-    n_placed = lanes[0].place(ordered)  # nearly always all of them
-    rest = ordered[n_placed:]
-    lane_of: dict[int | None, Lane] = {span.id: lanes[0] for span in ordered[:n_placed]} if rest else {}
-    for span in rest:
+    lanes = [Lane(time_ns) for time_ns in free_from]
+    lane_of: dict[int | None, Lane] = {}
+    for span in sorted(spans, key=lambda span: (span.start_ns, span.id)):
         lane = lane_of.get(span.parent)
-        if lane is None or not lane.place([span]):
-            lane = _first_free(lanes, span)
+        if lane is None or not lane.place(span):
+            lane = next((each for each in lanes if each.place(span)), None)
+        if lane is None:
+            lanes.append(lane := Lane(span.start_ns))
+            lane.place(span)
         lane_of[span.id] = lane
     for lane in lanes:
         lane.close_all()
     return lanes
 
 
-def _first_free(lanes: list[Lane], span: Span) -> Lane:
-    for lane in lanes:
-        if lane.place([span]):
-            return lane
-    lanes.append(Lane(span.start_ns))
-    lanes[-1].place([span])
-    return lanes[-1]
-
-
-@functools.lru_cache(maxsize=1024)
-def field_header(length: int, tag: int = _PACKET_TAG) -> bytes:
-    return varint(tag) + varint(length)
-
-
+@functools.lru_cache(maxsize=4096)  # most are tags and lengths
 def varint(value: int) -> bytes:
     """A negative number is encoded as 64 bits in two's complement."""
     value &= _MAX_UINT64
@@ -140,7 +115,7 @@ def number_field(field: int, value: int) -> bytes:
 
 def content_field(field: int, content: bytes | str) -> bytes:
     data = content.encode() if isinstance(content, str) else content
-    return field_header(len(data), field << 3 | 2) + data
+    return varint(field << 3 | 2) + varint(len(data)) + data
 
 
 def append_packets(path: Path, packets: bytes, *, valid_bytes: int = 0) -> int:
@@ -150,34 +125,22 @@ def append_packets(path: Path, packets: bytes, *, valid_bytes: int = 0) -> int:
     unreadable. ``valid_bytes`` at the beginning are known to be complete packets, the rest is scanned; return the new
     number of such bytes. Raises ``StoreError`` if the file cannot be written; its previous content is unchanged.
     """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        descriptor = _open(path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             size = _truncate_incomplete(path, descriptor, valid_bytes)
-            return _write_all_or_nothing(descriptor, packets, size)
+            if (written := os.write(descriptor, packets)) < len(packets):
+                os.ftruncate(descriptor, size)
+                raise OSError(f"only {written} of {len(packets)} bytes were written")
+            return size + written
         finally:
             os.close(descriptor)
     except OSError as exc:
         advice = file_advice(exc, "check disk space and permissions")
         raise StoreError(f"cannot append to the trace {path}: {exc}; {advice}") from exc
-
-
-def _open(path: Path) -> int:
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        return os.open(path, flags, 0o600)
-    except FileNotFoundError:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(path, flags, 0o600)
-
-
-def _write_all_or_nothing(descriptor: int, packets: bytes, size: int) -> int:
-    written = os.write(descriptor, packets)
-    if written < len(packets):
-        os.ftruncate(descriptor, size)
-        raise OSError(f"only {written} of {len(packets)} bytes were written")
-    return size + written
 
 
 def _truncate_incomplete(path: Path, descriptor: int, valid_bytes: int) -> int:
@@ -224,25 +187,25 @@ class TraceEncoder:
         self._boot = boot
         self._track = track
         self._free_from: list[int] = []
-        self._encoders: list[_SliceEncoder] = []
 
     @property
     def n_lanes(self) -> int:
-        return len(self._encoders)
+        return len(self._free_from)
 
     def encode(self, spans: Sequence[Span], flows: Sequence[Flow]) -> bytes:
-        if not spans:
-            return b""
         lanes = assign_lanes(spans, self._free_from)
-        while len(self._encoders) < len(lanes):
-            uuid = _track_uuid(self._boot, self._track, len(self._encoders))
-            self._encoders.append(_SliceEncoder(_sequence(self._boot), uuid))
         self._free_from = [lane.free_from for lane in lanes]
-        arrows = _arrows_by_span(flows)
-        chunks: list[bytes] = []
-        for encoder, lane in zip(self._encoders, lanes, strict=True):
-            chunks += encoder.slices(lane.events, arrows)
-        return b"".join(chunks)
+        arrows: dict[int, list[Flow]] = {}
+        for flow in flows:
+            arrows.setdefault(flow.span, []).append(flow)
+        origin, packets = number_field(58, _MONOTONIC) + number_field(10, _sequence(self._boot)), []
+        for number, lane in enumerate(lanes):
+            track = number_field(11, _track_uuid(self._boot, self._track, number))
+            begin, end = (number_field(9, edge) + track for edge in (_SLICE_BEGIN, _SLICE_END))
+            for time_ns, span in lane.events:
+                event = end if span is None else begin + _slice_fields(span, arrows.get(span.id, ()))
+                packets.append(_packet(origin + content_field(11, event) + number_field(8, time_ns)))
+        return b"".join(packets)
 
 
 class PerfettoFile:
@@ -276,7 +239,7 @@ class PerfettoFile:
         """Encode a clock snapshot, which relates the monotonic times of the trace to the time of day."""
         clocks = ((_MONOTONIC, time.monotonic_ns()), (_REALTIME, time.time_ns()))
         snapshot = b"".join(content_field(1, number_field(1, id) + number_field(2, now_ns)) for id, now_ns in clocks)
-        return self._packet(content_field(6, snapshot + number_field(2, _MONOTONIC)))
+        return self._with_sequence(content_field(6, snapshot + number_field(2, _MONOTONIC)))
 
     def _descriptor(self, track: str, number: int) -> bytes:
         """Encode the descriptor of a lane, whose parent is the first lane of the track."""
@@ -284,11 +247,10 @@ class PerfettoFile:
         descriptor = number_field(1, _track_uuid(self.boot, track, number)) + content_field(2, name)
         if number:
             descriptor += number_field(5, _track_uuid(self.boot, track, 0))
-        return self._packet(content_field(60, descriptor))
+        return self._with_sequence(content_field(60, descriptor))
 
-    def _packet(self, content: bytes) -> bytes:
-        content += number_field(10, _sequence(self.boot))
-        return field_header(len(content)) + content
+    def _with_sequence(self, content: bytes) -> bytes:
+        return _packet(content + number_field(10, _sequence(self.boot)))
 
 
 class ProtobufCollector:
@@ -349,88 +311,15 @@ def _sequence(boot: str) -> int:
     return create_flow_id("sequence", boot) % (2**32 - 1) + 1
 
 
-def _arrows_by_span(flows: Sequence[Flow]) -> dict[int, list[Flow]]:
-    arrows: dict[int, list[Flow]] = {}
-    for flow in flows:
-        arrows.setdefault(flow.span, []).append(flow)
-    return arrows
+def _packet(content: bytes) -> bytes:
+    return content_field(1, content)
 
 
-class _SliceEncoder:
-    """Encodes the slices of one lane.
-
-    Most slices differ only in their times, so all other fields are encoded once and cached. In protobuf, concatenated
-    messages of the same type merge into one. A packet is therefore its cached fields followed by its time, and an
-    event is its cached name followed by its attributes and flows.
-    """
-
-    def __init__(self, sequence: int, track_uuid: int) -> None:
-        self._track_uuid = number_field(11, track_uuid)
-        self._packet = number_field(58, _MONOTONIC) + number_field(10, sequence)
-        self._end_packet = self._packet + content_field(11, number_field(9, _SLICE_END) + self._track_uuid)
-        self._named_event = functools.lru_cache(maxsize=128)(self._encode_event)
-        self._plain_begin = functools.lru_cache(maxsize=128)(self._encode_begin)
-        self._end = functools.lru_cache(maxsize=16)(self._encode_end)
-
-    def slices(self, events: Iterable[SliceEdge], arrows: Mapping[int, Sequence[Flow]]) -> list[bytes]:
-        chunks: list[bytes] = []
-        plain_begin, end = self._plain_begin, self._end
-        for time_ns, span in events:
-            time = _encode_time(time_ns)
-            if span is None:
-                chunks += (end(len(time)), time)
-            elif span.attributes or span.id in arrows:
-                details = span.attributes, arrows.get(span.id, ())
-                chunks += (self._encode_begin(len(time), span.name, span.category, *details), time)
-            else:
-                chunks += (plain_begin(len(time), span.name, span.category), time)
-        return chunks
-
-    def _encode_begin(
-        self,
-        n_more: int,
-        name: str,
-        category: str,
-        attributes: Mapping[str, PlainValue] | None = None,
-        arrows: Sequence[Flow] = (),
-    ) -> bytes:
-        """Encode the packet that begins a slice, except its last ``n_more`` bytes, which the caller appends."""
-        event = self._named_event(name, category)
-        if attributes:
-            event += b"".join([_encode_annotation(key, value) for key, value in attributes.items()])
-        if arrows:
-            event += _encode_flows(arrows)
-        event = self._packet + field_header(len(event), _EVENT_TAG) + event
-        return field_header(len(event) + n_more) + event
-
-    def _encode_end(self, n_more: int) -> bytes:
-        return field_header(len(self._end_packet) + n_more) + self._end_packet
-
-    def _encode_event(self, name: str, category: str) -> bytes:
-        kind = number_field(9, _SLICE_BEGIN)
-        return kind + self._track_uuid + content_field(23, name) + content_field(22, category)
-
-
-def _encode_time(time_ns: int) -> bytes:
-    """Encode ``TracePacket.timestamp``; times near each other share all but four bytes, so the rest is cached."""
-    return bytes(
-        (
-            _TIME_TAG,
-            time_ns & 0x7F | 0x80,
-            time_ns >> 7 & 0x7F | 0x80,
-            time_ns >> 14 & 0x7F | 0x80,
-            time_ns >> 21 & 0x7F | 0x80,
-        )
-    ) + _encode_high_bits(time_ns >> 28)
-
-
-_encode_high_bits = functools.lru_cache(maxsize=16)(varint)
-
-
-def _encode_flows(arrows: Sequence[Flow]) -> bytes:
-    """Encode ``TrackEvent.flow_ids`` and ``terminating_flow_ids``, each 64 bits in little-endian order."""
-    tags = {"start": varint(47 << 3 | 1), "end": varint(48 << 3 | 1)}
-    return b"".join(tags[flow.phase] + flow.id.to_bytes(8, "little") for flow in arrows)
+def _slice_fields(span: Span, arrows: Iterable[Flow]) -> bytes:
+    fields = [content_field(23, span.name), content_field(22, span.category)]
+    fields += [_encode_annotation(key, value) for key, value in span.attributes.items()]
+    fields += [_FLOW_TAGS[flow.phase] + flow.id.to_bytes(8, "little") for flow in arrows]
+    return b"".join(fields)
 
 
 @functools.lru_cache(maxsize=1024, typed=True)

@@ -68,7 +68,7 @@ def run() -> list[Row]:
         measured = ratio(lambda: record_and_export(trace), opentelemetry_episodes(), pairs=PAIRS)
     alone = min(seconds(record_only) for _ in range(PAIRS))
     return [
-        Row.of_ratio("a span with its export / OpenTelemetry's, CPU", measured, at_most=0.5),
+        Row.of_ratio("a span with its export / OpenTelemetry's, CPU", measured, at_most=0.6),
         Row("a span with its export, CPU", f"{measured.a_median / N_SPANS * 1e6:.2f} µs"),
         Row("OpenTelemetry's, CPU", f"{measured.b_median / N_SPANS * 1e6:.2f} µs"),
         Row("a span without export, CPU, best of all runs", f"{alone / N_SPANS * 1e6:.2f} µs", "target: 3 µs"),
