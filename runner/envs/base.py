@@ -7,7 +7,7 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
@@ -49,6 +49,39 @@ class CommandPattern(msgspec.Struct, frozen=True):
             "type": "function",
             "function": {"name": self.name, "description": self.description, "parameters": parameters},
         }
+
+
+def command(
+    template: str,
+    description: str,
+    parameters: Mapping[str, tuple[str, dict[str, Any]]] = {},
+    *,
+    name: str = "",
+    accepted: str = "",
+    flags: re.RegexFlag = re.NOFLAG,
+) -> CommandPattern:
+    """Return a command whose text is the template with its parameters.
+
+    Args:
+        parameters: parameter -> pattern of its text, and JSON schema.
+        name: name of the tool; by default the words before the first parameter.
+        accepted: template of the pattern, in which all but the parameters is a pattern, too; by default the template.
+    """
+    holes = {key: f"(?P<{key}>{pattern})" for key, (pattern, _) in parameters.items()}
+    return CommandPattern(
+        name=name or template.partition(" {")[0].replace(" ", "_"),
+        description=description,
+        template=template,
+        pattern=re.compile(
+            re.sub(r"\\?{(\w+)\\?}", lambda hole: holes[hole[1]], accepted or re.escape(template)), flags
+        ),
+        parameters={key: schema for key, (_, schema) in parameters.items()},
+    )
+
+
+def choice(options: Collection[str]) -> tuple[str, dict[str, Any]]:
+    """Return the pattern and the schema of a parameter that is one of these texts."""
+    return "|".join(map(re.escape, options)), {"type": "string", "enum": list(options)}
 
 
 class Grammar:

@@ -6,12 +6,11 @@ The grid, texts and quirks are those of AgentGym's ``agentenv-lmrlgym/agentenv_l
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from functools import cache
 from typing import ClassVar, TypeAlias
 
-from runner.envs.base import CommandPattern, EmbeddedEnvironment, Grammar, StepText
+from runner.envs.base import EmbeddedEnvironment, Grammar, StepText, choice, command
 from runner.envs.lmrl_pictures import draw_maze
 from runner.types import Action, Cells, InvalidAction
 
@@ -42,17 +41,10 @@ _OFFSETS: dict[str, Position] = {"left": (0, -1), "right": (0, 1), "up": (-1, 0)
 _MOVES = {f"move {direction}": offset for direction, offset in _OFFSETS.items()}
 _SIDES = {"to your right": "right", "to your left": "left", "above you": "up", "below you": "down"}
 
-_GRAMMAR = Grammar(
-    [
-        CommandPattern(
-            name="move",
-            description="Move one cell. Moving into a wall leaves you where you are and still counts as a step.",
-            template="move {direction}",
-            pattern=re.compile(f"move (?P<direction>{'|'.join(_OFFSETS)})"),
-            parameters={"direction": {"type": "string", "enum": list(_OFFSETS)}},
-        )
-    ],
-    expected=f"exactly one of: {', '.join(_MOVES)}",
+_MOVE = command(
+    "move {direction}",
+    "Move one cell. Moving into a wall leaves you where you are and still counts as a step.",
+    {"direction": choice(_OFFSETS)},
 )
 
 
@@ -69,7 +61,7 @@ class Maze(EmbeddedEnvironment):
 
     name: ClassVar[str] = "Maze"
     blocks_briefly = True
-    grammar = _GRAMMAR
+    grammar = Grammar([_MOVE], expected=f"exactly one of: {', '.join(_MOVES)}")
     n_tasks = len(STARTS)
 
     position: Position = STARTS[0]

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import ClassVar, TypeAlias
 
-from runner.envs.base import CommandPattern, DataLabel, EmbeddedEnvironment, Grammar, StepText
+from runner.envs.base import DataLabel, EmbeddedEnvironment, Grammar, StepText, command
 from runner.envs.lmrl_pictures import draw_wordle
 from runner.types import Cells, Mode
 from runner.util.files import package_resource
@@ -100,14 +99,8 @@ def filter_candidates(words: Sequence[str], marking: Marking, guess: str, marks:
 
 
 def _grammar(guessable: str) -> Grammar:
-    guess = CommandPattern(
-        name="guess",
-        description=f"Guess the hidden word. {guessable}",
-        template="{word}",
-        pattern=re.compile(r"(?P<word>[a-z](?: *[a-z]){4})"),
-        parameters={"word": {"type": "string", "description": _FORM}},
-    )
-    return Grammar([guess], expected=_FORM)
+    word = {"word": ("[a-z](?: *[a-z]){4}", {"type": "string", "description": _FORM})}
+    return Grammar([command("{word}", f"Guess the hidden word. {guessable}", word, name="guess")], expected=_FORM)
 
 
 _STRICT_GRAMMAR = _grammar("It is a common English word of five letters.")

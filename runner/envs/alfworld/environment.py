@@ -22,6 +22,7 @@ from runner.envs.base import (
     Grammar,
     StepText,
     alfworld_mappings,
+    command,
     data_folder,
 )
 from runner.types import Action, CellRow, CellRun, Cells, Mode, OraclePlanner, merge_runs
@@ -96,51 +97,45 @@ class RoomPainter:
 _NAME = "[a-z]{1,40} [0-9]{1,4}"
 
 
-def _name(example: str) -> dict[str, Any]:
-    return {"type": "string", "pattern": f"^{_NAME}$", "description": f'A name with its number, as in "{example}".'}
+def _name(example: str) -> tuple[str, dict[str, Any]]:
+    described = f'A name with its number, as in "{example}".'
+    return _NAME, {"type": "string", "pattern": f"^{_NAME}$", "description": described}
 
 
 _THING, _PLACE = {"object": _name("mug 1")}, {"receptacle": _name("cabinet 2")}
 _BOTH = _THING | _PLACE
 
 
-def _command(template: str, description: str, parameters: dict[str, dict[str, Any]]) -> CommandPattern:
-    # the tool is named after the words before the first parameter
-    holes = {name: f"(?P<{name}>{_NAME})" for name in parameters}
-    name = template.partition(" {")[0].replace(" ", "_")
-    return CommandPattern(name, description, template, re.compile(template.format(**holes)), parameters)
-
-
 def _commands(put: str, accepted: str) -> list[CommandPattern]:
     """Return all commands except ``help``."""
     return [
-        _command("go to {receptacle}", "Go to a receptacle and see what is there.", _PLACE),
-        _command("open {receptacle}", "Open the receptacle you are at and see what is in it.", _PLACE),
-        _command("close {receptacle}", "Close the receptacle you are at.", _PLACE),
-        _command("take {object} from {receptacle}", "Pick up an object; you can carry only one.", _BOTH),
-        CommandPattern(
+        command("go to {receptacle}", "Go to a receptacle and see what is there.", _PLACE),
+        command("open {receptacle}", "Open the receptacle you are at and see what is in it.", _PLACE),
+        command("close {receptacle}", "Close the receptacle you are at.", _PLACE),
+        command("take {object} from {receptacle}", "Pick up an object; you can carry only one.", _BOTH),
+        command(
+            put,
+            "Put what you carry in or on the receptacle you are at; it has to be open.",
+            _BOTH,
             name="put",
-            description="Put what you carry in or on the receptacle you are at; it has to be open.",
-            template=put,
-            pattern=re.compile(accepted.format(rf"(?P<object>{_NAME})", rf"(?P<receptacle>{_NAME})")),
-            parameters=_BOTH,
+            accepted=accepted,
         ),
-        _command("heat {object} with {receptacle}", "Heat what you carry with the microwave you are at.", _BOTH),
-        _command("cool {object} with {receptacle}", "Cool what you carry with the fridge you are at.", _BOTH),
-        _command("clean {object} with {receptacle}", "Clean what you carry with the sinkbasin you are at.", _BOTH),
-        _command(
+        command("heat {object} with {receptacle}", "Heat what you carry with the microwave you are at.", _BOTH),
+        command("cool {object} with {receptacle}", "Cool what you carry with the fridge you are at.", _BOTH),
+        command("clean {object} with {receptacle}", "Clean what you carry with the sinkbasin you are at.", _BOTH),
+        command(
             "slice {object} with {blade}",
             "Slice an object with the knife you carry.",
             _THING | {"blade": _name("knife 1")},
         ),
-        _command("use {object}", "Turn on a lamp.", {"object": _name("desklamp 1")}),
-        _command(
+        command("use {object}", "Turn on a lamp.", {"object": _name("desklamp 1")}),
+        command(
             "examine {thing}",
             "Look closely at the receptacle you are at or the object you carry.",
             {"thing": _name("mug 1")},
         ),
-        _command("look", "See where you are.", {}),
-        _command("inventory", "See what you carry.", {}),
+        command("look", "See where you are."),
+        command("inventory", "See what you carry."),
     ]
 
 
@@ -148,14 +143,14 @@ _EXPECTED = (
     "one of the available actions, such as go to <receptacle>, open <receptacle>, take <object> from <receptacle>, "
     "{put}, heat <object> with <receptacle>, use <object>, look or inventory"
 )
-_HELP = _command("help", "See what can be done.", {})
+_HELP = command("help", "See what can be done.")
 
 STRICT = Grammar(
-    [*_commands("move {object} to {receptacle}", "(?:put|move) {} (?:in/on|in|on|to) {}"), _HELP],
+    [*_commands("move {object} to {receptacle}", "(?:put|move) {object} (?:in/on|in|on|to) {receptacle}"), _HELP],
     _EXPECTED.format(put="move <object> to <receptacle>"),
 )
 COMPAT = Grammar(
-    _commands("put {object} in/on {receptacle}", "put {} in/on {}"),
+    _commands("put {object} in/on {receptacle}", "put {object} in/on {receptacle}"),
     _EXPECTED.format(put="put <object> in/on <receptacle>"),
 )
 GRAMMARS: dict[Mode, Grammar] = {"strict": STRICT, "compat": COMPAT}
@@ -170,7 +165,7 @@ def as_agentgym_text(text: str) -> str:
 
 def as_agentgym_commands(commands: list[str]) -> list[str]:
     """Convert admissible commands to those of AgentGym's server, sorted: ``put`` instead of ``move``, no ``help``."""
-    moved = (re.sub(rf"\Amove ({_NAME}) to ", r"put \1 in/on ", command) for command in commands if command != "help")
+    moved = (re.sub(rf"\Amove ({_NAME}) to ", r"put \1 in/on ", each) for each in commands if each != "help")
     return sorted(moved)
 
 

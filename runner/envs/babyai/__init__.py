@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from runner.envs.babyai.action_menu import GRAMMAR, NO_CHANGE, ActionMenu
 from runner.envs.babyai.levels import N_TASKS, make_world
-from runner.envs.babyai.observe import LevelPainter, View
+from runner.envs.babyai.observe import View, draw_level
 from runner.envs.base import EmbeddedEnvironment, StepText
 from runner.types import Cells
 
@@ -60,11 +60,10 @@ class BabyAI(EmbeddedEnvironment):
 
     def render_cells(self) -> Cells:
         """The agent sees only the shaded cells."""
-        return self._painter.draw(self._view)
+        return draw_level(self.world, self._view)
 
     def _reset(self, task_index: int) -> str:
         self.world, observation = make_world(task_index, self.mode)
-        self._painter = LevelPainter(self.world)
         self._reward, self._over, self._ending = 0.0, False, ""
         self._image: NDArray[np.uint8] = observation["image"]
         mission = self.world.mission.replace("then", "and").replace("after you", "and")

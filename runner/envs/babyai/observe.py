@@ -7,11 +7,11 @@ wide: the kind of an object and its color, so that no color is needed to read it
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.envs.babyai.path_search import Cell
-from runner.types import CellRow, CellRun, Cells, merge_runs
+from runner.types import CellRun, Cells, merge_runs
 from runner.types.cells import CellColor
 
 if TYPE_CHECKING:
@@ -63,17 +63,21 @@ class View:
         self.kinds: dict[Cell, int] = {}
         self.carrying = carrying
         self.heading = heading
-        visible: list[tuple[int, int, str, str, Cell]] = []
+        visible: list[tuple[Cell, int, str, str]] = []
         for row in range(SIZE):
             for column in range(SIZE):
                 kind, color, state = image[column][row]
                 cell = (SIZE - 1 - row, column - SIZE // 2)
                 self.kinds[cell] = kind
                 if kind in (DOOR, *PORTABLE) and cell != (0, 0):
-                    distance = cell[0] + abs(cell[1])
-                    visible.append((distance, kind, COLORS[color], DOOR_STATES[state] if kind == DOOR else "", cell))
-        visible.sort(key=lambda item: item[0])
-        self.things = _numbered(visible)
+                    visible.append((cell, kind, COLORS[color], DOOR_STATES[state] if kind == DOOR else ""))
+        visible.sort(key=lambda item: item[0][0] + abs(item[0][1]))  # nearest first
+        counts: Counter[str] = Counter()
+        self.things: list[Thing] = []
+        for cell, kind, shown, condition in visible:
+            name = " ".join(filter(None, (shown, condition, KINDS[kind])))
+            counts[name] += 1
+            self.things.append(Thing(name, counts[name], kind, shown, condition, cell))
 
     def text(self) -> str:
         held = f"You are carrying a {' '.join(self.carrying)}." if self.carrying else "You are not carrying anything."
@@ -93,16 +97,6 @@ class View:
         return ""
 
 
-def _numbered(visible: list[tuple[int, int, str, str, Cell]]) -> list[Thing]:
-    counts: Counter[str] = Counter()
-    things = []
-    for _, kind, color, state, cell in visible:
-        name = f"{color} {state} {KINDS[kind]}" if state else f"{color} {KINDS[kind]}"
-        counts[name] += 1
-        things.append(Thing(name, counts[name], kind, color, state, cell))
-    return things
-
-
 def _place(cell: Cell) -> str:
     forward, right = cell
     if right == 0:
@@ -111,67 +105,38 @@ def _place(cell: Cell) -> str:
     return f"{forward} steps in front of you and {abs(right)} steps to your {side}"
 
 
-class LevelPainter:
-    """Draws one level again and again: all but the cells before the agent stays the same between two pictures."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._texts: dict[object, str] = {None: _EMPTY}
-        self._doors: list[Any] = []
-
-    def draw(self, view: View) -> Cells:
-        world, texts = self._world, self._texts
-        grid: Any = world.grid  # minigrid has no type annotations
-        for door in self._doors:
-            texts[door] = _door_text(door)
-        cells = [texts.get(thing) or self._add(thing) for thing in grid.grid]
-        agent_x, agent_y = int(world.agent_pos[0]), int(world.agent_pos[1])
-        cells[agent_y * grid.width + agent_x] = _ARROWS[world.agent_dir]
-        seen = _seen_columns(agent_x, agent_y, world.agent_dir, view)
-        rows = [
-            _row("".join(cells[y * grid.width : (y + 1) * grid.width]), tuple(seen.get(y, ())))
-            for y in range(grid.height)
-        ]
-        return Cells([*self._heading(), *rows, *_LEGEND])
-
-    def _heading(self) -> list[CellRow]:
-        carried = self._world.carrying
-        held = CellRun("nothing", "dim")
-        if carried is not None:
-            held = CellRun(f"{carried.color} {carried.type}", _COLORS.get(_LETTERS.get(carried.color, ""), "dim"))
-        mission = (CellRun("Mission: ", "dim"), CellRun(self._world.mission))
-        return [mission, (CellRun("Carrying: ", "dim"), held)]
-
-    def _add(self, thing: Any) -> str:  # noqa: ANN401
-        if thing.type == "wall":
-            text = _WALL
-        elif thing.type == "door":
-            self._doors.append(thing)
-            text = _door_text(thing)
-        else:
-            text = _SYMBOLS.get(thing.type, "?") + _LETTERS.get(thing.color, " ")
-        self._texts[thing] = text
-        return text
+def draw_level(world: World, view: View) -> Cells:
+    """The cells of ``view`` that the agent sees are shaded."""
+    grid: Any = world.grid  # minigrid has no type annotations
+    agent_x, agent_y = int(world.agent_pos[0]), int(world.agent_pos[1])
+    cells = list(map(_symbol, grid.grid))
+    cells[agent_y * grid.width + agent_x] = _ARROWS[world.agent_dir]
+    dx, dy = _FORWARD[world.agent_dir]
+    seen = {
+        (agent_x + dx * forward - dy * right, agent_y + dy * forward + dx * right)
+        for (forward, right), kind in view.kinds.items()
+        if kind
+    }
+    rows = [
+        merge_runs(_cell(cells[y * grid.width + x], (x, y) in seen) for x in range(grid.width))
+        for y in range(grid.height)
+    ]
+    held = CellRun("nothing", "dim")
+    if (carried := world.carrying) is not None:
+        held = CellRun(f"{carried.color} {carried.type}", _COLORS.get(_LETTERS.get(carried.color, ""), "dim"))
+    mission = (CellRun("Mission: ", "dim"), CellRun(world.mission))
+    return Cells([mission, (CellRun("Carrying: ", "dim"), held), *rows, *_LEGEND])
 
 
-def _door_text(door: Any) -> str:  # noqa: ANN401
-    return ("/" if door.is_open else "!" if door.is_locked else "+") + _LETTERS.get(door.color, " ")
-
-
-def _seen_columns(x: int, y: int, heading: int, view: View) -> dict[int, list[int]]:
-    dx, dy = _FORWARD[heading]
-    seen: dict[int, list[int]] = {}
-    for (forward, right), kind in view.kinds.items():
-        if kind:
-            seen.setdefault(y + dy * forward + dx * right, []).append(x + dx * forward - dy * right)
-    return seen
-
-
-@lru_cache(1024)
-def _row(text: str, seen: tuple[int, ...]) -> CellRow:
-    # cached, because most rows are those of the previous picture
-    cells = [text[start : start + 2] for start in range(0, len(text), 2)]
-    return merge_runs(_cell(cell, column in seen) for column, cell in enumerate(cells))
+def _symbol(thing: Any) -> str:  # noqa: ANN401
+    if thing is None:
+        return _EMPTY
+    if thing.type == "wall":
+        return _WALL
+    kind = _SYMBOLS.get(thing.type, "?")
+    if thing.type == "door":
+        kind = "/" if thing.is_open else "!" if thing.is_locked else "+"
+    return kind + _LETTERS.get(thing.color, " ")
 
 
 @cache

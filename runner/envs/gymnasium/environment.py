@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from runner.envs.base import CommandPattern, DataLabel, EmbeddedEnvironment, Grammar, StepText
+from runner.envs.base import DataLabel, EmbeddedEnvironment, Grammar, StepText, choice, command
 from runner.errors import ConfigError, catch_foreign
 from runner.types import CellRow, CellRun, Cells, Mode, Trajectory
 from runner.types.cells import CellColor, CellFill
@@ -186,14 +186,14 @@ def load_codec(env_id: str) -> TextCodec:
         raise _no_codec(env_id, f"the action space {actions} is not a choice of at most {MAX_ACTIONS} actions")
     default = EnvironmentInfo(task=f"Play {env_id}.", actions=tuple(map(str, range(int(actions.n)))))
     info = ENVIRONMENT_INFO.get(re.sub(r"-v\d+\Z", "", env_id), default)
-    has_text_rendering = "ansi" in (environment.metadata.get("render_modes") or ())
+    act = command("{action}", "Take one action.", {"action": choice(info.actions)}, name="act")
     environment.close()
     return TextCodec(
         id=env_id,
         info=info,
         first_action=int(actions.start),
-        has_text_rendering=has_text_rendering,
-        grammar=_grammar(info.actions),
+        has_text_rendering="ansi" in (environment.metadata.get("render_modes") or ()),
+        grammar=Grammar([act], expected=f"exactly one of: {', '.join(info.actions)}"),
     )
 
 
@@ -220,17 +220,6 @@ def _no_codec(env_id: str, reason: str) -> ConfigError:
         f"gymnasium:{env_id} cannot be played as text: {one_line(reason)}. "
         "Write your own environment around it, see docs/environments.md"
     )
-
-
-def _grammar(actions: tuple[str, ...]) -> Grammar:
-    command = CommandPattern(
-        name="act",
-        description="Take one action.",
-        template="{action}",
-        pattern=re.compile(f"(?P<action>{'|'.join(map(re.escape, actions))})"),
-        parameters={"action": {"type": "string", "enum": list(actions)}},
-    )
-    return Grammar([command], expected=f"exactly one of: {', '.join(actions)}")
 
 
 def count_numbers(space: Any) -> int | None:  # noqa: ANN401 - Gymnasium's types are an optional dependency

@@ -17,15 +17,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from runner.envs.base import (
-    BIRD_VARIABLE,
-    CommandPattern,
-    DataLabel,
-    EmbeddedEnvironment,
-    Grammar,
-    StepText,
-    data_folder,
-)
+from runner.envs.base import BIRD_VARIABLE, DataLabel, EmbeddedEnvironment, Grammar, StepText, command, data_folder
 from runner.envs.sqlgym import worker
 from runner.errors import ConfigError, EnvironmentFault
 from runner.types import Action, CellRow, CellRun, Cells, InvalidAction, Mode
@@ -258,17 +250,12 @@ def _last_line(stderr: bytes) -> str:
     return next((line[:200] for line in reversed(lines) if line), "no error output")
 
 
-_GRAMMAR = Grammar(
-    [
-        CommandPattern(
-            name="query",
-            description="Answer the question with one SQLite query, which can only read. There is a single try.",
-            template="{sql}",
-            pattern=re.compile(r"(?P<sql>.*\S.*)", re.DOTALL),
-            parameters={"sql": {"type": "string", "description": "One statement, as in SELECT name FROM members."}},
-        )
-    ],
-    expected="one SQL query, by itself or in a ```sql block",
+_QUERY = command(
+    "{sql}",
+    "Answer the question with one SQLite query, which can only read. There is a single try.",
+    {"sql": (r".*\S.*", {"type": "string", "description": "One statement, as in SELECT name FROM members."})},
+    name="query",
+    flags=re.DOTALL,
 )
 
 
@@ -290,7 +277,7 @@ class SQLGym(EmbeddedEnvironment):
     open_files: ClassVar[int] = 8
     """Descriptors of the pipes to a query's process while it starts; see ``runner.batch.spec``."""
     data_label = DataLabel("sqlgym")
-    grammar = _GRAMMAR
+    grammar = Grammar([_QUERY], expected="one SQL query, by itself or in a ```sql block")
     steps_after_end = True
 
     def __init__(self, *, mode: Mode = "strict") -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from runner.envs.base import CommandPattern, DataLabel, EmbeddedEnvironment, Grammar, StepText, data_folder
+from runner.envs.base import DataLabel, EmbeddedEnvironment, Grammar, StepText, command, data_folder
 from runner.envs.textcraft.oracle import TextCraftOracle
 from runner.envs.textcraft.recipes import (
     COUNT,
@@ -90,35 +90,29 @@ def _mark(held: int, needed: int) -> tuple[str, CellColor]:
 
 
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
+
+
+def _text(description: str) -> tuple[str, dict[str, Any]]:
+    return ".*", {"type": "string", "description": description}
+
+
 _GRAMMAR = Grammar(
     [
-        CommandPattern(
-            name="get",
-            description="Take items from the world. Only what cannot be crafted can be had this way.",
-            template="get {count} {item}",
-            pattern=re.compile(rf"get (?P<count>{COUNT}) (?P<item>.*)"),
-            parameters={"count": _COUNT, "item": {"type": "string", "description": 'As in "oak logs".'}},
+        command(
+            "get {count} {item}",
+            "Take items from the world. Only what cannot be crafted can be had this way.",
+            {"count": (COUNT, _COUNT), "item": _text('As in "oak logs".')},
         ),
-        CommandPattern(
-            name="craft",
-            description="Carry out one of the crafting commands once, with items you hold.",
-            template="craft {count} {item} using {ingredients}",
-            pattern=re.compile(rf"craft (?P<count>{COUNT}) (?P<item>.*) using (?P<ingredients>.*)"),
-            parameters={
-                "count": {**_COUNT, "description": "How many one crafting makes; the recipe decides."},
-                "item": {"type": "string", "description": 'As in "oak sign".'},
-                "ingredients": {
-                    "type": "string",
-                    "description": 'Exactly what the recipe asks for, as in "6 oak planks, 1 stick".',
-                },
+        command(
+            "craft {count} {item} using {ingredients}",
+            "Carry out one of the crafting commands once, with items you hold.",
+            {
+                "count": (COUNT, {**_COUNT, "description": "How many one crafting makes; the recipe decides."}),
+                "item": _text('As in "oak sign".'),
+                "ingredients": _text('Exactly what the recipe asks for, as in "6 oak planks, 1 stick".'),
             },
         ),
-        CommandPattern(
-            name="inventory",
-            description="List the items you hold.",
-            template="inventory",
-            pattern=re.compile("inventory"),
-        ),
+        command("inventory", "List the items you hold."),
     ],
     expected="get <count> <item>, craft <count> <item> using <count> <item>, <count> <item> …, or inventory",
     anchor="start",

@@ -10,7 +10,7 @@ from functools import partial
 from textwrap import wrap
 from typing import ClassVar, NamedTuple, TypeAlias
 
-from runner.envs.base import CommandPattern, DataLabel, EmbeddedEnvironment, Grammar, StepText
+from runner.envs.base import DataLabel, EmbeddedEnvironment, Grammar, StepText, command
 from runner.envs.webshop.catalogue import (
     MAX_HITS,
     Catalogue,
@@ -100,23 +100,19 @@ def _lines(text: str) -> list[str]:
 
 _GRAMMAR = Grammar(
     [
-        CommandPattern(
+        command(
+            "search[{keywords}]",
+            "Search the shop. Shows up to 50 products that have any of the words, ten a page, best first.",
+            {"keywords": (".+", {"type": "string", "description": 'As in "vegan shampoo".'})},
             name="search",
-            description="Search the shop. Shows up to 50 products that have any of the words, ten a page, best first.",
-            template="search[{keywords}]",
-            pattern=re.compile(r"search\[(?P<keywords>.+)\]"),
-            parameters={"keywords": {"type": "string", "description": 'As in "vegan shampoo".'}},
         ),
-        CommandPattern(
+        command(
+            "click[{element}]",
+            "Click something on the page: a product by its number, a value of an option, or a button such as Next >, "
+            "< Prev, Back to Search, Description, Features or Reviews. Buy Now buys the product with the options "
+            "clicked so far and ends the episode. A click on anything else does nothing.",
+            {"element": (".+", {"type": "string", "description": "Its text on the page, in any case."})},
             name="click",
-            description=(
-                "Click something on the page: a product by its number, a value of an option, or a button such as "
-                "Next >, < Prev, Back to Search, Description, Features or Reviews. Buy Now buys the product with the "
-                "options clicked so far and ends the episode. A click on anything else does nothing."
-            ),
-            template="click[{element}]",
-            pattern=re.compile(r"click\[(?P<element>.+)\]"),
-            parameters={"element": {"type": "string", "description": "Its text on the page, in any case."}},
         ),
     ],
     expected="search[<keywords>] or click[<something on the page>]",
