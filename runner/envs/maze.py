@@ -7,12 +7,12 @@ The grid, texts and quirks are those of AgentGym's ``agentenv-lmrlgym/agentenv_l
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from functools import cache
 from typing import ClassVar, TypeAlias
 
 from runner.envs.base import EmbeddedEnvironment, Grammar, StepText, choice, command
-from runner.envs.lmrl_pictures import draw_maze
-from runner.types import Action, Cells, InvalidAction
+from runner.types import Action, CellRun, Cells, InvalidAction, merge_runs
 
 Position: TypeAlias = tuple[int, int]
 
@@ -41,6 +41,9 @@ _OFFSETS: dict[str, Position] = {"left": (0, -1), "right": (0, 1), "up": (-1, 0)
 _MOVES = {f"move {direction}": offset for direction, offset in _OFFSETS.items()}
 _SIDES = {"to your right": "right", "to your left": "left", "above you": "up", "below you": "down"}
 
+_WALL, _FREE, _WALKED = CellRun("██", "dim"), CellRun("  "), CellRun("· ", "cyan")
+_AGENT, _GOAL = CellRun("● ", "yellow"), CellRun("★ ", "green")
+_LEGEND = (_AGENT, CellRun("agent   "), _GOAL, CellRun("goal   "), _WALKED, CellRun("way walked"))
 _MOVE = command(
     "move {direction}",
     "Move one cell. Moving into a wall leaves you where you are and still counts as a step.",
@@ -83,7 +86,7 @@ class Maze(EmbeddedEnvironment):
 
     def render_cells(self) -> Cells:
         """The agent itself sees only its position and the adjacent walls."""
-        return draw_maze(GRID, GOAL, self._walked)
+        return _draw(self._walked)
 
     def _reset(self, task_index: int) -> str:
         self.position = STARTS[task_index]
@@ -150,3 +153,13 @@ def _walls(position: Position) -> str:
     if len(walls) == 1:
         return f"There is a wall {walls[0]}."
     return f"There are walls {', '.join(walls)}."
+
+
+def _draw(walked: Sequence[Position]) -> Cells:
+    """The current position is the last one of ``walked``."""
+    marks = {**dict.fromkeys(walked, _WALKED), GOAL: _GOAL, walked[-1]: _AGENT}
+    rows = [
+        merge_runs(marks.get((row, column), _WALL if char == "#" else _FREE) for column, char in enumerate(line))
+        for row, line in enumerate(GRID)
+    ]
+    return Cells([*rows, (), _LEGEND])

@@ -13,8 +13,7 @@ from functools import cache, partial
 from typing import ClassVar, TypeAlias
 
 from runner.envs.base import DataLabel, EmbeddedEnvironment, Grammar, StepText, command
-from runner.envs.lmrl_pictures import draw_wordle
-from runner.types import Cells, Mode
+from runner.types import CellRun, Cells, Mode
 from runner.util.files import package_resource
 
 Marking: TypeAlias = Callable[[str, str], str]
@@ -45,6 +44,16 @@ _AGENTGYM = (
 )
 AGENTGYM_WORDS: tuple[str, ...] = tuple(_AGENTGYM.split())
 """Vocabulary of AgentGym's server; its order determines the random draws."""
+
+_KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+_TILE_LEGEND = (
+    CellRun("[a]", "green", "solid"),
+    CellRun(" in place  "),
+    CellRun("(a)", "yellow", "solid"),
+    CellRun(" elsewhere  "),
+    CellRun(" - ", "dim"),
+    CellRun(" not in the word"),
+)
 
 
 @cache
@@ -153,7 +162,7 @@ class Wordle(EmbeddedEnvironment):
         return WordleOracle(self.words, self.marking, self.history, seed)
 
     def render_cells(self) -> Cells:
-        return draw_wordle(self.history, self._tries, MAX_GUESSES)
+        return _draw(self.history, self._tries)
 
     def _reset(self, task_index: int) -> str:
         self.history = []
@@ -211,3 +220,36 @@ class WordleOracle:
 
     def _n_classes(self, guess: str) -> int:
         return len({self._marking(guess, word) for word in self._candidates})
+
+
+def _draw(history: Sequence[tuple[str, str]], n_tries: int) -> Cells:
+    """Return the picture; ``n_tries`` counts all guesses, ``history`` has the valid ones with their marks."""
+    n_invalid = n_tries - len(history)
+    tiles = [tuple(_tile(*pair) for pair in zip(*guess, strict=True)) for guess in history]
+    blank = [(CellRun(" · " * 5, "dim"),)] * (MAX_GUESSES - n_tries)
+    invalid = [(CellRun("invalid word".ljust(15), "red"),)] * n_invalid
+    known: dict[str, str] = {}
+    for guess, marks in history:
+        for letter, mark in zip(guess, marks, strict=True):
+            known[letter] = max(mark, known.get(letter, "b"), key="byg".index)
+    keys = [(CellRun("  " * number), *(_key(key, known) for key in row)) for number, row in enumerate(_KEYBOARD)]
+    return Cells([*tiles, *invalid, *blank, (), *keys, (), _TILE_LEGEND])
+
+
+def _tile(letter: str, mark: str) -> CellRun:
+    if mark == "g":
+        return CellRun(f"[{letter.upper()}]", "green", "solid")
+    if mark == "y":
+        return CellRun(f"({letter.upper()})", "yellow", "solid")
+    return CellRun(f" {letter.upper()} ", "plain", "shade")
+
+
+def _key(letter: str, known: dict[str, str]) -> CellRun:
+    match known.get(letter):
+        case "g":
+            return CellRun(f"[{letter}] ", "green")
+        case "y":
+            return CellRun(f"({letter}) ", "yellow")
+        case "b":
+            return CellRun(" -  ", "dim")
+    return CellRun(f" {letter}  ")

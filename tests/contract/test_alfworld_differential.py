@@ -21,8 +21,7 @@ import pytest
 from runner.envs.alfworld import ALFWorld
 from runner.envs.alfworld.engine import HELP, Goal, LocalGame, Scene, kind_of
 from runner.envs.alfworld.environment import LocalOracle
-from runner.envs.alfworld.original_engine import GameFile, RealGame
-from runner.envs.alfworld.tasks import local_tasks
+from runner.envs.alfworld.tasks import GameFile, RealGame, local_tasks
 from runner.errors import EnvironmentFault
 from runner.types import Action, Mode
 from tests.support.pddl_writer import pddl_problem

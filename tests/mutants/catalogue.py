@@ -517,7 +517,7 @@ MUTANTS = (
     ),
     _mutant(
         "broken",
-        "runner/envs/webshop/environment.py",
+        "runner/envs/webshop.py",
         "        if self._compat or self.has_next_page:",
         "        if self.has_next_page:",
         "unit/envs/test_webshop.py",

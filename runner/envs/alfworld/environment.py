@@ -13,8 +13,7 @@ from textwrap import wrap
 from typing import Any, ClassVar
 
 from runner.envs.alfworld.engine import APPLIANCES, NOTHING_HAPPENS, TREATMENTS, LocalGame, kind_of, listing_order
-from runner.envs.alfworld.original_engine import RealGame
-from runner.envs.alfworld.tasks import Game, RequiredPackages, catalogue
+from runner.envs.alfworld.tasks import Game, RealGame, RequiredPackages, catalogue
 from runner.envs.base import (
     CommandPattern,
     DataLabel,

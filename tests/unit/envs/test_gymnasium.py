@@ -12,8 +12,7 @@ from runner.batch.batch import Batch
 from runner.batch.spec import BatchRequest, resolve_batch
 from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
-from runner.envs.gymnasium import GymnasiumEnvironment
-from runner.envs.gymnasium.environment import ENVIRONMENT_INFO
+from runner.envs.gymnasium import ENVIRONMENT_INFO, GymnasiumEnvironment
 from runner.envs.placement import resolve_environment
 from runner.errors import ConfigError
 from runner.testing import check_env

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from runner.envs.alfworld import ALFWorld
 from runner.envs.are.inbox import InboxPainter
 from runner.envs.babyai import BabyAI
-from runner.envs.gymnasium import GymnasiumEnvironment
-from runner.envs.gymnasium.environment import draw_text
+from runner.envs.gymnasium import GymnasiumEnvironment, draw_text
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.server import ServerAddress
 from runner.envs.maze import Maze

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.envs.webshop import WebShop
-from runner.envs.webshop.catalogue import shipped_catalogue
+from runner.envs.webshop import WebShop, shipped_catalogue
 from runner.errors import EnvironmentFault
 from runner.testing import HOSTILE_TEXTS, check_env
 from runner.types import Action, InvalidAction, Mode, ToolCall

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from runner.envs.webshop.catalogue import MAX_HITS, Product, SearchIndex, shipped_catalogue, shipped_index
-from runner.envs.webshop.environment import MATCH_THRESHOLD, token_set_ratio
+from runner.envs.webshop import (
+    MATCH_THRESHOLD,
+    MAX_HITS,
+    Product,
+    SearchIndex,
+    shipped_catalogue,
+    shipped_index,
+    token_set_ratio,
+)
 from runner.util.files import package_resource
 from scripts.build_webshop_data import derive, main, render
 

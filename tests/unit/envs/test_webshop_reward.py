@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.envs.webshop.catalogue import Catalogue, CatalogueFile, Goal, Product
-from runner.envs.webshop.environment import purchase_reward, token_set_ratio, type_factor
+from runner.envs.webshop import Catalogue, CatalogueFile, Goal, Product, purchase_reward, token_set_ratio, type_factor
 
 GOAL_PRODUCT = Product(
     "W",

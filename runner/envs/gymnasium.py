@@ -1,4 +1,4 @@
-"""One id of Gymnasium as a text environment."""
+"""Gymnasium environments as text environments, named ``gymnasium:<id>``."""
 
 from __future__ import annotations
 
