@@ -1,4 +1,11 @@
-"""ARE's process as seen from this process: started at the first episode, kept warm, replaced when it hangs."""
+"""ARE's process as seen from this process: started at the first episode, kept warm, replaced when it hangs.
+
+A frame (``runner.util.framing``) is a JSON object of at most ``MAX_FRAME_BYTES``; the other side of them is
+``runner.envs.are.engine.episode_server``. The control socket carries ``Ready`` or ``Failed`` after the start, and then
+belongs to ``runner.util.fork_server``. An episode's socket carries requests (``Reset``, then ``Call`` and
+``Evaluate``), each answered by ``Stepped``, ``Evaluated`` or ``Failed``. Before that, the model of a judge may be
+needed: each ``Ask`` is answered by ``Answer``.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +22,18 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from runner.config import ARESettings
 from runner.envs.are.catalog import find_problem, interpreter, process_environment
-from runner.envs.are.protocol import (
-    Answer,
-    Ask,
-    Evaluated,
-    Ready,
-    Reply,
-    Request,
-    Stepped,
-    check_reply,
-    decode_frame,
-    encode_request,
-)
 from runner.envs.are.tools import MAX_FRAME_BYTES
-from runner.errors import EnvironmentFault
+from runner.errors import EnvironmentFault, EvaluationFault
 from runner.util.child_process import ChildProcess
 from runner.util.display_text import one_line
 from runner.util.fork_server import ForkedProcess, fork
-from runner.util.framing import FrameBuffer, FrameTooLarge, read_frame
+from runner.util.framing import FrameBuffer, FrameTooLarge, framed, read_frame
 
 logger = logging.getLogger(__name__)
 _output = logging.getLogger("runner.worker.output.are")  # like that of workers, it goes to the log file alone
@@ -58,7 +53,122 @@ _LATE = (
     "the profile"
 )
 
-_ReplyT = TypeVar("_ReplyT", Stepped, Evaluated)
+Kind: TypeAlias = Literal["result", "error", "user", "notification", "environment"]
+"""Kind of a message; see ``runner.envs.are.environment``."""
+
+
+class ToolRequest(msgspec.Struct, frozen=True):
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class _Frame(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+    pass
+
+
+class Reset(_Frame, frozen=True):
+    """Start a scenario; the first request of an episode."""
+
+    scenario: str
+
+
+class Call(_Frame, frozen=True):
+    """Call a tool, and let simulated time pass."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class Evaluate(_Frame, frozen=True):
+    pass
+
+
+class Ask(_Frame, frozen=True):
+    """A chat that the judge's model has to answer; each message has a role and a text."""
+
+    messages: list[dict[str, str]]
+
+
+class Answer(_Frame, frozen=True):
+    """The answer of the judge's model; ``text`` is None if there is none, for the reason in ``problem``."""
+
+    text: str | None = None
+    problem: str = ""
+
+
+class Ready(_Frame, frozen=True):
+    """ARE is loaded: its version and the ids of its scenarios."""
+
+    version: str
+    scenarios: list[str]
+    pid: int
+
+
+class Stepped(_Frame, frozen=True):
+    """The messages after a reset or a call.
+
+    Attributes:
+        parts: kind and text of each message.
+        oracle: the oracle's next action; None at the end, and if an oracle event calls no tool.
+        tools: OpenAI function schemas, after a reset only.
+    """
+
+    parts: list[tuple[Kind, str]]
+    done: bool
+    reward: float
+    oracle: ToolRequest | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class Evaluated(_Frame, frozen=True):
+    details: dict[str, Any]
+
+
+class Failed(_Frame, frozen=True):
+    """A request failed; the process may be unusable.
+
+    Attributes:
+        kind: ``import`` (ARE cannot be loaded), ``unknown_scenario``, ``scenario`` (it raised an exception), ``judge``
+            (its model gave no verdict), ``memory`` (the limit was reached), ``too_large`` (the reply is larger than a
+            frame), or ``protocol`` (a request before ``Reset``).
+    """
+
+    kind: str
+    message: str
+
+
+Request: TypeAlias = Reset | Call | Evaluate | Answer
+Reply: TypeAlias = Ready | Stepped | Evaluated | Ask | Failed
+_ReplyT = TypeVar("_ReplyT", Ready, Stepped, Evaluated)
+
+_decoder: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)
+
+
+def encode_request(request: Request) -> bytes:
+    """Return the frame of a request; raises ``EnvironmentFault`` if it is too large, as an agent's call may be."""
+    try:
+        return framed(msgspec.json.encode(request), MAX_FRAME_BYTES)
+    except FrameTooLarge as exc:
+        raise EnvironmentFault(f"the request {type(request).__name__.lower()} to ARE's process is {exc}") from exc
+
+
+def decode_frame(data: bytes) -> Reply:
+    """Raises ``EnvironmentFault`` for anything but a known reply."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        raise EnvironmentFault(f"ARE's process sent a frame that cannot be read: {exc}") from exc
+
+
+def check_reply(reply: Reply, expected: type[_ReplyT]) -> _ReplyT:
+    """Raises ``EvaluationFault`` if the model of a judge failed, and ``EnvironmentFault`` for any other reply."""
+    if isinstance(reply, expected):
+        return reply
+    if isinstance(reply, Failed) and reply.kind == "judge":
+        raise EvaluationFault(reply.message)
+    if isinstance(reply, Failed):
+        raise EnvironmentFault(f"ARE's process failed ({reply.kind}): {reply.message}")
+    raise EnvironmentFault(f"ARE's process sent {type(reply).__name__} instead of {expected.__name__}")
 
 
 async def _no_answer(ask: Ask) -> Answer:
@@ -95,25 +205,27 @@ class EpisodeProcess:
             self._pending = asyncio.ensure_future(self._exchange(frame))
             reply = await asyncio.shield(self._pending)
             self._pending = None
-        except TimeoutError:
-            self.kill()
-            raise EnvironmentFault(
-                f"ARE's process did not answer {what} within {self._time_limit_s:g} s, so it was ended. A longer limit "
-                "is are.step_timeout_sec in the profile"
-            ) from None
-        except (OSError, EOFError) as exc:
-            self.kill()
-            raise EnvironmentFault(
-                f"ARE's process ended during {what} ({type(exc).__name__}); it may have needed more than "
-                f"are.memory_mib or are.step_timeout_sec of the profile allow. The log has its last output"
-            ) from exc
         except EnvironmentFault:
             self.kill()
             raise
-        except FrameTooLarge as exc:
+        except (OSError, EOFError, FrameTooLarge) as exc:
             self.kill()
-            raise EnvironmentFault(f"ARE's process sent {exc}") from exc
+            raise EnvironmentFault(self._describe(exc, what)) from exc
         return check_reply(reply, expected)
+
+    def _describe(self, exc: Exception, what: str) -> str:
+        match exc:
+            case FrameTooLarge():
+                return f"ARE's process sent {exc}"
+            case TimeoutError():
+                return (
+                    f"ARE's process did not answer {what} within {self._time_limit_s:g} s, so it was ended. A longer "
+                    "limit is are.step_timeout_sec in the profile"
+                )
+        return (
+            f"ARE's process ended during {what} ({type(exc).__name__}); it may have needed more than are.memory_mib or "
+            "are.step_timeout_sec of the profile allow. The log has its last output"
+        )
 
     async def _wait_for_late_reply(self, cancelled: asyncio.Future[Reply]) -> None:
         if not (await asyncio.wait({cancelled}, timeout=LATE_REPLY_S))[0]:

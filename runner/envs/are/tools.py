@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Protocol, Union
 
 MAX_FRAME_BYTES = 16 << 20
-"""Maximum size of a frame's JSON object, in both directions; ``runner.envs.are.protocol`` describes the frames."""
+"""Maximum size of a frame's JSON object, in both directions; ``runner.envs.are.client`` describes the frames."""
 MAX_NAME_CHARS = 64
 """Longest name of a function that OpenAI's API accepts."""
 WAIT = "wait"

@@ -16,9 +16,8 @@ from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.config import AgentSettings, ARESettings
 from runner.config.profile import EndpointConfig, Price
-from runner.envs.are.client import close_processes, warm_process
+from runner.envs.are.client import Ask, close_processes, warm_process
 from runner.envs.are.environment import AREEnvironment, EpisodeJudge
-from runner.envs.are.protocol import Ask
 from runner.errors import EvaluationFault
 from runner.inference.manager import InferenceManager
 from runner.inference.profile_models import Models

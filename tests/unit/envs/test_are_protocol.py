@@ -23,17 +23,18 @@ from runner.batch.observers import BatchItem, EpisodeStored
 from runner.batch.workspace import Workspace
 from runner.config import ARESettings
 from runner.envs.are import client
-from runner.envs.are.client import close_processes, warm_process
-from runner.envs.are.environment import AREEnvironment
-from runner.envs.are.protocol import (
+from runner.envs.are.client import (
     Evaluated,
     Ready,
     Reset,
     Stepped,
     check_reply,
+    close_processes,
     decode_frame,
     encode_request,
+    warm_process,
 )
+from runner.envs.are.environment import AREEnvironment
 from runner.envs.are.tools import MAX_FRAME_BYTES
 from runner.errors import EnvironmentFault
 from runner.types import Action, AREEvaluatedTrajectory, Limits, Outcome, ToolCall, Trajectory

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.envs.alfworld import ALFWorld
-from runner.envs.are.inbox import InboxPainter
+from runner.envs.are.environment import InboxPainter
 from runner.envs.babyai import BabyAI
 from runner.envs.gymnasium import GymnasiumEnvironment, draw_text
 from runner.envs.http.environment import HttpEnvironment

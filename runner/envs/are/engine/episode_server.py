@@ -1,6 +1,6 @@
 """Loads ARE once, and forks a new process for each episode; each process speaks frames over a socket of its own.
 
-``runner.envs.are.protocol`` lists the frames.
+``runner.envs.are.client`` lists the frames.
 """
 
 from __future__ import annotations
