@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from runner.config import ARESettings
-from runner.envs.are.scenario_scan import scan
+from runner.envs.are.scenario_scan import DISTRIBUTION, scan
 from runner.errors import ConfigError
 from runner.plugins import ENVS, closest_name, family_and_id, find
 
@@ -24,7 +24,6 @@ FAMILY = "are"
 OFFLINE_ID = "offline"
 """Id that stands for all of ``OFFLINE_SCENARIOS``, one task each."""
 OFFLINE = f"{FAMILY}:{OFFLINE_ID}"
-DISTRIBUTION = "meta-agents-research-environments"
 VERSION = "1.2.0"
 INSTALL_COMMAND = f"python3 -m venv .venv-are && .venv-are/bin/pip install {DISTRIBUTION}=={VERSION}"
 """Command that installs ARE into a virtual environment of its own, about 600 MB."""

@@ -27,6 +27,6 @@ if __name__ == "__main__":
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]  # its modules have full names
     make_importable(here.parent)
-    from runner.envs.are.engine.episode_server import serve
+    from runner.envs.are.engine.episode_server import Limits, serve
 
-    serve(int(sys.argv[1]), Path(sys.argv[2]), memory_mib=int(sys.argv[3]), step_limit_s=float(sys.argv[4]))
+    serve(int(sys.argv[1]), Path(sys.argv[2]), Limits(int(sys.argv[3]), float(sys.argv[4])))

@@ -17,17 +17,18 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from runner.envs.are.engine import determinism, judging
 from runner.envs.are.engine.played_scenario import Part, PlayedScenario
+from runner.envs.are.scenario_scan import installed_version
 from runner.envs.are.tools import MAX_FRAME_BYTES
 from runner.util.fork_server import ForkServer
 from runner.util.framing import FrameTooLarge, read_frame, send_frame
 
-DISTRIBUTION = "meta-agents-research-environments"
 SANDBOX_SHOWN = "/tmp/are"
 """Path that stands for the scratch folder of an episode in everything that leaves this process."""
 ALARM_GRACE_S = 5.0
@@ -51,17 +52,24 @@ def send(connection: socket.socket, frame: dict[str, Any], replace: Callable[[st
         send(connection, _failed("too_large", f"the reply is {exc}"))
 
 
-def serve(control_fd: int, scratch: Path, *, memory_mib: int, step_limit_s: float) -> None:
+class Limits(NamedTuple):
+    """What an episode may use: memory in addition to the loaded package, and time for each request."""
+
+    memory_mib: int
+    step_s: float
+
+
+def serve(control_fd: int, scratch: Path, limits: Limits) -> None:
     """Load ARE, report its scenarios, and fork on request until the control socket is closed; remove the files."""
     control = socket.socket(fileno=control_fd)
     try:
         with contextlib.suppress(ConnectionError):
-            _load_and_serve(control, scratch, memory_mib, step_limit_s)
+            _load_and_serve(control, scratch, limits)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _load_and_serve(control: socket.socket, scratch: Path, memory_mib: int, step_limit_s: float) -> None:
+def _load_and_serve(control: socket.socket, scratch: Path, limits: Limits) -> None:
     determinism.install()
     logging.disable(logging.WARNING)
     try:
@@ -71,12 +79,9 @@ def _load_and_serve(control: socket.socket, scratch: Path, memory_mib: int, step
         return
     gc.collect()
     gc.freeze()
-    ready = {"type": "ready", "version": _version(), "scenarios": sorted(scenarios), "pid": os.getpid()}
-    send(control, ready)
-
-    def play(request: bytes, descriptors: list[int]) -> NoReturn:
-        _play(socket.socket(fileno=descriptors[0]), scenarios, scratch / str(os.getpid()), memory_mib, step_limit_s)
-
+    version = installed_version() or "unknown"
+    send(control, {"type": "ready", "version": version, "scenarios": sorted(scenarios), "pid": os.getpid()})
+    play = partial(_play, scenarios, scratch, limits)
     ForkServer(control, play, lambda pid: shutil.rmtree(scratch / str(pid), ignore_errors=True)).run()
 
 
@@ -95,20 +100,13 @@ def _load_scenarios() -> dict[str, Any]:
     return scenarios
 
 
-def _version() -> str:
-    with contextlib.suppress(PackageNotFoundError):
-        return version(DISTRIBUTION)
-    return "unknown"
-
-
-def _play(
-    connection: socket.socket, scenarios: dict[str, Any], folder: Path, memory_mib: int, step_limit_s: float
-) -> NoReturn:
+def _play(scenarios: dict[str, Any], scratch: Path, limits: Limits, request: bytes, descriptors: list[int]) -> NoReturn:
+    folder = scratch / str(os.getpid())
     try:
         folder.mkdir()
-        _limit_memory(memory_mib)
+        _limit_memory(limits.memory_mib)
         determinism.reset_chance(str(folder))
-        EpisodeServer(connection, scenarios, folder, _path_replacer(folder), memory_mib, step_limit_s).run()
+        EpisodeServer(socket.socket(fileno=descriptors[0]), scenarios, folder, limits).run()
     except BaseException:  # noqa: BLE001 - the process ends in any case, and its output is logged
         traceback.print_exc()
     finally:
@@ -120,21 +118,11 @@ def _play(
 
 
 class EpisodeServer:
-    def __init__(
-        self,
-        connection: socket.socket,
-        scenarios: dict[str, Any],
-        folder: Path,
-        shown: Callable[[str], str],
-        memory_mib: int,
-        step_limit_s: float,
-    ) -> None:
+    def __init__(self, connection: socket.socket, scenarios: dict[str, Any], folder: Path, limits: Limits) -> None:
         self._connection = connection
         self._scenarios = scenarios
         self._folder = folder
-        self._shown = shown
-        self._memory_mib = memory_mib
-        self._step_limit_s = step_limit_s
+        self._limits = limits
         self._played: PlayedScenario | None = None
 
     def run(self) -> None:
@@ -143,13 +131,13 @@ class EpisodeServer:
         with contextlib.suppress(ConnectionError):
             while True:
                 request = receive(self._connection)
-                signal.setitimer(signal.ITIMER_REAL, self._step_limit_s + ALARM_GRACE_S)
+                signal.setitimer(signal.ITIMER_REAL, self._limits.step_s + ALARM_GRACE_S)
                 try:
                     reply = self._reply(request)
                 except judging.JudgeFailed as exc:
                     reply = _failed("judge", str(exc))
                 except MemoryError:
-                    reply = _failed("memory", f"more than {self._memory_mib} MiB of memory are needed")
+                    reply = _failed("memory", f"more than {self._limits.memory_mib} MiB of memory are needed")
                 except Exception as exc:  # noqa: BLE001 - a scenario may raise anything
                     reply = _failed("scenario", f"{type(exc).__name__}: {exc}")
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -162,7 +150,7 @@ class EpisodeServer:
             return _failed("protocol", f"{request['type']} before reset")
         if request["type"] == "call":
             return self._stepped(self._played.call(str(request["name"]), dict(request["arguments"])))
-        details = {**self._played.evaluate(), "memory_limit_mib": self._memory_mib}
+        details = {**self._played.evaluate(), "memory_limit_mib": self._limits.memory_mib}
         return {"type": "evaluated", "details": details}
 
     def _ask(self, chat: judging.Chat) -> str:
@@ -172,7 +160,7 @@ class EpisodeServer:
             send(self._connection, {"type": "ask", "messages": chat}, self._shown)
             answer = receive(self._connection)
         finally:
-            signal.setitimer(signal.ITIMER_REAL, self._step_limit_s + ALARM_GRACE_S)
+            signal.setitimer(signal.ITIMER_REAL, self._limits.step_s + ALARM_GRACE_S)
         if answer["text"] is None:
             raise judging.JudgeFailed(str(answer["problem"]))
         return str(answer["text"])
@@ -181,9 +169,15 @@ class EpisodeServer:
         create = self._scenarios.get(name)
         if create is None:
             return _failed("unknown_scenario", f"ARE has no scenario {name!r}; it has {', '.join(self._scenarios)}")
-        _use_sandbox(str(self._folder))
+        for module in ("are.simulation.config", "are.simulation.apps.sandbox_file_system"):
+            if module in sys.modules:
+                vars(sys.modules[module])["ARE_SIMULATION_SANDBOX_PATH"] = str(self._folder)
         self._played = PlayedScenario(create(), str(self._folder))
         return {**self._stepped(self._played.start()), "tools": self._played.tool_schemas()}
+
+    def _shown(self, text: str) -> str:
+        """Replace the episode's folder and the folder above it, whose names are random."""
+        return text.replace(str(self._folder), SANDBOX_SHOWN).replace(str(self._folder.parent), SANDBOX_SHOWN)
 
     def _stepped(self, parts: list[Part]) -> dict[str, Any]:
         assert self._played is not None
@@ -195,24 +189,6 @@ class EpisodeServer:
 
 def _failed(kind: str, message: str) -> dict[str, Any]:
     return {"type": "failed", "kind": kind, "message": message[:2000]}
-
-
-def _use_sandbox(folder: str) -> None:
-    for name in ("are.simulation.config", "are.simulation.apps.sandbox_file_system"):
-        if name in sys.modules:
-            vars(sys.modules[name])["ARE_SIMULATION_SANDBOX_PATH"] = folder
-
-
-def _path_replacer(folder: Path) -> Callable[[str], str]:
-    """Return a function that replaces the episode's folder and the folders above it, whose names are random."""
-    replacements = [(str(folder), SANDBOX_SHOWN), (str(folder.parent), SANDBOX_SHOWN)]
-
-    def replace(text: str) -> str:
-        for real, shown in replacements:
-            text = text.replace(real, shown)
-        return text
-
-    return replace
 
 
 def _limit_memory(memory_mib: int) -> None:
