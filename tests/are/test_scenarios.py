@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from runner.config import ARESettings
-from runner.envs.are.catalog import OFFLINE_SCENARIOS, find_problem
+from runner.envs.are.catalog import OFFLINE_SCENARIOS, read_catalog
 from runner.envs.are.client import WarmProcess, close_processes, warm_process
 from runner.envs.are.environment import AREEnvironment
 from runner.store import EpisodeStore
@@ -258,7 +258,7 @@ def test_a_killed_process_leaves_neither_processes_nor_files() -> None:
 def test_the_process_lists_its_scenarios_and_prints_nothing(
     settings: ARESettings, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert find_problem(settings) is None
+    assert read_catalog(settings).problem is None
     process: WarmProcess = warm_process(settings)
     assert set(OFFLINE_SCENARIOS) < set(process.ready.scenarios)
     assert process.ready.version == "1.2.0"
@@ -266,6 +266,6 @@ def test_the_process_lists_its_scenarios_and_prints_nothing(
 
 
 def test_an_interpreter_without_the_package_is_recognized() -> None:
-    problem = find_problem(ARESettings(python=sys.executable))
+    problem = read_catalog(ARESettings(python=sys.executable)).problem
     assert problem is not None and "has no package meta-agents-research-environments" in problem
     assert "pip install" in problem and Path(PYTHON).exists()

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from runner.config import ARESettings
-from runner.envs.are.catalog import find_problem
+from runner.envs.are.catalog import read_catalog
 from runner.envs.are.client import close_processes, warm_process
 from runner.types import Limits
 from runner.worker.runner_setup import RunnerSetup
@@ -26,7 +26,7 @@ def run() -> list[Row]:
     python = os.environ.get("AGENTGYM_ARE_PYTHON") or str(Path(__file__).parents[2] / ".venv-are" / "bin" / "python")
     settings = ARESettings(python=python)
     name = f"ARE {SCENARIO}, oracle episode"
-    if find_problem(settings) is not None:
+    if read_catalog(settings).problem is not None:
         return [Row(name, "ARE is not installed; run: make test-are")]
     started = time.perf_counter()
     warm_process(settings)

@@ -150,7 +150,7 @@ def serve(control: socket.socket, start: str) -> None:
 
 if __name__ == "__main__":
     if "-I" in sys.argv:
-        scan = {"installed": True, "version": "0", "scenarios": [], "added": [], "packages": 1}
+        scan = {"installed": True, "version": "0", "scenarios": [], "is_complete": False}
         sys.stdout.write(json.dumps(scan))
     else:
         serve(socket.socket(fileno=int(sys.argv[4])), sys.argv[1])

@@ -7,7 +7,6 @@ are no literals, so where packages add scenarios, an unknown id is left to ARE's
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import sys
 from functools import cache
@@ -28,7 +27,7 @@ VERSION = "1.2.0"
 INSTALL_COMMAND = f"python3 -m venv .venv-are && .venv-are/bin/pip install {DISTRIBUTION}=={VERSION}"
 """Command that installs ARE into a virtual environment of its own, about 600 MB."""
 NOT_INSTALLED = f"ARE is not installed: {INSTALL_COMMAND}"
-"""Cause and remedy in one line, for lists; ``find_problem`` has the whole advice."""
+"""Cause and remedy in one line, for lists; ``ScenarioCatalog.problem`` has the whole advice."""
 ADVICE = f"Install it with: {INSTALL_COMMAND}; then set are: {{python: .venv-are/bin/python}} in the profile"
 OFFLINE_SCENARIOS = (
     "scenario_tutorial",
@@ -46,19 +45,6 @@ def interpreter(settings: ARESettings) -> str:
     if settings.python is None:
         return sys.executable
     return os.path.abspath(os.path.expanduser(settings.python))  # noqa: PTH100, PTH111 - resolving would leave the venv
-
-
-def find_problem(settings: ARESettings) -> str | None:
-    """Return why ARE cannot be started; None if it can. Takes a fraction of a second, later nothing until a change."""
-    if settings.python is None:
-        installed = importlib.util.find_spec("are") is not None
-        return None if installed else f"The package {DISTRIBUTION} is not installed. {ADVICE}"
-    python = interpreter(settings)
-    if not os.access(python, os.X_OK):
-        return f"are.python of the profile is {python}, which is no program. {ADVICE}"
-    if not _scan_with(python, packages_version(python)).installed:
-        return f"The interpreter {python} has no package {DISTRIBUTION}. {ADVICE}"
-    return None
 
 
 def process_environment(python: str, scratch: Path) -> dict[str, str]:
@@ -93,9 +79,10 @@ class ScenarioCatalog(msgspec.Struct, frozen=True, kw_only=True):
         version: version of ARE; None if it is not installed or its version is unknown.
         scenarios: names ``are:<scenario>`` in alphabetical order, those of other packages last.
         is_complete: whether no other package adds scenarios, whose ids may be unknown.
+        problem: why ARE cannot be started; None if it can.
     """
 
-    installed: bool = True
+    installed: bool = False
     version: str | None = None
     scenarios: tuple[str, ...] = ()
     is_complete: bool = True
@@ -113,30 +100,21 @@ class ScenarioCatalog(msgspec.Struct, frozen=True, kw_only=True):
         return f"ARE {self.version or 'of unknown version'}"
 
 
-class _Scan(msgspec.Struct):
-    installed: bool = False
-    version: str | None = None
-    scenarios: list[str] = []
-    added: list[str] = []
-    packages: int = 0
-
-
 def read_catalog(settings: ARESettings) -> ScenarioCatalog:
     """Another interpreter takes a fraction of a second, and is read once per change of its packages."""
-    if (problem := find_problem(settings)) is not None:
-        return ScenarioCatalog(installed=False, problem=problem)
     python = interpreter(settings)
-    installed_here = settings.python is None
-    found = msgspec.convert(scan(), _Scan) if installed_here else _scan_with(python, packages_version(python))
-    return ScenarioCatalog(
-        version=found.version,
-        scenarios=tuple(f"{FAMILY}:{id}" for id in (*found.scenarios, *found.added)),
-        is_complete=not found.packages,
-    )
+    if settings.python is None:
+        catalog, problem = msgspec.convert(scan(), ScenarioCatalog), f"The package {DISTRIBUTION} is not installed"
+    elif os.access(python, os.X_OK):
+        catalog = _scan_with(python, packages_version(python))
+        problem = f"The interpreter {python} has no package {DISTRIBUTION}"
+    else:
+        catalog, problem = ScenarioCatalog(), f"are.python of the profile is {python}, which is no program"
+    return catalog if catalog.installed else ScenarioCatalog(problem=f"{problem}. {ADVICE}")
 
 
 @cache
-def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan:
+def _scan_with(python: str, _version: tuple[int, ...]) -> ScenarioCatalog:
     import subprocess  # imported late: few profiles name a Python with ARE
 
     try:
@@ -148,9 +126,9 @@ def _scan_with(python: str, _version: tuple[int, ...]) -> _Scan:
             timeout=_SCAN_TIMEOUT_S,
             check=True,
         )
-        return msgspec.json.decode(completed.stdout, type=_Scan)
+        return msgspec.json.decode(completed.stdout, type=ScenarioCatalog)
     except (OSError, subprocess.SubprocessError, ValueError, RecursionError):
-        return _Scan()
+        return ScenarioCatalog()
 
 
 def is_are(env: str) -> bool:

@@ -27,7 +27,7 @@ from typing import IO, Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from runner.config import ARESettings
-from runner.envs.are.catalog import find_problem, interpreter, process_environment
+from runner.envs.are.catalog import interpreter, process_environment, read_catalog
 from runner.envs.are.tools import MAX_FRAME_BYTES
 from runner.errors import EnvironmentFault, EvaluationFault
 from runner.util.child_process import ChildProcess
@@ -275,7 +275,7 @@ class WarmProcess:
     """
 
     def __init__(self, settings: ARESettings) -> None:
-        if (problem := find_problem(settings)) is not None:
+        if (problem := read_catalog(settings).problem) is not None:
             raise EnvironmentFault(problem)
         self._settings = settings
         self._lock = threading.Lock()

@@ -25,24 +25,16 @@ _NOT_SCENARIOS = {"utils", "tests"}
 
 
 def scan() -> dict[str, Any]:
-    """Return what this interpreter has, as JSON-encodable data.
-
-    ``installed`` and ``version`` describe ARE; ``scenarios`` has the ids of its own scenarios, ``added`` those of other
-    packages, and ``packages`` the number of entry points that add scenarios.
-    """
+    """Return what this interpreter has, as the fields of a ``ScenarioCatalog``."""
     folders = [place / "simulation" / "scenarios" for place in _places("are")]
+    if not any(folder.is_dir() for folder in folders):
+        return {"installed": False}
     files = ((file.relative_to(folder), file) for folder in folders for file in folder.rglob("*.py"))
     own = set(_ids(file for path, file in files if path.parts[0] not in _NOT_SCENARIOS))
     modules = {point.value.partition(":")[0].partition(".")[0] for point in entry_points(group=GROUP)} - {"are"}
     added = {id for module in modules for id in _ids(_files(module))} - own
-    installed = any(folder.is_dir() for folder in folders)
-    return {
-        "installed": installed,
-        "version": installed_version() if installed else None,
-        "scenarios": sorted(own),
-        "added": sorted(added) if installed else [],
-        "packages": len(modules),
-    }
+    names = [f"are:{id}" for id in (*sorted(own), *sorted(added))]
+    return {"installed": True, "version": installed_version(), "scenarios": names, "is_complete": not modules}
 
 
 def installed_version() -> str | None:
