@@ -14,6 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TypeAlias
 
@@ -92,8 +93,12 @@ class RecipeTable:
         self.base = frozenset(items) - self.tags - recipes.keys() - makers.keys()
         """Items that need no crafting."""
         self._depths: dict[str, int] = {}
-        for item in recipes:
-            self._find_depth(item)
+        below = {name: {part for way in self.ways(name) for part, _ in way.ingredients} for name in (*recipes, *makers)}
+        try:
+            for name in TopologicalSorter(below).static_order():
+                self._depths[name] = min(map(self.depth_of_recipe, self.ways(name)), default=0)
+        except CycleError as exc:
+            raise ValueError(f"{display_name(exc.args[1][0])} is needed to make itself") from exc
 
     @cached_property
     def goals(self) -> Sequence[str]:
@@ -131,19 +136,6 @@ class RecipeTable:
 
     def _depth(self, name: str) -> int:
         return self._depths.get(name, 0)
-
-    def _find_depth(self, name: str) -> None:
-        pending, ancestors = [name], set[str]()
-        while pending:
-            below = {part for recipe in self.ways(pending[-1]) for part, _ in recipe.ingredients}
-            if new := below - self._depths.keys():
-                if below & (ancestors | {pending[-1]}):
-                    raise ValueError(f"{display_name(pending[-1])} is needed to make itself")
-                ancestors.add(pending[-1])
-                pending.append(min(new))
-                continue
-            self._depths[pending[-1]] = min(map(self.depth_of_recipe, self.ways(pending[-1])), default=0)
-            ancestors.discard(pending.pop())
 
 
 def craft_command(recipe: Recipe, ingredients: Amounts) -> str:
