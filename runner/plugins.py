@@ -90,7 +90,6 @@ class Plugin(msgspec.Struct, frozen=True):
         return loaded[0]
 
     def config(self, **arguments: object) -> dict[str, Any]:
-        """Return the Hydra configuration of the object: its ``_target_`` and its arguments."""
         for key in arguments:
             if key.startswith("_"):
                 raise ConfigError(
@@ -228,7 +227,6 @@ def build_http_target(**arguments: object) -> dict[str, Any]:
 
 
 def load(group: str, name: str) -> Any:  # noqa: ANN401 - any registered object
-    """Import and return the registered object; raises ``ConfigError`` like ``find`` and ``Plugin.load``."""
     return find(group, name).load()
 
 

@@ -72,7 +72,6 @@ class RandomAgent:
     def init_after_reset(self) -> None: ...
 
     def act(self, observation: Chat, tool_schemas: list[ToolSchema]) -> Any:  # noqa: ANN401 - async as the environment
-        """Return an awaitable if the environment is async."""
         actions: MaybeAwaitable[list[str] | None] = None
         if self._environment is not None:
             list_actions = optional_method(self._environment, SupportsActionList.admissible_actions)
@@ -144,8 +143,6 @@ class OracleAgent:
 
 
 class _TwinPlan:
-    """Plan of the twin's own oracle; each action is repeated on the twin."""
-
     def __init__(self, twin: Environment, source: SupportsOracle) -> None:
         self._twin = twin
         self._oracle_of = source.oracle
@@ -177,8 +174,6 @@ class _TwinPlan:
 
 
 class _ObservedPlan:
-    """Plan of a planner that reads the observations."""
-
     def __init__(self, planner: ObservationPlanner) -> None:
         self._planner = planner
         self._started = False

@@ -73,7 +73,6 @@ def environment_health(
 
 
 def server_addresses(profile: Profile) -> dict[str, ServerAddress]:
-    """Servers that the profile names and uses."""
     addresses = {entry.name: probe_address(entry) for _, entry in profile.tiered_entries()}
     return {name: address for name, address in addresses.items() if address is not None}
 
@@ -111,7 +110,6 @@ def availability_of(entry: EnvironmentEntry, state: ServerState | None, are: ARE
 
 
 def embedded_availability(env: str, are: ARESettings = DEFAULT_ARE) -> Availability:
-    """Return the availability of an installed environment if it is played in this process."""
     if is_are(env):
         return _are_availability(env, read_catalog(are))
     if not plugins.is_built_in(plugins.ENVS, env):

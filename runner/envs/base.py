@@ -287,7 +287,6 @@ class EmbeddedEnvironment(ABC):
         return any(step.reward > 0 for step in trajectory.timesteps)
 
     def cleanup(self) -> None:
-        """A later ``reset`` starts a new episode."""
         self._running = False
 
 

@@ -227,16 +227,10 @@ def count_numbers(space: Any) -> int | None:  # noqa: ANN401 - Gymnasium's types
     match type(space).__name__:
         case "Discrete" | "MultiDiscrete" | "MultiBinary" | "Box":
             return math.prod(map(int, space.shape))
-        case "Tuple":
-            return _sum([count_numbers(part) for part in space.spaces])
-        case "Dict":
-            return _sum([count_numbers(part) for part in space.spaces.values()])
+        case "Tuple" | "Dict" as kind:
+            counts = [count_numbers(part) for part in (space.spaces if kind == "Tuple" else space.spaces.values())]
+            return None if None in counts else sum(filter(None, counts))
     return None
-
-
-def _sum(counts: Sequence[int | None]) -> int | None:
-    numeric = [count for count in counts if count is not None]
-    return sum(numeric) if len(numeric) == len(counts) else None
 
 
 def format_numbers(value: object) -> list[str]:

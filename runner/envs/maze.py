@@ -73,7 +73,6 @@ class Maze(EmbeddedEnvironment):
     _walked: list[Position]
 
     def admissible_actions(self) -> list[str]:
-        """Includes moves into a wall."""
         return list(_MOVES)
 
     def parse(self, text: str) -> Action | InvalidAction:
@@ -85,7 +84,6 @@ class Maze(EmbeddedEnvironment):
         return MazeOracle(self)
 
     def render_cells(self) -> Cells:
-        """The agent itself sees only its position and the adjacent walls."""
         return _draw(self._walked)
 
     def _reset(self, task_index: int) -> str:
@@ -156,7 +154,6 @@ def _walls(position: Position) -> str:
 
 
 def _draw(walked: Sequence[Position]) -> Cells:
-    """The current position is the last one of ``walked``."""
     marks = {**dict.fromkeys(walked, _WALKED), GOAL: _GOAL, walked[-1]: _AGENT}
     rows = [
         merge_runs(marks.get((row, column), _WALL if char == "#" else _FREE) for column, char in enumerate(line))

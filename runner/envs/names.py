@@ -47,7 +47,6 @@ def server_problem(entry: EnvironmentEntry) -> str | None:
 
 
 def server_keys(env: str) -> str:
-    """Return a sentence with the profile entry needed to play an environment on a server."""
     return (
         f"Add to environments.moderate in the profile: - {{name: {env}, transport: http, port: {AGENTGYM_PORT}}}. "
         f"Port {AGENTGYM_PORT} is the default of AgentGym's servers; for a server on another machine, replace port "
@@ -56,7 +55,6 @@ def server_keys(env: str) -> str:
 
 
 def known_names(also: Iterable[str] = ()) -> str:
-    """Return a sentence with the names that can be played: embedded, on servers, and those in ``also``."""
     embedded = {name.lower(): name for name in (*registered_names(ENVS), *also)}
     return (
         f"Embedded environments: {', '.join(embedded.values()) or 'none'}. "
@@ -65,13 +63,11 @@ def known_names(also: Iterable[str] = ()) -> str:
 
 
 def did_you_mean(env: str, also: Iterable[str] = ()) -> str:
-    """Return the question "Did you mean NAME?" with the closest name, if a name is close; else an empty text."""
     closest = closest_name(env, [*registered_names(ENVS), *server_only_names(), *also])
     return f"Did you mean {closest}?" if closest else ""
 
 
 def unknown_environment(env: str, also: Iterable[str] = ()) -> UnplayableName:
-    """Return the error for a name that is neither registered nor configured."""
     if (name := server_only_name(env)) is not None:
         return UnplayableName(
             f"{name} is played only on a server, and the profile has no server for it", server_keys(name)

@@ -263,7 +263,6 @@ class WebShop(EmbeddedEnvironment):
 
     @property
     def has_search_bar(self) -> bool:
-        """Whether the page shows a search bar; ``search`` works on any page."""
         return self._visit.page.has_search_bar
 
     @property
@@ -277,7 +276,6 @@ class WebShop(EmbeddedEnvironment):
         return [*(["search"] if self.has_search_bar else []), *sorted(links, key=lambda link: link in options)]
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """A clicked element need not be on the page."""
         if self.mode == "strict":
             return super().parse(text)
         command = _command_prefix(text)
@@ -285,7 +283,6 @@ class WebShop(EmbeddedEnvironment):
         return Action(text=text, tool_calls=parsed.tool_calls) if isinstance(parsed, Action) else parsed
 
     def admissible_actions(self) -> list[str]:
-        """Return a click per element of the page, after a search for the instruction if the page has a search bar."""
         searches = [f"search[{self.instruction}]"] if self.has_search_bar else []
         return searches + [f"click[{element}]" for element in self._visit.page.links]
 

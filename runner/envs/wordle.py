@@ -147,7 +147,6 @@ class Wordle(EmbeddedEnvironment):
         """Marks a valid guess against the hidden word."""
 
     def admissible_actions(self) -> list[str]:
-        """Includes words that earlier marks exclude."""
         return list(self.words)
 
     @property

@@ -217,7 +217,6 @@ class CheckedEpisode:
         return self._environment
 
     def build_agent(self) -> Agent:
-        """The arguments are those that a run passes."""
         arguments = dict(zip(plugins.MODEL_ARGUMENTS, (self.model, AgentSettings(model=NAME)), strict=True))
         agent = self._check.factory(**(arguments if self._check.uses_model else {}))
         enter = optional_method(agent, SupportsEpisodeInfo.enter)

@@ -101,7 +101,6 @@ async def parse(environment: Environment, text: str) -> Action | InvalidAction:
 
 
 def called_tools(parsed: Action | InvalidAction) -> set[str]:
-    """Return nothing if the text is invalid."""
     return {call.name for call in parsed.tool_calls} if isinstance(parsed, Action) else set()
 
 

@@ -99,10 +99,10 @@ def _encoded_once(arguments: str) -> str:
     if not arguments.lstrip().startswith('"'):
         return arguments
     inner = decode_json(arguments.encode("utf-8", "replace"))
-    return inner if isinstance(inner, str) and _is_object(inner) else arguments
+    return inner if isinstance(inner, str) and is_json_object(inner) else arguments
 
 
-def _is_object(text: str) -> bool:
+def is_json_object(text: str) -> bool:
     return isinstance(decode_json(text.encode("utf-8", "replace")), dict)
 
 
@@ -143,7 +143,7 @@ def read_dialect(dialect: CallDialect, text: str, tools: Tools, after: int = -1)
 def _encode_arguments(arguments: object) -> str | None:
     if isinstance(arguments, str):
         arguments = _encoded_once(arguments)
-        return arguments if _is_object(arguments) else None
+        return arguments if is_json_object(arguments) else None
     try:
         return json.dumps(arguments, allow_nan=False) if isinstance(arguments, dict) else None
     except (TypeError, ValueError, RecursionError):  # literals that JSON does not have

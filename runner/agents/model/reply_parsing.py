@@ -19,12 +19,13 @@ from runner.agents.model.dialects import (
     clean_action,
     clean_call,
     find_call,
+    is_json_object,
     tool_parameters,
     without_tokens,
 )
 from runner.inference.chat_format import flatten_tool_calls
 from runner.types import Action, InvalidAction, Message, Mode, ToolCall, ToolSchema
-from runner.util.json_accessors import as_dict, as_text, decode_json
+from runner.util.json_accessors import as_dict, as_text
 
 ActionStyle: TypeAlias = Literal["once", "first", "last", "sql", "fence", "raw"]
 """Place of the action: the only ``Action:`` line, after the first or last ``Action:``, in a block, or all the text."""
@@ -101,11 +102,11 @@ def parse_reply(
         calls = _written_calls(text, tools, mode)
     if mode == "strict":
         calls = [clean_call(call, tools) for call in calls]
-    if calls and not _has_valid_arguments(calls[0]):
+    if calls and not is_json_object(calls[0].arguments):
         text = flatten_tool_calls([message])[0]["content"] or ""
         return InvalidAction(text, f"the arguments of {calls[0].name} as a JSON object")
     if calls:
-        return Action(tool_calls=[calls[0], *filter(_has_valid_arguments, calls[1:])])
+        return Action(tool_calls=[call for call in calls if is_json_object(call.arguments)])
     if action := parse_action(_without_dialect(text, style) if mode == "strict" else text, style):
         return Action(text=action)
     return InvalidAction(text, f"one tool call, or {EXPECTED_FORMAT[style]}" if as_calls else EXPECTED_FORMAT[style])
@@ -128,10 +129,6 @@ def _native_calls(message: Message) -> list[ToolCall]:
         ToolCall(id, as_text(function.get("name")), as_text(function.get("arguments")) or "{}")
         for id, function in functions
     ]
-
-
-def _has_valid_arguments(call: ToolCall) -> bool:
-    return isinstance(decode_json(call.arguments.encode("utf-8", "replace")), dict)
 
 
 def _written_calls(text: str, tools: Tools, mode: Mode) -> list[ToolCall]:

@@ -140,7 +140,6 @@ class LocalGame:
 
     @property
     def opening(self) -> str:
-        """First observation: a description of the room, an empty line, and the goal."""
         room = _describe_room(_list_names(self.scene.placed))
         return f"{room}\n\nYour task is to: {self.goal}."
 
@@ -172,7 +171,6 @@ class LocalGame:
         return treated and kind_of(name) == self.goal.thing
 
     def is_accessible(self, place: str) -> bool:
-        """Whether it is open or cannot be closed."""
         return place in self.opened or not self.scene.openable(place)
 
     def _is_lit(self) -> bool:

@@ -106,7 +106,6 @@ _BOTH = _THING | _PLACE
 
 
 def _commands(put: str, accepted: str) -> list[CommandPattern]:
-    """Return all commands except ``help``."""
     return [
         command("go to {receptacle}", "Go to a receptacle and see what is there.", _PLACE),
         command("open {receptacle}", "Open the receptacle you are at and see what is in it.", _PLACE),
@@ -169,8 +168,6 @@ def as_agentgym_commands(commands: list[str]) -> list[str]:
 
 
 class _AgentGymPlanner:
-    """A planner whose commands have the wording of AgentGym's server."""
-
     def __init__(self, planner: OraclePlanner) -> None:
         self._planner = planner
 
@@ -223,7 +220,6 @@ class ALFWorld(EmbeddedEnvironment):
         return planner if self.mode == "strict" else _AgentGymPlanner(planner)
 
     def render_cells(self) -> Cells | None:
-        """Return the room with what the player has seen of it; None for games of ALFWorld's own engine."""
         return self._painter.draw() if self._painter is not None else None
 
     def _reset(self, task_index: int) -> str:
@@ -331,7 +327,6 @@ class RealOracle:
         self._plan: list[str] = []
 
     def next_action(self) -> str:
-        """Return the next command of the plan, or ``look`` if ALFWorld's planner finds no plan."""
         if not self._plan or self._plan[0] not in self._game.admissible:
             self._plan = self._game.plan()
         return self._plan.pop(0) if self._plan else "look"

@@ -87,7 +87,6 @@ class RealGame:
         return str(self._state.feedback)
 
     def plan(self) -> list[str]:
-        """Return the commands from the current state to the goal, by ALFWorld's planner; empty if it finds no plan."""
         self._requested.policy_commands = True
         self.act("")  # changes nothing, but collects the requested information
         self._requested.policy_commands = False
@@ -137,7 +136,6 @@ class LocalTasks:
         return LocalGame(*self.task(task_index))
 
     def name(self, task_index: int) -> str:
-        """Return ``<kind>-<object>-<target>/room_<number>``."""
         room, goal = self._source.tasks[task_index]
         return f"{goal.kind}-{goal.thing}-{goal.target}/room_{room}"
 
@@ -152,7 +150,6 @@ class RealTasks:
         return RealGame(_read(file, GameFile), str(file))
 
     def name(self, task_index: int) -> str:
-        """Return ``<game folder>/<trial folder>``; the name of the game folder starts with the kind of task."""
         trial = self._files[task_index].parent
         return f"{trial.parent.name}/{trial.name}"
 

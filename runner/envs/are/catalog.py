@@ -151,7 +151,6 @@ def check_scenario(env: str, settings: ARESettings) -> None:
 
 
 def is_offline(name: str) -> bool:
-    """Return whether a scenario, ``are:<scenario>``, needs neither a model nor a download."""
     return name.partition(":")[2] in OFFLINE_SCENARIOS
 
 

@@ -230,7 +230,6 @@ class AREEnvironment:
         return [{"role": "user", "content": text} for text in _tagged(stepped)]
 
     async def step(self, action: Action) -> StepResult:
-        """An invalid action changes nothing."""
         if self._process is None or not self._running:
             raise EnvironmentFault(f"{self.name}: step called outside an episode; call reset first")
         parsed: Action | InvalidAction = action if action.tool_calls else self.parse(action.text or "")
@@ -250,7 +249,6 @@ class AREEnvironment:
         return observation, stepped.reward, stepped.done
 
     def get_tool_schemas(self) -> list[ToolSchema]:
-        """They are known after a reset."""
         return self._tools
 
     def render_cells(self) -> Cells | None:
@@ -260,7 +258,6 @@ class AREEnvironment:
         return f"{FAMILY}:{self._scenario}"
 
     def admissible_actions(self) -> list[str]:
-        """One action per tool, with sample values for the required arguments."""
         actions = []
         for function in (schema["function"] for schema in self._tools):
             parameters = function["parameters"]
@@ -269,7 +266,6 @@ class AREEnvironment:
         return actions
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Parse a JSON object with ``name`` and ``arguments`` into a tool call."""
         try:
             written = msgspec.json.decode(text.strip(), type=ToolRequest)
         except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):  # of lone surrogates and of deep nesting
@@ -296,7 +292,6 @@ class AREEnvironment:
         return AREOracle(lambda: self._next)
 
     async def success(self, trajectory: Trajectory) -> bool:
-        """Return whether the scenario's validation succeeds; False if its judge failed, and before a reset."""
         details = await self.get_evaluation_details()
         return details is not None and details.get("success") is True
 

@@ -77,7 +77,6 @@ class ToolArgument(Protocol):
 
 
 def function_schema(name: str, description: str | None, arguments: Iterable[ToolArgument]) -> dict[str, Any]:
-    """Return a tool as an OpenAI function schema; arguments without a default are required."""
     listed = list(arguments)
     parameters = {
         "type": "object",

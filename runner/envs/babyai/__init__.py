@@ -53,13 +53,11 @@ class BabyAI(EmbeddedEnvironment):
         return list(self.menu.texts) if self._running else None
 
     def oracle(self, seed: int | None) -> Planner:
-        """Return a planner that sees the whole grid; ``seed`` determines its random moves when it has no plan."""
         from runner.envs.babyai.oracle import Planner
 
         return Planner(self, seed)
 
     def render_cells(self) -> Cells:
-        """The agent sees only the shaded cells."""
         return draw_level(self.world, self._view)
 
     def _reset(self, task_index: int) -> str:

@@ -50,7 +50,7 @@ class Thing(NamedTuple):
 
 
 class View:
-    """A decoded observation.
+    """A decoded ``image`` of minigrid: 7 columns of 7 cells (kind, color, state); the agent is at the bottom center.
 
     Attributes:
         kinds: cell -> kind of the object in the cell.
@@ -59,7 +59,6 @@ class View:
     """
 
     def __init__(self, image: list[list[list[int]]], carrying: tuple[str, str] | None, heading: int) -> None:
-        """Decode minigrid's ``image``: 7 columns of 7 cells (kind, color, state); the agent is at the bottom center."""
         self.kinds: dict[Cell, int] = {}
         self.carrying = carrying
         self.heading = heading

@@ -163,7 +163,6 @@ class Planner:
         self._world: object = None
 
     def next_action(self) -> str:
-        """Return the next action text, always without an error and in bounded time."""
         if self._world is not self._env.world:
             self._world, self._plan = self._env.world, self._fulfil(self._env.world.instrs)
         for _ in range(2):

@@ -176,7 +176,6 @@ class QueryResult(NamedTuple):
 
 
 def draw_database(schema: DatabaseSchema, question: str, result: QueryResult | None) -> Cells:
-    """``result`` is None before the query."""
     keys = {column for key in schema.primary_keys for column in (key if isinstance(key, list) else [key])}
     rows: list[CellRow] = [(CellRun("Database: ", "dim"), CellRun(schema.db_id, "cyan"))]
     for number, table in enumerate(schema.table_names_original[:_MAX_TABLES]):
@@ -290,11 +289,9 @@ class SQLGym(EmbeddedEnvironment):
         self._result: QueryResult | None = None
 
     def parse(self, text: str) -> Action | InvalidAction:
-        """Parse a query: the last ```` ```sql ```` block of ``text``, or the whole text if it has no such block."""
         return msgspec.structs.replace(super().parse(_query_in(text)), text=text)
 
     def admissible_actions(self) -> list[str]:
-        """Return one row-count query per table, a small selection for agents that choose from a list."""
         names = [name.replace('"', '""') for name in self._schema.table_names_original]
         return [f'SELECT count(*) FROM "{name}"' for name in names]
 

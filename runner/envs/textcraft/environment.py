@@ -157,7 +157,6 @@ class TextCraft(EmbeddedEnvironment):
         return msgspec.structs.replace(parsed, text=text)
 
     def admissible_actions(self) -> list[str]:
-        """Not all of them: ``get`` accepts any base item in any number, and unlisted recipes can be crafted."""
         table = self._table
         amounts = dict.fromkeys(amount for recipe in self._task.tree for amount in recipe.ingredients)
         gets = [f"get {count} {display_name(name)}" for name, count in amounts if name in table.base]

@@ -46,7 +46,6 @@ class Recipe(msgspec.Struct, frozen=True, dict=True, cache_hash=True):
 
     @cached_property
     def command(self) -> str:
-        """Such as ``craft 4 stick using 2 planks``."""
         return craft_command(self, self.ingredients)
 
     @property
@@ -225,7 +224,6 @@ class IngredientFormatError(ValueError):
 
 
 def item_id(text: str) -> str:
-    """The item need not exist."""
     return text.replace(" ", "_")
 
 
@@ -266,7 +264,6 @@ def choose_ingredients(table: RecipeTable, recipe: Recipe, stock: Items) -> Amou
 
 
 def matching_recipe(table: RecipeTable, output: str, amounts: Amounts) -> Recipe | None:
-    """Return the recipe that makes ``output`` from exactly the given amounts, None if there is none."""
     if output in table.tags:
         return None
     return next((recipe for recipe in table.recipes.get(output, ()) if _matches(table, recipe, amounts)), None)

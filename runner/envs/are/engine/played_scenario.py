@@ -183,7 +183,6 @@ class _Expected:
         return {name: as_json(value, _NO_LIMIT) for name, value in self.arguments.items()}
 
     def described(self) -> dict[str, Any]:
-        """Bounded and without secrets."""
         return {"app": self.app, "function": self.function, "args": without_secrets(self.arguments)}
 
 
@@ -352,7 +351,6 @@ class PlayedScenario:
         return self._arrived()
 
     def _stop(self) -> None:
-        """End the scenario as the end of ARE's event loop does."""
         from are.simulation.types import EnvironmentState, ValidationException
 
         environment = self._environment
