@@ -51,10 +51,8 @@ class PathStep(NamedTuple):
     obstacle: Item | None = None
 
 
-class _Edge(NamedTuple):
-    cost: int
-    origin: WorldPose
-    steps: list[PathStep]
+_Edge: TypeAlias = tuple[int, list[PathStep]]
+"""Cost, and steps to the next pose."""
 
 
 def cell_ahead(pose: WorldPose) -> GridCell:
@@ -93,24 +91,17 @@ def find_route(
     Cells in ``blocked`` count as walls. With ``free_only``, objects and locked doors whose key the agent does not carry
     count as walls, too.
     """
-    start = agent_pose(world)
-    arrivals: dict[WorldPose, _Edge | None] = {start: None}
-    settled: set[WorldPose] = set()
-    order = count()
-    queue = [(0, next(order), start)]
+    order, settled = count(), set[WorldPose]()
+    queue: list[tuple[int, int, WorldPose, list[PathStep]]] = [(0, next(order), agent_pose(world), [])]
     while queue:
-        cost, _, pose = heapq.heappop(queue)
+        cost, _, pose, steps = heapq.heappop(queue)
         if pose in settled:
             continue
         settled.add(pose)
         if cell_ahead(pose) in goals:
-            return _trace_path(arrivals, pose)
-        for edge in _edges(world, pose, blocked, free_only):
-            following = edge.steps[-1].pose
-            previous = arrivals.get(following)
-            if following != start and (previous is None or cost + edge.cost < previous.cost):
-                arrivals[following] = edge._replace(cost=cost + edge.cost)
-                heapq.heappush(queue, (cost + edge.cost, next(order), following))
+            return steps
+        for more, following in _edges(world, pose, blocked, free_only):
+            heapq.heappush(queue, (cost + more, next(order), following[-1].pose, steps + following))
     return None
 
 
@@ -119,30 +110,17 @@ def _edges(world: World, pose: WorldPose, blocked: Collection[GridCell], free_on
     if cell not in blocked:
         yield from _forward(world, pose, (*cell, pose[2]), free_only)
     for move in (LEFT, RIGHT):
-        yield _Edge(1, pose, [PathStep(move, turn_pose(pose, move))])
+        yield 1, [PathStep(move, turn_pose(pose, move))]
 
 
 def _forward(world: World, pose: WorldPose, entered: WorldPose, free_only: bool) -> Iterator[_Edge]:
     item = item_at(world, entered[:2])
-    if item is None:
-        yield _Edge(1, pose, [PathStep(FORWARD, entered)])
-    elif item.type == "door":
-        if item.is_open:
-            yield _Edge(1, pose, [PathStep(FORWARD, entered)])
-        elif not item.is_locked or is_key(world.carrying, item):
-            yield _Edge(2, pose, [PathStep(TOGGLE, pose), PathStep(FORWARD, entered)])
-        elif not free_only:
-            yield _Edge(_COST_OF_A_KEY, pose, [PathStep(FORWARD, entered, item)])
-    elif item.type in PORTABLE and not free_only:
-        yield _Edge(_COST_OF_CLEARING, pose, [PathStep(FORWARD, entered, item)])
-
-
-def _trace_path(arrivals: dict[WorldPose, _Edge | None], pose: WorldPose) -> list[PathStep]:
-    steps: list[PathStep] = []
-    while (edge := arrivals[pose]) is not None:
-        steps = edge.steps + steps
-        pose = edge.origin
-    return steps
+    if item is None or (item.type == "door" and item.is_open):
+        yield 1, [PathStep(FORWARD, entered)]
+    elif item.type == "door" and (not item.is_locked or is_key(world.carrying, item)):
+        yield 2, [PathStep(TOGGLE, pose), PathStep(FORWARD, entered)]
+    elif item.type in ("door", *PORTABLE) and not free_only:
+        yield _COST_OF_A_KEY if item.type == "door" else _COST_OF_CLEARING, [PathStep(FORWARD, entered, item)]
 
 
 class _Stuck(RunnerError):
