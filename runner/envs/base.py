@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -17,8 +16,6 @@ from runner.errors import EnvironmentFault
 from runner.types import Action, Chat, InvalidAction, Mode, Rejection, StepResult, ToolCall, ToolSchema, Trajectory
 from runner.util.json_schema import allowed_values, find_mismatch, show_value
 
-_MAX_CACHED_CHARS = 200
-"""Maximum length of a text, in characters, whose parse result is cached."""
 _MAX_SHOWN_CHARS = 100
 """Maximum length of arguments that are quoted, in characters."""
 
@@ -100,19 +97,15 @@ class Grammar:
         self._anchor = anchor
         self.schemas: list[ToolSchema] = [command.schema() for command in commands]
         self._by_name = {command.name: (command, command.schema()["function"]["parameters"]) for command in commands}
-        self._cached_call = functools.lru_cache(maxsize=1024)(self._call)  # agents repeat a few short texts
 
     def parse(self, text: str) -> Action | InvalidAction:
-        call = self._cached_call(text) if len(text) <= _MAX_CACHED_CHARS else self._call(text)
-        return InvalidAction(text, self.expected) if call is None else Action(text=text, tool_calls=[call])
-
-    def _call(self, text: str) -> ToolCall | None:
         stripped = text.strip()
         for command in self.commands:
             pattern = command.pattern
             if match := pattern.match(text) if self._anchor == "start" else pattern.fullmatch(stripped):
-                return ToolCall(id="call_0", name=command.name, arguments=_arguments(command, match.groupdict()))
-        return None
+                call = ToolCall(id="call_0", name=command.name, arguments=_arguments(command, match.groupdict()))
+                return Action(text=text, tool_calls=[call])
+        return InvalidAction(text, self.expected)
 
     def render(self, call: ToolCall) -> str | InvalidAction:
         """Return the text of a call, whose numbers may stand as texts and vice versa; else an invalid action."""

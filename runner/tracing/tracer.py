@@ -21,7 +21,6 @@ from runner.types import ErrorInfo, Flow, Span, SpanLevel, TracingLevel
 from runner.util.display_text import mask
 from runner.util.resources import RESOURCES, describe_shortage, find_shortage
 from runner.util.safe_values import (
-    MAX_VALUE_BYTES,
     escape_surrogates,
     plain_attributes,
     plain_text,
@@ -98,7 +97,7 @@ class _OpenSpan(SpanHandle, eq=False):
     _tracer: Tracer
     _record: Span
     _outer: _OpenSpan | None = None  # the current span at entry, possibly of another tracer
-    _flows: list[Flow] | None = None
+    _flows: list[Flow] = []
 
     def set_attribute(self, key: str, value: object) -> None:
         self._record.attributes[plain_text(key)] = plain_value(value)
@@ -110,8 +109,6 @@ class _OpenSpan(SpanHandle, eq=False):
         self._add_flow(flow_id, "end")
 
     def _add_flow(self, flow_id: int, phase: Literal["start", "end"]) -> None:
-        if self._flows is None:
-            self._flows = []
         self._flows.append(Flow(id=flow_id & _UINT64, span=self.id, phase=phase))
 
     def __enter__(self) -> Self:
@@ -136,10 +133,9 @@ class _OpenSpan(SpanHandle, eq=False):
         del tracer._open[self.id]
         for on_span in tracer._on_span:
             on_span(record)
-        if self._flows is not None:
-            for flow in self._flows:
-                for on_flow in tracer._on_flow:
-                    on_flow(flow)
+        for flow in self._flows:
+            for on_flow in tracer._on_flow:
+                on_flow(flow)
 
 
 class Tracer:
@@ -188,19 +184,20 @@ class Tracer:
         """
         if not self._full and (self.level == "off" or category != "episode"):
             return _NOOP_SPAN
-        if not (len(name) + len(category) <= MAX_VALUE_BYTES and name.isascii() and category.isascii()):
-            name, category = plain_text(name), plain_text(category)
-        record = Span(
+        record = self._record(name, category, attributes)
+        return _OpenSpan(record.id, self, record)
+
+    def _record(self, name: str, category: str, attributes: dict[str, object]) -> Span:
+        return Span(
             id=self._next_id(),
             parent=None,
-            name=name,
-            category=category,
+            name=plain_text(name),
+            category=plain_text(category),
             track=self.track,
             start_ns=0,
             end_ns=0,
-            attributes=plain_attributes(attributes) if attributes else {},
+            attributes=plain_attributes(attributes.copy()),
         )
-        return _OpenSpan(record.id, self, record)
 
     def add_spans(self, category: str, parts: Sequence[tuple[str, float]], **attributes: object) -> None:
         """Record spans that follow each other and end now, inside the current span.
@@ -214,16 +211,10 @@ class Tracer:
         start_ns = end_ns - sum(round(seconds * 1e9) for _, seconds in parts)
         for name, seconds in parts:
             part_end_ns = start_ns + round(seconds * 1e9)
-            span = Span(
-                id=self._next_id(),
-                parent=outer.id,
-                name=plain_text(name),
-                category=plain_text(category),
-                track=self.track,
-                start_ns=min(max(start_ns, outer._record.start_ns), end_ns),
-                end_ns=min(max(part_end_ns, outer._record.start_ns), end_ns),
-                attributes=plain_attributes(attributes) if attributes else {},
-            )
+            span = self._record(name, category, attributes)
+            span.parent = outer.id
+            span.start_ns = min(max(start_ns, outer._record.start_ns), end_ns)
+            span.end_ns = min(max(part_end_ns, outer._record.start_ns), end_ns)
             start_ns = part_end_ns
             for on_span in self._on_span:
                 on_span(span)

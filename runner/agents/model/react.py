@@ -403,7 +403,6 @@ class ReactAgent:
         self._conversation = Conversation()
         self._episode: tuple[EpisodeInfo, ModelSession] | None = None
         self._fitting_tokens: int | None = None
-        self._prompt_cache: tuple[list[ToolSchema], bool, str, int] | None = None
 
     def enter(self, episode: EpisodeInfo) -> None:
         self._episode = episode, self._manager.session(episode.header)
@@ -433,7 +432,9 @@ class ReactAgent:
         known = session.capabilities(with_tools=as_calls)
         limits = (known.context_tokens, self._settings.context_tokens, self._fitting_tokens)
         context_tokens = min(filter(None, limits))
-        text, tools_chars = self._system_prompt(episode, schemas, as_calls)
+        header, max_rounds = episode.header, episode.max_rounds
+        text = system_prompt(header.env, schemas, as_calls=as_calls, max_rounds=max_rounds, mode=header.mode)
+        tools_chars = tools_size(schemas if as_calls else [])
         opening, turns = self._conversation.opening, self._conversation.turns
         turns = turns if as_calls else [flatten_tool_calls(turn) for turn in turns]
 
@@ -471,14 +472,6 @@ class ReactAgent:
         if self._format == "react" or not schemas:
             return False
         return self._format == "tools" or session.capabilities(with_tools=True).tools == "native"
-
-    def _system_prompt(self, episode: EpisodeInfo, schemas: list[ToolSchema], as_calls: bool) -> tuple[str, int]:
-        """Return the system prompt and the size of the tools in characters, cached until the tools change."""
-        if self._prompt_cache is None or self._prompt_cache[:2] != (schemas, as_calls):
-            header, max_rounds = episode.header, episode.max_rounds
-            text = system_prompt(header.env, schemas, as_calls=as_calls, max_rounds=max_rounds, mode=header.mode)
-            self._prompt_cache = schemas, as_calls, text, tools_size(schemas if as_calls else [])
-        return self._prompt_cache[2:]
 
 
 def _explain(action: Action | InvalidAction, inference: Inference) -> Action | InvalidAction:
