@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -33,11 +33,14 @@ class GpuReader(Protocol):
         """Return the present state of each GPU; a GPU that fails is ``lost`` and does not hide the others."""
 
 
-def read_value(read: Callable[[], _Value]) -> _Value | None:
-    values: list[_Value] = []
-    with catch_foreign(lambda exc: None):  # the value is unknown
-        values.append(read())
-    return values[0] if values else None
+def read_value(read: Callable[..., _Value], *args: object, fatal: Collection[str] = ()) -> _Value | None:
+    """Return None if it raises an exception, unless the name of its class is in ``fatal``."""
+    failures: list[BaseException] = []
+    with catch_foreign(failures.append):
+        return read(*args)
+    if type(failures[0]).__name__ in fatal:
+        raise failures[0]
+    return None
 
 
 def clean_name(name: object) -> str | None:
@@ -55,21 +58,9 @@ def process_name(pid: int) -> str | None:
 
     In a container, the driver's ids belong to the host, so they would name the wrong processes.
     """
-    return clean_name(_name_of(pid)) if _sees_all_processes() else None
-
-
-def _name_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _sees_all_processes() -> bool:
-    try:
-        return Path("/proc/self/ns/pid").stat().st_ino == _INITIAL_PID_NAMESPACE
-    except OSError:
-        return False
+    if read_value(lambda: Path("/proc/self/ns/pid").stat().st_ino) != _INITIAL_PID_NAMESPACE:
+        return None
+    return clean_name(read_value(lambda: Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()))
 
 
 NVML: Final = "libnvidia-ml.so.1"
@@ -97,6 +88,10 @@ _NVIDIA_THROTTLING: Final = {
 """Reasons by bit; others, such as an idle GPU or clocks set by the user, slow nothing down against one's will."""
 _STATIC: Final = ("name", "uuid", "mem_total", "power_limit_w")
 """Fields that are still shown of a GPU that was lost."""
+
+
+_get = partial(read_value, fatal=_LOSSES)
+"""Reads a value that this GPU or driver may not have; raises ``NVMLError`` if the GPU is lost."""
 
 
 class NvidiaReader:
@@ -135,15 +130,15 @@ class NvidiaReader:
     def _state(self, index: int) -> GpuState:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        power_w = self._get(lambda: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1000)
-        mig = self._get(lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]))
+        power_w = _get(lambda: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1000)
+        mig = _get(lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]))
         state = GpuState(
             index=index,
-            name=clean_name(self._get(nvml.nvmlDeviceGetName, handle)),
-            uuid=clean_name(self._get(nvml.nvmlDeviceGetUUID, handle)),
-            util=self._get(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
+            name=clean_name(_get(nvml.nvmlDeviceGetName, handle)),
+            uuid=clean_name(_get(nvml.nvmlDeviceGetUUID, handle)),
+            util=_get(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
             power_w=power_w,
-            power_limit_w=self._get(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
+            power_limit_w=_get(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
             temperature=self._temperature(handle),
             throttled=self._throttling(handle),
             mig=mig,
@@ -156,7 +151,7 @@ class NvidiaReader:
         now = self._now()
         last_s, energy_j = self._energy.get(index, (now, None))
         if index == self._turn or energy_j is None or now - last_s > MAX_EXTRAPOLATION_S:
-            millijoules = self._get(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+            millijoules = _get(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
             energy_j = None if millijoules is None else millijoules / 1000
         else:
             energy_j += (power_w or 0.0) * (now - last_s)
@@ -166,11 +161,11 @@ class NvidiaReader:
     def _instances(self, handle: object) -> Iterator[GpuInstance]:
         """Yield the instances of a divided GPU; the driver numbers places, of which some may be empty."""
         nvml = self._nvml
-        n_places = self._get(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+        n_places = _get(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
         for index in range(min(n_places, MAX_INSTANCES)):
-            if (instance := self._get(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)) is not None:
-                name = clean_name(self._get(nvml.nvmlDeviceGetName, instance))
-                uuid = clean_name(self._get(nvml.nvmlDeviceGetUUID, instance))
+            if (instance := _get(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)) is not None:
+                name = clean_name(_get(nvml.nvmlDeviceGetName, instance))
+                uuid = clean_name(_get(nvml.nvmlDeviceGetUUID, instance))
                 yield GpuInstance(index=index, name=name, uuid=uuid, **self._memory_use(instance))
 
     def _memory_use(self, handle: object) -> dict[str, Any]:
@@ -182,7 +177,7 @@ class NvidiaReader:
         return {
             "mem_used": None if memory is None else int(memory.used),
             "mem_total": None if memory is None else int(memory.total),
-            "processes": self._get(lambda: _nvidia_processes(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
+            "processes": _get(lambda: _nvidia_processes(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
         }
 
     def _temperature(self, handle: object) -> float | None:
@@ -203,16 +198,7 @@ class NvidiaReader:
 
     def _first(self, *reads: Callable[[], Any]) -> Any | None:  # noqa: ANN401
         """Return the value of the first function that this driver has; the later ones are those of older drivers."""
-        return next((value for read in reads if (value := self._get(read)) is not None), None)
-
-    def _get(self, read: Callable[..., Any], *args: object) -> Any | None:  # noqa: ANN401
-        """Return None if this GPU or driver does not have the value; raises ``NVMLError`` if the GPU is lost."""
-        failures: list[BaseException] = []
-        with catch_foreign(failures.append):
-            return read(*args)
-        if type(failures[0]).__name__ in _LOSSES:
-            raise failures[0]
-        return None
+        return next((value for read in reads if (value := _get(read)) is not None), None)
 
 
 def open_nvidia() -> NvidiaReader:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import psutil
+
 from runner.errors import catch_foreign, log_failure
 from runner.machine.gpus import GpuReader, GpuUnavailable, open_amd, open_nvidia, read_value
 from runner.types.machine import MAX_GPUS, GpuState, GpuUse, Machine, Network
@@ -43,8 +45,6 @@ class HostReader:
         """Return the fields of a ``Machine`` item except those of its GPUs; what cannot be read is None."""
         if self._data_dir is None:
             return {}
-        import psutil
-
         memory = read_value(psutil.virtual_memory)
         disk = read_value(lambda: psutil.disk_usage(str(self._data_dir)))
         return {
@@ -58,8 +58,6 @@ class HostReader:
         }
 
     def _cpu_percent(self) -> float | None:
-        import psutil
-
         times = psutil.cpu_times()
         total = sum(times[:8])  # guest times are part of user times
         busy = total - times.idle - getattr(times, "iowait", 0.0)
@@ -69,8 +67,6 @@ class HostReader:
         return round(max(0.0, min(100 * (busy - before[0]) / (total - before[1]), 100.0)), 1)
 
     def _network(self) -> Network | None:
-        import psutil
-
         counters = psutil.net_io_counters(pernic=True)
         used = [each for name, each in counters.items() if not name.startswith("lo")]
         current = self._now(), sum(each.bytes_sent for each in used), sum(each.bytes_recv for each in used)

@@ -100,10 +100,6 @@ async def parse(environment: Environment, text: str) -> Action | InvalidAction:
     return await maybe_await(environment.parse(text)) if isinstance(environment, SupportsParse) else Action(text)
 
 
-def called_tools(parsed: Action | InvalidAction) -> set[str]:
-    return {call.name for call in parsed.tool_calls} if isinstance(parsed, Action) else set()
-
-
 def is_tool(schema: object) -> bool:
     match schema:
         case {"type": "function", "function": {"name": str(), "description": str(), "parameters": {"type": "object"}}}:
@@ -229,7 +225,8 @@ class EnvironmentCheck(ContractCheck):
             return
         names = await tool_names(environment)
         for text in sampled:
-            called = called_tools(await parse(environment, text))
+            parsed = await parse(environment, text)
+            called = {call.name for call in parsed.tool_calls} if isinstance(parsed, Action) else set()
             self._expect(
                 bool(called) and called <= names,
                 f"the listed action {shorten(repr(text))} does not parse as a tool call",

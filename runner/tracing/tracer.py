@@ -324,12 +324,7 @@ def _explicit_type(kind: type[BaseException]) -> str:
 
 
 def _traceback_text(exc: BaseException) -> str:
-    result = ""
-
-    def use_placeholder(failure: BaseException) -> None:
-        nonlocal result
-        result = f"<no traceback: formatting it raised {type(failure).__name__}>"
-
-    with catch_foreign(use_placeholder):
-        result = escape_surrogates("".join(traceback.format_exception(exc, limit=-_MAX_FRAMES)))
-    return result
+    failures: list[BaseException] = []
+    with catch_foreign(failures.append):
+        return escape_surrogates("".join(traceback.format_exception(exc, limit=-_MAX_FRAMES)))
+    return f"<no traceback: formatting it raised {type(failures[0]).__name__}>"

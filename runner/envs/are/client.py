@@ -171,10 +171,6 @@ def check_reply(reply: Reply, expected: type[_ReplyT]) -> _ReplyT:
     raise EnvironmentFault(f"ARE's process sent {type(reply).__name__} instead of {expected.__name__}")
 
 
-async def _no_answer(ask: Ask) -> Answer:
-    return Answer(problem="no model answers")
-
-
 class EpisodeProcess:
     """The process that plays one episode, and the socket to it; used by one task at a time.
 
@@ -187,7 +183,7 @@ class EpisodeProcess:
         self._process = process
         self._time_limit_s = time_limit_s
         self._pending: asyncio.Future[Reply] | None = None
-        self.answer_judge: Callable[[Ask], Awaitable[Answer]] = _no_answer
+        self.answer_judge: Callable[[Ask], Awaitable[Answer]]
 
     async def request(self, request: Request, expected: type[_ReplyT]) -> _ReplyT:
         """Raises ``EvaluationFault`` if the model of a judge fails in a step, ``EnvironmentFault`` in other cases.
