@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -112,17 +113,15 @@ class Grammar:
         command, parameters = self._by_name.get(call.name, (None, {}))
         if command is None:
             return InvalidAction(call.name, f"one of the tools {', '.join(self._by_name)}")
-        try:
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, str | int])
-        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
-            return InvalidAction(call.arguments, _expected_call(command, call.arguments, parameters))
-        if arguments.keys() != command.parameters.keys():
-            return InvalidAction(call.arguments, _expected_call(command, call.arguments, parameters))
-        text = command.template.format(**arguments)
-        if command.pattern.fullmatch(text):
-            return text
-        makes = f", which makes {self.expected}; got {show_value(text)}"
-        return InvalidAction(text, _expected_call(command, call.arguments, parameters, makes))
+            if arguments.keys() == command.parameters.keys():
+                text = command.template.format(**arguments)
+                if command.pattern.fullmatch(text):
+                    return text
+                makes = f", which makes {self.expected}; got {show_value(text)}"
+                return InvalidAction(text, _expected_call(command, call.arguments, parameters, makes))
+        return InvalidAction(call.arguments, _expected_call(command, call.arguments, parameters))
 
 
 def _arguments(command: CommandPattern, groups: dict[str, str]) -> str:

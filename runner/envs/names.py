@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runner.config import EnvironmentEntry, Profile, SkipEntry
+from runner.envs.http.dialects import http_names
 from runner.errors import ConfigError
 from runner.plugins import ENVS, closest_name, is_registered, registered_names
 
 AGENTGYM_PORT = 8000
 """Default port of AgentGym's servers: ``--port`` in ``launch.py`` of each of its ``agentenv-*`` packages."""
-ADDRESS_KEYS = "transport: http and port or base_url"
-NO_ADDRESS = "played only on a server, but its entry has neither port nor base_url"
-TRANSPORT_EMBEDDED = "played only on a server, but its transport is embedded"
 
 
 class UnplayableName(ConfigError):
@@ -29,8 +27,6 @@ class UnplayableName(ConfigError):
 
 
 def server_only_names() -> list[str]:
-    from runner.envs.http.dialects import http_names  # imported late: rarely needed
-
     return sorted((name for name in http_names() if not is_registered(ENVS, name)), key=str.lower)
 
 
@@ -42,8 +38,10 @@ def server_problem(entry: EnvironmentEntry) -> str | None:
     if server_only_name(entry.name) is None:
         return None
     if entry.transport == "embedded":
-        return TRANSPORT_EMBEDDED
-    return NO_ADDRESS if entry.port is None and entry.base_url is None else None
+        return "played only on a server, but its transport is embedded"
+    if entry.port is None and entry.base_url is None:
+        return "played only on a server, but its entry has neither port nor base_url"
+    return None
 
 
 def server_keys(env: str) -> str:
@@ -58,7 +56,8 @@ def known_names(also: Iterable[str] = ()) -> str:
     embedded = {name.lower(): name for name in (*registered_names(ENVS), *also)}
     return (
         f"Embedded environments: {', '.join(embedded.values()) or 'none'}. "
-        f"Played only on a server ({ADDRESS_KEYS} in the profile): {', '.join(server_only_names()) or 'none'}."
+        "Played only on a server (transport: http and port or base_url in the profile): "
+        f"{', '.join(server_only_names()) or 'none'}."
     )
 
 

@@ -11,6 +11,8 @@ import msgspec
 from runner.config import EnvironmentEntry, Profile, SkipEntry
 from runner.envs.are.catalog import FAMILY, check_scenario
 from runner.envs.base import AS_PUBLISHED, data_folder, data_label_of
+from runner.envs.http.dialects import dialect_for
+from runner.envs.http.response import ADVICE_BY_STATUS
 from runner.envs.http.server import (
     NOT_LISTENING,
     UNAUTHORIZED,
@@ -89,15 +91,11 @@ def server_address(entry: EnvironmentEntry | None) -> ServerAddress | None:
 
 def has_http_dialect(env: str) -> bool:
     """Return whether the environment can be played over HTTP; it need not be installed in this process."""
-    from runner.envs.http.dialects import dialect_for  # imported late: rarely needed
-
     return dialect_for(env) is not None
 
 
 def observation_planner(env: str) -> str | None:
     """Return the import path of the planner that plays ``env`` on any server; None if the oracle needs a local copy."""
-    from runner.envs.http.dialects import dialect_for  # imported late: rarely needed
-
     dialect = dialect_for(env)
     return None if dialect is None else dialect.planner
 
@@ -149,10 +147,8 @@ def choose_placement(entry: EnvironmentEntry | None, env: Plugin, mode: Mode, *,
     if reason is None:
         return msgspec.structs.replace(http_placement(state), wait_s=wait_s)
     if transport == "http" or not env.is_installed:
-        from runner.envs.http.response import ADVICE_BY_STATUS  # imported late: rarely needed
-
-        login = ADVICE_BY_STATUS[UNAUTHORIZED]
-        advice = login if state.http_status == UNAUTHORIZED else _start_advice(env, address)
+        is_login = state.http_status == UNAUTHORIZED
+        advice = ADVICE_BY_STATUS[UNAUTHORIZED] if is_login else _start_advice(env, address)
         raise ConfigError(f"{env.name} cannot be played at {address.base}: {reason}. {advice}")
     return _embedded_placement(env, mode, "" if state.cause == NOT_LISTENING else f": at {address.base}: {reason}")
 

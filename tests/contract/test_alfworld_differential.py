@@ -18,9 +18,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runner.envs.alfworld import ALFWorld
+from runner.envs.alfworld import ALFWorld, LocalOracle
 from runner.envs.alfworld.engine import HELP, Goal, LocalGame, Scene, kind_of
-from runner.envs.alfworld.environment import LocalOracle
 from runner.envs.alfworld.tasks import GameFile, RealGame, local_tasks
 from runner.errors import EnvironmentFault
 from runner.types import Action, Mode

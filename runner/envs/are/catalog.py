@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -115,8 +116,6 @@ def read_catalog(settings: ARESettings) -> ScenarioCatalog:
 
 @cache
 def _scan_with(python: str, _version: tuple[int, ...]) -> ScenarioCatalog:
-    import subprocess  # imported late: few profiles name a Python with ARE
-
     try:
         completed = subprocess.run(
             [python, "-I", str(_SCAN)],

@@ -10,9 +10,8 @@ from typing import get_args
 
 import pytest
 
-from runner.envs.alfworld import ALFWorld
+from runner.envs.alfworld import ALFWorld, LocalOracle
 from runner.envs.alfworld.engine import APPLIANCES, TREATMENTS, GoalKind, LocalGame, kind_of
-from runner.envs.alfworld.environment import LocalOracle
 from runner.envs.alfworld.tasks import catalogue, local_tasks, playable_games
 from runner.envs.base import ALFWORLD_VARIABLE
 from runner.errors import ConfigError

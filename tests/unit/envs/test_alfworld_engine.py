@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from runner.envs.alfworld import LocalOracle, make_planner
 from runner.envs.alfworld.engine import NOTHING_HAPPENS, PHRASES, Goal, GoalKind, LocalGame, ReceptacleKind, Scene
-from runner.envs.alfworld.environment import LocalOracle, make_planner
 from runner.envs.alfworld.tasks import local_tasks
 from tests.support.pddl_writer import pddl_id, pddl_problem
 

@@ -8,8 +8,7 @@ import pytest
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.envs.base import BIRD_VARIABLE
-from runner.envs.sqlgym import SQLGym
-from runner.envs.sqlgym.environment import catalogue
+from runner.envs.sqlgym import SQLGym, catalogue
 from runner.errors import EnvironmentFault
 from runner.testing import check_env
 from runner.types import Action, InvalidAction, Mode, TimeStep, ToolCall, Trajectory

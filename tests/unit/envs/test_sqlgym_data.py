@@ -11,8 +11,7 @@ import pytest
 
 from runner import plugins
 from runner.envs.base import BIRD_VARIABLE
-from runner.envs.sqlgym import SQLGym
-from runner.envs.sqlgym.environment import DatabaseSchema, Task, catalogue
+from runner.envs.sqlgym import DatabaseSchema, SQLGym, Task, catalogue
 from runner.envs.sqlgym.worker import GuardedQueries, open_database
 from runner.errors import ConfigError
 from runner.types import Action

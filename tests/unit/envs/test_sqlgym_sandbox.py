@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.envs.sqlgym import environment, worker
-from runner.envs.sqlgym.environment import ENGINE_FAILED, Database, evaluate
+from runner.envs import sqlgym
+from runner.envs.sqlgym import ENGINE_FAILED, Database, evaluate, worker
 from runner.envs.sqlgym.worker import MAX_ROWS, STOPPED, TOO_MANY_ROWS, GuardedQueries, open_database, same_rows
 from runner.errors import EnvironmentFault
 
@@ -83,7 +83,7 @@ def test_rows_with_equal_hashes_are_compared_in_time() -> None:
 def test_rows_that_exhaust_memory_are_no_data_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     folder, limit = str(Path(worker.__file__).parent), 256 << 20
     small = f"import sys; sys.path.append({folder!r}); import worker; worker.MEMORY = {limit}; worker.main()"
-    monkeypatch.setattr(environment, "_COMMAND", (sys.executable, "-I", "-S", "-c", small))
+    monkeypatch.setattr(sqlgym, "_COMMAND", (sys.executable, "-I", "-S", "-c", small))
     many = f"{ENDLESS} SELECT CASE WHEN n > 101 THEN zeroblob(900000) ELSE n END FROM c LIMIT {{}}"
     assert evaluate(DATABASE, many.format(101 + 170), f"{many.format(101 + 171)} OFFSET 1").solved is False
     assert evaluate(DATABASE, many.format(101 + 1000), GOLD) == ("out of memory", False)
@@ -92,7 +92,7 @@ def test_rows_that_exhaust_memory_are_no_data_fault(monkeypatch: pytest.MonkeyPa
 def test_rows_that_cannot_be_compared_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     output = b'"ready"\n"[(1,)]"\n"known"\n'
     killed = subprocess.CompletedProcess[bytes](args=(), returncode=-9, stdout=output, stderr=b"")
-    monkeypatch.setattr(environment, "_run", lambda request: killed)
+    monkeypatch.setattr(sqlgym, "_run", lambda request: killed)
     assert evaluate(DATABASE, "SELECT 1", GOLD) == ("[(1,)]", False)
 
 
@@ -174,7 +174,7 @@ def test_a_gold_query_with_an_error_scores_no_query_that_works() -> None:
 def test_a_slow_gold_query_is_a_fault_and_stays_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     quick = tmp_path / "worker.py"
     quick.write_text(re.sub(r"GOLD_LIMIT_S = [\d.]+", "GOLD_LIMIT_S = 0.05", Path(worker.__file__).read_text("utf-8")))
-    monkeypatch.setattr(environment, "_COMMAND", (*environment._COMMAND[:-1], str(quick)))
+    monkeypatch.setattr(sqlgym, "_COMMAND", (*sqlgym._COMMAND[:-1], str(quick)))
     with pytest.raises(EnvironmentFault, match="gold query of this task took longer than") as caught:
         evaluate(DATABASE, "SELECT 1", f"{ENDLESS} SELECT count(*) AS secret FROM c")
     assert "secret" not in str(caught.value)
@@ -187,14 +187,14 @@ def test_a_query_without_columns_never_equals_an_empty_result() -> None:
 
 
 def test_a_worker_that_cannot_start_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(environment, "_COMMAND", (str(tmp_path / "none"),))
+    monkeypatch.setattr(sqlgym, "_COMMAND", (str(tmp_path / "none"),))
     with pytest.raises(EnvironmentFault, match="could not run a query: FileNotFoundError"):
         run_query("SELECT 1")
 
 
 def test_a_worker_crash_becomes_the_observation(monkeypatch: pytest.MonkeyPatch) -> None:
     crashed = subprocess.CompletedProcess[bytes](args=(), returncode=-11, stdout=b'"ready"\n', stderr=b"")
-    monkeypatch.setattr(environment, "_run", lambda request: crashed)
+    monkeypatch.setattr(sqlgym, "_run", lambda request: crashed)
     assert run_query("SELECT 1") == ENGINE_FAILED
 
 
