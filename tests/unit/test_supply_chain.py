@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.envs.are.catalog import DISTRIBUTION, VERSION
+from runner.envs.are.catalog import VERSION
+from runner.envs.are.scenario_scan import DISTRIBUTION
 from scripts import build_sbom, set_up
 from scripts.build_sbom import LEFT_OUT, LOCK, PACKAGE, ROOT, is_allowed, licence, locked_packages, read_lock
 from tests.support.network_references import url_references

@@ -12,8 +12,7 @@ from runner import plugins
 from runner.agents.model.react import CHARS_PER_TOKEN, chat_budget, fit_chat, system_prompt, tools_size
 from runner.agents.model.reply_parsing import action_style, parse_reply
 from runner.config import AgentSettings
-from runner.envs import maze, wordle
-from runner.envs.alfworld import environment as alfworld
+from runner.envs import alfworld, maze, wordle
 from runner.envs.http.dialects import dialect_for
 from runner.envs.http.environment import FreeTextRules
 from runner.types import Action, Chat, ToolSchema
