@@ -73,18 +73,18 @@ def environment_health(
 
 
 def server_addresses(profile: Profile) -> dict[str, ServerAddress]:
-    addresses = {entry.name: probe_address(entry) for _, entry in profile.tiered_entries()}
-    return {name: address for name, address in addresses.items() if address is not None}
-
-
-def probe_address(entry: EnvironmentEntry) -> ServerAddress | None:
-    """Return None if the profile names no server or excludes its use."""
-    return None if entry.transport == "embedded" else server_address(entry)
+    """Servers that the profile names and does not exclude."""
+    used = [entry for _, entry in profile.tiered_entries() if entry.transport != "embedded"]
+    return {entry.name: address for entry in used if (address := server_address(entry)) is not None}
 
 
 def availability_of(entry: EnvironmentEntry, state: ServerState | None, are: ARESettings = DEFAULT_ARE) -> Availability:
     """``state`` is None if there is no server or it was not probed yet."""
-    missing = missing_requirement(entry.name, entry.deps)
+    missing = None
+    if not plugins.is_registered(plugins.ENVS, entry.name):
+        missing = NOT_INSTALLED
+    elif packages := plugins.missing_packages(entry.deps):
+        missing = f"needs {', '.join(packages)}"
     can_embed = missing is None and entry.transport != "http"
     if state is None:
         if can_embed:
@@ -137,11 +137,3 @@ def _without_server(env: str, state: ServerState, reason: str, are: ARESettings)
         return availability
     status: Status = "embedded" if state.status == "down" else "wrong"
     return msgspec.structs.replace(availability, status=status, cause=f"{state.address.base}: {reason}")
-
-
-def missing_requirement(env: str, deps: tuple[str, ...] = ()) -> str | None:
-    if not plugins.is_registered(plugins.ENVS, env):
-        return NOT_INSTALLED
-    if missing := plugins.missing_packages(deps):
-        return f"needs {', '.join(missing)}"
-    return None

@@ -151,7 +151,6 @@ COMPAT = Grammar(
     _commands("put {object} in/on {receptacle}", "put {object} in/on {receptacle}"),
     _EXPECTED.format(put="put <object> in/on <receptacle>"),
 )
-GRAMMARS: dict[Mode, Grammar] = {"strict": STRICT, "compat": COMPAT}
 
 
 def as_agentgym_text(text: str) -> str:
@@ -197,7 +196,7 @@ class ALFWorld(EmbeddedEnvironment):
 
     def __init__(self, *, mode: Mode = "strict") -> None:
         super().__init__(mode=mode)
-        self.grammar = GRAMMARS[mode]
+        self.grammar = STRICT if mode == "strict" else COMPAT
         mappings = alfworld_mappings(os.environ) if mode == "compat" else None
         self._catalogue = catalogue(data_folder(self.name), mappings)
         self.n_tasks = self._catalogue.n_tasks
@@ -216,7 +215,7 @@ class ALFWorld(EmbeddedEnvironment):
         return self._game.admissible if self.mode == "strict" else as_agentgym_commands(self._game.admissible)
 
     def oracle(self, seed: int | None) -> OraclePlanner:
-        planner = make_planner(self._game)
+        planner = LocalOracle(self._game) if isinstance(self._game, LocalGame) else RealOracle(self._game)
         return planner if self.mode == "strict" else _AgentGymPlanner(planner)
 
     def render_cells(self) -> Cells | None:
@@ -244,10 +243,6 @@ class ALFWorld(EmbeddedEnvironment):
     def _observe(self, text: str) -> str:
         self.observation = text if self.mode == "strict" else as_agentgym_text(text)
         return f"{self.observation}\nAvailable actions: {json.dumps(self.admissible_actions())}"
-
-
-def make_planner(game: Game) -> OraclePlanner:
-    return LocalOracle(game) if isinstance(game, LocalGame) else RealOracle(game)
 
 
 class LocalOracle:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.envs.alfworld import LocalOracle, make_planner
+from runner.envs.alfworld import LocalOracle
 from runner.envs.alfworld.engine import NOTHING_HAPPENS, PHRASES, Goal, GoalKind, LocalGame, ReceptacleKind, Scene
 from runner.envs.alfworld.tasks import local_tasks
 from tests.support.pddl_writer import pddl_id, pddl_problem
@@ -130,8 +130,7 @@ def test_treatments_are_confirmed() -> None:
 def test_each_goal_kind_is_won_only_once_it_is_reached(kind: GoalKind) -> None:
     target = {"look_at_obj_in_light": "desklamp", "pick_and_place_simple": "fridge"}.get(kind, "desk")
     game = LocalGame(SCENE, Goal(kind, "apple", target, 1))
-    oracle = make_planner(game)
-    assert isinstance(oracle, LocalOracle)
+    oracle = LocalOracle(game)
     assert not game.won
     wins = [is_won_after(game, oracle.next_action())]
     while not wins[-1] and len(wins) < 12:

@@ -15,7 +15,7 @@ from runner import plugins
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
-from runner.envs.availability import Availability, availability_of, probe_address
+from runner.envs.availability import Availability, availability_of, server_addresses
 from runner.envs.base import data_label_of, missing_data
 from runner.envs.http.server import BUSY, ServerAddress, ServerState, probe_servers
 from runner.envs.placement import Placement, choose_placement, find_environment, resolve_environment
@@ -247,8 +247,8 @@ def test_wordle_has_its_own_words_only_in_strict_mode() -> None:
 
 
 def probe_entry(listed: EnvironmentEntry) -> ServerState | None:
-    address = probe_address(listed)
-    return None if address is None else probe_servers({listed.name: address})[listed.name]
+    profile = Profile(id="p", environments=Environments(lightweight=(listed,)))
+    return probe_servers(server_addresses(profile)).get(listed.name)
 
 
 def test_the_availability_matches_the_chosen_placement(
