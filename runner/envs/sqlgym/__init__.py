@@ -142,22 +142,19 @@ def catalogue(bird: str | None) -> list[tuple[Split, Task]]:
     """
     if bird is None:
         folder = package_resource("data", "sqlgym")
-        return _with_tasks([Split(folder / "tasks.json", folder / "tables.json", folder)])
-    root = Path(bird).absolute()
-    splits = [
-        Split(root / name / f"{name}.json", root / name / f"{name}_tables.json", root / name / f"{name}_databases")
-        for name in _SPLITS
-        if (root / name / f"{name}.json").is_file()
-    ]
-    tasks = _with_tasks(splits)
+        splits = [Split(folder / "tasks.json", folder / "tables.json", folder)]
+    else:
+        folders = {name: Path(bird).absolute() / name for name in _SPLITS}
+        splits = [
+            Split(folder / f"{name}.json", folder / f"{name}_tables.json", folder / f"{name}_databases")
+            for name, folder in folders.items()
+            if (folder / f"{name}.json").is_file()
+        ]
+    tasks = [(split, task) for split in splits for task in split.tasks]
     if not tasks:
         expected = " nor ".join(f"{name}/{name}.json" for name in _SPLITS)
         raise ConfigError(f"{BIRD_VARIABLE} is {bird!r}, which has neither {expected} with tasks")
     return tasks
-
-
-def _with_tasks(splits: list[Split]) -> list[tuple[Split, Task]]:
-    return [(split, task) for split in splits for task in split.tasks]
 
 
 def _read(file: Path, kind: type[_T]) -> _T:

@@ -68,53 +68,51 @@ class OraclePlan:
     def n_events(self) -> int:
         return len(self._expected)
 
+    @property
+    def log(self) -> list[Any]:
+        """The completed events of the environment."""
+        events: list[Any] = self._environment.event_log.list_view()
+        return events
+
     def next_due(self) -> tuple[_Expected, float] | None:
         """Return the unmatched oracle event that is due first and its simulated time; None if none can be due yet."""
-        log = self._environment.event_log.list_view()
-        matched = self._match(log)
+        matched, _ = self._match()
         waiting = [event for event in self._expected if event.event.event_id not in matched]
-        due = [(time, event) for event in waiting if (time := self._due_time(event.event, log, matched)) is not None]
+        due = [(time, event) for event in waiting if (time := self._due_time(event.event, matched)) is not None]
         if not due:
             return None
         time, event = min(due, key=lambda pair: pair[0])
-        event.resolve(log, matched)
+        event.resolve(self.log, matched)
         return event, time
 
     def all_done(self) -> bool:
-        return len(self._match(self._environment.event_log.list_view())) == len(self._expected)
+        return len(self._match()[0]) == len(self._expected)
 
     def missed(self) -> list[dict[str, Any]]:
-        log = self._environment.event_log.list_view()
-        matched = self._match(log)
-        taken = {id(done) for done in matched.values()}
-        others = [done for done in self._agent_events(log) if id(done) not in taken]
-        missed = []
-        for expected in self._expected:
-            if expected.event.event_id not in matched:
-                expected.resolve(log, matched)
-                missed.append({**expected.described(), "reason": _reason(expected, others)})
-        return missed
+        matched, others = self._match()
+        missed = [expected for expected in self._expected if expected.event.event_id not in matched]
+        for expected in missed:
+            expected.resolve(self.log, matched)
+        return [{**expected.described(), "reason": _reason(expected, others)} for expected in missed]
 
-    def _match(self, log: list[Any]) -> dict[str, Any]:
-        free = self._agent_events(log)
-        matched: dict[str, Any] = {}
-        for expected in self._expected:
-            expected.resolve(log, matched)
-            found = next((done for done in free if expected.differences(done) == []), None)
-            if found is not None:
-                free.remove(found)
-                matched[expected.event.event_id] = found
-        return matched
-
-    def _agent_events(self, log: list[Any]) -> list[Any]:
-        return [
+    def _match(self) -> tuple[dict[str, Any], list[Any]]:
+        """Return the agent's event for each oracle event that it fits, by the id of the latter, and the other ones."""
+        free = [
             done
-            for done in log
+            for done in self.log
             if done.event_type.value == "AGENT"
             and hasattr(done.action, "app_name")
             and done.metadata.exception is None
             and not self.is_nested(done)
         ]
+        matched: dict[str, Any] = {}
+        for expected in self._expected:
+            expected.resolve(self.log, matched)
+            found = next((done for done in free if expected.differences(done) == []), None)
+            if found is not None:
+                free.remove(found)
+                matched[expected.event.event_id] = found
+        return matched, free
 
     def is_nested(self, done: Any) -> bool:  # noqa: ANN401 - ARE's CompletedEvent
         """Return whether a tool or an app made this call by itself; ARE logs it as an event of the agent."""
@@ -122,11 +120,11 @@ class OraclePlan:
             return False
         return done.event_id not in self.called and done.event_id not in self._scheduled
 
-    def _due_time(self, event: Any, log: list[Any], matched: dict[str, Any]) -> float | None:  # noqa: ANN401
+    def _due_time(self, event: Any, matched: dict[str, Any]) -> float | None:  # noqa: ANN401
         if not event.dependencies:
             times = [self._start]
         else:
-            known = [self._completed_at(dependency, log, matched) for dependency in event.dependencies]
+            known = [self._completed_at(dependency, matched) for dependency in event.dependencies]
             times = [time for time in known if time is not None]
             if len(times) < len(known):
                 return None
@@ -134,19 +132,19 @@ class OraclePlan:
             return float(event.event_time)
         return max(times) + float(event.event_relative_time or 0)
 
-    def _completed_at(self, event: Any, log: list[Any], matched: dict[str, Any]) -> float | None:  # noqa: ANN401
+    def _completed_at(self, event: Any, matched: dict[str, Any]) -> float | None:  # noqa: ANN401
         if type(event) is self._oracle_type:
             done = matched.get(event.event_id)
             return None if done is None else float(done.event_time)
         action_id = getattr(getattr(event, "action", None), "action_id", None)
-        for done in log:
+        for done in self.log:
             if done.event_id == event.event_id or (
                 action_id is not None
                 and getattr(done.action, "action_id", None) == action_id
                 and done.metadata.return_value is True
             ):
                 return float(done.event_time)
-        return self._due_time(event, log, matched) if self._is_behind_oracle(event) else None
+        return self._due_time(event, matched) if self._is_behind_oracle(event) else None
 
     def _is_behind_oracle(self, event: Any) -> bool:  # noqa: ANN401
         parents = list(event.dependencies or ())
@@ -286,7 +284,7 @@ class PlayedScenario:
         tool = self._tools.get(name)
         if tool is None:
             return [("error", f"There is no tool {cut(name, 100)!r}."), self._time()]
-        known = {event.event_id for event in self._log()}
+        known = {event.event_id for event in self._plan.log}
         try:
             answer: Part = ("result", as_text(tool(**arguments)))
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - a tool may raise anything, which its agent sees
@@ -299,13 +297,9 @@ class PlayedScenario:
 
     def _note_own_call(self, tool: Any, known: set[str]) -> None:  # noqa: ANN401 - ARE's AppTool
         """Take note of the event of the agent's call; ARE also logs calls that tools and apps make by themselves."""
-        new = [event for event in self._log() if event.event_id not in known and hasattr(event.action, "app_name")]
+        new = [event for event in self._plan.log if event.event_id not in known and hasattr(event.action, "app_name")]
         own = [each.event_id for each in new if (each.action.app_name, each.action.function_name) == _key(tool)]
         self._plan.called |= set(own[-1:])
-
-    def _log(self) -> list[Any]:
-        events: list[Any] = self._environment.event_log.list_view()
-        return events
 
     def _wait(self, arguments: dict[str, Any]) -> list[Part]:
         seconds = arguments.get("seconds", DEFAULT_WAIT_S)
@@ -427,7 +421,7 @@ class PlayedScenario:
         exception: object = None
         rationale: object = None
         simulated_s = self._environment.time_manager.time_passed()
-        events = self._log()
+        events = self._plan.log
         shown = _shown(events, self._plan)
         missed = self._plan.missed()
         shown_missed = take_within(missed, MAX_EVENTS, MAX_EVENTS_CHARS)
