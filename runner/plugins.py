@@ -106,8 +106,11 @@ class Plugin(msgspec.Struct, frozen=True):
 @cache
 def _entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
     # Reading the folders of all packages takes milliseconds, so it is done once for all groups.
-    found = metadata.entry_points()
-    return {group: _by_name(found.select(group=group)) for group in _KINDS}
+    found: list[EntryPoint] = []
+    for distribution in metadata.distributions():
+        with contextlib.suppress(UnicodeDecodeError):  # metadata.entry_points() would fail for one damaged package
+            found += distribution.entry_points
+    return {group: _by_name(point for point in found if point.group == group) for group in _KINDS}
 
 
 def _by_name(found: Iterable[EntryPoint]) -> dict[str, list[EntryPoint]]:

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,15 @@ def test_a_malformed_entry_point_harms_only_itself(install: Install) -> None:
     assert plugins.load(plugins.ENVS, "Counter").__name__ == "Counter"
     with pytest.raises(ConfigError, match=r"Broken is registered as \?\?\? but cannot be loaded"):
         plugins.load(plugins.ENVS, "Broken")
+
+
+def test_a_package_with_unreadable_entry_points_harms_only_itself(install: Install) -> None:
+    install(envs={"Counter": "tests.support.fakes:Counter"})
+    package = Path(sys.path[0], "damaged-1.0.dist-info")
+    package.mkdir()
+    (package / "entry_points.txt").write_bytes(b"[agentgym.envs]\nOther = \xff:x\n")
+    plugins._entry_points.cache_clear()
+    assert plugins.load(plugins.ENVS, "Counter").__name__ == "Counter"
 
 
 def test_an_installed_distribution_adds_plugins(install: Install) -> None:

@@ -21,13 +21,14 @@ PUBLISHED = """
     ControlFailed ControlFailed
     ExportFailed ExportFailed
     JudgeFailed JudgeFailed
-    Malformed Malformed
     NoJetStream NoJetStream
     NotLoaded NotLoaded
     PlaintextRefused PlaintextRefused
     ProgramError ProgramError
+    ProxyLoginRequired ProxyLoginRequired
     UnreadableItem UnreadableItem
     Unusable Unusable
+    UnusableBody UnusableBody
     WrongFormat WrongFormat
     _NotAdmitted _NotAdmitted
 _Refused _Refused
