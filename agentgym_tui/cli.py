@@ -173,9 +173,9 @@ def _config(*, write: bool) -> int:
 
 def _completion(shell: str, parser: argparse.ArgumentParser) -> int:
     """Print the completion script of a shell; return 0."""
-    from runner.cli.completion import completion_script, options_of, parsers_of
+    from runner.cli.completion import completion_script
 
-    sys.stdout.write(completion_script(shell, parser.prog, options_of(parsers_of(parser))))
+    sys.stdout.write(completion_script(shell, parser))
     return 0
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from runner.cli.arguments import EPILOG
-from runner.cli.completion import PROGRAM, parsers
+from runner.cli.arguments import EPILOG, build_parser
+from runner.cli.completion import subcommand_parsers
 
+PROGRAM = "agentgym-runner"
 MAN_PAGE = Path(__file__).resolve().parent.parent / "docs" / f"{PROGRAM}.1"
 
 
@@ -36,7 +37,7 @@ def man_page() -> str:
         "COMMAND [OPTION]...",
         ".SH OPTIONS",
     ]
-    for name, parser in parsers().items():
+    for name, parser in {"": build_parser(), **subcommand_parsers()}.items():
         if name:
             lines += [f'.SH "COMMAND {_escape(name)}"', _escape(parser.description or "")]
         for action in parser._actions:
