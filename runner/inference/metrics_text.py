@@ -1,12 +1,11 @@
 """Prometheus text of a model server: the few samples of known names, under names that all servers share.
 
-https://prometheus.io/docs/instrumenting/exposition_formats/ describes the format. A metrics library would read every
-bucket of every histogram, which costs more than the node may spend on it, and would reject a text with one bad line.
+https://prometheus.io/docs/instrumenting/exposition_formats/ describes the format, which prometheus-client reads. It is
+given one line at a time, because a bad one ends its reading, and only lines of known names: it takes 500 ns a byte.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
@@ -73,14 +72,10 @@ _ALIASES: Final[Mapping[Server, Mapping[str, str]]] = {
 }
 _FIELDS: Final = {name.encode(): field for names in _ALIASES.values() for name, field in names.items()}
 _SERVERS: Final = {name.encode(): server for server, names in _ALIASES.items() for name in names}
-_NAME: Final = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_REST: Final = re.compile(
-    rb'[ \t]*(?:\{(?:[^"{}\\]|"(?:[^"\\]|\\.)*+")*+\}[ \t]*)?'  # labels, whose quoted values may hold anything
-    rb"(?<=[ \t}])([+-]?(?:[0-9.eE+-]+|inf|nan))(?:[ \t]+-?[0-9]+)?[ \t]*",
-    re.IGNORECASE,
-)
+_NAME: Final = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*(?=[ \t{])")
 _MAX_VALUE: Final = 1e18
-_MAX_LINE: Final = 16 << 10
+_MAX_BYTES: Final = 256 << 10
+"""Of the lines of known names; more than the servers of 100 engines write. What follows them is ignored."""
 _LARGEST: Final = frozenset({"kv_cache", "hit_rate"})
 """Fields of which the largest sample counts; of all others, the samples of all models and engines are added up."""
 
@@ -96,12 +91,14 @@ def parse_metrics(text: bytes) -> Reading | None:
     """Return the known samples of a text, None without any; damaged lines and impossible values are ignored."""
     server: Server | None = None
     samples: dict[bytes, list[float]] = {}
+    n_bytes = 0
     for line in text.split(b"\n"):
-        name = _NAME.match(line) if len(line) <= _MAX_LINE else None
+        name = _NAME.match(line)
         if name is None or name[0] not in _FIELDS or (server or _SERVERS[name[0]]) != _SERVERS[name[0]]:
             continue
-        value = _value(line, name.end())
-        if value is not None:
+        if (n_bytes := n_bytes + len(line)) > _MAX_BYTES:
+            break
+        if (value := _value(line)) is not None:
             server = _SERVERS[name[0]]
             samples.setdefault(name[0], []).append(value)
     if server is None:
@@ -113,12 +110,12 @@ def parse_metrics(text: bytes) -> Reading | None:
     return Reading(server, values)
 
 
-def _value(line: bytes, position: int) -> float | None:
-    rest = _REST.fullmatch(line.removesuffix(b"\r"), position)
-    if rest is None:
-        return None
+def _value(line: bytes) -> float | None:
+    from prometheus_client.parser import text_string_to_metric_families
+
     try:
-        value = float(rest[1])
-    except ValueError:
+        ((sample,),) = (family.samples for family in text_string_to_metric_families(line.decode()))
+        value = float(sample.value)
+    except (ValueError, LookupError, OverflowError):  # the parser indexes damaged labels, and divides long timestamps
         return None
-    return value if math.isfinite(value) and 0.0 <= value <= _MAX_VALUE else None
+    return value if 0.0 <= value <= _MAX_VALUE else None

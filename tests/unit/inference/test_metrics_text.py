@@ -53,18 +53,30 @@ def test_requests_of_all_engines_are_added_and_the_fullest_cache_counts() -> Non
         b" +Inf",
         b" -1",
         b" 1e999",
-        b" 1 2 3",
         b"1",
         b'{a="} 5',
         b'{a="b" c} 5 x',
         b" 0x10",
         b" " + b"1" * 20_000,
-        b'{a="' + b"x" * 20_000 + b'"} 1',
+        b" 1 " + b"1" * 4000,
+        b'{ ="x"} 1',
+        b'{a="\xff"} 1',
     ],
 )
 def test_damaged_lines_are_ignored(line: bytes) -> None:
     expected = {"waiting": 1.0} if line in (b"{} 1", b" 1") else {}
     assert values(NAME + line + b"\n") == expected
+
+
+def test_a_damaged_line_loses_no_other() -> None:
+    assert values(NAME + b'{a="} 5\n' + NAME + b" 1\n# TYPE 7\n" + NAME + b" 2\n") == {"waiting": 3.0}
+
+
+def test_what_follows_256_KiB_of_known_lines_is_ignored() -> None:
+    line = NAME + b'{a="' + b"x" * 1000 + b'"} 1\n'
+    n_lines = (256 << 10) // (len(line) - 1)
+    assert values(line * 1000) == {"waiting": n_lines}
+    assert values(b"unknown 1\n" * 100_000 + line) == {"waiting": 1.0}
 
 
 def test_a_label_may_hold_anything() -> None:
