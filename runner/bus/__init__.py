@@ -1,31 +1,30 @@
 """The connection to NATS: addresses, streams, request and reply, reconnection.
 
-nats-py is imported without the modules that it hardly uses, which take longer than everything else: aiohttp (only for
-``ws://`` URLs), and key-value and object stores (nothing here uses them).
+nats-py is imported here without aiohttp, which takes longer than everything else and serves its ``ws://`` URLs alone,
+which no address has; nats-py does without it where it is not installed.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Final
+import sys
+from importlib.abc import MetaPathFinder
+from threading import get_ident
 
-from runner.util.late_imports import ImportedOnUse, import_late
 
-_OF_OBJECT_STORES: Final = (
-    "OBJ_ALL_CHUNKS_PRE_TEMPLATE",
-    "OBJ_ALL_META_PRE_TEMPLATE",
-    "OBJ_STREAM_TEMPLATE",
-    "VALID_BUCKET_RE",
-    "ObjectStore",
-)
+class _Hidden(MetaPathFinder):
+    """Makes aiohttp look missing to this thread, for others may be importing it at the same time."""
 
-import_late(  # before any module of this room imports nats-py
-    ("nats.aio.transport", "nats.aio.client", "nats.js.client", "nats.js.manager"),
-    {
-        **{name: ImportedOnUse(name) for name in ("aiohttp", "multidict")},
-        "nats.js.kv": SimpleNamespace(KeyValue=ImportedOnUse("nats.js.kv", "KeyValue")),
-        "nats.js.object_store": SimpleNamespace(
-            **{name: ImportedOnUse("nats.js.object_store", name) for name in _OF_OBJECT_STORES}
-        ),
-    },
-)
+    def __init__(self) -> None:
+        self._thread = get_ident()
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "aiohttp" and get_ident() == self._thread:
+            raise ModuleNotFoundError(name=fullname)
+
+
+_hidden = _Hidden()
+sys.meta_path = [_hidden, *sys.meta_path]  # a list of its own, as other threads may be iterating over the present one
+try:
+    import nats.aio.client  # noqa: F401
+finally:
+    sys.meta_path = [finder for finder in sys.meta_path if finder is not _hidden]

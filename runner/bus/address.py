@@ -77,10 +77,11 @@ class BusAddress(msgspec.Struct, frozen=True):
         if len(infos) > 1:
             raise ConfigError("all servers of a bus URL must have the same user and password, or none")
         return msgspec.structs.replace(
-            self, url=self.display_url, **(_login(infos.pop()) if not self._has_login() else {})
+            self, url=self.display_url, **(_login(infos.pop()) if not self.has_login else {})
         )
 
-    def _has_login(self) -> bool:
+    @property
+    def has_login(self) -> bool:
         return any((self.user, self.password, self.token, self.nkey_file, self.creds_file))
 
 
@@ -93,7 +94,7 @@ def address_from_environ(url: str, environ: Mapping[str, str]) -> BusAddress:
         ConfigError: a value is invalid, variables contradict each other, or a key file is readable by others.
     """
     address = BusAddress(url, tls=_tls_from_environ(environ)).with_split_login()
-    return address if address._has_login() else msgspec.structs.replace(address, **_login_from_environ(environ))
+    return address if address.has_login else msgspec.structs.replace(address, **_login_from_environ(environ))
 
 
 class _NodeFile(msgspec.Struct):

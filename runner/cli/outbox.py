@@ -16,6 +16,7 @@ from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.config import Profile
 from runner.events.subjects import DurableNames
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
+from runner.publish.sink import Sink, sink_key
 from runner.store import EpisodeStore, open_index
 
 ALL = "all"
@@ -64,8 +65,6 @@ def _retry(outbox: Outbox, letter_id: str | None) -> bool:
 
 
 def _sinks(outbox: Outbox, profile: Profile) -> dict[str, SinkReport]:
-    from runner.publish.sink import Sink, sink_key  # imports the NATS client, which is slow
-
     configured = (LOCAL, sink_key(Sink("egress", egress_reader(profile))))
     return {
         sink: SinkReport(configured=sink in configured, **msgspec.structs.asdict(counts))

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -153,8 +151,3 @@ def test_the_address_of_a_node_is_read_from_its_files(tmp_path: Path) -> None:
     node.write_text("{")
     with pytest.raises(ConfigError, match="damaged"):
         address_of_node(tmp_path)
-
-
-def test_addresses_and_the_broker_do_not_import_the_nats_client() -> None:
-    code = "import sys, runner.bus.address, runner.bus.broker.broker; sys.exit('nats' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
