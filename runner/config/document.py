@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TypeAlias
 
-import msgspec
 import yaml
 
 from runner.errors import ConfigError
 
 YamlValue: TypeAlias = "str | int | float | bool | list[YamlValue] | dict[str, YamlValue] | None"
-
-KeyPath: TypeAlias = tuple[str | int, ...]
-"""Location of a value: the mapping keys and list indexes from the top level of the file."""
-
-Problem: TypeAlias = tuple[KeyPath, str]
-"""A key path, and a description of the problem with its value."""
 
 MAX_DEPTH = 32
 MAX_NODES = 20_000
@@ -146,38 +140,6 @@ def _line(mark: object) -> str:
     return "" if line is None else f"line {line + 1}: "
 
 
-def format_key_path(key_path: KeyPath) -> str:
-    """Format a key path for display, e.g. ``environments.lightweight[2].port``."""
-    text = ""
-    for step in key_path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif re.fullmatch(r"\w+", step):
-            text += f".{step}" if text else step
-        else:
-            text += f'["{step}"]'
-    return text or "top level"
-
-
-def is_server_variable(key_path: KeyPath) -> bool:
-    """Also true of a value that contains one; ``environments.moderate[0].env.TOKEN`` is one."""
-    return key_path[:1] == ("environments",) and key_path[3:4] == ("env",)
-
-
-class Expanded(msgspec.Struct):
-    """Data of a profile with all references expanded.
-
-    Attributes:
-        data: the data, copied so that two key paths never share a value.
-        texts: the expanded text of every value that was a single reference. In ``data``, a text such as ``12`` or
-            ``true`` is a number, boolean or null; a key that expects a text needs the original text.
-    """
-
-    data: YamlValue = None
-    texts: dict[KeyPath, str] = {}
-    problems: list[Problem] = []
-
-
 def expand(text: str, environ: Mapping[str, str]) -> str:
     """Replace the references in a text; references inside an expanded value are not expanded again.
 
@@ -200,35 +162,70 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value_of, text)
 
 
-def expand_all(data: YamlValue, environ: Mapping[str, str]) -> Expanded:
-    """Never expands keys; collects all problems."""
-    result = Expanded()
-    result.data = _expand_value(data, (), environ, result)
-    return result
+class Expanded:
+    """Data of a profile with all references expanded, copied so that a value stands in one place only.
 
+    A value that is one reference is read as YAML: the text ``12`` is a number, until ``restore_texts`` is called for a
+    key that expects a text.
 
-def _expand_value(value: YamlValue, key_path: KeyPath, environ: Mapping[str, str], result: Expanded) -> YamlValue:
-    if isinstance(value, dict):
-        reserved = [key for key in value if key.startswith("_") and not is_server_variable((*key_path, key))]
-        result.problems += [((*key_path, key), "keys must not start with _") for key in reserved]
-        return {key: _expand_value(item, (*key_path, key), environ, result) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_expand_value(item, (*key_path, index), environ, result) for index, item in enumerate(value)]
-    if isinstance(value, str):
-        return _expand_text(value, key_path, environ, result)
-    return value
+    Raises:
+        ConfigError: a reference is not valid, or a key or text is not allowed.
+    """
 
+    def __init__(self, data: YamlValue, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._restore: dict[str, list[Callable[[], None]]] = {}
+        self.data = self._copy(data, "")
 
-def _expand_text(value: str, key_path: KeyPath, environ: Mapping[str, str], result: Expanded) -> YamlValue:
-    try:
-        text = expand(value, environ)
-    except ConfigError as exc:
-        result.problems.append((key_path, str(exc)))
+    def restore_texts(self, path: str) -> bool:
+        """Replace the value at a path by its text, False if there is none.
+
+        Args:
+            path: the keys as msgspec writes them, such as ``.environments.skip[0].name``. ``[...]`` for a key that the
+                schema does not define stands for all keys there, and whole numbers become texts, too.
+        """
+        functions = self._restore.pop(path, [])
+        for restore in functions:
+            restore()
+        return bool(functions)
+
+    def _copy(self, value: YamlValue, path: str) -> YamlValue:
+        if isinstance(value, dict):
+            mapping: dict[str, YamlValue] = {}
+            for key, item in value.items():
+                place = f"{path}.{key}"
+                if key.startswith("_") and not path.endswith(".env"):
+                    raise ConfigError(f"{place.removeprefix('.')}: keys must not start with _")
+                mapping[key] = self._copy(item, place)
+                self._remember(item, partial(mapping.__setitem__, key), place, f"{path}[...]")
+            return mapping
+        if isinstance(value, list):
+            items: list[YamlValue] = []
+            for index, item in enumerate(value):
+                place = f"{path}[{index}]"
+                items.append(self._copy(item, place))
+                self._remember(item, partial(items.__setitem__, index), place)
+            return items
+        if isinstance(value, str):
+            text = self._expand(value, path)
+            return resolve_scalar(text) if _REFERENCE.fullmatch(value) else text
         return value
-    if _CONTROL_CHARACTERS.search(text):
-        result.problems.append((key_path, "expected a text without control characters"))
-    reference = _REFERENCE.fullmatch(value)
-    if reference is None:
+
+    def _remember(self, given: YamlValue, replace: Callable[[str], None], place: str, any_key: str = "") -> None:
+        if isinstance(given, str) and _REFERENCE.fullmatch(given):
+            text, places = expand(given, self._environ), (place, any_key)
+        elif type(given) is int:
+            text, places = str(given), (any_key, "")
+        else:
+            return
+        for path in filter(None, places):
+            self._restore.setdefault(path, []).append(partial(replace, text))
+
+    def _expand(self, value: str, path: str) -> str:
+        try:
+            text = expand(value, self._environ)
+            if _CONTROL_CHARACTERS.search(text):
+                raise ConfigError("expected a text without control characters")
+        except ConfigError as exc:
+            raise ConfigError(f"{path.removeprefix('.') or 'top level'}: {exc}") from None
         return text
-    result.texts[key_path] = text
-    return resolve_scalar(text)

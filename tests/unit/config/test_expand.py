@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.document import expand, expand_all, parse_yaml, resolve_scalar
+from runner.config.document import Expanded, YamlValue, expand, parse_yaml, resolve_scalar
 from runner.errors import ConfigError
 
 
@@ -81,30 +81,38 @@ def test_scalars_of_files_and_variables_are_parsed_alike(text: str, value: objec
     assert type(resolve_scalar(text)) is type(value)
     assert parse_yaml(f"key: {text}") == {"key": value}
     assert parse_yaml(f"key: '{text}'") == {"key": text}
-    expanded = expand_all({"key": "${VAR}"}, {"VAR": text})
+    expanded = Expanded({"key": "${VAR}"}, {"VAR": text})
     assert expanded.data == {"key": value}
-    assert expanded.texts == {("key",): text}
+    assert expanded.restore_texts(".key") and expanded.data == {"key": text}
 
 
 def test_a_reference_within_a_text_expands_to_text() -> None:
-    expanded = expand_all({"key": "${A}${B}", "other": " ${A}"}, {"A": "1", "B": "2"})
+    expanded = Expanded({"key": "${A}${B}", "other": " ${A}"}, {"A": "1", "B": "2"})
     assert expanded.data == {"key": "12", "other": " 1"}
-    assert not expanded.texts
+    assert not expanded.restore_texts(".key")
 
 
 def test_keys_are_not_expanded_and_leading_underscores_are_rejected() -> None:
-    expanded = expand_all({"${A}": [{"_target_": "os.system"}]}, {"A": "a"})
-    assert expanded.data == {"${A}": [{"_target_": "os.system"}]}
-    assert expanded.problems == [(("${A}", 0, "_target_"), "keys must not start with _")]
+    assert Expanded({"${A}": []}, {"A": "a"}).data == {"${A}": []}
+    with pytest.raises(ConfigError, match=r"^a\[0\]\._target_: keys must not start with _$"):
+        Expanded({"a": [{"_target_": "os.system"}]}, {})
 
 
-def test_every_problem_is_collected_with_its_path() -> None:
-    problems = expand_all({"a": "${NO}", "b": ["x\x1b", "y\ud800", "\n\t"]}, {}).problems
-    assert [path for path, _ in problems] == [("a",), ("b", 0), ("b", 1)]
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"a": "${NO}"}, r"^a: .*NO is not set"),
+        ({"b": ["\n\t", "x\x1b"]}, r"^b\[1\]: .* without control"),
+        ({"b": ["y\ud800"]}, r"^b\[0\]: .* without control"),
+    ],
+)
+def test_a_problem_is_reported_with_its_path(data: dict[str, YamlValue], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Expanded(data, {})
 
 
 def test_expanded_aliases_are_separate_copies() -> None:
-    data = expand_all(parse_yaml("a: &x {k: [1]}\nb: *x"), {}).data
+    data = Expanded(parse_yaml("a: &x {k: [1]}\nb: *x"), {}).data
     assert isinstance(data, dict)
     assert data["a"] == data["b"]
     assert data["a"] is not data["b"]

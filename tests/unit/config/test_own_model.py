@@ -81,8 +81,8 @@ def test_a_new_profile_has_the_endpoint_and_the_environments_of_the_default(tmp_
     ("own", "expected"),
     [
         (OwnModel("localhost:8000", "m"), "expected an http:// or https:// URL"),
-        (OwnModel(URL, ""), "expected a non-empty text"),
-        (OwnModel(URL, "m", "sk-4f1d9c"), "expected the name of an environment variable, not its value"),
+        (OwnModel(URL, ""), "Expected `str` of length >= 1"),
+        (OwnModel(URL, "m", "sk-4f1d9c"), "Expected the name of an environment variable, not its value"),
         (
             OwnModel(URL, "m", "EMPTY_KEY"),
             "The variable EMPTY_KEY, which is to hold the model's key, is not set or empty",

@@ -177,6 +177,6 @@ def test_the_settings_show_neither_the_url_nor_the_arguments() -> None:
 def test_an_invalid_url_is_an_error_of_the_profile_that_does_not_quote_it(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("id: p\nnotify:\n  url: ftp://hooks/path-secret\n")
-    with pytest.raises(ConfigError, match=r"notify\.url: expected an http:// or https:// URL, got '\*\*\*'") as caught:
+    with pytest.raises(ConfigError, match=r"notify\.url: expected an http:// or https:// URL") as caught:
         load_profile(str(file), environ={}, cwd=tmp_path)
     assert "path-secret" not in str(caught.value)
