@@ -141,8 +141,13 @@ def build_parser() -> argparse.ArgumentParser:
     _add_goals(parser)
     _add_run_options(parser)
     _add_results_options(parser)
-    _add_list_options(parser)
-    _add_general_options(parser)
+    parser.add_argument_group("options of --list-envs").add_argument(
+        "--verbose", action="store_true", help="show what the servers need, too: memory and dependencies"
+    )
+    general = parser.add_argument_group("general options")
+    add_state_options(general)
+    general.add_argument("--node", metavar="NAME", help="name of this machine (default: profile, then host name)")
+    general.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
     return parser
 
 
@@ -252,13 +257,6 @@ def add_endpoint_options(group: argparse._ActionsContainer) -> None:
     )
 
 
-def _add_list_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("options of --list-envs")
-    group.add_argument(
-        "--verbose", action="store_true", help="show what the servers need, too: memory and dependencies"
-    )
-
-
 def subcommand_parser(name: str, description: str, *, epilog: str = "") -> SafeArgumentParser:
     """Return the parser of a subcommand without options; an ``epilog`` of several lines is printed as it is."""
     formatter = argparse.RawDescriptionHelpFormatter if "\n" in epilog else argparse.HelpFormatter
@@ -276,13 +274,6 @@ def add_state_options(parser: argparse._ActionsContainer, *, json: str = "") -> 
     )
     if json:
         parser.add_argument("--json", action="store_true", help=json)
-
-
-def _add_general_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("general options")
-    add_state_options(group)
-    group.add_argument("--node", metavar="NAME", help="name of this machine (default: profile, then host name)")
-    group.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
 
 
 def at_least(minimum: int) -> type[int]:

@@ -13,14 +13,13 @@ from runner.cli.reports import log_to_stderr, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, safe_text, write_result
 from runner.errors import ConfigError
-from runner.results.alignment import SIDES, AlignedEpisodes, AlignedStep, Segment, align, word_segments
+from runner.results.alignment import SIDES, AlignedEpisodes, AlignedStep, align, word_segments
 from runner.store import EpisodeStore, open_index_to_read
 from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.types import join_models
 from runner.util.display_text import one_line, pluralize
 from runner.util.files import read_file
 
-_COMPARED = ("action", "observation")
 _ADVICE = "agentgym-runner episodes lists the ids"
 
 
@@ -72,17 +71,19 @@ def load_episode(name: str, data_dir: Path) -> EpisodeRecord:
 
 
 def _as_json(left: EpisodeRecord, right: EpisodeRecord, aligned: AlignedEpisodes) -> str:
-    models = {"a": left.models, "b": right.models}
-    return ascii_json({"a": left.episode_id, "b": right.episode_id, "models": models, **_fields(aligned)})
-
-
-def _fields(aligned: AlignedEpisodes) -> dict[str, object]:
-    steps = [
-        {"index": step.index, "a": step.left, "b": step.right, "differences": step.differences}
-        for step in aligned.steps
-    ]
-    shapes = dict(zip(("a", "b"), aligned.shapes, strict=True))
-    return {"reset_differs": aligned.reset_differs, "shapes": shapes, "divergence": aligned.divergence, "steps": steps}
+    document = {
+        "a": left.episode_id,
+        "b": right.episode_id,
+        "models": {"a": left.models, "b": right.models},
+        "reset_differs": aligned.reset_differs,
+        "shapes": dict(zip(("a", "b"), aligned.shapes, strict=True)),
+        "divergence": aligned.divergence,
+        "steps": [
+            {"index": step.index, "a": step.left, "b": step.right, "differences": step.differences}
+            for step in aligned.steps
+        ],
+    }
+    return ascii_json(document)
 
 
 def _lines(left: EpisodeRecord, right: EpisodeRecord, aligned: AlignedEpisodes, *, everything: bool) -> Iterator[str]:
@@ -124,7 +125,7 @@ def _step_lines(step: AlignedStep) -> Iterator[str]:
         yield from _text_lines("A=B", left.action, left.observation)
     else:
         yield from _text_lines("A", left.action, left.observation)
-        yield from _text_lines("B", *(_marked(getattr(left, name), getattr(right, name)) for name in _COMPARED))
+        yield from _text_lines("B", _marked(left.action, right.action), _marked(left.observation, right.observation))
     if "reward" in step.differences:
         yield f"  reward {format_number(left.reward)} / {format_number(right.reward)}"
     yield f"  time {left.time_s:.2f} s / {right.time_s:.2f} s"
@@ -137,11 +138,7 @@ def _text_lines(side: str, action: str, observation: str) -> Iterator[str]:
 
 
 def _marked(left: str, right: str) -> str:
-    return "".join(map(_mark, word_segments(left, right)))
-
-
-def _mark(segment: Segment) -> str:
-    if segment.same:
-        return segment.right
-    removed, added = (segment.left and f"[-{segment.left}-]"), (segment.right and f"{{+{segment.right}+}}")
-    return removed + added
+    return "".join(
+        each.right if each.same else (each.left and f"[-{each.left}-]") + (each.right and f"{{+{each.right}+}}")
+        for each in word_segments(left, right)
+    )

@@ -89,18 +89,15 @@ def _row(health: EnvironmentHealth) -> EnvironmentRow:
         deps=[] if entry is None else list(entry.deps),
         external=None if entry is None else entry.external,
         playable=availability.playable,
-        health=_with_suggestion(health.name, _health(availability, state)),
+        health=_health(health.name, availability, state),
     )
 
 
-def _with_suggestion(name: str, health: str) -> str:
-    suggestion = did_you_mean(name) if health == NOT_INSTALLED else ""
-    return f"{health}. {suggestion}" if suggestion else health
-
-
-def _health(availability: Availability, state: ServerState | None) -> str:
+def _health(name: str, availability: Availability, state: ServerState | None) -> str:
     if not availability.playable or (state is not None and state.status == "busy"):
-        return availability.cause or availability.status
+        health = availability.cause or availability.status
+        suggestion = did_you_mean(name) if health == NOT_INSTALLED else ""
+        return f"{health}. {suggestion}" if suggestion else health
     if availability.transport == "embedded" or state is None or state.identity is None:
         embedded = "installed (embedded)"  # a list imports no environment
         return f"{embedded}; {availability.cause}" if availability.cause else embedded

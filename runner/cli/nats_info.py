@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.run_session import read_state
-from runner.cli.terminal import print_json, print_stderr, safe_text
+from runner.cli.terminal import print_json, print_stderr, print_text
 from runner.errors import ConfigError
 from runner.node.state_lock import NodeFile, is_node_alive
-
-
-class NatsInfo(msgspec.Struct, kw_only=True):
-    """The output of ``nats-info``: the address of a broker, and the path of the file with its password."""
-
-    url: str
-    credential_file: str
-    node: str
-    running: bool
 
 
 def main_nats_info(argv: Sequence[str]) -> int:
     options = build_parser().parse_args(argv)
     _, data_dir = read_state(options, creates=True)
-    info = _read(data_dir)
-    if options.json:
-        print_json(info)
-    else:
-        sys.stdout.write(
-            f"url              {safe_text(info.url)}\ncredential file  {safe_text(info.credential_file)}\n"
-        )
-    if not info.running:
-        print_stderr("The node is not running.")
-    return 0
-
-
-def _read(data_dir: Path) -> NatsInfo:
     path = data_dir / "node.json"
     try:
         node = msgspec.json.decode(path.read_bytes(), type=NodeFile)
@@ -48,7 +24,15 @@ def _read(data_dir: Path) -> NatsInfo:
         raise ConfigError(f"No node has run in {data_dir}; start one with `agentgym-runner node`") from None
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{path} cannot be read: {exc}; start the node again") from exc
-    return NatsInfo(url=node.url, credential_file=node.credential_file, node=node.node, running=is_node_alive(data_dir))
+    running = is_node_alive(data_dir)
+    if options.json:
+        fields = {"url": node.url, "credential_file": node.credential_file, "node": node.node, "running": running}
+        print_json(fields)
+    else:
+        print_text(f"url              {node.url}\ncredential file  {node.credential_file}")
+    if not running:
+        print_stderr("The node is not running.")
+    return 0
 
 
 def build_parser() -> argparse.ArgumentParser:

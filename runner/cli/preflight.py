@@ -85,7 +85,10 @@ def main_preflight(argv: Sequence[str]) -> int:
         if options.try_models and model is not None:
             from runner.node.model_trial import try_models
 
-            trials = try_models(model, models, session.profile.episode.max_duration_sec, _announce)
+            def announce(endpoint: str) -> None:
+                print_stderr(f"trying {one_line(endpoint)} ...")
+
+            trials = try_models(model, models, session.profile.episode.max_duration_sec, announce)
             rows += trial_checks(trials, session.profile.agent.currency)
     code = 0 if can_run(rows) else 1
     services = _services(session.profile, rows)
@@ -118,10 +121,6 @@ def _services(profile: Profile, rows: Sequence[PreflightCheck]) -> list[str]:
         family = fallback.partition(":")[0]
         lines.append(f"Ollama: {fallback}" if is_up[FALLBACK] else f"Ollama {family} models not found")
     return lines
-
-
-def _announce(endpoint: str) -> None:
-    print_stderr(f"trying {one_line(endpoint)} ...")
 
 
 def _print(
@@ -182,12 +181,8 @@ def dry_run(session: RunSession) -> int:
     code = 0 if ok else 1
     if session.options.json:
         return write_result(code, lambda: print_json({"ok": ok, "checks": rows}))
-    return write_result(code, lambda: _print_checks(rows))
-
-
-def _print_checks(rows: list[DryRunRow]) -> None:
-    for row in rows:
-        print_text(f"{STATE_LABELS[row.state]:<4} {row.what}: {row.detail}")
+    lines = "\n".join(f"{STATE_LABELS[row.state]:<4} {row.what}: {row.detail}" for row in rows)
+    return write_result(code, lambda: print_text(lines))
 
 
 def _to_row(check: PreflightCheck) -> DryRunRow:

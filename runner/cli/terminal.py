@@ -26,8 +26,6 @@ PIPE_WIDTH = 160
 """Width of tables in characters if neither a terminal nor the variable ``COLUMNS`` defines it."""
 DEFAULT_WIDTH = 80
 """Width in characters of a terminal that does not report its own."""
-_GRID = ("┏━┳┓", "┃", "┡━╇┩", "│", "└─┴┘")
-_ASCII_GRID = ("+-++", "|", "+-++", "|", "+-++")
 
 
 def repair_std_streams() -> None:
@@ -139,50 +137,28 @@ def _redirect_to_null(stream: TextIO) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print untrusted rows as a table; if it is too wide, print one line per cell, below the first cell of the row."""
+    from rich.box import ASCII2, HEAVY_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
     mask_text = masker()
     title, *names = _safe_cells([title, *columns], mask_text)
     cells = [_safe_cells(row, mask_text) for row in rows]
-    widths = [max(map(_width, column)) for column in zip(names, *cells, strict=True)]
     stream = output_stream()
-    if sum(widths) + 3 * len(widths) + 1 <= _terminal_width(stream):
-        lines = list(_grid(title, names, cells, widths, _GRID if "utf" in stream.encoding.lower() else _ASCII_GRID))
+    table = Table(*names, box=HEAVY_HEAD if "utf" in stream.encoding.lower() else ASCII2, header_style="")
+    for row in cells:
+        table.add_row(*row)
+    drawn = Console(file=io.StringIO(), width=sys.maxsize, color_system=None, markup=False, emoji=False)
+    with drawn.capture() as capture:
+        drawn.print(table)
+    lines = capture.get().splitlines()
+    if (width := len(lines[0])) <= _terminal_width(stream):
         if stream.isatty() and os.environ.get("TERM") != "dumb":
-            lines[2] = f"\x1b[1m{lines[2]}\x1b[0m"
+            lines[1] = f"\x1b[1m{lines[1]}\x1b[0m"
+        lines.insert(0, title.center(width).rstrip())
     else:
         lines = [title, *_lines(names, cells, max(map(len, names)))]
     stream.write("".join(f"{line}\n" for line in lines))
-
-
-def _grid(
-    title: str, names: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int], grid: Sequence[str]
-) -> Iterator[str]:
-    top, head, middle, edge, bottom = grid
-    line = _rule(top, widths)
-    yield title.center(len(line)).rstrip()
-    yield line
-    yield _cells(names, widths, head)
-    yield _rule(middle, widths)
-    for row in rows:
-        yield _cells(row, widths, edge)
-    yield _rule(bottom, widths)
-
-
-def _rule(corners: str, widths: Iterable[int]) -> str:
-    left, line, cross, right = tuple(corners)
-    return left + cross.join(line * (width + 2) for width in widths) + right
-
-
-def _cells(texts: Iterable[str], widths: Iterable[int], edge: str) -> str:
-    padded = (text + " " * (width - _width(text)) for text, width in zip(texts, widths, strict=True))
-    return f"{edge} {f' {edge} '.join(padded)} {edge}"
-
-
-def _width(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
 
 
 def _terminal_width(stream: TextIO) -> int:

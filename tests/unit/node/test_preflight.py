@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from nats.js.api import DiscardPolicy
 
@@ -20,7 +19,6 @@ from runner.batch.workspace import Workspace
 from runner.bus.address import BusAddress
 from runner.bus.broker import server_process
 from runner.bus.errors import BusError
-from runner.cli import preflight as preflight_command
 from runner.config import EnvironmentEntry, Environments, NatsSettings, Profile
 from runner.config.profile import EndpointConfig
 from runner.errors import ConfigError
@@ -31,6 +29,7 @@ from runner.pool.choose import open_pool
 from runner.types import Outcome
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
+from tests.support.command import run_agentgym
 from tests.support.episodes import RecordedEpisode
 from tests.support.inference import agent_settings
 from tests.support.model_server import ModelServer
@@ -256,16 +255,15 @@ def test_an_error_of_a_check_is_raised() -> None:
         run_in_thread(fail)
 
 
-def test_a_dry_run_prints_warnings_and_failures(capsys: pytest.CaptureFixture[str]) -> None:
-    row = PreflightCheck(
-        what="model", name="gateway", state="warn", detail="tensorzero", cause="no connection", hint="start it"
-    )
-    rows = [msgspec.structs.replace(row, state=state) for state in ("ok", "warn", "fail")]
-    checks = list(map(preflight_command._to_row, rows))
-    assert [(check.ok, check.state) for check in checks] == [(True, "ok"), (True, "warn"), (False, "fail")]
-    preflight_command._print_checks(checks)
-    line = "model gateway: tensorzero: no connection; start it"
-    assert capsys.readouterr().out.splitlines() == [f"ok   {line}", f"warn {line}", f"FAIL {line}"]
+@pytest.mark.long
+def test_a_dry_run_prints_warnings_that_do_not_fail_it(tmp_path: Path) -> None:
+    (data_dir := tmp_path / "data").mkdir()
+    data_dir.chmod(0o1777)
+    done = run_agentgym(tmp_path, "--run", "Maze", "--agent", "oracle", "--dry-run", "--data-dir", str(data_dir))
+    assert done.returncode == 0
+    assert f"{data_dir} can be changed by every user of this machine; run: chmod o-w {data_dir}\n" in done.stdout
+    assert done.stdout.startswith("warn state directory: ")
+    assert "\nok   Maze with oracle: 1 episode" in done.stdout
 
 
 def test_a_state_directory_that_every_user_can_change_is_a_warning(tmp_path: Path) -> None:
