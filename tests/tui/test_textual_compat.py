@@ -13,7 +13,6 @@ import queue
 import re
 import selectors
 import signal
-import subprocess
 import sys
 import threading
 import tomllib
@@ -130,19 +129,6 @@ def test_the_next_minor_version_of_textual_is_excluded() -> None:
     assert re.fullmatch(r"textual>=8\.(\d+),<8\.(\d+)", bounds)
     lower, upper = map(int, re.findall(r"8\.(\d+)", bounds))
     assert upper == lower + 1
-
-
-def test_the_console_is_imported_without_what_textual_hardly_uses() -> None:
-    late = ("pickle", "platformdirs", "rich.table", "textual.command", "textual.types", "textual.widgets._input")
-    program = (
-        "import sys, agentgym_tui.app.console, agentgym_tui.screens.live.screen;"
-        f"print([name for name in {late} if name in sys.modules]);"
-        "from textual.app import App, CommandPalette;"
-        "from textual.command import CommandPalette as Palette;"
-        "print(CommandPalette.is_open == Palette.is_open, type(CommandPalette()) is Palette)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "[]\nTrue True\n"
 
 
 # What each use does.

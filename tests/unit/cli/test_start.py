@@ -13,7 +13,7 @@ from runner.cli.arguments import parse_options
 from runner.types import SpanLevel
 
 RUN = ("--run", "Maze", "--agent", "oracle")
-HEAVY = {"hydra", "ulid", "nats", "google.protobuf"}
+HEAVY = {"hydra", "ulid", "nats", "google.protobuf", "prometheus_client", "shtab"}
 PROBES = {"asyncio", "httpx", "aiohttp", "ssl", "dataclasses", "hashlib", "logging"}
 """Modules that the probe of an environment's server needs, too."""
 UNUSED: dict[tuple[str, ...], set[str]] = {
