@@ -32,7 +32,7 @@ LEFT_OUT: Final = frozenset({"pygame-ce"})
 ALLOWED: Final = frozenset(
     {"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "MIT", "MIT-0", "MPL-2.0", "PSF-2.0", "Zlib"}
 )
-"""SPDX ids that the default install may have; MPL-2.0 covers only the changed files of certifi, a list of keys."""
+"""SPDX ids that the default install may have; MPL-2.0 covers only changed files of certifi and shtab."""
 
 _SPDX: Final = {
     "3-clause bsd license": "BSD-3-Clause",

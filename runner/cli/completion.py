@@ -45,8 +45,11 @@ def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:
 
     installed = {"ENV": plugins.registered_names(plugins.ENVS), "AGENT": plugins.registered_names(plugins.AGENTS)}
     words = {kind: list(filter(_SAFE.fullmatch, names)) for kind, names in installed.items()}
-    if shell == "zsh":
-        return shtab.complete(parser, shell, choice_functions={kind: f"({' '.join(words[kind])})" for kind in words})
+    if shell != "bash":
+        form = "({})" if shell == "zsh" else "{}"
+        return shtab.complete(
+            parser, shell, choice_functions={kind: form.format(" ".join(words[kind])) for kind in words}
+        )
     lines = {kind: "\n".join(names) for kind, names in words.items()}  # bash splits at new lines alone there
     functions = [f"_agentgym_{kind}() {{ compgen -W '{text}' -- \"$1\"; }}" for kind, text in lines.items()]
     names = {kind: f"_agentgym_{kind}" for kind in words}

@@ -53,7 +53,7 @@ class SafeArgumentParser(argparse.ArgumentParser):
 def describe_completion(parser: argparse.ArgumentParser) -> None:
     """For a subcommand that prints the completion script of a shell."""
     parser.description = "Print the completion script of a shell; put it where the shell looks for such scripts."
-    parser.add_argument("shell", choices=["bash", "zsh"], help="shell of the script")
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell of the script")
 
 
 def suggestion(name: str, choices: Iterable[str]) -> str:

@@ -112,7 +112,7 @@ def test_bash_completes_the_command_of_the_console(
     assert sorted(complete_in_bash(script, tmp_path, *words, command="agentgym-tui")) == sorted(completions)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_of_the_console_is_valid_for_its_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert console_main(["completion", shell]) == 0
     script = capsys.readouterr().out
@@ -146,7 +146,33 @@ def test_zsh_completes_subcommands_values_and_paths(tmp_path: Path, line: str, c
     assert re.findall("<HIT>(.*?)</HIT>", completed.stdout) == completions
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("line", "completions"),
+    [
+        ("pre", {"preflight"}),
+        ("--battery=l", {"--battery=lightweight"}),
+        ("serve M", {"Maze"}),
+        ("--agent or", {"oracle"}),
+        ("import my", {"my profile.yaml"}),
+        ("compare x my", {"my profile.yaml"}),
+        ("--repeat ", set()),
+    ],
+)
+def test_fish_completes_subcommands_values_and_paths(tmp_path: Path, line: str, completions: set[str]) -> None:
+    if (fish := shutil.which("fish")) is None:
+        pytest.skip("install fish to run this test")
+    (tmp_path / "my profile.yaml").touch()
+    script = tmp_path / "completion.fish"
+    script.write_text(run_agentgym(tmp_path, "completion", "fish").stdout)
+    query = f"source {script}; complete -C 'agentgym-runner {line}'"
+    completed = subprocess.run(
+        [fish, "--no-config", "-c", query], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert {row.partition("\t")[0] for row in completed.stdout.splitlines()} == completions
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_names_that_a_shell_would_interpret_are_left_out(
     install: Install, capsys: pytest.CaptureFixture[str], shell: str
 ) -> None:
@@ -162,7 +188,7 @@ def test_names_that_a_shell_would_interpret_are_left_out(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_is_valid_for_its_shell_and_names_every_subcommand(shell: str, tmp_path: Path) -> None:
     script = run_agentgym(tmp_path, "completion", shell).stdout
     assert [name for name in SUBCOMMANDS if name not in script] == []
