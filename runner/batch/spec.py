@@ -52,6 +52,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         tasks: the ``repeat`` tasks in their order, beginning with ``task_index``; None: consecutive ones from there.
         chosen: (task index, attempt) of the only episodes to play; None: all.
         adaptive: the adaptive repeats of which the batch is a part; None: it is no part.
+        notice: what differed from the request when the node accepted it, as ``ResolvedBatch.warning``.
     """
 
     env: str
@@ -73,6 +74,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
     chosen: tuple[tuple[int, int], ...] | None = None
     adaptive: Adaptive | None = None
     tasks: tuple[int, ...] | None = None
+    notice: str | None = None
 
     @property
     def n_planned(self) -> int:
@@ -91,7 +93,7 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
         """Where the episodes run: ``workers``, or the default for this number of episodes at a time."""
         if self.workers is not None:
             return self.workers
-        return default_workers(min(self.concurrency, self.n_planned), self.agent)
+        return default_workers(min(self.concurrency, self.n_planned))
 
     def check_numbers(self) -> None:
         """Raise ``ConfigError`` if a number is out of range; the message has the number and the range."""

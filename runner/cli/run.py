@@ -8,17 +8,25 @@ import os
 import shlex
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from pathlib import Path
+from itertools import chain, repeat
 
 import msgspec
 
-from runner.batch.batch import Batch
-from runner.batch.observers import SelectiveObserver
+from runner.batch.observers import BatchItem, SelectiveObserver
 from runner.batch.result import BatchResult
-from runner.batch.spec import RUN_FILES, SLOT_FILES, BatchSpec, PlannedEpisode, ResolvedBatch, has_oracle, place_batch
-from runner.batch.stopping import Waiting, budget_left, first_part, is_used_up, next_part, wait_while_busy
+from runner.batch.spec import (
+    RUN_FILES,
+    SLOT_FILES,
+    BatchSpec,
+    PlannedEpisode,
+    ResolvedBatch,
+    has_oracle,
+    place_batch,
+    resolve_spec,
+)
+from runner.batch.stopping import first_part
 from runner.batch.workspace import Workspace
 from runner.cli.reports import log_to_file, report_damaged, report_recovered
 from runner.cli.run_output import (
@@ -37,10 +45,13 @@ from runner.events.subjects import DurableNames
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, NoModel, describe_endpoint, is_answering
 from runner.machine.sampler import GpuMeter, MachineSampler
+from runner.node.batch_queue import QueuedBatch, queued_ids
+from runner.node.session import BatchSession, Look, watch_servers
 from runner.node.state_lock import is_node_alive
 from runner.publish.notifier import Notifier
 from runner.publish.outbox import DeadLetter, EventRecorder
 from runner.results.statistics import wilson_interval
+from runner.types import BatchProgress
 from runner.util.clock import new_ulid
 from runner.util.files import world_writable_problem
 from runner.util.resources import require_open_files
@@ -116,46 +127,12 @@ def without_options(argv: Sequence[str], options: Sequence[str]) -> list[str]:
     return others
 
 
-def adaptive_parts(
-    batch: ResolvedBatch, width: float | None, results: Sequence[BatchResult]
-) -> Iterator[ResolvedBatch]:
-    """Yield the parts of a batch, each with the tasks up to the next look, until the interval is narrow enough.
-
-    ``batch`` has the maximum number of tasks, and one attempt for each. With ``width`` None it is the only part. The
-    caller adds the result of each part to ``results`` before it requests the next one.
-    """
-    if width is None:
-        yield batch
-        return
-    part: BatchSpec | None = first_part(batch.spec, width)
-    while part is not None:
-        n_played = len(results)
-        yield msgspec.structs.replace(batch, spec=part)
-        successes, n = sum(result.n_success for result in results), sum(result.n_rated for result in results)
-        _report(part, successes, n)
-        played = results[n_played:]
-        cost, n_tokens = sum(each.cost or 0.0 for each in played), sum(each.tokens.total for each in played)
-        budget = budget_left(part.budget, cost, n_tokens)
-        following = next_part(part, successes, n, budget)
-        if is_used_up(budget) and following is None and next_part(part, successes, n, None) is not None:
-            print_stderr(f"{batch_label(part.env, part.model)}: stopped, because its budget is used up")
-        part = following
-
-
-def _report(part: BatchSpec, successes: int, n: int) -> None:
-    low, high = wilson_interval(successes, n)
-    rate = f"{successes / n:.1%}, {low:.1%} to {high:.1%}" if n else "no scored episode"
-    first, n_max = (part.adaptive.task_index, part.adaptive.repeat) if part.adaptive else (part.task_index, part.repeat)
-    n_played = part.task_index + part.repeat - first
-    print_stderr(f"{batch_label(part.env, part.model)}: {rate}, after {n_played} of at most {n_max} episodes")
-
-
 def run_batches(session: RunSession) -> int:
     """Run the batches that the command line describes; return the exit code."""
     require_open_files(RUN_FILES + SLOT_FILES, "A run")
     reserve_stdout()
     signals = SignalHandler()
-    with signals.installed():
+    with signals.installed(), ExitStack() as stack:
         batches = session.batches()
         models = session.models() if any(batch.setup.models is not None for batch in batches) else None
         if models is not None:
@@ -164,33 +141,44 @@ def run_batches(session: RunSession) -> int:
         if (problem := world_writable_problem(session.data_dir)) is not None:
             logger.warning("%s", problem)
         workspace = Workspace(session.data_dir, node=session.node, profile=session.profile.id)
+        stack.enter_context(closing(workspace))
         report_recovered(workspace.recovered)
         report_damaged(workspace.index.damaged)
-        options = session.options
-        battery_id = new_ulid() if options.battery or len(batches) > 1 or options.until_width is not None else None
-        notifier = Notifier(session.profile, session.node, os.environ) if session.profile.notify.is_wanted else None
+        workspace.meter = GpuMeter(MachineSampler(None, workspace.clock), workspace.clock.monotonic)
+        notifier = None
+        if models is not None:
+            stack.enter_context(closing(models))
+        if session.profile.notify.is_wanted:
+            notifier = stack.enter_context(closing(Notifier(session.profile, session.node, os.environ)))
+        if models is not None and any(batch.spec.model for batch in batches):
+            stack.enter_context(_reading_servers(models))
         refused: list[DeadLetter] = []
-        with (
-            closing(workspace),
-            nullcontext() if models is None else closing(models),
-            nullcontext() if notifier is None else closing(notifier),
-            _reading_servers(models) if models and any(batch.spec.model for batch in batches) else nullcontext(),
-            _event_recording(session, workspace, refused) as (recorder, observers),
-        ):
-            workspace.meter = GpuMeter(MachineSampler(None, workspace.clock), workspace.clock.monotonic)
-            sequence = _BatchSequence(session, workspace, recorder, observers, signals, battery_id, models, notifier)
-            results, skipped = sequence.run(batches)
-        code = _exit_code(results, skipped, interrupted=signals.received)
-        as_json, currency = session.options.json, session.profile.agent.currency
-        code = write_result(
-            code, lambda: print_summary(results, skipped, session.data_dir, as_json=as_json, currency=currency)
-        )
-        if not as_json:
-            report_errors(results, session.data_dir)
-        report_models(results)
-        _report_interruptions(batches, results, session.options.argv)
-        report_refused(refused, session.options)
-        return code
+        recorder, observers = stack.enter_context(_event_recording(session, workspace, refused))
+        run = _Run(session, workspace, recorder, observers, signals, models, notifier)
+        run.play(batches)
+        stack.close()
+        return _report(session, batches, run, refused, interrupted=signals.received)
+
+
+def _report(
+    session: RunSession,
+    batches: list[ResolvedBatch],
+    run: _Run,
+    refused: Sequence[DeadLetter],
+    *,
+    interrupted: bool,
+) -> int:
+    """Print what the batches have shown; return the exit code."""
+    results, skipped, as_json, data_dir = run.results, run.skipped, session.options.json, session.data_dir
+    code = _exit_code(results, skipped, interrupted=interrupted)
+    currency = session.profile.agent.currency
+    code = write_result(code, lambda: print_summary(results, skipped, data_dir, as_json=as_json, currency=currency))
+    if not as_json:
+        report_errors(results, data_dir)
+    report_models(results)
+    _report_interruptions(batches, results, session.options.argv)
+    report_refused(refused, session.options)
+    return code
 
 
 def _report_interruptions(batches: list[ResolvedBatch], results: list[BatchResult], argv: Sequence[str]) -> None:
@@ -212,34 +200,22 @@ def _exit_code(results: list[BatchResult], skipped: list[SkippedBatch], *, inter
 
 @contextmanager
 def _reading_servers(models: Models) -> Iterator[None]:
-    """Read the metrics of the model servers meanwhile, whose means split the time of each answer.
+    """Read the metrics of the model servers meanwhile, on a thread of its own, so that a slow server delays nothing."""
+    ended, waits_s = threading.Event(), chain([0.0], repeat(SERVER_INTERVAL_S))
+    on_failure = log_failure(logger, "reading the model servers; answers are not split by their metrics:")
 
-    A thread of its own reads them, so that a slow server delays nothing.
-    """
-    stopped = threading.Event()
-
-    async def read() -> None:
-        while not stopped.is_set():
-            await models.manager.read_servers()
-            await asyncio.to_thread(stopped.wait, SERVER_INTERVAL_S)
+    async def is_due() -> bool:
+        return not await asyncio.to_thread(ended.wait, next(waits_s))
 
     def serve() -> None:
-        with catch_foreign(log_failure(logger, "reading the model servers; answers are not split by their metrics:")):
-            asyncio.run(read())
+        with catch_foreign(on_failure):
+            asyncio.run(watch_servers(models, is_due, lambda loads: None, on_failure))
 
     threading.Thread(target=serve, name="model servers", daemon=True).start()
     try:
         yield
     finally:
-        stopped.set()
-
-
-def _queued_ids(path: Path) -> set[str]:
-    if not path.exists():
-        return set()
-    from runner.node.batch_queue import queued_ids  # imported late: only a node writes the file
-
-    return queued_ids(path)
+        ended.set()
 
 
 @contextmanager
@@ -251,7 +227,7 @@ def _event_recording(
     At the end, ``refused`` gets the events that a broker has refused for good.
     """
     recorder = EventRecorder(workspace, DurableNames.of(session.profile.nats), role="run")
-    recorder.record_missed_batches(partial(_queued_ids, workspace.data_dir / "queue.sqlite"))
+    recorder.record_missed_batches(partial(queued_ids, workspace.data_dir / "queue.sqlite"))
     nats = session.profile.nats
     if nats.egress_url(os.environ) is None and not is_node_alive(workspace.data_dir):
         with _running_status(recorder):
@@ -276,85 +252,98 @@ def _running_status(recorder: EventRecorder) -> Iterator[None]:
         recorder.record_status("stopped")
 
 
-class _BatchSequence(msgspec.Struct, frozen=True):
-    """Runs batches one after another.
+class _Run:
+    """Plays the batches of the command one after another, as a node does, without a queue and control requests.
 
     A batch that does not complete is the last one, unless only its own server was gone or its own budget used up.
     """
 
-    session: RunSession
-    workspace: Workspace
-    recorder: EventRecorder
-    observers: list[SelectiveObserver]
-    signals: SignalHandler
-    battery_id: str | None
-    models: Models | None
-    notifier: Notifier | None
+    storage = None
 
-    def run(self, batches: list[ResolvedBatch]) -> tuple[list[BatchResult], list[SkippedBatch]]:
-        results: list[BatchResult] = []
-        skipped: list[SkippedBatch] = []
-        for batch in batches:
-            try:
-                played = self._run_parts(batch)
-            except ConfigError as exc:
-                skipped.append(SkippedBatch(env=batch.spec.env, reason=str(exc)))
-                continue
-            results += played
-            if played[-1].status != "completed" and played[-1].interrupted_by not in ("server", "budget"):
+    def __init__(
+        self,
+        session: RunSession,
+        workspace: Workspace,
+        recorder: EventRecorder,
+        observers: Sequence[SelectiveObserver],
+        signals: SignalHandler,
+        models: Models | None,
+        notifier: Notifier | None,
+    ) -> None:
+        self.workspace, self.models = workspace, models
+        self.results: list[BatchResult] = []
+        self.skipped: list[SkippedBatch] = []
+        self._session, self._recorder, self._notifier = session, recorder, notifier
+        self._observers, self._signals = observers, signals
+        self._batch: BatchSession | None = None
+        self._has_waited = False
+
+    def play(self, batches: Sequence[ResolvedBatch]) -> None:
+        """Raises ``ConfigError`` if none of the batches can be played."""
+        options = self._session.options
+        specs = [batch.spec for batch in batches]
+        if options.until_width is not None:
+            specs = [first_part(spec, options.until_width) for spec in specs]
+        battery_id = new_ulid() if options.battery or len(specs) > 1 or options.until_width is not None else None
+        for spec in specs:
+            played = self._play(BatchSession(self, QueuedBatch(batch_id=new_ulid(), battery_id=battery_id, spec=spec)))
+            self.results += played
+            if played and played[-1].status != "completed" and played[-1].interrupted_by not in ("server", "budget"):
                 break
-        if skipped and not results:
-            raise ConfigError("\n".join(each.reason for each in skipped))
-        for each in skipped:
+        if self.skipped and not self.results:
+            raise ConfigError("\n".join(each.reason for each in self.skipped))
+        for each in self.skipped:
             print_stderr(f"Skipped: {each.reason}")
-        if self.battery_id is not None and all(result.status != "interrupted" for result in results):
-            self.recorder.record_batteries({self.battery_id: sum(result.n_episodes for result in results)})
-        return results, skipped
+        if battery_id is not None and all(result.status != "interrupted" for result in self.results):
+            self._recorder.record_batteries({battery_id: sum(result.n_episodes for result in self.results)})
 
-    def _run_parts(self, batch: ResolvedBatch) -> list[BatchResult]:
-        """Run a batch, in several parts with ``--until-width``; return the results of those that were played.
-
-        Raises:
-            ConfigError: the first part cannot be played.
-        """
+    def _play(self, batch: BatchSession) -> list[BatchResult]:
+        """Return the results of a batch, or of the parts of ``--until-width`` that were played."""
         played: list[BatchResult] = []
-        kind: tuple[str, str, str] | None = None
-        for part in adaptive_parts(batch, self.session.options.until_width, played):
-            try:
-                placed = wait_while_busy(partial(place_batch, part, RUN_FILES), partial(self._go_on, part))
-                placed.placement.require_kind(kind)
-                kind = placed.placement.kind
-            except ConfigError as exc:
-                if not played:
-                    raise
-                print_stderr(f"{part.spec.env}: stopped: {exc}")
-                break
-            played.append(self._run_batch(placed))
-            self.recorder.record_batch(played[-1])
-            if self.notifier is not None:
-                self.notifier.notify(played[-1])
-            if played[-1].status != "completed":
-                break
+        self._batch, self._has_waited = batch, False
+        try:
+            for result in batch.play():
+                played.append(result)
+                self._recorder.record_batch(result)
+                if self._notifier is not None:
+                    self._notifier.notify(result)
+        except ConfigError as exc:
+            if played:
+                print_stderr(f"{batch.queued.spec.env}: stopped: {exc}")
+            else:
+                self.skipped.append(SkippedBatch(env=batch.queued.spec.env, reason=str(exc)))
         return played
 
-    def _go_on(self, part: ResolvedBatch, waiting: Waiting) -> bool:
-        if waiting.left_s >= part.wait_s:  # first
-            print_stderr(f"{part.spec.env}: waiting for its server, {waiting.left_s:g} s left ({waiting.server})")
-        return not self.signals.received
+    def place(self, spec: BatchSpec) -> ResolvedBatch:
+        return place_batch(resolve_spec(self._session.profile, spec), RUN_FILES)
 
-    def _run_batch(self, placed: ResolvedBatch) -> BatchResult:
+    def show(self, queued: QueuedBatch, item: BatchItem) -> None:
+        """Print the begin of a wait for a server, which a signal ends."""
+        if isinstance(item, BatchProgress) and item.waiting_s is not None and not self._has_waited:
+            self._has_waited = True
+            left = f"{item.waiting_s:g} s left ({item.waiting_for})"
+            print_stderr(f"{queued.spec.env}: waiting for its server, {left}")
+        if self._signals.received and self._batch is not None:
+            self._batch.command("cancel")
+
+    @contextmanager
+    def playing(self, queued: QueuedBatch, placed: ResolvedBatch) -> Iterator[Sequence[SelectiveObserver]]:
         for note in filter(None, (placed.placement.note, placed.warning)):
             print_stderr(f"{placed.spec.env}: {note}")
-        with batch_progress(placed.spec) as progress:
-            batch = Batch(
-                placed,
-                self.workspace,
-                observers=[progress, *self.observers],
-                battery_id=self.battery_id,
-                models=self.models,
-            )
-            with self.signals.forwarding_to(batch):
-                return batch.run()
+        assert self._batch is not None
+        with batch_progress(placed.spec) as progress, self._signals.forwarding_to(self._batch):
+            yield [progress, *self._observers]
+
+    def on_look(self, ended: QueuedBatch, look: Look) -> bool:
+        spec, (low, high) = ended.spec, wilson_interval(look.n_success, look.n)
+        rate = f"{look.n_success / look.n:.1%}, {low:.1%} to {high:.1%}" if look.n else "no scored episode"
+        first, n_max = (spec.adaptive.task_index, spec.adaptive.repeat) if spec.adaptive else (spec.task_index, 0)
+        n_played = spec.task_index + spec.repeat - first
+        label = batch_label(spec.env, spec.model)
+        print_stderr(f"{label}: {rate}, after {n_played} of at most {n_max} episodes")
+        if look.is_spent:
+            print_stderr(f"{label}: stopped, because its budget is used up")
+        return look.following is not None
 
 
 def require_model(session: RunSession, batches: Sequence[ResolvedBatch], models: Models) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from runner.batch.batch import Batch
+    from runner.node.session import BatchSession
 
 INTERRUPTED = 130
 PIPE_WIDTH = 160
@@ -200,7 +201,7 @@ class SignalHandler:
     def __init__(self, message_timeout_s: float = MESSAGE_TIMEOUT_S) -> None:
         self._message_timeout_s = message_timeout_s
         self._n_received = 0
-        self._batch: Batch | None = None
+        self._batch: Batch | BatchSession | None = None
         self._batch_started = False
         self._message_thread: threading.Thread | None = None
 
@@ -219,7 +220,7 @@ class SignalHandler:
                 self._message_thread.join(self._message_timeout_s)
 
     @contextmanager
-    def forwarding_to(self, batch: Batch) -> Iterator[None]:
+    def forwarding_to(self, batch: Batch | BatchSession) -> Iterator[None]:
         """Forward signals to a batch in the ``with`` block, including a signal that was received earlier."""
         self._batch, self._batch_started = batch, True
         if self._n_received:

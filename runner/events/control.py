@@ -36,7 +36,6 @@ Op: TypeAlias = Literal[
     "step",
     "move",
     "replay",
-    "submit_action",
     "episode",
     "annotate",
     "health",
@@ -64,7 +63,6 @@ ERRORS: Final[dict[str, str]] = {
     "indexing": "the node has started and still reads its episodes, which this operation needs",
     "busy": "too many requests of this sender are waiting",
     "queue_full": "too many batches wait in the node's queue",
-    "not_human": "the episode's agent is not `human`",
     "refused": "the node rejected the request; the message gives the reason",
     "internal": "the node failed; see its log",
 }
@@ -214,14 +212,6 @@ class AnnotateArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     author: Annotated[str | None, Meta(description="name of the author: 1 to 64 characters")] = None
 
 
-class SubmitActionArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Action for an episode with a human agent."""
-
-    episode_id: EpisodeId
-    step: Annotated[_Step, Meta(description="index of the timestep")]
-    action: Annotated[str, Meta(description="the action's text")]
-
-
 class ShutdownArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Options for stopping the node."""
 
@@ -239,16 +229,7 @@ class NoArgs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 Args: TypeAlias = (
-    StartArgs
-    | TargetArgs
-    | MoveArgs
-    | ReplayArgs
-    | EpisodeArgs
-    | AnnotateArgs
-    | SubmitActionArgs
-    | ServerArgs
-    | ShutdownArgs
-    | NoArgs
+    StartArgs | TargetArgs | MoveArgs | ReplayArgs | EpisodeArgs | AnnotateArgs | ServerArgs | ShutdownArgs | NoArgs
 )
 ARGS: Final[dict[Op, type[Args]]] = {
     "start": StartArgs,
@@ -258,7 +239,6 @@ ARGS: Final[dict[Op, type[Args]]] = {
     "step": TargetArgs,
     "move": MoveArgs,
     "replay": ReplayArgs,
-    "submit_action": SubmitActionArgs,
     "episode": EpisodeArgs,
     "annotate": AnnotateArgs,
     "health": NoArgs,
@@ -387,7 +367,6 @@ RESULTS: Final[dict[Op, Any]] = {
     "step": NoArgs,
     "move": NoArgs,
     "replay": list[BatchState],
-    "submit_action": NoArgs,
     "episode": EpisodeChunk,
     "annotate": list[Note],
     "health": NodeHealth,

@@ -1,7 +1,4 @@
-"""The thread that runs a node's queued batches one after another, and queues the next parts of adaptive repeats.
-
-The id of a part is derived from its battery and its first task, so a part is queued once, also after a crash.
-"""
+"""The thread that runs a node's queued batches one after another, and commands to what runs, waits or has stopped."""
 
 from __future__ import annotations
 
@@ -9,35 +6,32 @@ import itertools
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import msgspec
 
-from runner.batch.batch import Batch
-from runner.batch.observers import BatchItem, Kind, Observer, SelectiveObserver, UnstoredEpisode, wants_all
+from runner.batch.observers import BatchItem, Kind, Observer, SelectiveObserver, wants_all
 from runner.batch.result import BatchResult, BatchStatus
 from runner.batch.running_episode import CommandName
 from runner.batch.spec import BatchSpec, ResolvedBatch
-from runner.batch.stopping import Waiting, budget_left, next_part, wait_while_busy
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
-from runner.node.batch_queue import BatchQueue, QueuedBatch, Status, battery_entry
+from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.node.control_requests import failure_text
+from runner.node.session import RETRY_S, BatchSession, Look, look_after
 from runner.node.storage import StorageWatch
 from runner.node.stored_batches import StoredBatches
-from runner.results.summary import Selection, summarize_results
 from runner.types import BatchProgress, WorkerState
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # log the placement of each batch
 
-RETRY_S = 1.0
-"""Seconds after an error until the queue is read again."""
+T = TypeVar("T")
 MAX_INTERRUPTIONS = 1000
 """Maximum number of batches whose reason of interruption is kept; the oldest are forgotten."""
-
-_USED = "SELECT total(cost), total(tokens_prompt + tokens_completion) FROM episodes WHERE batch_id = ?"
 
 
 class BatchCallbacks(msgspec.Struct, frozen=True):
@@ -45,6 +39,7 @@ class BatchCallbacks(msgspec.Struct, frozen=True):
 
     Attributes:
         on_item: receives the events and progress items of a running batch; must not change them.
+        on_result: receives the result of every batch that is completed or cancelled, perhaps a second time.
         on_busy: receives True when a batch starts; after a batch, receives whether another one will start.
         on_end: receives the result of every batch that ends, also of one that can be resumed, unless the node stops.
     """
@@ -54,47 +49,6 @@ class BatchCallbacks(msgspec.Struct, frozen=True):
     on_busy: Callable[[bool], None]
     wants_item: Callable[[Kind], bool] = wants_all
     on_end: Callable[[BatchResult], object] = lambda result: None
-
-
-class AdaptiveRuns:
-    """Queues the next parts of adaptive repeats."""
-
-    def __init__(self, workspace: Workspace, queue: BatchQueue) -> None:
-        self._index = workspace.index
-        self._queue = queue
-
-    def on_end(self, result: BatchResult) -> None:
-        """The part starts before all other batches that wait."""
-        if result.status == "completed":
-            with catch_foreign(log_failure(logger, "queueing the next part of adaptive repeats")):
-                if (ended := self._queue.get(result.batch_id)) is not None:
-                    self._add_next(ended, "queued")
-
-    def restore(self) -> None:
-        """Add the parts that a killed node did not queue; like all others, they wait to be resumed."""
-        for ended in self._queue.finished():
-            if ended.status == "completed":
-                self._add_next(ended, "interrupted")
-
-    def _add_next(self, ended: QueuedBatch, status: Status) -> None:
-        spec, battery_id = ended.spec, ended.battery_id
-        if spec.adaptive is None or battery_id is None:
-            return
-        parts = self._queue.in_battery(battery_id)
-        played = [part for part in parts if (part.spec.env, part.spec.model) == (spec.env, spec.model)]
-        if any(part.spec.task_index > spec.task_index for part in played):
-            return
-        selection = Selection(env=spec.env, agent=spec.agent, requested=spec.model, batch=battery_id)
-        rows = summarize_results(self._index, selection)
-        if sum(row.n for row in rows) < sum(part.n_done for part in played):
-            return  # episodes were deleted since, so the interval is that of a few
-        ((cost, n_tokens),) = self._index.select(_USED, (ended.batch_id,))
-        budget = budget_left(spec.budget, cost, int(n_tokens))
-        part = next_part(spec, sum(row.n_success for row in rows), sum(row.n_rated for row in rows), budget)
-        if part is not None:
-            entry = msgspec.structs.replace(battery_entry(battery_id, part), status=status)
-            if self._queue.add(entry) and status == "queued":
-                self._queue.move({entry.batch_id}, 0)
 
 
 class BatchPlayer:
@@ -113,52 +67,42 @@ class BatchPlayer:
         place: Callable[[BatchSpec], ResolvedBatch],
         models: Models | None = None,
     ) -> None:
-        self._workspace = workspace
+        self.workspace, self.models = workspace, models
+        self.storage = StorageWatch(workspace.data_dir, self.wake)
+        self.stored = StoredBatches(workspace)
         self._queue = queue
         self._callbacks = callbacks
         self._place = place
-        self._models = models
-        self.storage = StorageWatch(workspace.data_dir, self.wake)
-        self.stored = StoredBatches(workspace, queue, callbacks.on_result)
-        self._progress: BatchProgress | None = None
         self._interruptions: dict[str, str] = {}
         self._item_numbers: dict[tuple[Kind, str], itertools.count[int]] = defaultdict(itertools.count)
         self._changed = threading.Condition()
-        self._stopping = False
-        self._draining = False
-        self._claimed: QueuedBatch | None = None
-        self._final_status: BatchStatus = "interrupted"
-        self._final_n_done: int | None = None
-        self._is_cancelled = self._cancels_next = self._is_reported = False
-        self._batch: Batch | None = None
-        self._waiting: Waiting | None = None
-        self._early_commands: list[CommandName] = []
-        self._unstored: list[UnstoredEpisode] = []
+        self._stopping = self._draining = False
+        self._session: BatchSession | None = None
         self._thread = threading.Thread(target=self._run, name="batch player", daemon=True)
 
     @property
     def is_idle(self) -> bool:
         """Whether no batch is running or will start by itself; False while the queue cannot be read."""
         try:
-            return self._claimed is None and not self._queue.has_ready
+            return self._session is None and not self._queue.has_ready
         except StoreError as exc:
             logger.warning("%s", exc)
             return False
 
     @property
     def battery_id(self) -> str | None:
-        claimed = self._claimed
-        return None if claimed is None else claimed.battery_id
+        session = self._session
+        return None if session is None else session.queued.battery_id
 
-    def is_paused(self, batch_id: str) -> bool:
-        batch = self._batch
-        return batch is not None and batch.batch_id == batch_id and batch.paused
+    def session(self, batch_id: str) -> BatchSession | None:
+        """Return the session of a batch that starts or plays."""
+        session = self._session
+        return session if session is not None and session.queued.batch_id == batch_id else None
 
-    def waiting(self, batch_id: str) -> Waiting | None:
-        batch = self._batch
-        if batch is None:
-            return self._waiting if self.is_running(batch_id) else None
-        return batch.waiting if batch.batch_id == batch_id else None
+    def plays(self, episode_id: str) -> bool:
+        """Also true while the episode waits for its server."""
+        session = self._session
+        return session is not None and session.accepts("cancel", episode_id)
 
     def interruption(self, batch_id: str) -> str | None:
         """Return why this batch was interrupted; None if it was not, or on request, or by an earlier node."""
@@ -169,7 +113,7 @@ class BatchPlayer:
         """Why nothing can be stored, and how many batches wait for room; None while there is room."""
         if (problem := self.storage.problem) is None:
             return None
-        n_waiting = len(self._queue.queued()) + (self._claimed is not None)
+        n_waiting = len(self._queue.queued()) + (self._session is not None)
         waiting = {0: "no batch waits", 1: "1 batch waits and continues by itself"}
         return f"{problem}; {waiting.get(n_waiting, f'{n_waiting} batches wait and continue by themselves')}"
 
@@ -181,50 +125,57 @@ class BatchPlayer:
         with self._changed:
             self._changed.notify()
 
-    def command(self, name: CommandName, batch_id: str | None) -> bool:
-        """Send a command to a batch, None: to any; return False if the batch is neither running nor starting.
+    def command(self, name: CommandName, target: str | None, waiting: Iterable[QueuedBatch] = ()) -> bool:
+        """Send a command to the batches that wait or were interrupted, then to the one that starts or plays.
 
-        A part of adaptive repeats that has ended accepts ``cancel`` until the next part is queued.
+        None starts in between. Return whether the command has an effect. ``target`` is the id of the batch that may
+        play, or of its battery; None: any.
         """
         with self._changed:
-            if self._claimed is None or batch_id not in (None, self._claimed.batch_id):
-                return False
-            if name == "cancel":
-                if self._final_status != "interrupted":  # the batch has ended
-                    self._cancels_next = not self._is_reported and self._claimed.spec.adaptive is not None
-                    return self._cancels_next
-                self._is_cancelled = True
-                self._save_cancellation(self._claimed.batch_id)
-            if self._batch is None:
-                self._early_commands.append(name)
-            else:
-                self._batch.command(name)
-            return True
-
-    def _save_cancellation(self, batch_id: str) -> None:
-        """Save at once that a running batch is cancelled: it stays so if the node dies before the batch has ended."""
-        try:
-            self._queue.set_status(batch_id, "cancelled", only=("running",))
-        except StoreError as exc:
-            logger.warning("batch %s is cancelled, but after a crash it would be interrupted: %s", batch_id, exc)
-
-    def is_running(self, batch_id: str) -> bool:
-        """Also true while the batch starts."""
-        claimed = self._claimed
-        return claimed is not None and claimed.batch_id == batch_id
-
-    def plays(self, episode_id: str) -> bool:
-        """Also true while the episode waits for its server."""
-        batch = self._batch
-        return batch is not None and batch.accepts("cancel", episode_id)
+            n_changed = sum([self._change_waiting(name, queued) for queued in waiting])
+            session = self._session
+            if session is None or target not in (None, session.queued.batch_id, session.queued.battery_id):
+                return n_changed > 0
+            is_accepted = session.command(name)
+            if is_accepted and name == "cancel":
+                self._save_cancellation(session.queued.batch_id)
+            return is_accepted or n_changed > 0
 
     def command_episode(self, name: CommandName, episode_id: str) -> bool:
         """Return False if the episode is not running."""
-        batch = self._batch
-        if batch is None or not batch.accepts(name, episode_id):
+        session = self._session
+        return session is not None and session.command(name, episode_id)
+
+    def _change_waiting(self, name: CommandName, queued: QueuedBatch) -> bool:
+        if name == "cancel":
+            return self.cancel_unstarted(queued)
+        return name == "pause" and self._queue.hold(queued.batch_id)
+
+    def cancel_unstarted(self, queued: QueuedBatch) -> bool:
+        """Cancel for good; return False if the batch has started or ended in the meantime."""
+        if not self._queue.set_status(queued.batch_id, "cancelled", only=("queued", "interrupted")):
             return False
-        batch.command(name, episode_id)
+        self._callbacks.on_result(self.stored.result(queued, "cancelled"))
         return True
+
+    def publish_missing_results(self, published: Collection[str]) -> None:
+        """Publish the results of the ended batches except those with an id in ``published``."""
+        for queued in self._queue.finished():
+            if queued.batch_id not in published and not self.stored.lacks_episodes(queued):
+                status: BatchStatus = "completed" if queued.status == "completed" else "cancelled"
+                self._callbacks.on_result(self.stored.result(queued, status))
+
+    def restore_parts(self) -> None:
+        """Add the parts of adaptive repeats that a killed node did not; like all others, they wait to be resumed."""
+        for ended in self._queue.finished():
+            look = look_after(self.workspace.index, ended) if ended.status == "completed" else None
+            if look is None or look.following is None:
+                continue
+            key = ended.spec.env, ended.spec.model
+            parts = self._queue.in_battery(ended.battery_id or "")
+            n_done = sum(part.n_done for part in parts if (part.spec.env, part.spec.model) == key)
+            if look.n_stored >= n_done:  # else episodes were deleted since, and the interval is that of a few
+                self._queue.add(msgspec.structs.replace(look.following, status="interrupted"))
 
     def drain(self) -> None:
         """Let the thread run the batches that are still queued, then end."""
@@ -238,205 +189,130 @@ class BatchPlayer:
         with self._changed:
             self._stopping = True
             self._changed.notify()
-            if self._batch is not None:
-                self._batch.command("interrupt")
+            if self._session is not None:
+                self._session.command("interrupt")
 
     def join(self, timeout_s: float | None) -> bool:
         """Return False if the thread is still running after ``timeout_s`` seconds."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def _save_cancellation(self, batch_id: str) -> None:
+        """Save at once that a running batch is cancelled: it stays so if the node dies before the batch has ended."""
+        try:
+            self._queue.set_status(batch_id, "cancelled", only=("running",))
+        except StoreError as exc:
+            logger.warning("batch %s is cancelled, but after a crash it would be interrupted: %s", batch_id, exc)
+
+    # --- the thread
+
     def _run(self) -> None:
-        is_finished = False
-        while not is_finished:
+        while (session := self._retried(self._claim)) is not None:
             problems: list[BaseException] = []
             with catch_foreign(problems.append):
-                is_finished = not self._run_next()
+                for result in session.play():
+                    self._end(session.queued, result)
             for problem in problems:
-                logger.warning("the batch player failed: %s: %s", type(problem).__name__, problem)
-                if isinstance(problem, StoreError):
-                    self.storage.check(write=True)
-                self._save_final_status()
-                with catch_foreign(log_failure(logger, "reporting the end of a batch")):
-                    self._report_end(problem)
+                self._fail(session, problem)
             with self._changed:
-                self._claimed = self._batch = self._progress = None
-                self._unstored = []
+                self._session = None
                 if problems and not self._stopping:
-                    self._changed.wait(RETRY_S)
+                    self._changed.wait(RETRY_S)  # the others may fail for the same reason
             with catch_foreign(log_failure(logger, "reporting the busy state")):
                 self._callbacks.on_busy(not self.is_idle)
 
-    def _run_next(self) -> bool:
+    def _claim(self) -> BatchSession | None:
+        """Wait for the next batch; return None if the thread is to end."""
         with self._changed:
-            self._early_commands.clear()
-            while (queued := self._claim()) is None:
-                if self._stopping or (self._draining and not self._queue.ready()):
-                    return False
+            while not self._stopping:
+                for queued in self._queue.ready() if self.storage.problem is None else ():
+                    if self._queue.set_status(queued.batch_id, "running", only=("queued",)):
+                        self._interruptions.pop(queued.batch_id, None)
+                        self._session = BatchSession(self, queued)
+                        return self._session
+                if self._draining and not self._queue.ready():
+                    break
                 self._changed.wait()
-            self._claimed, self._final_status, self._final_n_done = queued, "interrupted", None
-            self._is_cancelled = self._cancels_next = self._is_reported = False
-            self._early_commands += ["pause"] if self._queue.release(queued.batch_id) else []  # held just before
-            self._interruptions.pop(queued.batch_id, None)
-        self._run_batch(queued)
-        return True
+        return None
 
-    def _claim(self) -> QueuedBatch | None:
-        if self._stopping or self.storage.problem is not None:
-            return None
-        ready = self._queue.ready()
-        claimed = (batch for batch in ready if self._queue.set_status(batch.batch_id, "running", only=("queued",)))
-        return next(claimed, None)
-
-    def _run_batch(self, queued: QueuedBatch) -> None:
-        placed = self._place_queued(queued)
-        logger.info("batch %s: %s runs %s", queued.batch_id, placed.spec.env, placed.placement.note)
-        if placed.warning is not None:
-            logger.warning("batch %s: %s", queued.batch_id, placed.warning)
-        result = self._play(queued, placed)
-        while self._unstored and self._wait_for_room() and result.interrupted_by is None:
-            result = self._play(queued, placed)
-        with self._changed:
-            if self._is_cancelled:  # perhaps after the last episode
-                result = msgspec.structs.replace(result, status="cancelled")
-            self._final_status, self._final_n_done = result.status, result.n_episodes
-        if result.interruption is not None:
-            self._set_interruption(queued.batch_id, result.interruption)
-        is_interrupted = result.status == "interrupted"
-        if not is_interrupted:  # before the status: if killed in between, the resumed batch publishes again
-            self._callbacks.on_result(result)
-        only: tuple[Status, ...] = ("running",) if is_interrupted else ()
-        self._queue.set_status(queued.batch_id, result.status, n_done=result.n_episodes, only=only)
-        if not (is_interrupted and self._stopping):
-            self._report_to_followers(queued, result)
-
-    def _place_queued(self, queued: QueuedBatch) -> ResolvedBatch:
-        """Return a batch at its placement, which is that of its stored episodes; wait while its server is busy.
-
-        Raises:
-            ConfigError: it cannot be placed, or only where it would be mixed with other rules or data.
-        """
-        item: BatchProgress | None = None
-
-        def go_on(waiting: Waiting) -> bool:
-            nonlocal item
-            item, self._waiting = item or self.stored.progress(queued), waiting
-            changes = {"waiting_for": waiting.server, "waiting_s": waiting.left_s}
-            self._forward(msgspec.structs.replace(item, at=self._workspace.clock.now(), **changes))
-            return not (self._stopping or self._is_cancelled)
-
-        try:
-            placed = wait_while_busy(lambda: self._place(queued.spec), go_on)
-        finally:
-            self._waiting = None
-        if item is not None:
-            self._forward(msgspec.structs.replace(item, at=self._workspace.clock.now()))
-        placed.placement.require_kind(self.stored.placement_kind(queued))
-        return placed
-
-    def _report_to_followers(self, ended: QueuedBatch, result: BatchResult) -> None:
-        with self._changed:  # a cancellation comes before the next part is queued, or finds it
-            self._callbacks.on_end(result)
-            self._is_reported = True
-        if self._cancels_next and ended.battery_id is not None:
-            key = ended.spec.env, ended.spec.model
-            for part in self._queue.in_battery(ended.battery_id):
-                if (part.spec.env, part.spec.model) == key:
-                    self.stored.cancel_unstarted(part)
-
-    def _play(self, queued: QueuedBatch, placed: ResolvedBatch) -> BatchResult:
-        """Play the episodes of a batch that are not stored yet; ``_unstored`` has those that could not be stored."""
-        if (self._workspace.store.runs / queued.batch_id).is_dir():
-            self._workspace.index.reconcile()  # on a full disk, an episode may be stored without its row
-        forward = SelectiveObserver(self._forward, self._callbacks.wants_item, is_inline=True)
-        batch = Batch(
-            placed,
-            self._workspace,
-            observers=[forward, SelectiveObserver(self._save_progress, lambda kind: kind is BatchProgress)],
-            batch_id=queued.batch_id,
-            battery_id=queued.battery_id,
-            earlier_episodes=self.stored.episodes(queued.batch_id),
-            models=self._models,
-        )
-        with self._changed:
-            self._batch = batch
-            if self._is_cancelled:  # while its episodes waited for room on the disk
-                batch.command("cancel")
-            for name in self._early_commands + (["interrupt"] if self._stopping else []):
-                batch.command(name)
-            self._early_commands.clear()
-        self._callbacks.on_busy(True)
-        result = batch.run()
-        with self._changed:
-            self._batch, self._unstored = None, batch.unstored
-        return result
-
-    def _wait_for_room(self) -> bool:
-        """Store the unstored episodes as soon as there is room; return False if the node stops before."""
-        reported = ""
+    def _retried(self, action: Callable[[], T]) -> T | None:
+        """Return what an action returns, which is repeated while it fails; None if the node stops before."""
         while True:
-            problem = self.storage.check(write=True) or self._store_episodes()
-            if problem is None:
-                return True
-            if problem != reported and self._progress is not None:
-                reported = problem
-                item = msgspec.structs.replace(self._progress, interrupted=False, eta_s=None, waiting_for=problem)
-                self._forward(msgspec.structs.replace(item, at=self._workspace.clock.now()))
+            problems: list[BaseException] = []
+            with catch_foreign(problems.append):
+                return action()
+            self._log(problems[0])
             with self._changed:
                 if self._stopping:
-                    return False
+                    return None
                 self._changed.wait(RETRY_S)
 
-    def _store_episodes(self) -> str | None:
-        """Return why that failed, or None."""
-        while self._unstored:
-            stored, content = self._unstored[0].stored, self._unstored[0].content
-            try:
-                self._workspace.store.save(content)
-            except StoreError as exc:
-                return str(exc)
-            del self._unstored[0]
-            with catch_foreign(log_failure(logger, "adding a stored episode to the index")):
-                self._workspace.index.insert(stored.record, content)
-            self._forward(stored)
-            if self._models is not None:
-                self._models.feedback(stored.record)
-        return None
+    def _log(self, problem: BaseException) -> None:
+        logger.warning("the batch player failed: %s: %s", type(problem).__name__, problem)
+        if isinstance(problem, StoreError):
+            self.storage.check(write=True)
+
+    def _end(self, queued: QueuedBatch, result: BatchResult) -> None:
+        if result.interruption is not None:
+            self._set_interruption(queued.batch_id, result.interruption)
+        if result.status != "interrupted":  # before the status: if killed in between, the resumed batch publishes again
+            self._callbacks.on_result(result)
+        self._save_status(queued, result.status, result.n_episodes)
+        if not (result.status == "interrupted" and self._stopping):
+            with catch_foreign(log_failure(logger, "reporting the end of a batch")):
+                self._callbacks.on_end(result)
+
+    def _fail(self, session: BatchSession, problem: BaseException) -> None:
+        """End a batch that raised an exception, as interrupted unless it was cancelled."""
+        self._log(problem)
+        queued, status = session.queued, session.end()
+        interruption = failure_text(problem) if status == "interrupted" else None
+        self._save_status(queued, status, None)
+        if self._stopping:  # the next start announces it
+            return
+        with catch_foreign(log_failure(logger, "reporting the end of a batch")):
+            if interruption is not None:  # first, because the episodes may be unreadable
+                self._set_interruption(queued.batch_id, interruption)
+                self._forward(self.stored.progress(queued, interruption=interruption))
+            result = msgspec.structs.replace(self.stored.result(queued, status), interruption=interruption)
+            if interruption is None:
+                self._callbacks.on_result(result)
+            self._callbacks.on_end(result)
+
+    def _save_status(self, queued: QueuedBatch, status: BatchStatus, n_done: int | None) -> None:
+        """Save how a batch has ended, however long the queue cannot be written."""
+        only: tuple[Status, ...] = ("running",) if status == "interrupted" or n_done is None else ()
+        self._retried(lambda: self._queue.set_status(queued.batch_id, status, n_done=n_done, only=only))
 
     def _set_interruption(self, batch_id: str, reason: str) -> None:
         self._interruptions[batch_id] = reason
         while len(self._interruptions) > MAX_INTERRUPTIONS:
             del self._interruptions[next(iter(self._interruptions))]
 
-    def _report_end(self, problem: BaseException) -> None:
-        """Emit why the claimed batch is interrupted, or announce that it was cancelled meanwhile or has ended."""
-        status = "cancelled" if self._is_cancelled else self._final_status
-        if (queued := self._claimed) is None or self._stopping:  # the next start announces it
-            return
-        interruption = failure_text(problem) if status == "interrupted" else None
-        if interruption is not None:  # first, because the episodes may be unreadable
-            self._set_interruption(queued.batch_id, interruption)
-            self._forward(self.stored.progress(queued, interruption=interruption))
-        result = msgspec.structs.replace(self.stored.result(queued, status), interruption=interruption)
-        if interruption is None:
-            self._callbacks.on_result(result)
-        self._callbacks.on_end(result)
+    # --- what a session needs
 
-    def _save_final_status(self) -> None:
-        """Save the final status of a batch that raised an exception; retry until the queue can be written."""
-        if self._claimed is None:
-            return
-        with catch_foreign(log_failure(logger, "reporting the busy state")):
-            self._callbacks.on_busy(False)
-        while True:
-            problems: list[BaseException] = []
-            with catch_foreign(problems.append):
-                status, n_done = self._final_status, self._final_n_done
-                self._queue.set_status(self._claimed.batch_id, status, n_done=n_done, only=("running",))
-            with self._changed:
-                if not problems or self._stopping:
-                    return
-                self._changed.wait(RETRY_S)
+    def place(self, spec: BatchSpec) -> ResolvedBatch:
+        return self._place(spec)
+
+    @contextmanager
+    def playing(self, queued: QueuedBatch, placed: ResolvedBatch) -> Iterator[Sequence[SelectiveObserver]]:
+        logger.info("batch %s: %s runs %s", queued.batch_id, placed.spec.env, placed.placement.note)
+        if placed.warning is not None:
+            logger.warning("batch %s: %s", queued.batch_id, placed.warning)
+        self._callbacks.on_busy(True)
+        yield [
+            SelectiveObserver(self._forward, self._callbacks.wants_item, is_inline=True),
+            SelectiveObserver(self._save_progress, lambda kind: kind is BatchProgress),
+        ]
+
+    def on_look(self, ended: QueuedBatch, look: Look) -> bool:
+        if (part := look.following) is None:
+            return False
+        is_added = self._retried(lambda: self._queue.add(msgspec.structs.replace(part, status="running")))
+        return bool(is_added) and not self._stopping
+
+    def show(self, queued: QueuedBatch, item: BatchItem) -> None:
+        self._forward(item)
 
     def _forward(self, item: BatchItem) -> None:
         # numbered here, because the numbers of a batch that continues would start again
@@ -446,5 +322,4 @@ class BatchPlayer:
 
     def _save_progress(self, item: BatchItem) -> None:
         if isinstance(item, BatchProgress):
-            self._progress = item
             self._queue.set_done(item.batch_id, item.n_done)

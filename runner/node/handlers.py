@@ -37,7 +37,6 @@ from runner.events.control import (
     ServerArgs,
     ShutdownArgs,
     StartArgs,
-    SubmitActionArgs,
     TargetArgs,
 )
 from runner.inference.profile_models import Models, NoModel
@@ -53,6 +52,7 @@ from runner.node.control_requests import (
 )
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
+from runner.node.session import BatchSession
 from runner.node.stored_batches import described
 from runner.store.notes import InvalidNote, Notes
 from runner.types.notes import Note, NoteChange
@@ -65,6 +65,7 @@ CHANGEABLE = ("concurrency", "workers", "budget")
 NEED_INDEX: Final[frozenset[Op]] = frozenset({"cancel", "replay", "episode", "annotate"})
 """Operations that read stored episodes, so that a node which has not read all of them rejects them."""
 
+LIVE: Final[tuple[Status, ...]] = ("queued", "running")
 _COMMANDS: Final[dict[Op, CommandName]] = {"cancel": "cancel", "pause": "pause", "resume": "resume", "step": "step"}
 
 
@@ -187,8 +188,6 @@ class ControlHandler(msgspec.Struct, frozen=True):
                 return self.files.chunk(episode.episode_id, episode.offset)
             case AnnotateArgs() as annotation:
                 return self._annotate(annotation)
-            case SubmitActionArgs() as action:
-                raise RequestRejected("not_human", f"episode {action.episode_id} is not played by a person")
             case ServerArgs() as server:
                 return (self.servers.start if request.op == "server_start" else self.servers.stop)(server.env)
             case ShutdownArgs() as shutdown:
@@ -213,9 +212,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             )
         for batch in resolved[:: len(args.envs)]:
             self._require_model(batch.spec)
-        for batch in resolved:
-            fit_batch(batch, NODE_FILES)
-        specs = [batch.spec for batch in resolved]
+        specs = list(map(_accept, resolved))
         if args.until_width is not None:
             specs = [first_part(spec, args.until_width) for spec in specs]
         return self._enqueue(args.batch_id, specs)
@@ -251,9 +248,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             specs = list(filter(None, map(self.batch_player.stored.spec_of_errors, batches)))
         if not specs:
             raise RequestRejected("nothing_left", f"no episode of batch {args.batch_id!r} ended with an error")
-        for spec in specs:
-            if (problem := self._problem(spec)) is not None:
-                raise problem
+        specs = [_accept(resolve_spec(self.profile, spec)) for spec in specs]
         self._require_model(specs[0])
         return self._enqueue(new_id, specs)
 
@@ -280,37 +275,37 @@ class ControlHandler(msgspec.Struct, frozen=True):
 
     def _resume(self, args: StartArgs, existing: list[QueuedBatch]) -> list[QueuedBatch]:
         """Queue the interrupted batches again, with what the request changes."""
-        specs = {batch.batch_id: with_changes(batch.spec, args) for batch in existing if batch.status == "interrupted"}
-        problems = [problem for spec in specs.values() if (problem := self._problem(spec)) is not None]
+        specs: dict[str, BatchSpec] = {}
+        problems: list[RunnerError] = []
+        for batch in existing:
+            if batch.status == "interrupted":
+                specs[batch.batch_id] = with_changes(batch.spec, args)
+                try:
+                    specs[batch.batch_id] = _accept(resolve_spec(self.profile, specs[batch.batch_id]))
+                except RunnerError as exc:
+                    problems.append(exc)
         if len(problems) == len(specs):  # else the others play, and a batch that cannot be played ends with its reason
             raise problems[0]
-        self._require_model(existing[0].spec)
-        self.queue.queue_again(specs)
-        self.batch_player.wake()
+        self._queue_again(specs)
         return self._batches(existing[0].battery_id or existing[0].batch_id)
 
-    def _release(self, batch: QueuedBatch) -> bool:
-        if was_held := self.queue.release(batch.batch_id):
-            self.batch_player.wake()
-        return was_held
-
-    def _queue_again(self, batch: QueuedBatch) -> bool:
-        """Return False if the batch is not interrupted; raises ``RunnerError`` if the node cannot play it."""
-        if batch.status != "interrupted":
-            return False
-        if (problem := self._problem(batch.spec)) is not None:
-            raise problem
-        self._require_model(batch.spec)
-        self.queue.queue_again({batch.batch_id: batch.spec})
+    def _queue_again(self, specs: dict[str, BatchSpec]) -> None:
+        self._require_model(next(iter(specs.values())))
+        self.queue.queue_again(specs)
         self.batch_player.wake()
-        return True
 
-    def _problem(self, spec: BatchSpec) -> RunnerError | None:
-        try:
-            fit_batch(resolve_spec(self.profile, spec), NODE_FILES)
-        except RunnerError as exc:
-            return exc
-        return None
+    def _release(self, batch: QueuedBatch, *, again: bool) -> bool:
+        """Let a held batch start, or queue an interrupted one ``again``; return False if it is neither.
+
+        Raises ``RunnerError`` if the node cannot play it.
+        """
+        if self.queue.release(batch.batch_id):
+            self.batch_player.wake()
+            return True
+        if not again or batch.status != "interrupted":
+            return False
+        self._queue_again({batch.batch_id: _accept(resolve_spec(self.profile, batch.spec))})
+        return True
 
     def _require_model(self, spec: BatchSpec) -> None:
         try:
@@ -343,85 +338,40 @@ class ControlHandler(msgspec.Struct, frozen=True):
     def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:
         if (target.batch_id is not None) + (target.episode_id is not None) + target.everything != 1:
             raise RequestRejected("bad_request", "give either batch_id, episode_id or everything")
-        if target.everything:
-            return self._command_all(name)
         if target.episode_id is not None:
             if not self.batch_player.command_episode(name, target.episode_id):
                 raise RequestRejected("not_found", f"episode {target.episode_id!r} is not running")
             return {}
-        known = self._known(target.batch_id or "")
-        accepted = self._command_batches(name, known)
-        if not accepted and name == "cancel":  # the next part of adaptive repeats may just have been queued
-            ids = {batch.batch_id for batch in known}
-            added = [batch for batch in self._known(target.batch_id or "") if batch.batch_id not in ids]
-            accepted = self._command_batches(name, added)
-        if not accepted:
-            raise RequestRejected(
-                "not_running",
-                f"{name}: batch {target.batch_id!r} is not running",
-                "the reply to list has its state",
-            )
-        return {}
-
-    def _command_batches(self, name: CommandName, batches: list[QueuedBatch]) -> bool:
-        """Return whether one of the batches has accepted the command."""
-        # A queued batch may start between the first two calls, so ``command`` is tried again.
-        accepted = [
-            self.batch_player.command(name, batch.batch_id)
-            or (name == "cancel" and self.batch_player.stored.cancel_unstarted(batch))
-            or (name == "pause" and self.queue.hold(batch.batch_id))
-            or (name == "resume" and (self._release(batch) or self._queue_again(batch)))
-            or self.batch_player.command(name, batch.batch_id)
-            for batch in batches
-        ]
-        return any(accepted)
-
-    def _command_all(self, name: CommandName) -> dict[str, str]:
-        """Send a command to all batches that wait, then to the running one, so that none starts in between."""
-        match name:
-            case "pause":
-                n_waiting = self.queue.hold_all()
-            case "resume":
-                n_waiting = sum(self._release(batch) for batch in self.queue.queued())
-            case "cancel":
-                n_waiting = sum(map(self.batch_player.stored.cancel_unstarted, self.queue.queued()))
-            case _:
+        if target.everything:
+            if name == "step":
                 raise RequestRejected("bad_request", f"{name} needs an episode or a batch")
-        if not (self.batch_player.command(name, None) or n_waiting):
-            raise RequestRejected("not_running", f"{name}: nothing runs or waits", "the reply to list has all batches")
+            batches = self.queue.ready() if name == "pause" else self.queue.queued()
+        else:
+            batches = self._known(target.batch_id or "")
+        released = [self._release(each, again=not target.everything) for each in batches if name == "resume"]
+        if not (self.batch_player.command(name, target.batch_id, batches) or any(released)):
+            what = "nothing runs or waits" if target.everything else f"batch {target.batch_id!r} is not running"
+            hint = "has all batches" if target.everything else "has its state"
+            raise RequestRejected("not_running", f"{name}: {what}", f"the reply to list {hint}")
         return {}
 
     def _state(self, batch: QueuedBatch) -> BatchState:
-        waiting, stored = self.batch_player.waiting(batch.batch_id), self.batch_player.stored
+        session = self.batch_player.session(batch.batch_id)
+        waiting, is_stopped = None if session is None else session.waiting, batch.status == "interrupted"
         return BatchState(
             **described(batch, BatchState),
-            status=self._status(batch),
+            status=_status(batch, session),
             # A killed node may not have saved the count of its last episodes.
-            n_done=stored.n_finished(batch.batch_id) if batch.status == "interrupted" else batch.n_done,
+            n_done=self.batch_player.workspace.n_finished(batch.batch_id) if is_stopped else batch.n_done,
             waiting_for=self._waits_for(batch) if waiting is None else waiting.server,
             waiting_s=None if waiting is None else waiting.left_s,
-            interruption=self.batch_player.interruption(batch.batch_id) if batch.status == "interrupted" else None,
+            interruption=self.batch_player.interruption(batch.batch_id) if is_stopped else None,
             paused=batch.status == "queued" and self.queue.is_held(batch.batch_id),
-            warning=self._warning(batch),
+            warning=batch.spec.notice if batch.status in LIVE else None,
         )
 
-    def _status(self, batch: QueuedBatch) -> Status | Literal["paused"]:
-        if self.batch_player.is_paused(batch.batch_id):
-            return "paused"
-        ends = batch.status == "cancelled" and self.batch_player.is_running(batch.batch_id)
-        return "running" if ends else batch.status
-
-    def _warning(self, batch: QueuedBatch) -> str | None:
-        """Return what differs from the request of a batch that is yet to end, or why it cannot play, or None."""
-        if batch.status not in ("queued", "running"):  # loading its environment would hold up other requests
-            return None
-        try:
-            return fit_batch(resolve_spec(self.profile, batch.spec), NODE_FILES).warning
-        except RunnerError as exc:
-            return safe_hint(str(exc))
-
     def _waits_for(self, batch: QueuedBatch) -> str | None:
-        return self.indexing() or self.batch_player.storage.problem if batch.status in ("queued", "running") else None
+        return self.indexing() or self.batch_player.storage.problem if batch.status in LIVE else None
 
     def _list(self) -> NodeList:
         listed = self.queue.listed(n_waiting=MAX_LISTED_WAITING, n_others=MAX_LISTED_OTHERS)
@@ -434,3 +384,14 @@ class ControlHandler(msgspec.Struct, frozen=True):
             queue=self.queue.notice,
             n_waiting=self.queue.n_queued,
         )
+
+
+def _accept(batch: ResolvedBatch) -> BatchSpec:
+    """Return what is stored of a batch that fits the open files of a node, with what will differ from its request."""
+    return msgspec.structs.replace(batch.spec, notice=fit_batch(batch, NODE_FILES).warning)
+
+
+def _status(batch: QueuedBatch, session: BatchSession | None) -> Status | Literal["paused"]:
+    if session is not None and session.is_paused:
+        return "paused"
+    return "running" if batch.status == "cancelled" and session is not None else batch.status  # it still ends

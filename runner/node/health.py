@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from runner.events.live import EnvHealth, Gpu, Heartbeat, Host, ModelHealth, Mod
 from runner.inference.profile_models import Models
 from runner.machine.sampler import MachineSampler
 from runner.node.env_servers.manager import EnvServerManager
+from runner.node.session import watch_servers
 from runner.publish.live_publisher import LivePublisher
 from runner.store.episode_file import shared_fields
 from runner.types.machine import Machine
@@ -137,15 +138,18 @@ class HealthMonitor:
                 n_beats += 1
 
     async def _watch_servers(self, models: Models, live: LivePublisher) -> None:
-        manager = await asyncio.to_thread(lambda: models.manager)  # imports the HTTP client
-        while True:
+        async def is_due() -> bool:
             await self._beat.wait()
-            if not (self._is_received or self._is_active()):
-                continue
-            with catch_foreign(partial(self._log_failure, "the model servers")):
-                for load in await manager.read_servers():
-                    live.put(_model_metrics(load, self._clock.now()))
-                self._failures.pop("the model servers", None)
+            while not (self._is_received or self._is_active()):
+                await self._beat.wait()
+            return True
+
+        def publish(loads: Sequence[ServerLoad]) -> None:
+            for load in loads:
+                live.put(_model_metrics(load, self._clock.now()))
+            self._failures.pop("the model servers", None)
+
+        await watch_servers(models, is_due, publish, partial(self._log_failure, "the model servers"))
 
     async def _watch_machine(self, sampler: MachineSampler, live: LivePublisher) -> None:
         for beat in itertools.count():

@@ -32,7 +32,7 @@ from runner.events.subjects import DurableNames, control_subject
 from runner.inference.api_keys import variable_names
 from runner.inference.profile_models import Models
 from runner.machine.sampler import GpuMeter, MachineSampler
-from runner.node.batch_player import AdaptiveRuns, BatchCallbacks, BatchPlayer
+from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue, queued_ids
 from runner.node.control_requests import find_problem, reject
 from runner.node.env_servers.manager import EnvServerManager
@@ -42,7 +42,7 @@ from runner.node.health import HealthMonitor
 from runner.node.retention import Policy, Pruner, prune_when_idle
 from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
-from runner.node.stored_batches import StoredBatches, queue_reporter, recover_queue
+from runner.node.stored_batches import queue_reporter, recover_queue
 from runner.node.text_indexing import index_texts
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.notifier import Notifier
@@ -339,7 +339,7 @@ class Node:
             lock.write_node_file(self._node_file(workspace, broker))
             self._on_ready(self._node_file(workspace, broker))
             self._servers.autostart()
-            await asyncio.to_thread(self._read_episodes, workspace, queue, recorder, batch_player.stored)
+            await asyncio.to_thread(self._read_episodes, workspace, queue, recorder, batch_player)
             if self._has_read:
                 start(upkeep)
                 batch_player.start()
@@ -355,7 +355,7 @@ class Node:
                 task.cancel()
 
     def _read_episodes(
-        self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, stored: StoredBatches
+        self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, batch_player: BatchPlayer
     ) -> None:
         """Read the new episode files, which may take minutes, and derive from them what a killed node has not saved."""
         with storage_required(self._data_dir):
@@ -363,9 +363,9 @@ class Node:
             if self._is_stopping():
                 return
             recover_queue(queue, workspace, recorder.ended_batches())
-            AdaptiveRuns(workspace, queue).restore()
+            batch_player.restore_parts()
             recorder.record_missed_batches(partial(queued_ids, self._data_dir / "queue.sqlite"))
-            stored.publish_missing_results(recorder.ended_batches())
+            batch_player.publish_missing_results(recorder.ended_batches())
             recorder.record_batteries(queue.ended_batteries())
             self._has_read = True
 
@@ -429,13 +429,7 @@ class Node:
             if not self._stopping.is_set():
                 self._set_status("running" if is_busy else "idle", recorder)
 
-        adaptive_runs = AdaptiveRuns(workspace, queue)
-
-        def on_end(result: BatchResult) -> None:
-            adaptive_runs.on_end(result)
-            self._notifier.notify(result)
-
-        callbacks = BatchCallbacks(live, on_result, on_busy, wants_item=live.wants, on_end=on_end)
+        callbacks = BatchCallbacks(live, on_result, on_busy, wants_item=live.wants, on_end=self._notifier.notify)
         batch_player = BatchPlayer(workspace, queue, callbacks, place=self._place, models=self._models)
         return batch_player
 

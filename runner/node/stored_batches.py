@@ -33,15 +33,10 @@ _PLANNED = "SELECT batch_id, episode_id, task_index, attempt FROM episodes ORDER
 
 
 class StoredBatches:
-    """Reads the stored episodes of batches, and publishes the results of batches that ended without one."""
+    """Reads the stored episodes of batches."""
 
-    def __init__(self, workspace: Workspace, queue: BatchQueue, on_result: Callable[[BatchResult], None]) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._queue = queue
-        self._on_result = on_result
-
-    def n_finished(self, batch_id: str) -> int:
-        return self._workspace.n_finished(batch_id)
 
     def episodes(self, batch_id: str) -> list[EpisodeRecord]:
         """Raises ``StoreError`` if the index or a file cannot be read."""
@@ -66,25 +61,10 @@ class StoredBatches:
             )
         return msgspec.structs.replace(batch.spec, chosen=tuple(errors), adaptive=None) if errors else None
 
-    def cancel_unstarted(self, queued: QueuedBatch) -> bool:
-        """Cancel for good; return False if the batch has started or ended in the meantime."""
-        if not self._queue.set_status(queued.batch_id, "cancelled", only=("queued", "interrupted")):
-            return False
-        self.publish(queued, "cancelled")
-        return True
-
-    def publish_missing_results(self, published: Collection[str]) -> None:
-        """Publish the results of the ended batches except those with an id in ``published``.
-
-        Of a batch with deleted episodes, no other result than the earlier one can be published.
-        """
-        for queued in self._queue.finished():
-            if queued.batch_id not in published and not self._lacks_episodes(queued):
-                self.publish(queued, "completed" if queued.status == "completed" else "cancelled")
-
-    def _lacks_episodes(self, queued: QueuedBatch) -> bool:
+    def lacks_episodes(self, queued: QueuedBatch) -> bool:
+        """Return whether episodes of an ended batch were deleted; then it has no other result than its earlier one."""
         if queued.status == "completed":
-            return self.n_finished(queued.batch_id) < queued.spec.n_planned
+            return self._workspace.n_finished(queued.batch_id) < queued.spec.n_planned
         query = "SELECT 1 FROM episodes WHERE batch_id = ? LIMIT 1"
         return queued.n_done > 0 and not self._workspace.index.select(query, (queued.batch_id,))
 
@@ -105,10 +85,6 @@ class StoredBatches:
         stats.add_stored(stored, split_plan(queued.spec, stored)[0])
         progress = stats.progress(queued.batch_id, queued.spec.n_planned, at=now, seq=0)
         return msgspec.structs.replace(progress, interrupted=interruption is not None, interruption=interruption)
-
-    def publish(self, queued: QueuedBatch, status: BatchStatus) -> None:
-        """The same event again has no effect."""
-        self._on_result(self.result(queued, status))
 
     def result(self, queued: QueuedBatch, status: BatchStatus) -> BatchResult:
         """Has no duration."""

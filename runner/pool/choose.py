@@ -26,8 +26,6 @@ from runner.worker.worker_episodes import WorkerEpisodes
 if TYPE_CHECKING:
     from runner.inference.manager import InferenceManager
 
-HUMAN_AGENT = "human"
-"""Agent whose actions come from a person, through this process."""
 WORKER_LOG: Final = "runner.worker.output"
 """Name of the logger of lines that worker processes write; they go to the log file, not to standard error."""
 
@@ -171,11 +169,9 @@ def _process_pool(
     )
 
 
-def default_workers(n_slots: int, agent: str) -> int:
-    """Return the number of worker processes, at most one per CPU; 0 for one episode at a time, and for a human's."""
-    if n_slots <= 1 or agent == HUMAN_AGENT:
-        return 0
-    return min(n_slots, usable_cpus())
+def default_workers(n_slots: int) -> int:
+    """Return the number of worker processes, at most one per CPU; 0 for one episode at a time."""
+    return 0 if n_slots <= 1 else min(n_slots, usable_cpus())
 
 
 def usable_cpus() -> int:

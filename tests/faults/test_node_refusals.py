@@ -35,7 +35,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
         ("cancel", {"batch_id": "nothing"}, "not_found"),
         ("pause", {"episode_id": "nothing"}, "not_found"),
         ("episode", {"episode_id": "../../node"}, "refused"),
-        ("submit_action", {"episode_id": "x", "step": 0, "action": "up"}, "not_human"),
         ("dance", {}, "bad_request"),
     ],
 )

@@ -251,7 +251,6 @@ class Scene:
         await self.ask("annotate", episode_id=episode_id, add=["seen"], **note)
         await self.ask("annotate", episode_id=episode_id, step=1, add=["turn"])
         await self.ask("annotate", episode_id=episode_id, add=["two words"])
-        await self.ask("submit_action", episode_id=episode_id, step=0, action="up")
         for op, env in (("start", "Maze"), ("start", "SQLGym"), ("start", "sqlgym"), ("stop", "SQLGym"), ("stop", "x")):
             await self.ask(f"server_{op}", env=env)
 

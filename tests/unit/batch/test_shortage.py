@@ -170,7 +170,7 @@ def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_d
         runner.stop()
         assert runner.join(10)
     workspace.index.reconcile()
-    assert runner.stored.n_finished(queued.batch_id) == n_done
+    assert workspace.n_finished(queued.batch_id) == n_done
     assert list(ends.values()) == [Outcome.SUCCESS] * n_done
     assert n_done_unstored == [0]
 

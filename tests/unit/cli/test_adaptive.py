@@ -7,18 +7,15 @@ import math
 import random
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from runner.batch.result import BatchResult, BatchStats
-from runner.batch.spec import ResolvedBatch
-from runner.batch.stopping import is_narrow, planned_looks
+from runner.batch.spec import BatchSpec
+from runner.batch.stopping import first_part, is_narrow, next_part, planned_looks
 from runner.cli.arguments import parse_options
-from runner.cli.run import adaptive_parts
 from runner.results.statistics import wilson_interval
-from runner.types import Budget, Tokens
-from tests.support.batches import resolved_batch
-from tests.support.command import run_agentgym
+from runner.types import Tokens, Usage
+from tests.support.command import environ_with_environments, run_agentgym
+from tests.support.fakes import UpAgent
 
 RATES = [percent / 100 for percent in range(1, 100, 2)]
 
@@ -29,6 +26,12 @@ RATES = [percent / 100 for percent in range(1, 100, 2)]
 )
 def test_the_looks_double_up_to_the_maximum(n_max: int, looks: list[int]) -> None:
     assert planned_looks(n_max) == looks
+
+
+class Spender(UpAgent):
+    """Uses 10 tokens for each answer."""
+
+    last_usage = Usage(endpoint="e", model="m", tokens=Tokens(prompt=7, completion=3))
 
 
 def coverage(rate: float, n_max: int, width: float) -> float:
@@ -58,24 +61,19 @@ def test_the_interval_keeps_its_coverage_although_the_run_may_stop_early(n_max: 
     assert sum(each) / len(each) > 0.945
 
 
-def part_result(part: ResolvedBatch, n_success: int, **fields: object) -> BatchResult:
-    result = BatchStats().result(
-        part.spec, batch_id="b", battery_id=None, status="completed", data_label="", duration_s=1.0
-    )
-    return msgspec.structs.replace(result, n_success=n_success, n_rated=part.spec.repeat, **fields)
-
-
 def test_in_a_simulation_of_runs_the_interval_contains_the_true_rate_as_often_as_it_promises() -> None:
-    dice, batch = random.Random(7), resolved_batch(env="Maze", agent="oracle", repeat=200, task_index=5)
+    dice, whole = random.Random(7), BatchSpec(env="Maze", agent="oracle", repeat=200, task_index=5)
     n_covered = n_early = 0
     for _ in range(1000):
-        rate, results = dice.random(), list[BatchResult]()
+        rate, n_success = dice.random(), 0
         tasks: list[int] = []
-        for part in adaptive_parts(batch, 0.2, results):
-            tasks += range(part.spec.task_index, part.spec.task_index + part.spec.repeat)
-            results.append(part_result(part, sum(dice.random() < rate for _ in range(part.spec.repeat))))
+        part: BatchSpec | None = first_part(whole, 0.2)
+        while part is not None:
+            tasks += range(part.task_index, part.task_index + part.repeat)
+            n_success += sum(dice.random() < rate for _ in range(part.repeat))
+            part = next_part(part, n_success, len(tasks), None)
         assert tasks == list(range(5, 5 + len(tasks)))
-        low, high = wilson_interval(sum(result.n_success for result in results), len(tasks))
+        low, high = wilson_interval(n_success, len(tasks))
         n_covered += low <= rate <= high
         n_early += len(tasks) < 200
         assert high - low <= 0.2 or len(tasks) == 200
@@ -83,15 +81,16 @@ def test_in_a_simulation_of_runs_the_interval_contains_the_true_rate_as_often_as
     assert n_early > 800
 
 
-def test_the_parts_share_one_budget(capsys: pytest.CaptureFixture[str]) -> None:
-    batch = resolved_batch(env="Maze", agent="oracle", repeat=500, budget=Budget(tokens=100, errors_in_a_row=3))
-    results: list[BatchResult] = []
-    budgets: list[Budget | None] = []
-    for part in adaptive_parts(batch, 0.01, results):
-        budgets.append(part.spec.budget)
-        results.append(part_result(part, 9, tokens=Tokens(prompt=50)))
-    assert budgets == [Budget(tokens=100, errors_in_a_row=3), Budget(tokens=50, errors_in_a_row=3)]
-    assert "Maze: stopped, because its budget is used up" in capsys.readouterr().err
+@pytest.mark.long
+def test_the_parts_share_one_budget(tmp_path: Path) -> None:
+    environ = environ_with_environments(
+        tmp_path, envs={"Counting": "tests.support.fakes:Counter"}, agents={"spender": f"{__name__}:Spender"}
+    )
+    options = ["--run", "Counting", "--agent", "spender", "--repeat", "500", "--until-width", "0.01", "--workers", "0"]
+    ended = run_agentgym(tmp_path, *options, "--tracing", "off", "--json", "--budget-tokens", "1920", environ=environ)
+    batches = json.loads(ended.stdout)["batches"]
+    assert [(batch["n_episodes"], batch["status"]) for batch in batches] == [(32, "completed"), (32, "completed")]
+    assert "Counting: stopped, because its budget is used up" in ended.stderr
 
 
 @pytest.mark.parametrize("options", [["--repeat", "9", "--attempts", "2"], [], ["--repeat", "9", "--until-width=2"]])

@@ -19,7 +19,7 @@ PROBES = {"asyncio", "httpx", "aiohttp", "ssl", "dataclasses", "hashlib", "loggi
 UNUSED: dict[tuple[str, ...], set[str]] = {
     ("--help",): {*HEAVY, *PROBES, "msgspec", "json", "pathlib", "rich", "yaml"},
     ("--list-envs",): {*HEAVY, "platformdirs", "runner.batch", "runner.pool", "runner.episode", "sqlite3"},
-    RUN: {*HEAVY, "platformdirs", "runner.inference.manager", "runner.node.batch_queue"},
+    RUN: {*HEAVY, "platformdirs", "runner.inference.manager"},
 }
 
 

@@ -50,7 +50,6 @@ def test_the_option_is_valid_only_for_a_run(capsys: pytest.CaptureFixture[str]) 
         ({"concurrency": 8}, {}, 0),  # one episode
         ({"concurrency": 8, "repeat": 2}, {}, 2),
         ({"repeat": 100}, {"concurrent": 64}, 3),
-        ({"concurrency": 8, "repeat": 100, "agent": "human"}, {}, 0),
         ({"concurrency": 8, "repeat": 100}, {"workers": 0}, 0),
         ({"workers": 2}, {"workers": "ray"}, 2),
         ({}, {"workers": "ray"}, "ray"),

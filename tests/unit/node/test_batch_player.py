@@ -6,20 +6,19 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 from ulid import ULID
 
 from runner.batch.observers import BatchItem
 from runner.batch.result import BatchResult
-from runner.batch.spec import Adaptive, BatchSpec, ResolvedBatch
-from runner.batch.stopping import Waiting
+from runner.batch.spec import BatchSpec, ResolvedBatch
+from runner.batch.stopping import Waiting, first_part
 from runner.batch.workspace import Workspace
 from runner.errors import ConfigError, ServerBusy, StoreError
 from runner.events.live import QueueChanged
 from runner.node.batch_player import BatchCallbacks, BatchPlayer
-from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
-from runner.node.stored_batches import StoredBatches, queue_reporter
+from runner.node.batch_queue import BatchQueue, QueuedBatch, Status, queue_entries
+from runner.node.stored_batches import queue_reporter
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress
 from tests.support.batches import place_spec
@@ -153,9 +152,9 @@ def test_a_batch_that_is_cancelled_after_an_interruption_is_published_as_cancell
     )
     queue.add(queued)
     results: list[BatchResult] = []
-    stored = StoredBatches(workspace, queue, results.append)
-    assert stored.cancel_unstarted(queued)
-    stored.publish_missing_results(())
+    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, results.append, on_busy=ignore), place=place_spec)
+    assert runner.cancel_unstarted(queued)
+    runner.publish_missing_results(())
     queue.close()
     assert [result.status for result in results] == ["cancelled", "cancelled"]
 
@@ -186,7 +185,8 @@ def test_a_batch_waits_for_a_busy_server_and_shows_it(workspace: Workspace) -> N
     waits: list[Waiting | None] = []
 
     def place(spec: BatchSpec) -> ResolvedBatch:
-        waits.append(runner.waiting(queued.batch_id))
+        session = runner.session(queued.batch_id)
+        waits.append(None if session is None else session.waiting)
         if len(waits) < 3:
             raise ServerBusy("Maze cannot be played", "http://h: busy", 60.0)
         return place_spec(spec)
@@ -272,11 +272,12 @@ def test_the_reason_of_an_interruption_is_kept_if_the_episodes_are_unreadable(
     def place(spec: BatchSpec) -> ResolvedBatch:
         raise ConfigError(f"the server of {spec.env} is gone")
 
-    def fail(batch_id: str) -> list[EpisodeRecord]:
-        raise StoreError(f"the episodes of {batch_id} cannot be read")
+    def fail(path: Path) -> EpisodeRecord:
+        raise StoreError(f"{path} cannot be read")
 
+    record_episodes(workspace.data_dir, batch_id=queued.batch_id)
     runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place)
-    monkeypatch.setattr(runner.stored, "episodes", fail)
+    monkeypatch.setattr(workspace.store, "load", fail)
     ended = play_all(runner, queue, queued)
     assert ended is not None
     assert ended.status == "interrupted"
@@ -302,11 +303,7 @@ def test_a_failed_report_of_the_queue_does_not_fail_what_has_changed_it(
 
 def test_a_cancellation_after_the_end_of_an_adaptive_part_reaches_the_next_part(workspace: Workspace) -> None:
     queue = BatchQueue(workspace.data_dir / "queue.sqlite")
-    spec = BatchSpec(env="Maze", agent="oracle", adaptive=Adaptive(width=0.1, task_index=0, repeat=2))
-    part, following = (
-        QueuedBatch(batch_id=str(ULID()), battery_id=BATTERY, spec=msgspec.structs.replace(spec, task_index=number))
-        for number in range(2)
-    )
+    (part,) = queue_entries(BATTERY, [first_part(BatchSpec(env="Maze", agent="oracle", repeat=40, workers=0), 0.01)])
     queue.add(part)
     accepted: list[bool] = []
     results: list[BatchResult] = []
@@ -316,19 +313,13 @@ def test_a_cancellation_after_the_end_of_an_adaptive_part_reaches_the_next_part(
         if result.batch_id == part.batch_id:
             accepted.append(runner.command("cancel", part.batch_id))
 
-    def on_end(_: BatchResult) -> None:
-        queue.add(following)
-
-    callbacks = BatchCallbacks(on_item=ignore, on_result=on_result, on_busy=ignore, on_end=on_end)
-    runner = BatchPlayer(workspace, queue, callbacks, place=place_spec)
+    runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, on_result, on_busy=ignore), place=place_spec)
     runner.start()
     runner.drain()
-    assert runner.join(30)
+    assert runner.join(60)
     runner.storage.close()
     assert accepted == [True]
-    assert [(result.batch_id, result.status) for result in results] == [
-        (part.batch_id, "completed"),
-        (following.batch_id, "cancelled"),
-    ]
+    assert [(result.status, result.n_episodes) for result in results] == [("completed", 32), ("cancelled", 0)]
     assert [batch.status for batch in queue.in_battery(BATTERY)] == ["completed", "cancelled"]
+    assert [batch.spec.task_index for batch in queue.in_battery(BATTERY)] == [0, 32]
     queue.close()

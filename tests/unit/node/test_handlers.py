@@ -155,7 +155,6 @@ BATCH = str(ULID())
         ("start", {"batch_id": BATCH, "envs": ["Maze"], "TEXT": 1}),
         ("cancel", {"batch_id": "TEXT"}),
         ("pause", {"episode_id": "TEXT"}),
-        ("submit_action", {"episode_id": "TEXT", "step": 0, "action": "TEXT"}),
         ("episode", {"episode_id": "TEXT"}),
         ("TEXT", {}),
         ("health", {}),

@@ -9,10 +9,14 @@ import pytest
 from runner.batch.result import BatchResult
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
+from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
-from runner.node.stored_batches import StoredBatches
 from runner.types import Outcome
+from tests.support.batches import place_spec
 from tests.support.episodes import RecordedEpisode, new_id
+
+
+def ignore(_: object) -> None: ...
 
 
 def published(workspace: Workspace, batch_id: str, status: Status) -> BatchResult:
@@ -21,7 +25,8 @@ def published(workspace: Workspace, batch_id: str, status: Status) -> BatchResul
     queue = BatchQueue(workspace.data_dir / "queue.sqlite")
     spec = BatchSpec(env="Maze", agent="oracle", repeat=2)
     queue.add(QueuedBatch(batch_id=batch_id, battery_id=None, spec=spec, status=status))
-    StoredBatches(workspace, queue, results.append).publish_missing_results(set())
+    callbacks = BatchCallbacks(on_item=ignore, on_result=results.append, on_busy=ignore)
+    BatchPlayer(workspace, queue, callbacks, place=place_spec).publish_missing_results(set())
     queue.close()
     (result,) = results
     return result
