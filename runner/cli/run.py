@@ -227,7 +227,7 @@ def _event_recording(
     At the end, ``refused`` gets the events that a broker has refused for good.
     """
     recorder = EventRecorder(workspace, DurableNames.of(session.profile.nats), role="run")
-    recorder.record_missed_batches(partial(queued_ids, workspace.data_dir / "queue.sqlite"))
+    recorder.record_missed_batches(partial(queued_ids, workspace.data_dir))
     nats = session.profile.nats
     if nats.egress_url(os.environ) is None and not is_node_alive(workspace.data_dir):
         with _running_status(recorder):

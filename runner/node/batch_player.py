@@ -19,7 +19,7 @@ from runner.batch.spec import BatchSpec, ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
-from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
+from runner.node.batch_queue import ENDED, BatchQueue, QueuedBatch, Status
 from runner.node.control_requests import failure_text
 from runner.node.session import RETRY_S, BatchSession, Look, look_after
 from runner.node.storage import StorageWatch
@@ -82,12 +82,8 @@ class BatchPlayer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no batch is running or will start by itself; False while the queue cannot be read."""
-        try:
-            return self._session is None and not self._queue.has_ready
-        except StoreError as exc:
-            logger.warning("%s", exc)
-            return False
+        """Whether no batch is running or will start by itself."""
+        return self._session is None and not self._queue.ready()
 
     @property
     def battery_id(self) -> str | None:
@@ -113,7 +109,7 @@ class BatchPlayer:
         """Why nothing can be stored, and how many batches wait for room; None while there is room."""
         if (problem := self.storage.problem) is None:
             return None
-        n_waiting = len(self._queue.queued()) + (self._session is not None)
+        n_waiting = len(self._queue.with_status("queued")) + (self._session is not None)
         waiting = {0: "no batch waits", 1: "1 batch waits and continues by itself"}
         return f"{problem}; {waiting.get(n_waiting, f'{n_waiting} batches wait and continue by themselves')}"
 
@@ -126,20 +122,19 @@ class BatchPlayer:
             self._changed.notify()
 
     def command(self, name: CommandName, target: str | None, waiting: Iterable[QueuedBatch] = ()) -> bool:
-        """Send a command to the batches that wait or were interrupted, then to the one that starts or plays.
+        """Send a command to the batch that starts or plays, and to those that wait or were interrupted.
 
         None starts in between. Return whether the command has an effect. ``target`` is the id of the batch that may
         play, or of its battery; None: any.
         """
         with self._changed:
-            n_changed = sum([self._change_waiting(name, queued) for queued in waiting])
-            session = self._session
-            if session is None or target not in (None, session.queued.batch_id, session.queued.battery_id):
-                return n_changed > 0
-            is_accepted = session.command(name)
-            if is_accepted and name == "cancel":
-                self._save_cancellation(session.queued.batch_id)
-            return is_accepted or n_changed > 0
+            session, is_accepted = self._session, False
+            if session is not None and target in (None, session.queued.batch_id, session.queued.battery_id):
+                is_accepted = session.command(name)
+                if is_accepted and name == "cancel":
+                    self._save_cancellation(session.queued.batch_id)
+            changed = [self._change_waiting(name, queued) for queued in waiting]
+            return is_accepted or any(changed)
 
     def command_episode(self, name: CommandName, episode_id: str) -> bool:
         """Return False if the episode is not running."""
@@ -160,15 +155,15 @@ class BatchPlayer:
 
     def publish_missing_results(self, published: Collection[str]) -> None:
         """Publish the results of the ended batches except those with an id in ``published``."""
-        for queued in self._queue.finished():
+        for queued in self._queue.with_status(*ENDED):
             if queued.batch_id not in published and not self.stored.lacks_episodes(queued):
                 status: BatchStatus = "completed" if queued.status == "completed" else "cancelled"
                 self._callbacks.on_result(self.stored.result(queued, status))
 
     def restore_parts(self) -> None:
         """Add the parts of adaptive repeats that a killed node did not; like all others, they wait to be resumed."""
-        for ended in self._queue.finished():
-            look = look_after(self.workspace.index, ended) if ended.status == "completed" else None
+        for ended in self._queue.with_status("completed"):
+            look = look_after(self.workspace.index, ended)
             if look is None or look.following is None:
                 continue
             key = ended.spec.env, ended.spec.model

@@ -299,7 +299,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
 
         Raises ``RunnerError`` if the node cannot play it.
         """
-        if self.queue.release(batch.batch_id):
+        if self.queue.hold(batch.batch_id, held=False):
             self.batch_player.wake()
             return True
         if not again or batch.status != "interrupted":
@@ -345,7 +345,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
         if target.everything:
             if name == "step":
                 raise RequestRejected("bad_request", f"{name} needs an episode or a batch")
-            batches = self.queue.ready() if name == "pause" else self.queue.queued()
+            batches = self.queue.ready() if name == "pause" else self.queue.with_status("queued")
         else:
             batches = self._known(target.batch_id or "")
         released = [self._release(each, again=not target.everything) for each in batches if name == "resume"]
@@ -366,7 +366,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             waiting_for=self._waits_for(batch) if waiting is None else waiting.server,
             waiting_s=None if waiting is None else waiting.left_s,
             interruption=self.batch_player.interruption(batch.batch_id) if is_stopped else None,
-            paused=batch.status == "queued" and self.queue.is_held(batch.batch_id),
+            paused=batch.held,
             warning=batch.spec.notice if batch.status in LIVE else None,
         )
 
@@ -382,7 +382,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             models=self.models.names,
             storage=self.batch_player.storage_problem,
             queue=self.queue.notice,
-            n_waiting=self.queue.n_queued,
+            n_waiting=len(self.queue.with_status("queued")),
         )
 
 

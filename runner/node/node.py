@@ -33,7 +33,7 @@ from runner.inference.api_keys import variable_names
 from runner.inference.profile_models import Models
 from runner.machine.sampler import GpuMeter, MachineSampler
 from runner.node.batch_player import BatchCallbacks, BatchPlayer
-from runner.node.batch_queue import BatchQueue, queued_ids
+from runner.node.batch_queue import BatchQueue
 from runner.node.control_requests import find_problem, reject
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
@@ -252,8 +252,7 @@ class Node:
             )
             stack.callback(workspace.close)
             await check_name_is_free(self._name, workspace.boot, self._egress())
-            queue = BatchQueue(self._data_dir / "queue.sqlite")
-            stack.callback(queue.close)
+            queue = BatchQueue(self._data_dir)
             recorder = EventRecorder(workspace, DurableNames.of(self._profile.nats), role="node")
             broker = Broker(
                 self._data_dir,
@@ -321,10 +320,9 @@ class Node:
                 prune_when_idle,
                 Pruner(workspace.store, workspace.index, recorder.outbox, workspace.clock),
                 Policy.from_profile(self._profile.retention),
-                partial(_is_idle, batch_player),
-                lambda: not batch_player.is_idle,
+                lambda: batch_player.is_idle,
             ),
-            "full-text index": partial(index_texts, self._data_dir, partial(_is_idle, batch_player)),
+            "full-text index": partial(index_texts, self._data_dir, lambda: batch_player.is_idle),
         }
         async with asyncio.TaskGroup() as tasks:
             service_tasks: list[asyncio.Task[None]] = []
@@ -343,7 +341,7 @@ class Node:
             if self._has_read:
                 start(upkeep)
                 batch_player.start()
-                self._set_status("idle" if await _is_idle(batch_player) else "running", recorder)
+                self._set_status("idle" if batch_player.is_idle else "running", recorder)
                 self._note_activity()
                 await self._wait_until_stopped(batch_player)
                 self._set_status("stopping", recorder)
@@ -364,7 +362,7 @@ class Node:
                 return
             recover_queue(queue, workspace, recorder.ended_batches())
             batch_player.restore_parts()
-            recorder.record_missed_batches(partial(queued_ids, self._data_dir / "queue.sqlite"))
+            recorder.record_missed_batches(queue.ids)
             batch_player.publish_missing_results(recorder.ended_batches())
             recorder.record_batteries(queue.ended_batteries())
             self._has_read = True
@@ -392,7 +390,7 @@ class Node:
 
     async def _wait_until_stopped(self, batch_player: BatchPlayer) -> None:
         while not self._stopping.is_set():
-            if not await _is_idle(batch_player):
+            if not batch_player.is_idle:
                 self._note_activity()
             remaining_s = IDLE_POLL_S
             if self._idle_exit_s is not None:
@@ -486,10 +484,6 @@ class Node:
             profile_digest="" if self._profile_file is None else self._profile_file.digest,
             variables=self._variables,
         )
-
-
-async def _is_idle(batch_player: BatchPlayer) -> bool:
-    return await asyncio.to_thread(lambda: batch_player.is_idle)  # waits while a thread syncs the queue
 
 
 async def _wait_for_broker(ready: asyncio.Event) -> None:

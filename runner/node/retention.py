@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -219,17 +219,13 @@ def pruning_lock(data_dir: Path) -> Iterator[None]:
 
 def unfinished_batches(data_dir: Path) -> set[str]:
     """Raises a ``StoreError`` if the queue cannot be read."""
-    queue = data_dir / "queue.sqlite"
-    if not queue.exists() and (journal := queue.with_name("batches.jsonl")).exists():
-        raise StoreError(f"{queue} is missing; start the node, which restores it from {journal.name}, then try again")
-    return queued_ids(queue, unfinished=True)
+    return queued_ids(data_dir, unfinished=True)
 
 
 async def prune_when_idle(
     pruner: Pruner,
     policy: Policy,
-    is_idle: Callable[[], Awaitable[bool]],
-    is_busy: Callable[[], bool],
+    is_idle: Callable[[], bool],
     *,
     interval_s: float = INTERVAL_S,
 ) -> None:
@@ -237,13 +233,13 @@ async def prune_when_idle(
 
     Args:
         policy: which episodes are pruned, and how; if it prunes none, nothing is done.
-        is_busy: whether one was added since; checked between batches, on another thread.
+        is_idle: whether none does; also called between batches, on another thread.
     """
     reported: list[str] = []
     while policy.prunes:
-        if await is_idle():
+        if is_idle():
             try:
-                report = await asyncio.to_thread(pruner.prune, policy, should_stop=is_busy)
+                report = await asyncio.to_thread(pruner.prune, policy, should_stop=lambda: not is_idle())
             except StoreError as exc:
                 report = PruneReport(problems=[str(exc)])
             if report.n_archived or report.n_deleted:

@@ -103,11 +103,9 @@ def queue_reporter(queue: BatchQueue, report: Callable[[QueueChanged], object], 
 
     def report_queue() -> None:
         with lock, catch_foreign(log_failure(logger, "reporting the queue")):  # what changed it has succeeded
-            waiting = queue.queued()
+            waiting = queue.with_status("queued")
             batches = [
-                WaitingBatch(
-                    **described(batch, WaitingBatch), n_done=batch.n_done, paused=queue.is_held(batch.batch_id)
-                )
+                WaitingBatch(**described(batch, WaitingBatch), n_done=batch.n_done, paused=batch.held)
                 for batch in waiting[:MAX_WAITING]
             ]
             report(QueueChanged(at=clock.now(), batches=batches, n_waiting=len(waiting)))
@@ -124,13 +122,13 @@ def described(batch: QueuedBatch, kind: type[msgspec.Struct]) -> dict[str, Any]:
 def recover_queue(queue: BatchQueue, workspace: Workspace, ended_ids: Collection[str]) -> None:
     """List the batches of a lost queue again, and end the interrupted batches that have ended.
 
-    A process may have died before it saved a status, or the queue file may be an older copy. The index of
-    ``workspace`` must have been updated from the files.
+    A process may have died before it saved a status, or the file may be an older copy. The index of ``workspace`` must
+    have been updated from the files.
     """
     if queue.is_incomplete:
         _restore_from_episodes(queue, workspace)
         queue.set_complete()
-    for batch in queue.interrupted():
+    for batch in queue.with_status("interrupted"):
         n_done = workspace.n_finished(batch.batch_id)
         is_complete = n_done >= batch.spec.n_planned
         if is_complete or batch.batch_id in ended_ids:
@@ -149,9 +147,8 @@ def _restore_from_episodes(queue: BatchQueue, workspace: Workspace) -> None:
         return
     queue.add(*batches)
     queue.notice = (
-        f"queue.sqlite and batches.jsonl were lost or damaged (damaged files end with {DAMAGED_SUFFIX}). Batches that "
-        f"batches.jsonl still had: {len(known)}; batches that are listed again as far as their episodes describe them: "
-        f"{len(batches)}"
+        f"batches.jsonl was lost or damaged (a damaged file ends with {DAMAGED_SUFFIX}). Batches that it still had: "
+        f"{len(known)}; batches that are listed again as far as their episodes describe them: {len(batches)}"
     )
     logger.warning("%s", queue.notice)
 

@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
@@ -36,9 +36,7 @@ REST_WHILE_PLAYING: Final = 9.0
 LOWEST_PRIORITY: Final = 19
 
 
-async def index_texts(
-    data_dir: Path, is_idle: Callable[[], Awaitable[bool]], *, interval_s: float = INTERVAL_S
-) -> None:
+async def index_texts(data_dir: Path, is_idle: Callable[[], bool], *, interval_s: float = INTERVAL_S) -> None:
     """Add the texts of new episodes to the full-text index at intervals, until cancelled."""
     seen, n_skipped = None, 0
     while True:
@@ -49,7 +47,7 @@ async def index_texts(
         if await asyncio.to_thread(is_current, data_dir):
             seen = state
             continue
-        idle = await is_idle()
+        idle = is_idle()
         n_skipped += 1
         if idle or n_skipped >= INTERVALS_WHILE_PLAYING:
             n_skipped = 0

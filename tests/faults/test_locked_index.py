@@ -104,7 +104,7 @@ async def test_a_node_that_is_stopped_while_it_reads_its_episodes_starts_no_batc
             lock.execute("COMMIT")
         assert node.process is not None
         assert await asyncio.to_thread(node.process.wait, 30) == 0
-    assert queued_ids(tmp_path / "queue.sqlite", unfinished=True) == {batch_id}
+    assert queued_ids(tmp_path, unfinished=True) == {batch_id}
 
 
 async def test_a_node_plays_and_answers_while_the_outbox_is_locked(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import sqlite3
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from ulid import ULID
 from runner.bus.address import address_from_environ
 from runner.bus.connection import NatsConnection
 from runner.config import Profile
-from runner.node.batch_queue import BatchQueue
 from runner.node.health import HealthMonitor
 from runner.node.node import Node
 from runner.publish.live_publisher import LivePublisher
@@ -79,25 +76,6 @@ async def test_a_drained_node_has_played_all_episodes(tmp_path: Path) -> None:
             await node.request(connection, "shutdown", drain=True)
         assert await asyncio.to_thread(node.process.wait, 60) == 0
     assert len(list((tmp_path / "data" / "runs" / batch_id).glob("*.json"))) == 12
-
-
-async def test_requests_fail_while_the_queue_is_locked_and_succeed_afterwards(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data") as node:
-        async with await node.connect() as connection:
-            first, second = str(ULID()), str(ULID())
-            await node.request(connection, "start", batch_id=first, envs=["BabyAI"], agent="oracle", repeat=300)
-            await node.wait_for_batch(connection, first, "running", n_done=1)
-            lock = sqlite3.connect(tmp_path / "data" / "queue.sqlite", isolation_level=None)
-            lock.execute("BEGIN IMMEDIATE")
-            await node.request(connection, "cancel", batch_id=first)
-            rejected = await node.request_reply(connection, "start", batch_id=second, envs=["Maze"], agent="oracle")
-            assert not rejected["ok"]
-            assert "batch queue cannot be used" in rejected["error"]["message"]
-            lock.rollback()
-            lock.close()
-            await node.wait_for_batch(connection, first, "cancelled", "interrupted")
-            await node.request(connection, "start", batch_id=second, envs=["Maze"], agent="oracle")
-            await node.wait_for_batch(connection, second, "completed")
 
 
 async def test_a_broker_that_restarts_on_another_port_is_found(tmp_path: Path) -> None:
@@ -168,25 +146,6 @@ async def test_a_node_restarts_failed_services(
         await running
     assert "health monitor failed and restarts: RuntimeError: no health" in caplog.messages
     assert any(message.startswith("control server failed and restarts: Conn") for message in caplog.messages)
-
-
-async def test_the_event_loop_never_waits_for_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: list[threading.Thread] = []
-
-    def has_ready(queue: BatchQueue) -> bool:
-        threads.append(threading.current_thread())
-        return False
-
-    monkeypatch.setattr(BatchQueue, "has_ready", property(has_ready))
-    node = Node(Profile(id="p"), tmp_path / "data", "n1", egress=lambda: None)
-    running = asyncio.create_task(node.run())
-    async with asyncio.timeout(60):
-        while len(threads) < 3:
-            assert not running.done(), running
-            await asyncio.sleep(0.02)
-        node.stop()
-        await running
-    assert threading.main_thread() not in threads
 
 
 def _is_taken(squatter: socket.socket, port: int) -> bool:

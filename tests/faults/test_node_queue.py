@@ -71,9 +71,8 @@ async def test_a_node_plays_again_only_the_episodes_with_an_error(tmp_path: Path
         recording.start()
         recording.end(outcome=Outcome.ERROR if (task_index, attempt) == (1, 1) else Outcome.SUCCESS)
     workspace.close()
-    queue = BatchQueue(data_dir / "queue.sqlite")
+    queue = BatchQueue(data_dir)
     queue.add(QueuedBatch(batch_id=old, battery_id=None, spec=spec, status="completed", n_done=6))
-    queue.close()
     with NodeProcess(data_dir) as node:
         async with await node.connect() as connection:
             (state,) = await node.request(connection, "replay", batch_id=old, only="errors")

@@ -77,7 +77,7 @@ def publish_missed_batches(data_dir: Path) -> list[BatchCompleted]:
     workspace = Workspace(data_dir, node="n", profile="p")
     with closing(workspace):
         recorder = EventRecorder(workspace, DurableNames(), role="run")
-        recorder.record_missed_batches(lambda: queued_ids(data_dir / "queue.sqlite"))
+        recorder.record_missed_batches(lambda: queued_ids(data_dir))
         events = [event for event in recorder.outbox.pending(LOCAL, 100) if event.id.startswith("batch:")]
     return [msgspec.json.decode(event.payload, type=BatchCompleted) for event in events]
 
@@ -105,14 +105,13 @@ def test_a_batch_that_ran_out_of_resources_is_not_published(tmp_path: Path) -> N
 
 
 def test_a_batch_in_the_queue_of_a_node_is_not_published(data_dir: Path, batch_id: str) -> None:
-    queue = BatchQueue(data_dir / "queue.sqlite")
+    queue = BatchQueue(data_dir)
     queue.add(QueuedBatch(batch_id=batch_id, battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=3)))
     assert publish_missed_batches(data_dir) == []
-    queue.close()
 
 
 def test_nothing_is_published_while_the_queue_is_unreadable(data_dir: Path) -> None:
-    (data_dir / "queue.sqlite").write_bytes(b"not a SQLite database" * 100)
+    (data_dir / "batches.jsonl").write_bytes(b"no record of a batch" * 100)
     assert publish_missed_batches(data_dir) == []
 
 

@@ -316,7 +316,7 @@ def leaked_threads() -> None:
 def deaf_node() -> None:
     """For some time after its second start, a node receives requests and answers none."""
     data_dir = Path(sys.argv[sys.argv.index("--data-dir") + 1])
-    if not (data_dir / "queue.sqlite").exists():
+    if not (data_dir / "batches.jsonl").exists():
         return
     handle, hears_at = ControlHandler.handle, time.monotonic() + DEAF_S
 

@@ -26,7 +26,6 @@ CALM_EVERY_S: Final = 75.0
 CALM_S: Final = 25.0
 """Seconds without faults, in which everything has to recover."""
 _INDEX: Final = "index.sqlite index.sqlite-wal index.sqlite-shm"
-_QUEUE: Final = "queue.sqlite queue.sqlite-wal queue.sqlite-shm"
 LIVE: Final = "live"
 DEAD: Final = "dead"
 TERMINATED: Final = "term"
@@ -35,12 +34,10 @@ DELETIONS: Final = (
     f"{LIVE}: nats/credential.json",
     f"{LIVE}: {_INDEX}",
     f"{DEAD}: {_INDEX}",
-    f"{DEAD}: {_QUEUE}",
     f"{DEAD}: index.sqlite-wal",
-    f"{DEAD}: queue.sqlite-wal",
     f"{DEAD}: node.json nats/credential.json",
 )
-"""Files that are deleted while the node runs or is dead; ``batches.jsonl`` and the episode files restore them."""
+"""Files that are deleted while the node runs or is dead; the episode files restore them."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from runner.batch.workspace import Workspace
 from runner.config import EnvironmentEntry, Environments, Profile
@@ -18,15 +17,14 @@ from runner.store.notes import Notes
 from tests.support.batches import place_spec
 
 
-@contextmanager
-def control_handler(workspace: Workspace, health: Callable[[], NodeHealth]) -> Iterator[ControlHandler]:
-    """Yield the handler of a node with one environment; it starts no batches."""
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+def control_handler(workspace: Workspace, health: Callable[[], NodeHealth]) -> ControlHandler:
+    """Return the handler of a node with one environment; it starts no batches."""
+    queue = BatchQueue(workspace.data_dir)
 
     def ignore(_: object) -> None: ...
 
     profile = Profile(id="p", environments=Environments(lightweight=(EnvironmentEntry(name="Maze"),)))
-    yield ControlHandler(
+    return ControlHandler(
         profile=profile,
         files=EpisodeFiles(workspace.store, workspace.index),
         notes=Notes(workspace.data_dir),
@@ -43,4 +41,3 @@ def control_handler(workspace: Workspace, health: Callable[[], NodeHealth]) -> I
         stopping=lambda: False,
         shutdown=ignore,
     )
-    queue.close()

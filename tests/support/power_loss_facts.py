@@ -115,10 +115,8 @@ async def record_node(log: DiskLog, node: NodeProcess) -> Recording:
 def find_violations(recording: Recording, position: int, data_dir: Path) -> list[str]:
     """Recover a state directory as the start of a node does; return the promises until ``position`` that it breaks."""
     workspace = Workspace(data_dir, node="n1", profile="p")
-    with (
-        closing(workspace),
-        closing(BatchQueue(data_dir / "queue.sqlite")) as queue,
-    ):
+    queue = BatchQueue(data_dir)
+    with closing(workspace):
         recorder = EventRecorder(workspace, DurableNames(), role="node")
         recover_queue(queue, workspace, recorder.ended_batches())
         recorder.record_missed_batches(queue.ids)

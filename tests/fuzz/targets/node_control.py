@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import sqlite3
-from contextlib import ExitStack, closing
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
 from runner.batch.workspace import Workspace
 from runner.events.control import ERRORS, RESULTS, ControlReply, ControlRequest, NodeHealth
-from runner.node.handlers import ControlHandler
+from runner.node.batch_queue import FILE_NAME
 from tests.fuzz.oracles import check_displayable, check_masked, scratch_folder, secret_environment
 from tests.fuzz.targets.control_request import TOKENS as REQUEST_TOKENS
 from tests.support.control_handler import control_handler
@@ -22,22 +19,19 @@ MAX_REQUESTS = 4
 
 
 def check(data: bytes) -> None:
-    handler, queue = _node()
+    workspace = _workspace()
     with secret_environment():
+        handler = control_handler(workspace, _health)
         for payload in data.split(b"\n")[:MAX_REQUESTS]:
             _check_reply(payload, handler.handle(payload))
-    with closing(sqlite3.connect(queue)) as connection, connection:
-        connection.execute("DELETE FROM batches")
+    (workspace.data_dir / FILE_NAME).unlink()
 
 
 @cache
-def _node() -> tuple[ControlHandler, Path]:
-    stack = ExitStack()
-    atexit.register(stack.close)
-    folder = scratch_folder("node_control")
-    workspace = Workspace(folder, node="n", profile="p")
-    stack.callback(workspace.close)
-    return stack.enter_context(control_handler(workspace, _health)), folder / "queue.sqlite"
+def _workspace() -> Workspace:
+    workspace = Workspace(scratch_folder("node_control"), node="n", profile="p")
+    atexit.register(workspace.close)
+    return workspace
 
 
 def _health() -> NodeHealth:

@@ -7,7 +7,6 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -159,16 +158,16 @@ def test_a_node_stores_what_it_could_not_store_and_continues_only_after_a_full_d
     monkeypatch.setattr(episode_store, "replace_file", fail_during_the_batch)
     spec = BatchSpec(env="Starving", agent="up", repeat=REPEAT)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec)
-    with closing(BatchQueue(workspace.data_dir / "queue.sqlite")) as batches:
-        batches.add(queued)
-        callbacks = BatchCallbacks(on_item=on_item, on_result=lambda _: None, on_busy=lambda _: None)
-        runner = BatchPlayer(workspace, batches, callbacks, place=place_spec)
-        runner.start()
-        wait_until(lambda: (found := batches.get(queued.batch_id)) is not None and found.n_done == n_done)
-        status = "completed" if n_done == REPEAT else "interrupted"
-        wait_until(lambda: (found := batches.get(queued.batch_id)) is not None and found.status == status)
-        runner.stop()
-        assert runner.join(10)
+    batches = BatchQueue(workspace.data_dir)
+    batches.add(queued)
+    callbacks = BatchCallbacks(on_item=on_item, on_result=lambda _: None, on_busy=lambda _: None)
+    runner = BatchPlayer(workspace, batches, callbacks, place=place_spec)
+    runner.start()
+    wait_until(lambda: (found := batches.get(queued.batch_id)) is not None and found.n_done == n_done)
+    status = "completed" if n_done == REPEAT else "interrupted"
+    wait_until(lambda: (found := batches.get(queued.batch_id)) is not None and found.status == status)
+    runner.stop()
+    assert runner.join(10)
     workspace.index.reconcile()
     assert workspace.n_finished(queued.batch_id) == n_done
     assert list(ends.values()) == [Outcome.SUCCESS] * n_done
@@ -189,15 +188,15 @@ def test_the_reasons_of_the_newest_interruptions_are_kept_and_reported(
 
     specs = [BatchSpec(env="Starving", agent="up", task_index=index) for index in range(3)]
     queued = [QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec) for spec in specs]
-    with closing(BatchQueue(workspace.data_dir / "queue.sqlite")) as batches:
-        batches.add(*queued)
-        callbacks = BatchCallbacks(on_item=on_item, on_result=lambda _: None, on_busy=lambda _: None)
-        monkeypatch.setattr(batch_player, "RETRY_S", 0.01)
-        runner = BatchPlayer(workspace, batches, callbacks, place=refuse)
-        runner.start()
-        wait_until(lambda: len(reported) == 3)
-        runner.stop()
-        assert runner.join(10)
+    batches = BatchQueue(workspace.data_dir)
+    batches.add(*queued)
+    callbacks = BatchCallbacks(on_item=on_item, on_result=lambda _: None, on_busy=lambda _: None)
+    monkeypatch.setattr(batch_player, "RETRY_S", 0.01)
+    runner = BatchPlayer(workspace, batches, callbacks, place=refuse)
+    runner.start()
+    wait_until(lambda: len(reported) == 3)
+    runner.stop()
+    assert runner.join(10)
     assert reported == [f"task {index} has no server␛" for index in range(3)]
     assert [runner.interruption(each.batch_id) for each in queued] == [None, *reported[1:]]
 

@@ -23,14 +23,13 @@ def workspace(tmp_path: Path) -> Iterator[Workspace]:
 
 
 @pytest.fixture
-def handler(workspace: Workspace) -> Iterator[ControlHandler]:
+def handler(workspace: Workspace) -> ControlHandler:
     """Handler of a node with one environment, whose health check fails; it starts no batches."""
 
     def fail() -> NodeHealth:
         raise RuntimeError(f"no {HOSTILE} health {'x' * 5000}")
 
-    with control_handler(workspace, fail) as handler:
-        yield handler
+    return control_handler(workspace, fail)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -28,10 +28,8 @@ def ignore(_: object) -> None: ...
 
 
 @pytest.fixture
-def queue(workspace: Workspace) -> Iterator[BatchQueue]:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
-    yield queue
-    queue.close()
+def queue(workspace: Workspace) -> BatchQueue:
+    return BatchQueue(workspace.data_dir)
 
 
 def play_part(workspace: Workspace, queue: BatchQueue, part: QueuedBatch, n_success: int, n: int = 6) -> None:
@@ -68,7 +66,7 @@ def add(queue: BatchQueue, width: float, **fields: object) -> QueuedBatch:
 
 
 def stopped(queue: BatchQueue) -> list[tuple[int, int]]:
-    return [(batch.spec.task_index, batch.spec.repeat) for batch in queue.interrupted()]
+    return [(batch.spec.task_index, batch.spec.repeat) for batch in queue.with_status("interrupted")]
 
 
 def test_the_next_part_plays_at_once_before_other_batches(workspace: Workspace, queue: BatchQueue) -> None:
@@ -115,29 +113,23 @@ def test_a_part_that_a_killed_node_did_not_queue_can_be_resumed(workspace: Works
     for _ in range(2):
         player(workspace, queue).restore_parts()
         assert stopped(queue) == [(32, 32)]
-    queue.close()
-    (workspace.data_dir / "queue.sqlite").unlink()
-    reopened = BatchQueue(workspace.data_dir / "queue.sqlite")
-    assert [each.spec.adaptive for each in reopened.interrupted()] == [part.spec.adaptive]
-    reopened.close()
+    reopened = BatchQueue(workspace.data_dir)
+    assert [each.spec.adaptive for each in reopened.with_status("interrupted")] == [part.spec.adaptive]
 
 
 def test_chosen_episodes_of_a_lost_queue_are_no_range_of_tasks(workspace: Workspace, queue: BatchQueue) -> None:
-    queue.close()
     batch_id = new_id()
     for task_index in (3, 900):
         RecordedEpisode(
             workspace.store, workspace.index, batch_id=batch_id, task_index=task_index, attempt=0, n_planned=4
         ).record_episode()
     (workspace.data_dir / "nats").mkdir()
-    for name in ("queue.sqlite", "batches.jsonl"):
-        (workspace.data_dir / name).unlink()
-    restored = BatchQueue(workspace.data_dir / "queue.sqlite")
+    (workspace.data_dir / "batches.jsonl").unlink()
+    restored = BatchQueue(workspace.data_dir)
     recover_queue(restored, workspace, ())
     batch = restored.get(batch_id)
     assert batch is not None
     assert (batch.spec.chosen, batch.status) == (((3, 0), (900, 0)), "completed")
-    restored.close()
 
 
 def test_no_part_is_added_for_a_run_whose_episodes_were_deleted(workspace: Workspace, queue: BatchQueue) -> None:
@@ -146,4 +138,4 @@ def test_no_part_is_added_for_a_run_whose_episodes_were_deleted(workspace: Works
     episode_ids = [str(row[0]) for row in workspace.index.select("SELECT episode_id FROM episodes")]
     delete_episodes(workspace.store, workspace.index, part.batch_id, episode_ids)
     player(workspace, queue).restore_parts()
-    assert [batch.batch_id for batch in queue.interrupted() + queue.queued()] == []
+    assert [batch.batch_id for batch in queue.with_status("interrupted", "queued")] == []

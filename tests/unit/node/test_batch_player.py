@@ -37,7 +37,6 @@ def play_all(runner: BatchPlayer, queue: BatchQueue, queued: QueuedBatch) -> Que
     assert runner.join(60)
     runner.storage.close()
     ended = queue.get(queued.batch_id)
-    queue.close()
     return ended
 
 
@@ -48,7 +47,7 @@ def ignore_progress(batch_id: str, n_done: int) -> None: ...
 def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(
     workspace: Workspace, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
     queue.add(queued)
     accepted: list[bool] = []
@@ -83,24 +82,12 @@ def test_a_cancellation_is_refused_after_the_end_of_a_batch_and_kept_before(
     ended = queue.get(queued.batch_id)
     assert ended is not None
     assert (ended.status, ended.n_done) == (expected, 1)
-    queue.close()
-
-
-def test_a_node_with_an_unreadable_queue_is_not_idle(workspace: Workspace, caplog: pytest.LogCaptureFixture) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
-    callbacks = BatchCallbacks(on_item=ignore, on_result=ignore, on_busy=ignore)
-    runner = BatchPlayer(workspace, queue, callbacks, place=place_spec)
-    states = [runner.is_idle]
-    queue.close()
-    states.append(runner.is_idle)
-    assert states == [True, False]
-    assert "the batch queue cannot be used" in caplog.text
 
 
 def test_a_batch_that_ends_on_a_full_disk_keeps_the_number_of_its_episodes(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=2))
     queue.add(queued)
     failures = [StoreError("the disk is full"), StoreError("the disk is still full")]
@@ -124,7 +111,7 @@ def test_a_batch_that_ends_on_a_full_disk_keeps_the_number_of_its_episodes(
 def test_a_batch_that_is_cancelled_on_a_full_disk_plays_nothing_when_there_is_room_again(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=3))
     queue.add(queued)
     accepted: list[bool] = []
@@ -146,7 +133,7 @@ def test_a_batch_that_is_cancelled_on_a_full_disk_plays_nothing_when_there_is_ro
 
 
 def test_a_batch_that_is_cancelled_after_an_interruption_is_published_as_cancelled(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     queued = QueuedBatch(
         batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"), status="interrupted"
     )
@@ -155,12 +142,11 @@ def test_a_batch_that_is_cancelled_after_an_interruption_is_published_as_cancell
     runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, results.append, on_busy=ignore), place=place_spec)
     assert runner.cancel_unstarted(queued)
     runner.publish_missing_results(())
-    queue.close()
     assert [result.status for result in results] == ["cancelled", "cancelled"]
 
 
 def test_a_batch_that_is_cancelled_while_its_server_is_searched_in_vain_is_announced(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=2))
     queue.add(queued)
     results: list[BatchResult] = []
@@ -178,7 +164,7 @@ def test_a_batch_that_is_cancelled_while_its_server_is_searched_in_vain_is_annou
 
 
 def test_a_batch_waits_for_a_busy_server_and_shows_it(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
     queue.add(queued)
     items: list[BatchItem] = []
@@ -203,7 +189,7 @@ def test_a_batch_waits_for_a_busy_server_and_shows_it(workspace: Workspace) -> N
 
 
 def test_a_busy_server_ends_the_batch_only_after_the_wait(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     specs = [BatchSpec(env="Maze", agent="oracle", task_index=index) for index in (0, 1)]
     batches = [QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec) for spec in specs]
     queue.add(*batches)
@@ -224,7 +210,7 @@ def test_a_busy_server_ends_the_batch_only_after_the_wait(workspace: Workspace) 
 
 
 def test_a_batch_that_continues_is_never_mixed_with_other_data(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     spec = BatchSpec(env="WebShop", agent="oracle", repeat=2)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=spec)
     queue.add(queued)
@@ -239,7 +225,7 @@ def test_a_batch_that_continues_is_never_mixed_with_other_data(workspace: Worksp
 
 
 def test_every_end_is_passed_on_also_that_of_a_batch_that_cannot_start(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     ended: list[BatchResult] = []
 
     def place(spec: BatchSpec) -> ResolvedBatch:
@@ -255,7 +241,6 @@ def test_every_end_is_passed_on_also_that_of_a_batch_that_cannot_start(workspace
     runner.drain()
     assert runner.join(30)
     runner.storage.close()
-    queue.close()
     assert [(result.status, result.interruption, result.n_episodes) for result in ended] == [
         ("interrupted", "the server of Maze is gone", 0),
         ("completed", None, 1),
@@ -265,7 +250,7 @@ def test_every_end_is_passed_on_also_that_of_a_batch_that_cannot_start(workspace
 def test_the_reason_of_an_interruption_is_kept_if_the_episodes_are_unreadable(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
     queue.add(queued)
 
@@ -287,7 +272,7 @@ def test_the_reason_of_an_interruption_is_kept_if_the_episodes_are_unreadable(
 def test_a_failed_report_of_the_queue_does_not_fail_what_has_changed_it(
     workspace: Workspace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     queued = QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle"))
 
     def fail(item: QueueChanged) -> None:
@@ -296,13 +281,12 @@ def test_a_failed_report_of_the_queue_does_not_fail_what_has_changed_it(
     queue.on_change = queue_reporter(queue, fail, workspace.clock)
     queue.add(queued)
     is_set = queue.set_status(queued.batch_id, "cancelled")
-    queue.close()
     assert is_set
     assert "1 batches cannot be reported" in caplog.text
 
 
 def test_a_cancellation_after_the_end_of_an_adaptive_part_reaches_the_next_part(workspace: Workspace) -> None:
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     (part,) = queue_entries(BATTERY, [first_part(BatchSpec(env="Maze", agent="oracle", repeat=40, workers=0), 0.01)])
     queue.add(part)
     accepted: list[bool] = []
@@ -322,4 +306,3 @@ def test_a_cancellation_after_the_end_of_an_adaptive_part_reaches_the_next_part(
     assert [(result.status, result.n_episodes) for result in results] == [("completed", 32), ("cancelled", 0)]
     assert [batch.status for batch in queue.in_battery(BATTERY)] == ["completed", "cancelled"]
     assert [batch.spec.task_index for batch in queue.in_battery(BATTERY)] == [0, 32]
-    queue.close()

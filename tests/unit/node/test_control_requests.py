@@ -229,12 +229,12 @@ def test_too_many_environments_are_rejected(send_request: Callable[..., Any]) ->
 
 
 def test_a_full_queue_rejects_starts_and_resumes_until_a_batch_is_cancelled(
-    send_request: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    handler: ControlHandler, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_queue, "MAX_QUEUED", 2)
-    interrupted, *queued = [{"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle"} for _ in range(4)]
+    interrupted, *queued = ({"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle"} for _ in range(4))
     send_request("start", **interrupted)
-    BatchQueue(tmp_path / "queue.sqlite").close()  # the next node marks it as interrupted
+    handler.queue.set_status(str(interrupted["batch_id"]), "interrupted")
     assert [send_request("start", **request)["ok"] for request in queued] == [True, True, False]
     for request in (queued[2], {**interrupted, "resume": True}):
         error = send_request("start", **request)["error"]
@@ -252,9 +252,8 @@ def test_a_battery_that_does_not_fit_into_the_queue_is_not_added(
 ) -> None:
     monkeypatch.setattr(batch_queue, "MAX_QUEUED", 2)
     batches = [QueuedBatch(batch_id=str(ULID()), battery_id="b", spec=BatchSpec(env="Maze")) for _ in range(3)]
-    queue = BatchQueue(tmp_path / "queue.sqlite")
+    queue = BatchQueue(tmp_path)
     with pytest.raises(QueueFull, match="3 batches"):
         queue.add(*batches)
     assert queue.listed(n_waiting=10, n_others=10) == []
     assert to_control_error(QueueFull("full")).code == "queue_full"
-    queue.close()

@@ -80,11 +80,10 @@ def test_several_actions_are_undone_in_turn(state: StateDir, curator: Curator) -
 def test_episodes_that_are_still_needed_stay(state: StateDir, curator: Curator) -> None:
     waiting, running, done = state.add(1, delivered=False), state.add(1, 1), state.add(1, 1)
     unfinished = state.add(1, 1)
-    queue = BatchQueue(state.store.data_dir / "queue.sqlite")
+    queue = BatchQueue(state.store.data_dir)
     batches = {row.episode_id: row.batch_id for row in newest_rows(state.index)}
     spec = BatchSpec(env="Maze", agent="oracle")
     queue.add(QueuedBatch(batch_id=batches[unfinished[0]], battery_id=None, spec=spec))
-    queue.close()
     playing = RecordedEpisode(state.store, state.index, batch_id=batches[running[0]])
     playing.start()
     for action in ("archive", "delete"):

@@ -6,9 +6,7 @@ import inspect
 import json
 import logging
 import re
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +51,7 @@ def test_a_derived_batch_id_is_a_deterministic_ulid_of_the_same_time(env: str, s
 
 
 def test_a_reopened_queue_has_its_batches_as_interrupted(tmp_path: Path) -> None:
-    queue = BatchQueue(tmp_path / "queue.sqlite")
+    queue = BatchQueue(tmp_path)
     batches = [
         QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=n))
         for n in (1, 2)
@@ -61,26 +59,27 @@ def test_a_reopened_queue_has_its_batches_as_interrupted(tmp_path: Path) -> None
     assert [queue.add(batch) for batch in (*batches, batches[0])] == [True, True, False]
     assert queue.set_status(batches[0].batch_id, "running", only=("queued",))
     assert not queue.set_status(batches[0].batch_id, "cancelled", only=("queued", "interrupted"))
-    queue.close()
-    reopened = BatchQueue(tmp_path / "queue.sqlite")
-    assert reopened.queued() == []
+    reopened = BatchQueue(tmp_path)
+    assert reopened.with_status("queued") == []
     assert [batch.status for batch in reopened.listed(n_waiting=10, n_others=10)] == ["interrupted", "interrupted"]
-    assert reopened.get(batches[1].batch_id) == msgspec.structs.replace(batches[1], status="interrupted")
-    reopened.close()
+    assert reopened.get(batches[1].batch_id) == msgspec.structs.replace(batches[1], status="interrupted", place=2)
+
+
+def order(queue: BatchQueue) -> list[str]:
+    return [batch.batch_id for batch in queue.with_status("queued")]
 
 
 def test_batches_are_added_atomically(tmp_path: Path) -> None:
-    queue = BatchQueue(tmp_path / "queue.sqlite")
+    queue = BatchQueue(tmp_path)
     one, two, three = (
         QueuedBatch(batch_id=str(ULID()), battery_id=None, spec=BatchSpec(env="Maze", agent="oracle", repeat=n))
         for n in (1, 2, 3)
     )
     assert queue.add(one)
     assert not queue.add(two, one, three)
-    assert queue.queued() == [one]
+    assert order(queue) == [one.batch_id]
     assert queue.add(two, three)
-    assert queue.queued() == [one, two, three]
-    queue.close()
+    assert order(queue) == [one.batch_id, two.batch_id, three.batch_id]
 
 
 def record_episode(workspace: Workspace, size: int) -> Path:
@@ -245,16 +244,16 @@ def test_an_interrupted_batch_may_resume_with_another_budget(
 
 
 def test_an_interrupted_batch_may_resume_with_another_concurrency_and_other_workers(
-    workspace: Workspace, send_request: Callable[..., Any]
+    handler: ControlHandler, send_request: Callable[..., Any]
 ) -> None:
-    request = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle", "repeat": 2, "concurrency": 8}
+    request: dict[str, Any] = {"batch_id": str(ULID()), "envs": ["Maze"], "agent": "oracle"}
+    request |= {"repeat": 2, "concurrency": 8}
     (started,) = send_request("start", **request)["result"]
     assert (started["concurrency"], started["workers"], started["warning"]) == (8, None, None)
     changed = {**request, "concurrency": 3, "workers": 2, "resume": True}
     refused = send_request("start", **changed)["error"]  # it is not interrupted
     assert "differs in concurrency, workers" in refused["message"]
-    with closing(sqlite3.connect(workspace.data_dir / "queue.sqlite", isolation_level=None)) as queue:
-        queue.execute("UPDATE batches SET status = 'interrupted'")
+    handler.queue.set_status(request["batch_id"], "interrupted")
     refused = send_request("start", **{**changed, "concurrency": 257})["error"]
     assert "concurrency is 257; a batch plays at most 256 episodes at a time" in refused["message"]
     assert "differs in repeat" in send_request("start", **{**changed, "repeat": 3})["error"]["message"]
@@ -284,7 +283,7 @@ def test_a_concurrency_that_does_not_fit_is_named_in_the_reply(
 
 
 def test_finished_episodes_of_an_interrupted_batch_are_counted_from_their_files(
-    workspace: Workspace, send_request: Callable[..., Any]
+    workspace: Workspace, handler: ControlHandler, send_request: Callable[..., Any]
 ) -> None:
     batch_id = str(ULID())
     for outcome in (Outcome.SUCCESS, Outcome.FAILURE, Outcome.INTERRUPTED):
@@ -292,7 +291,7 @@ def test_finished_episodes_of_an_interrupted_batch_are_counted_from_their_files(
         recording.start()
         recording.end(outcome=outcome)
     send_request("start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=5)
-    BatchQueue(workspace.data_dir / "queue.sqlite").close()  # the next node marks it as interrupted
+    handler.queue.set_status(batch_id, "interrupted")
     (listed,) = send_request("list")["result"]["batches"]
     assert (listed["status"], listed["n_done"], listed["n_planned"]) == ("interrupted", 2, 5)
 

@@ -22,12 +22,11 @@ def ignore(_: object) -> None: ...
 def published(workspace: Workspace, batch_id: str, status: Status) -> BatchResult:
     """Return the result of an ended batch of 2 tasks whose event is missing."""
     results: list[BatchResult] = []
-    queue = BatchQueue(workspace.data_dir / "queue.sqlite")
+    queue = BatchQueue(workspace.data_dir)
     spec = BatchSpec(env="Maze", agent="oracle", repeat=2)
     queue.add(QueuedBatch(batch_id=batch_id, battery_id=None, spec=spec, status=status))
     callbacks = BatchCallbacks(on_item=ignore, on_result=results.append, on_busy=ignore)
     BatchPlayer(workspace, queue, callbacks, place=place_spec).publish_missing_results(set())
-    queue.close()
     (result,) = results
     return result
 

@@ -30,7 +30,7 @@ def start(send_request: Callable[..., Any], **args: object) -> str:
 
 
 def waiting_ids(handler: ControlHandler) -> list[str]:
-    return [batch.batch_id for batch in handler.queue.queued()]
+    return [batch.batch_id for batch in handler.queue.with_status("queued")]
 
 
 @pytest.mark.parametrize(("to", "order"), [(0, "cabd"), (1, "acbd"), (2, "abcd"), (3, "abdc"), (1_000_000, "abdc")])
@@ -54,7 +54,7 @@ def test_only_waiting_batches_move(handler: ControlHandler, send_request: Callab
 
 
 def test_the_order_survives_a_restart(tmp_path: Path) -> None:
-    queue = BatchQueue(tmp_path / "queue.sqlite")
+    queue = BatchQueue(tmp_path)
     ids = [str(ULID()) for _ in range(4)]
     battery = str(ULID())
     for number, batch_id in enumerate(ids):
@@ -62,34 +62,28 @@ def test_the_order_survives_a_restart(tmp_path: Path) -> None:
         queue.add(QueuedBatch(batch_id=batch_id, battery_id=battery if number % 2 else None, spec=spec))
     assert queue.move({ids[1], ids[3]}, 1)
     moved = [ids[0], ids[1], ids[3], ids[2]]
-    assert [batch.batch_id for batch in queue.queued()] == moved
-    queue.close()
-    reopened = BatchQueue(tmp_path / "queue.sqlite")
+    assert [batch.batch_id for batch in queue.with_status("queued")] == moved
+    reopened = BatchQueue(tmp_path)
     assert reopened.notice is None
-    assert [batch.batch_id for batch in reopened.interrupted()] == moved
-    reopened.close()
+    assert [batch.batch_id for batch in reopened.with_status("interrupted")] == moved
 
 
 def test_paused_batches_wait_on_after_a_restart_and_leave_the_node_idle(tmp_path: Path) -> None:
-    queue = BatchQueue(tmp_path / "queue.sqlite")
+    queue = BatchQueue(tmp_path)
     held, other, ended, played = (str(ULID()) for _ in range(4))
     for batch_id in (held, other, ended, played):
         queue.add(QueuedBatch(batch_id=batch_id, battery_id=None, spec=BatchSpec(env="Maze", agent="oracle")))
     assert all(map(queue.hold, (held, ended, played)))
     queue.set_status(ended, "cancelled")
     queue.set_status(played, "running")
-    queue.close()
     for _ in range(2):
-        reopened = BatchQueue(tmp_path / "queue.sqlite")
-        assert [batch.batch_id for batch in reopened.queued()] == [held]
-        assert [batch.batch_id for batch in reopened.interrupted()] == [other, played]
-        assert (reopened.is_held(held), reopened.is_held(ended), reopened.ready()) == (True, False, [])
-        assert not reopened.has_ready
-        reopened.close()
-    released = BatchQueue(tmp_path / "queue.sqlite")
-    assert [released.release(held), released.release(held)] == [True, False]
+        reopened = BatchQueue(tmp_path)
+        assert [batch.batch_id for batch in reopened.with_status("queued")] == [held]
+        assert [batch.batch_id for batch in reopened.with_status("interrupted")] == [other, played]
+        assert reopened.ready() == []
+    released = BatchQueue(tmp_path)
+    assert [released.hold(held, held=False) for _ in range(2)] == [True, False]
     assert [batch.batch_id for batch in released.ready()] == [held]
-    released.close()
 
 
 def test_all_episodes_of_a_batch_are_played_again_in_a_new_one(
@@ -222,7 +216,7 @@ def test_a_command_for_everything_reaches_all_that_waits(
     assert send_request("resume", everything=True)["ok"]
     assert [batch.batch_id for batch in handler.queue.ready()] == ids
     assert send_request("cancel", everything=True)["ok"]
-    assert handler.queue.queued() == []
+    assert handler.queue.with_status("queued") == []
     assert send_request("cancel", everything=True)["error"]["code"] == "not_running"
 
 

@@ -208,7 +208,7 @@ async def test_while_episodes_play_the_process_starts_seldom_and_rests(
         rests.append(rest)
         started.set()
 
-    async def is_idle() -> bool:
+    def is_idle() -> bool:
         nonlocal n_checks
         n_checks += 1
         return False
@@ -228,7 +228,7 @@ async def test_a_node_indexes_new_episodes(episode_store: EpisodeStore, index: E
     index.write_waiting()
     assert not is_current(episode_store.data_dir)
 
-    async def is_idle() -> bool:
+    def is_idle() -> bool:
         return True
 
     indexing = asyncio.create_task(index_texts(episode_store.data_dir, is_idle, interval_s=0.01))
