@@ -70,6 +70,11 @@ class Plugin(msgspec.Struct, frozen=True):
         """In lower case; None for a name without a family."""
         return None if self.id is None else self.name.partition(":")[0]
 
+    @property
+    def uses_model(self) -> bool:
+        """Of an agent; raises ``ConfigError`` if it cannot be loaded."""
+        return bool(getattr(self.load(), "uses_model", False))
+
     def load(self) -> Any:  # noqa: ANN401 - any registered object
         """Import and return the registered object; one named by its import path also from the current folder.
 

@@ -23,7 +23,7 @@ from runner.pool.worker import MAX_THREADS
 from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, Budget, Limits, Mode, SpanLevel, Workers
 from runner.util.display_text import one_line
 from runner.util.resources import open_file_limit
-from runner.worker.runner_setup import RunnerSetup, uses_judge, uses_model
+from runner.worker.runner_setup import RunnerSetup, uses_judge
 
 INTEGER_LIMIT = 2**62
 """Exclusive limit of seeds and task indices; with the attempt or task number added, they still fit 64 bits."""
@@ -391,7 +391,7 @@ def resolve_agent(settings: AgentSettings, request: BatchRequest) -> tuple[Plugi
         ConfigError: the agent is unknown, the model name is invalid, or a model is requested but not used.
     """
     agent, model = find(AGENTS, request.agent or DEFAULT_AGENT), request.model
-    if not uses_model(agent):
+    if not agent.uses_model:
         if model is not None:
             raise ConfigError(
                 f"The agent {agent.name} uses no model; omit the model, or choose the agent {DEFAULT_AGENT}"
@@ -409,7 +409,7 @@ def _resolve(profile: Profile, spec: BatchSpec, env: Plugin, agent: Plugin) -> R
     spec.check_numbers()
     if (agent.name == "scripted") != (spec.script is not None):
         raise ConfigError("A script needs the agent scripted, and that agent needs a script: give both or neither")
-    needs_model = uses_model(agent)
+    needs_model = agent.uses_model
     if needs_model != (spec.model is not None):
         raise ConfigError(f"The agent {agent.name} {'needs a' if needs_model else 'uses no'} model")
     if needs_model and spec.budget is not None and spec.budget.cost is not None and not profile.agent.price:

@@ -8,7 +8,8 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -17,21 +18,22 @@ from runner.batch.result import BatchResult, BatchStatus
 from runner.batch.running_episode import CommandName
 from runner.batch.spec import BatchSpec, ResolvedBatch
 from runner.batch.workspace import Workspace
-from runner.errors import StoreError, catch_foreign, log_failure
+from runner.errors import RunnerError, StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.node.batch_queue import ENDED, BatchQueue, QueuedBatch, Status
-from runner.node.control_requests import failure_text
 from runner.node.session import RETRY_S, BatchSession, Look, look_after
 from runner.node.storage import StorageWatch
 from runner.node.stored_batches import StoredBatches
+from runner.tracing import create_error_info
 from runner.types import BatchProgress, WorkerState
+from runner.util.display_text import mask, one_line
+from runner.util.resources import RESOURCES
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # log the placement of each batch
 
 T = TypeVar("T")
-MAX_INTERRUPTIONS = 1000
-"""Maximum number of batches whose reason of interruption is kept; the oldest are forgotten."""
+MAX_REASON_CHARS: Final = 400
 
 
 class BatchCallbacks(msgspec.Struct, frozen=True):
@@ -67,13 +69,11 @@ class BatchPlayer:
         place: Callable[[BatchSpec], ResolvedBatch],
         models: Models | None = None,
     ) -> None:
-        self.workspace, self.models = workspace, models
+        self.workspace, self.models, self.place = workspace, models, place
         self.storage = StorageWatch(workspace.data_dir, self.wake)
         self.stored = StoredBatches(workspace)
         self._queue = queue
         self._callbacks = callbacks
-        self._place = place
-        self._interruptions: dict[str, str] = {}
         self._item_numbers: dict[tuple[Kind, str], itertools.count[int]] = defaultdict(itertools.count)
         self._changed = threading.Condition()
         self._stopping = self._draining = False
@@ -99,10 +99,6 @@ class BatchPlayer:
         """Also true while the episode waits for its server."""
         session = self._session
         return session is not None and session.accepts("cancel", episode_id)
-
-    def interruption(self, batch_id: str) -> str | None:
-        """Return why this batch was interrupted; None if it was not, or on request, or by an earlier node."""
-        return self._interruptions.get(batch_id)
 
     @property
     def storage_problem(self) -> str | None:
@@ -222,7 +218,6 @@ class BatchPlayer:
             while not self._stopping:
                 for queued in self._queue.ready() if self.storage.problem is None else ():
                     if self._queue.set_status(queued.batch_id, "running", only=("queued",)):
-                        self._interruptions.pop(queued.batch_id, None)
                         self._session = BatchSession(self, queued)
                         return self._session
                 if self._draining and not self._queue.ready():
@@ -248,11 +243,9 @@ class BatchPlayer:
             self.storage.check(write=True)
 
     def _end(self, queued: QueuedBatch, result: BatchResult) -> None:
-        if result.interruption is not None:
-            self._set_interruption(queued.batch_id, result.interruption)
         if result.status != "interrupted":  # before the status: if killed in between, the resumed batch publishes again
             self._callbacks.on_result(result)
-        self._save_status(queued, result.status, result.n_episodes)
+        self._save_end(queued, result.status, result.interruption, result.n_episodes)
         if not (result.status == "interrupted" and self._stopping):
             with catch_foreign(log_failure(logger, "reporting the end of a batch")):
                 self._callbacks.on_end(result)
@@ -261,33 +254,25 @@ class BatchPlayer:
         """End a batch that raised an exception, as interrupted unless it was cancelled."""
         self._log(problem)
         queued, status = session.queued, session.end()
-        interruption = failure_text(problem) if status == "interrupted" else None
-        self._save_status(queued, status, None)
+        interruption = _reason(problem) if status == "interrupted" else None
+        self._save_end(queued, status, interruption, None)
         if self._stopping:  # the next start announces it
             return
         with catch_foreign(log_failure(logger, "reporting the end of a batch")):
-            if interruption is not None:  # first, because the episodes may be unreadable
-                self._set_interruption(queued.batch_id, interruption)
+            if interruption is not None:
                 self._forward(self.stored.progress(queued, interruption=interruption))
             result = msgspec.structs.replace(self.stored.result(queued, status), interruption=interruption)
             if interruption is None:
                 self._callbacks.on_result(result)
             self._callbacks.on_end(result)
 
-    def _save_status(self, queued: QueuedBatch, status: BatchStatus, n_done: int | None) -> None:
+    def _save_end(self, queued: QueuedBatch, status: BatchStatus, interruption: str | None, n_done: int | None) -> None:
         """Save how a batch has ended, however long the queue cannot be written."""
         only: tuple[Status, ...] = ("running",) if status == "interrupted" or n_done is None else ()
-        self._retried(lambda: self._queue.set_status(queued.batch_id, status, n_done=n_done, only=only))
-
-    def _set_interruption(self, batch_id: str, reason: str) -> None:
-        self._interruptions[batch_id] = reason
-        while len(self._interruptions) > MAX_INTERRUPTIONS:
-            del self._interruptions[next(iter(self._interruptions))]
+        set_status = partial(self._queue.set_status, queued.batch_id, status)
+        self._retried(lambda: set_status(n_done=n_done, interruption=interruption, only=only))
 
     # --- what a session needs
-
-    def place(self, spec: BatchSpec) -> ResolvedBatch:
-        return self._place(spec)
 
     @contextmanager
     def playing(self, queued: QueuedBatch, placed: ResolvedBatch) -> Iterator[Sequence[SelectiveObserver]]:
@@ -295,10 +280,7 @@ class BatchPlayer:
         if placed.warning is not None:
             logger.warning("batch %s: %s", queued.batch_id, placed.warning)
         self._callbacks.on_busy(True)
-        yield [
-            SelectiveObserver(self._forward, self._callbacks.wants_item, is_inline=True),
-            SelectiveObserver(self._save_progress, lambda kind: kind is BatchProgress),
-        ]
+        yield [SelectiveObserver(self._forward, self._callbacks.wants_item, is_inline=True)]
 
     def on_look(self, ended: QueuedBatch, look: Look) -> bool:
         if (part := look.following) is None:
@@ -315,6 +297,8 @@ class BatchPlayer:
             item = msgspec.structs.replace(item, seq=next(self._item_numbers[type(item), item.batch_id]))
         self._callbacks.on_item(item)
 
-    def _save_progress(self, item: BatchItem) -> None:
-        if isinstance(item, BatchProgress):
-            self._queue.set_done(item.batch_id, item.n_done)
+
+def _reason(exc: BaseException) -> str:
+    info = create_error_info(exc)
+    is_message = isinstance(exc, RunnerError) or info.type == RESOURCES
+    return one_line(mask(info.message if is_message else f"{info.type}: {info.message}"), MAX_REASON_CHARS)

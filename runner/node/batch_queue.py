@@ -1,7 +1,6 @@
 """The queue of requested batches: in memory, and in a file with a line per change, which survives kills and power loss.
 
-The last line of a batch in ``batches.jsonl`` is its state; only the number of its finished episodes may be newer in the
-episode files.
+The last line of a batch in ``batches.jsonl`` is its state. While it plays, its episode files count those that finished.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -50,6 +49,7 @@ class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Attributes:
         held: whether the batch, which waits, does not start before it is released.
         place: the batches that wait start in this order.
+        interruption: why the batch was interrupted; None if it was not, on request, or by the end of its node.
     """
 
     batch_id: str
@@ -59,10 +59,16 @@ class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     n_done: int = 0
     held: bool = False
     place: int = 0
+    interruption: str | None = None
 
     @property
     def has_ended(self) -> bool:
         return self.status in ENDED
+
+    def described(self, kind: type[msgspec.Struct]) -> dict[str, Any]:
+        """Return the fields of this batch and of its spec that a struct has, too."""
+        shown = msgspec.structs.asdict(self.spec) | msgspec.structs.asdict(self) | {"n_planned": self.spec.n_planned}
+        return {name: value for name, value in shown.items() if name in kind.__struct_fields__}
 
 
 _DECODER = msgspec.json.Decoder(QueuedBatch)
@@ -71,7 +77,7 @@ _DECODER = msgspec.json.Decoder(QueuedBatch)
 class BatchQueue:
     """The batches of a node, first in, first out; thread-safe within the node that owns the file.
 
-    A change is on the disk when its method returns, except that of ``set_done``. Batches that an earlier node left
+    A change is on the disk when its method returns. Batches that an earlier node left
     unfinished become ``interrupted``; held ones stay queued and held.
 
     Args:
@@ -161,7 +167,13 @@ class BatchQueue:
         return True
 
     def set_status(
-        self, batch_id: str, status: Status, *, n_done: int | None = None, only: tuple[Status, ...] = ()
+        self,
+        batch_id: str,
+        status: Status,
+        *,
+        n_done: int | None = None,
+        interruption: str | None = None,
+        only: tuple[Status, ...] = (),
     ) -> bool:
         """Set the status of a batch and, if given, the number of its finished episodes; return whether they were set.
 
@@ -171,7 +183,8 @@ class BatchQueue:
             batch = self._batches.get(batch_id)
             if batch is None or (only and batch.status not in only):
                 return False
-            self._save([_changed(batch, status=status, n_done=batch.n_done if n_done is None else n_done, held=False)])
+            n_done = batch.n_done if n_done is None else n_done
+            self._save([_changed(batch, status=status, n_done=n_done, interruption=interruption, held=False)])
         self.on_change()
         return True
 
@@ -182,7 +195,9 @@ class BatchQueue:
         """
         with self._lock:
             found = [batch for batch in self.with_status("interrupted") if batch.batch_id in specs]
-            self._save([_changed(batch, status="queued", spec=specs[batch.batch_id]) for batch in found])
+            self._save(
+                [_changed(batch, status="queued", interruption=None, spec=specs[batch.batch_id]) for batch in found]
+            )
         self.on_change()
 
     def move(self, batch_ids: Collection[str], to: int) -> bool:
@@ -201,11 +216,6 @@ class BatchQueue:
         with self._lock:
             self.is_incomplete = False
             self._written = self._rewrite(self._batches)
-
-    def set_done(self, batch_id: str, n_done: int) -> None:
-        """Change the number in memory; the episode files have it, too."""
-        with self._lock:
-            self._batches[batch_id] = _changed(self._batches[batch_id], n_done=n_done)
 
     def _select(self, condition: Callable[[QueuedBatch], bool]) -> list[QueuedBatch]:
         return sorted(filter(condition, list(self._batches.values())), key=_place)

@@ -34,10 +34,9 @@ from runner.inference.profile_models import Models
 from runner.machine.sampler import GpuMeter, MachineSampler
 from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue
-from runner.node.control_requests import find_problem, reject
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
-from runner.node.handlers import ControlHandler
+from runner.node.handlers import ControlHandler, find_problem, reject
 from runner.node.health import HealthMonitor
 from runner.node.retention import Policy, Pruner, prune_when_idle
 from runner.node.state_lock import NodeFile, StateLock, keep_files

@@ -99,8 +99,9 @@ class SessionHost(Protocol):
     def storage(self) -> StorageWatch | None:
         """What finds out whether there is room again; None: an episode that cannot be stored ends the batch."""
 
-    def place(self, spec: BatchSpec) -> ResolvedBatch:
-        """Return a batch at its placement; raises ``ServerBusy`` while its server is, ``ConfigError`` if it cannot."""
+    @property
+    def place(self) -> Callable[[BatchSpec], ResolvedBatch]:
+        """Returns a batch at its placement; raises ``ServerBusy`` while its server is, ``ConfigError`` if it cannot."""
 
     def show(self, queued: QueuedBatch, item: BatchItem) -> object:
         """Show what happens while no batch plays: the wait for a server or for room, and episodes stored later."""
@@ -134,6 +135,11 @@ class BatchSession:
         self._is_stopping = self._is_over = False
         self._progress: BatchProgress | None = None
         self._unstored: list[UnstoredEpisode] = []
+
+    @property
+    def n_done(self) -> int:
+        """Number of finished episodes, which are stored."""
+        return self._progress.n_done if self._progress is not None else self.queued.n_done
 
     @property
     def is_playing(self) -> bool:
@@ -181,7 +187,7 @@ class BatchSession:
         """
         following: QueuedBatch | None = self.queued
         while following is not None:
-            self.queued, following = following, None
+            self.queued, following, self._progress = following, None, None
             # cancelled: after the last part
             result = self._stored.result(self.queued, "cancelled") if self.is_cancelled else self._play_part()
             yield result

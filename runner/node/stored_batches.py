@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 from itertools import groupby
-from typing import Any
 
 import msgspec
 
@@ -17,7 +16,6 @@ from runner.errors import ConfigError, StoreError, catch_foreign, log_failure
 from runner.events.live import QueueChanged, WaitingBatch
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.store import EpisodeRecord
-from runner.store.episode_file import shared_fields
 from runner.types import BatchProgress, Outcome
 from runner.util.clock import Clock
 from runner.util.sqlite import DAMAGED_SUFFIX
@@ -105,18 +103,11 @@ def queue_reporter(queue: BatchQueue, report: Callable[[QueueChanged], object], 
         with lock, catch_foreign(log_failure(logger, "reporting the queue")):  # what changed it has succeeded
             waiting = queue.with_status("queued")
             batches = [
-                WaitingBatch(**described(batch, WaitingBatch), n_done=batch.n_done, paused=batch.held)
-                for batch in waiting[:MAX_WAITING]
+                WaitingBatch(**batch.described(WaitingBatch), paused=batch.held) for batch in waiting[:MAX_WAITING]
             ]
             report(QueueChanged(at=clock.now(), batches=batches, n_waiting=len(waiting)))
 
     return report_queue
-
-
-def described(batch: QueuedBatch, kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the ids of a batch and the fields of its spec that a struct has, too."""
-    ids = {"batch_id": batch.batch_id, "battery_id": batch.battery_id}
-    return {**shared_fields(batch.spec, kind), **ids, "n_planned": batch.spec.n_planned}
 
 
 def recover_queue(queue: BatchQueue, workspace: Workspace, ended_ids: Collection[str]) -> None:

@@ -71,7 +71,7 @@ WaitingFor: TypeAlias = Annotated[
 ]
 Interruption: TypeAlias = Annotated[
     str | None,
-    Meta(description="why the batch was interrupted; null if it was not, or on request, or before the node started"),
+    Meta(description="why the batch was interrupted; null if it was not, or on request, or by the end of its node"),
 ]
 WaitingSeconds: TypeAlias = Annotated[
     float | None,

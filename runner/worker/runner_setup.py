@@ -55,7 +55,7 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
             agent_args["script"] = Script(self.script)
         if self.instruction is not None:
             agent_args["instruction"] = self.instruction
-        agent_manager = manager if self.models is not None and uses_model(self.agent) else None
+        agent_manager = manager if self.models is not None and self.agent.uses_model else None
         if agent_manager is not None:
             agent_args["settings"] = self.models
         return EpisodeFactory(
@@ -78,11 +78,6 @@ class RunnerSetup(msgspec.Struct, frozen=True, kw_only=True):
         """Return the configuration of the oracle's twin; for some servers this is a planner that reads observations."""
         planner = None if self.address is None else observation_planner(self.env.name)
         return {"_target_": planner} if planner else self.env.config(**own_args)
-
-
-def uses_model(agent: Plugin) -> bool:
-    """Raises ``ConfigError`` if the agent cannot be loaded."""
-    return bool(getattr(agent.load(), "uses_model", False))
 
 
 def uses_judge(env: Plugin, are: ARESettings) -> bool:

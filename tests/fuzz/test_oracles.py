@@ -42,7 +42,7 @@ def _first_of_each_group(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyIte
         ("bus_message", "runner.cli.watch.one_line", lambda text, limit: text, b"a\n\n" + ESCAPE),
         ("sse", "runner.inference.sse.EventParser.feed", _feed_without_memory, None),
         ("chat_reply", "runner.inference.tool_calls.unique_ids", list, None),
-        ("control_request", "runner.node.control_requests.mask", str, b'{"id":"s3cr3t-Value","op":"list"}'),
+        ("control_request", "runner.node.handlers.mask", str, b'{"id":"s3cr3t-Value","op":"list"}'),
         ("node_control", "runner.node.batch_queue.BatchQueue.listed", _fail, b'{"id":"a","op":"list"}'),
         ("episode_file", "agentgym_tui.sessions.episode_summary.finite", lambda value: 0.0, None),
         ("foreign_graph", "runner.formats.verifiers._path", lambda nodes, leaf: [leaf], None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from runner.events.control import ARGS, ERRORS, Args, ControlReply, ControlRequest
-from runner.node.control_requests import (
+from runner.node.handlers import (
     MAX_ECHO_CHARS,
     MAX_HINT_CHARS,
     RequestRejected,

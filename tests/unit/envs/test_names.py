@@ -13,7 +13,7 @@ from runner.envs.http.dialects import http_names
 from runner.envs.names import UnplayableName, did_you_mean, server_only_name, server_only_names, unknown_environment
 from runner.envs.placement import resolve_environment
 from runner.errors import ConfigError
-from runner.node.control_requests import MAX_ECHO_CHARS, MAX_HINT_CHARS, to_control_error
+from runner.node.handlers import MAX_ECHO_CHARS, MAX_HINT_CHARS, to_control_error
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
 

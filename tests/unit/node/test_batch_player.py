@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ulid import ULID
@@ -40,7 +41,10 @@ def play_all(runner: BatchPlayer, queue: BatchQueue, queued: QueuedBatch) -> Que
     return ended
 
 
-def ignore_progress(batch_id: str, n_done: int) -> None: ...
+def interruption(workspace: Workspace, queued: QueuedBatch) -> str | None:
+    """Return why a batch was interrupted, as the next node reads it."""
+    ended = BatchQueue(workspace.data_dir).get(queued.batch_id)
+    return None if ended is None else ended.interruption
 
 
 @pytest.mark.parametrize("moment", ["stored", "on_result"])
@@ -93,15 +97,12 @@ def test_a_batch_that_ends_on_a_full_disk_keeps_the_number_of_its_episodes(
     failures = [StoreError("the disk is full"), StoreError("the disk is still full")]
     set_status = queue.set_status
 
-    def set_status_later(
-        batch_id: str, status: Status, *, n_done: int | None = None, only: tuple[Status, ...] = ()
-    ) -> bool:
+    def set_status_later(batch_id: str, status: Status, **fields: Any) -> bool:  # noqa: ANN401
         if status == "completed" and failures:
             raise failures.pop()
-        return set_status(batch_id, status, n_done=n_done, only=only)
+        return set_status(batch_id, status, **fields)
 
     monkeypatch.setattr(queue, "set_status", set_status_later)
-    monkeypatch.setattr(queue, "set_done", ignore_progress)
     runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
     ended = play_all(runner, queue, queued)
     assert ended is not None
@@ -206,7 +207,7 @@ def test_a_busy_server_ends_the_batch_only_after_the_wait(workspace: Workspace) 
     ended = play_all(runner, queue, batches[1])
     assert ended is not None
     assert (ended.status, n_tries) == ("cancelled", {0: 1, 1: 2})
-    assert runner.interruption(batches[0].batch_id) == "Maze cannot be played"
+    assert interruption(workspace, batches[0]) == "Maze cannot be played"
 
 
 def test_a_batch_that_continues_is_never_mixed_with_other_data(workspace: Workspace) -> None:
@@ -218,7 +219,7 @@ def test_a_batch_that_continues_is_never_mixed_with_other_data(workspace: Worksp
     record_episodes(workspace.data_dir, batch_id=queued.batch_id, env="WebShop", transport="http", data_label=label)
     runner = BatchPlayer(workspace, queue, BatchCallbacks(ignore, ignore, on_busy=ignore), place=place_spec)
     play_all(runner, queue, queued)
-    assert runner.interruption(queued.batch_id) == (
+    assert interruption(workspace, queued) == (
         "The episodes so far were played over HTTP (strict rules, AgentGym server), the next one would be embedded. "
         "Start the same server again or set transport in the profile, then resume the batch, or start a new one"
     )
@@ -266,7 +267,7 @@ def test_the_reason_of_an_interruption_is_kept_if_the_episodes_are_unreadable(
     ended = play_all(runner, queue, queued)
     assert ended is not None
     assert ended.status == "interrupted"
-    assert runner.interruption(queued.batch_id) == "the server of Maze is gone"
+    assert interruption(workspace, queued) == "the server of Maze is gone"
 
 
 def test_a_failed_report_of_the_queue_does_not_fail_what_has_changed_it(

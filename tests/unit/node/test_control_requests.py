@@ -18,15 +18,15 @@ from runner.batch.workspace import Workspace
 from runner.events.control import ERRORS, ControlReply, ControlRequest, Op
 from runner.node import batch_queue
 from runner.node.batch_queue import BatchQueue, QueuedBatch, QueueFull
-from runner.node.control_requests import (
+from runner.node.handlers import (
     MAX_REQUEST_BYTES,
+    ControlHandler,
     RequestRejected,
     find_problem,
     parse_request,
     reject,
     to_control_error,
 )
-from runner.node.handlers import ControlHandler
 from runner.util.display_text import one_line
 from tests.support.episodes import RecordedEpisode
 
