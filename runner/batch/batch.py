@@ -16,28 +16,29 @@ import msgspec
 from runner.batch.observers import Observer, ObserverHub, SelectiveObserver, UnstoredEpisode
 from runner.batch.result import BatchResult, BatchStats, BatchStatus, InterruptedBy, split_plan
 from runner.batch.running_episode import (
+    MAX_PUT_BACKS,
     STEP_GRACE_S,
     CommandName,
     EpisodeCommand,
     EpisodeDone,
     EpisodeFeed,
     EpisodePlayed,
-    EpisodeStarter,
     RunningEpisode,
     RunningEpisodes,
 )
-from runner.batch.spec import BatchSpec, PlannedEpisode, ResolvedBatch
+from runner.batch.spec import SPARE_BYTES, SPARE_FILES, BatchSpec, PlannedEpisode, ResolvedBatch
 from runner.batch.stopping import CHECK_INTERVAL_S, BudgetWatch, ServerChecked, ServerWait, Waiting
 from runner.batch.workspace import Workspace
 from runner.episode.live_items import worker_item
 from runner.errors import catch_foreign, log_failure
 from runner.inference.profile_models import Models
+from runner.plugins import installed_versions
 from runner.pool.choose import open_pool
 from runner.pool.worker import Slot, WorkerChange, WorkerLost, WorkerPool
-from runner.store import EpisodeRecord
-from runner.types import Outcome, WorkerState
+from runner.store import EpisodeRecord, EpisodeRecorder
+from runner.types import EpisodeHeader, Outcome, WorkerState
 from runner.util.clock import Stopwatch, new_ulid
-from runner.util.resources import describe_shortage
+from runner.util.resources import SpareResources, describe_shortage
 from runner.worker.frames import Watch
 
 logger = logging.getLogger(__name__)
@@ -265,20 +266,6 @@ class LostEpisodes:
         return f"{episodes} interrupted with a lost worker; the last one: {self._last}"
 
 
-def _open_pool(batch: ResolvedBatch, workspace: Workspace, models: Models | None) -> WorkerPool:
-    spec, profile, runs = batch.spec, batch.profile, workspace.store.runs
-    return open_pool(
-        spec.chosen_workers,
-        spec,
-        batch.setup,
-        models,
-        runs,
-        agent=profile.agent,
-        ray=profile.ray,
-        clock=workspace.clock,
-    )
-
-
 class Batch:
     """Plays one batch to its end; commands may come from any thread or a signal handler.
 
@@ -317,7 +304,16 @@ class Batch:
     ) -> None:
         self.spec = spec = batch.spec
         self._placement = batch.placement
-        self._pool = pool or _open_pool(batch, workspace, models)
+        self._pool = pool or open_pool(
+            spec.chosen_workers,
+            spec,
+            batch.setup,
+            models,
+            workspace.store.runs,
+            agent=batch.profile.agent,
+            ray=batch.profile.ray,
+            clock=workspace.clock,
+        )
         self.batch_id, self.battery_id = batch_id or new_ulid(), battery_id
         self._workspace = workspace
         self._clock = workspace.clock
@@ -340,17 +336,11 @@ class Batch:
             self.batch_id, spec.env, batch.placement, self._clock, self._inbox.put, check_interval_s
         )
         self._interruption: tuple[str, InterruptedBy] | None = None
-        self._starter = EpisodeStarter(
-            batch,
-            workspace,
-            batch_id=self.batch_id,
-            battery_id=battery_id,
-            currency=batch.profile.agent.currency if batch.profile.agent.price else None,
-            publish=self._hub.emit,
-            on_done=self._inbox.put,
-            grace_s=grace_s,
-            step_grace_s=step_grace_s,
-        )
+        self._grace_s, self._step_grace_s = grace_s, step_grace_s
+        self._currency = batch.profile.agent.currency if batch.profile.agent.price else None
+        self._versions = {**workspace.versions, **installed_versions(batch.placement.packages)}
+        self._trace_file = workspace.trace_file(self.batch_id)
+        self._spare = SpareResources(0)
         self._status: BatchStatus = "completed"
         self._seq, self._worker_seq = itertools.count(), itertools.count()
         self._started = self._clock.monotonic()
@@ -380,7 +370,7 @@ class Batch:
     def run(self) -> BatchResult:
         """Play all planned episodes; a command, a shortage, lost workers or servers, or the budget ends this early."""
         self._apply_early_commands()
-        self._starter.reserve()
+        self._spare = SpareResources(SPARE_FILES, SPARE_BYTES)
         with closing(SlotTable(self._pool, self.batch_id, self.spec.concurrency, self._inbox.put)) as slots:
             self._update_pool(slots)
             with self._workspace.playing(self.batch_id):  # the disk works while processes start
@@ -392,7 +382,8 @@ class Batch:
                     self._handle_next_message(slots)
                     self._update_wait()
             self._wait.close()
-            self._starter.close()
+            self._spare.release()
+            self._workspace.index.write_waiting()
         if (reason := self._lost.interruption) is not None and self._status == "completed":
             self._status, self._interruption = "interrupted", (reason, "workers")
         if self._status != "completed":
@@ -421,9 +412,59 @@ class Batch:
                 self._apply(item)
 
     def _start_episode(self, slot: Slot, planned: PlannedEpisode, earlier: RunningEpisode | None) -> None:
-        episode = self._starter.prepare(slot, planned, earlier, can_wait=self._wait.is_possible)
-        self._running[episode.header.episode_id] = episode
+        """Start an episode; ``earlier`` is its earlier start if it was put back."""
+        workspace, header, n_put_backs = self._workspace, self._header(planned, slot), 0
+        if earlier is not None:
+            earlier.feed.recorder.discard()
+            header = msgspec.structs.replace(header, episode_id=earlier.header.episode_id)
+            n_put_backs = earlier.n_put_backs + 1
+        feed = EpisodeFeed(
+            header,
+            EpisodeRecorder(header, workspace.store, workspace.index, clock=self._clock, meter=workspace.meter),
+            publish=self._hub.emit,
+            trace_file=self._trace_file,
+            track=slot.name,
+            on_free=lambda problem: self._inbox.put(EpisodeDone(slot, header.episode_id, problem)),
+            on_played=lambda: self._inbox.put(EpisodePlayed(slot, header.episode_id)),
+            can_put_back=self._wait.is_possible and n_put_backs < MAX_PUT_BACKS,
+            was_started=n_put_backs > 0,
+            spare=self._spare,
+        )
+        self._running[header.episode_id] = episode = RunningEpisode(
+            slot=slot,
+            header=header,
+            feed=feed,
+            clock=self._clock,
+            deadline_s=self.spec.limits.max_duration_s + self._grace_s,
+            grace_s=self._grace_s,
+            step_grace_s=self._step_grace_s,
+            n_put_backs=n_put_backs,
+        )
         episode.start(paused=self.paused)
+
+    def _header(self, planned: PlannedEpisode, slot: Slot) -> EpisodeHeader:
+        spec, workspace = self.spec, self._workspace
+        return EpisodeHeader(
+            **msgspec.structs.asdict(planned),
+            episode_id=new_ulid(),
+            batch_id=self.batch_id,
+            battery_id=self.battery_id,
+            node=workspace.node,
+            boot=workspace.boot,
+            profile=workspace.profile,
+            env=spec.env,
+            transport=self._placement.transport,
+            data_label=self._placement.data_label,
+            mode=spec.mode,
+            agent=spec.agent,
+            model=spec.model,
+            limits=spec.limits.label,
+            n_planned=spec.n_planned,
+            started_at=workspace.clock.now(),
+            versions=self._versions,
+            worker=slot.info,
+            currency=self._currency,
+        )
 
     def _handle_next_message(self, slots: SlotTable) -> None:
         remaining_s = min(1.0, self._wait.remaining_s, *(each.remaining_s() for each in self._running.values()))

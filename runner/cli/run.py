@@ -154,7 +154,7 @@ def run_batches(session: RunSession) -> int:
             stack.enter_context(_reading_servers(models))
         refused: list[DeadLetter] = []
         recorder, observers = stack.enter_context(_event_recording(session, workspace, refused))
-        run = _Run(session, workspace, recorder, observers, signals, models, notifier)
+        run = _Run(workspace, models, session, recorder, observers, signals, notifier)
         run.play(batches)
         stack.close()
         return _report(session, batches, run, refused, interrupted=signals.received)
@@ -252,35 +252,28 @@ def _running_status(recorder: EventRecorder) -> Iterator[None]:
         recorder.record_status("stopped")
 
 
-class _Run:
+class _Run(msgspec.Struct):
     """Plays the batches of the command one after another, as a node does, without a queue and control requests.
 
     A batch that does not complete is the last one, unless only its own server was gone or its own budget used up.
     """
 
-    storage = None
-
-    def __init__(
-        self,
-        session: RunSession,
-        workspace: Workspace,
-        recorder: EventRecorder,
-        observers: Sequence[SelectiveObserver],
-        signals: SignalHandler,
-        models: Models | None,
-        notifier: Notifier | None,
-    ) -> None:
-        self.workspace, self.models = workspace, models
-        self.results: list[BatchResult] = []
-        self.skipped: list[SkippedBatch] = []
-        self._session, self._recorder, self._notifier = session, recorder, notifier
-        self._observers, self._signals = observers, signals
-        self._batch: BatchSession | None = None
-        self._has_waited = False
+    workspace: Workspace
+    models: Models | None
+    session: RunSession
+    recorder: EventRecorder
+    observers: Sequence[SelectiveObserver]
+    signals: SignalHandler
+    notifier: Notifier | None
+    results: list[BatchResult] = []
+    skipped: list[SkippedBatch] = []
+    storage: None = None
+    _batch: BatchSession | None = None
+    _has_waited: bool = False
 
     def play(self, batches: Sequence[ResolvedBatch]) -> None:
         """Raises ``ConfigError`` if none of the batches can be played."""
-        options = self._session.options
+        options = self.session.options
         specs = [batch.spec for batch in batches]
         if options.until_width is not None:
             specs = [first_part(spec, options.until_width) for spec in specs]
@@ -295,7 +288,7 @@ class _Run:
         for each in self.skipped:
             print_stderr(f"Skipped: {each.reason}")
         if battery_id is not None and all(result.status != "interrupted" for result in self.results):
-            self._recorder.record_batteries({battery_id: sum(result.n_episodes for result in self.results)})
+            self.recorder.record_batteries({battery_id: sum(result.n_episodes for result in self.results)})
 
     def _play(self, batch: BatchSession) -> list[BatchResult]:
         """Return the results of a batch, or of the parts of ``--until-width`` that were played."""
@@ -304,9 +297,9 @@ class _Run:
         try:
             for result in batch.play():
                 played.append(result)
-                self._recorder.record_batch(result)
-                if self._notifier is not None:
-                    self._notifier.notify(result)
+                self.recorder.record_batch(result)
+                if self.notifier is not None:
+                    self.notifier.notify(result)
         except ConfigError as exc:
             if played:
                 print_stderr(f"{batch.queued.spec.env}: stopped: {exc}")
@@ -315,7 +308,7 @@ class _Run:
         return played
 
     def place(self, spec: BatchSpec) -> ResolvedBatch:
-        return place_batch(resolve_spec(self._session.profile, spec), RUN_FILES)
+        return place_batch(resolve_spec(self.session.profile, spec), RUN_FILES)
 
     def show(self, queued: QueuedBatch, item: BatchItem) -> None:
         """Print the begin of a wait for a server, which a signal ends."""
@@ -323,7 +316,7 @@ class _Run:
             self._has_waited = True
             left = f"{item.waiting_s:g} s left ({item.waiting_for})"
             print_stderr(f"{queued.spec.env}: waiting for its server, {left}")
-        if self._signals.received and self._batch is not None:
+        if self.signals.received and self._batch is not None:
             self._batch.command("cancel")
 
     @contextmanager
@@ -331,8 +324,8 @@ class _Run:
         for note in filter(None, (placed.placement.note, placed.warning)):
             print_stderr(f"{placed.spec.env}: {note}")
         assert self._batch is not None
-        with batch_progress(placed.spec) as progress, self._signals.forwarding_to(self._batch):
-            yield [progress, *self._observers]
+        with batch_progress(placed.spec) as progress, self.signals.forwarding_to(self._batch):
+            yield [progress, *self.observers]
 
     def on_look(self, ended: QueuedBatch, look: Look) -> bool:
         spec, (low, high) = ended.spec, wilson_interval(look.n_success, look.n)

@@ -25,7 +25,6 @@ from runner.util.files import require_named_folder
 if TYPE_CHECKING:  # loaded by the methods below: a list of environments or results needs none of it
     from runner.batch.spec import BatchRequest, ResolvedBatch
     from runner.inference.profile_models import Models
-    from runner.types import Workers
 
 
 class RunSession(NamedTuple):
@@ -103,10 +102,6 @@ class RunSession(NamedTuple):
         from runner.inference.profile_models import Models
 
         return Models(self.profile.agent, os.environ)
-
-    @property
-    def workers(self) -> Workers:
-        return self.request().with_defaults(self.profile).chosen_workers
 
     def _tasks(self) -> dict[str, tuple[int, ...]] | None:
         if self.options.tasks is None:
