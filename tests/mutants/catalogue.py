@@ -353,22 +353,22 @@ MUTANTS = (
     _mutant(
         "doubled",
         "runner/node/batch_queue.py",
-        "        except sqlite3.IntegrityError:\n            return False",
-        "        except sqlite3.IntegrityError:\n            return True",
+        "            if any(batch.batch_id in self._batches for batch in batches):\n                return False",
+        "            if any(batch.batch_id in self._batches for batch in batches):\n                return True",
         "unit/node",
     ),
     _mutant(
         "lost",
         "runner/node/batch_queue.py",
-        "                _check_room(connection)\n                self._record(connection, batches)",
-        "                _check_room(connection)",
+        "                write_all(descriptor, _lines(batches))\n",
+        "                write_all(descriptor, b\"\")\n",
         "unit/node",
     ),
     _mutant(
         "miscounted",
         "runner/node/batch_queue.py",
-        "HAVING min(status IN ('completed', 'cancelled'))",
-        "HAVING max(status IN ('completed', 'cancelled'))",
+        "        unfinished = {batch.battery_id for batch in batches if not batch.has_ended}",
+        "        unfinished = {batch.battery_id for batch in batches if batch.status == \"queued\"}",
         "unit/node",
     ),
     _mutant(
