@@ -18,11 +18,10 @@ from runner.envs.placement import (
 )
 from runner.errors import ConfigError
 from runner.plugins import AGENTS, ENVS, MODEL_ARGUMENTS, Plugin, check_constructor, find
-from runner.pool.choose import default_workers
 from runner.pool.worker import MAX_THREADS
 from runner.types import MAX_DURATION_S, MAX_ROUNDS, MAX_WORKERS, Budget, Limits, Mode, SpanLevel, Workers
 from runner.util.display_text import one_line
-from runner.util.resources import open_file_limit
+from runner.util.resources import open_file_limit, usable_cpus
 from runner.worker.runner_setup import RunnerSetup, uses_judge
 
 INTEGER_LIMIT = 2**62
@@ -90,10 +89,11 @@ class BatchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chosen_workers(self) -> Workers:
-        """Where the episodes run: ``workers``, or the default for this number of episodes at a time."""
+        """``workers``, or by default a process per CPU, at most one per episode at a time; 0 for one at a time."""
         if self.workers is not None:
             return self.workers
-        return default_workers(min(self.concurrency, self.n_planned))
+        n_slots = min(self.concurrency, self.n_planned)
+        return 0 if n_slots <= 1 else min(n_slots, usable_cpus())
 
     def check_numbers(self) -> None:
         """Raise ``ConfigError`` if a number is out of range; the message has the number and the range."""

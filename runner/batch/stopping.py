@@ -12,16 +12,13 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
 
 from runner.batch.spec import Adaptive, BatchSpec
 from runner.envs.http.server import ServerAddress, ServerState, probe_servers
 from runner.envs.placement import Placement, http_placement
-from runner.errors import ServerBusy
 from runner.results.statistics import wilson_interval
 from runner.store import EpisodeRecord
 from runner.types import UNFINISHED, Budget, Outcome
@@ -133,7 +130,6 @@ CHECK_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 10
 """Seconds between two log messages about the same wait."""
 MAX_SERVER_CHARS = 300
-T = TypeVar("T")
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -141,22 +137,6 @@ class Waiting(msgspec.Struct, frozen=True):
 
     server: str
     left_s: float
-
-
-def wait_while_busy(place: Callable[[], T], go_on: Callable[[Waiting], bool]) -> T:
-    """Return what ``place`` returns; repeat it while it raises ``ServerBusy``, for at most the seconds named there.
-
-    ``go_on`` is called before each repetition; if it returns False, or at the end of the wait, the error is raised.
-    """
-    ends_at = math.inf
-    while True:
-        try:
-            return place()
-        except ServerBusy as busy:
-            ends_at = min(ends_at, time.monotonic() + busy.wait_s)
-            left_s = ends_at - time.monotonic()
-            if left_s <= 0 or not go_on(Waiting(one_line(busy.server, MAX_SERVER_CHARS), float(math.ceil(left_s)))):
-                raise
 
 
 class ServerChecked(msgspec.Struct, frozen=True):

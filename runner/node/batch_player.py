@@ -128,7 +128,7 @@ class BatchPlayer:
             if session is not None and target in (None, session.queued.batch_id, session.queued.battery_id):
                 is_accepted = session.command(name)
                 if is_accepted and name == "cancel":
-                    self._save_cancellation(session.queued.batch_id)
+                    self._save_cancellation(session)
             changed = [self._change_waiting(name, queued) for queued in waiting]
             return is_accepted or any(changed)
 
@@ -188,10 +188,11 @@ class BatchPlayer:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _save_cancellation(self, batch_id: str) -> None:
+    def _save_cancellation(self, session: BatchSession) -> None:
         """Save at once that a running batch is cancelled: it stays so if the node dies before the batch has ended."""
+        batch_id = session.queued.batch_id
         try:
-            self._queue.set_status(batch_id, "cancelled", only=("running",))
+            self._queue.set_status(batch_id, "cancelled", n_done=session.n_done, only=("running",))
         except StoreError as exc:
             logger.warning("batch %s is cancelled, but after a crash it would be interrupted: %s", batch_id, exc)
 

@@ -17,9 +17,10 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from runner.batch.spec import INTEGER_LIMIT, MAX_EPISODES, BatchSpec
-from runner.errors import RunnerError, StoreError
+from runner.errors import RunnerError, StoreError, catch_foreign, log_failure
+from runner.events.live import QueueChanged, WaitingBatch
 from runner.types import MAX_WORKERS
-from runner.util.clock import derive_ulid, is_ulid
+from runner.util.clock import Clock, derive_ulid, is_ulid
 from runner.util.files import read_file, replace_file, set_aside, write_all
 from runner.util.resources import file_advice
 
@@ -33,6 +34,8 @@ ENDED: Final[tuple[Status, ...]] = ("completed", "cancelled")
 MAX_LINE_BYTES = 128 * 1024
 """Maximum length of a line; the request that starts a batch is smaller."""
 MAX_QUEUED = 1000
+MAX_WAITING = 200
+"""Maximum number of batches in a ``queue`` item."""
 MAX_GROWTH = 4
 """A file that has this many times as many lines as batches is written again, at the next change."""
 MIN_LINES = 1000
@@ -105,6 +108,20 @@ class BatchQueue:
             is_left = batch.status == "running" or (batch.status == "queued" and not batch.held)
             self._batches[batch.batch_id] = _changed(batch, status="interrupted") if is_left else batch
         self._written = self._rewrite(self._batches)
+
+    def report_to(self, report: Callable[[QueueChanged], object], clock: Clock) -> None:
+        """Report the waiting batches after each change; the last report is never outdated."""
+        lock = threading.Lock()
+
+        def report_queue() -> None:
+            with lock, catch_foreign(log_failure(logger, "reporting the queue")):  # what changed it has succeeded
+                waiting = self.with_status("queued")
+                batches = [
+                    WaitingBatch(**batch.described(WaitingBatch), paused=batch.held) for batch in waiting[:MAX_WAITING]
+                ]
+                report(QueueChanged(at=clock.now(), batches=batches, n_waiting=len(waiting)))
+
+        self.on_change = report_queue
 
     def add(self, *batches: QueuedBatch) -> bool:
         """Append all batches, or none and return False, because the queue already has one of the ids.

@@ -50,7 +50,7 @@ from runner.events.control import (
 )
 from runner.inference.profile_models import Models, NoModel
 from runner.node.batch_player import BatchPlayer
-from runner.node.batch_queue import ENDED, MAX_QUEUED, BatchQueue, QueuedBatch, QueueFull, Status, queue_entries
+from runner.node.batch_queue import MAX_QUEUED, BatchQueue, QueuedBatch, QueueFull, Status, queue_entries
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.session import BatchSession
@@ -508,7 +508,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             "paused": batch.held,
             "warning": batch.spec.notice if status in LIVE else None,
         }
-        if session is not None and status not in ENDED:
+        if session is not None and shown["status"] in ("running", "paused"):
             shown["n_done"] = session.n_done
         elif status == "interrupted":  # a killed node has not saved how many episodes have finished
             shown["n_done"] = self.batch_player.workspace.n_finished(batch.batch_id)

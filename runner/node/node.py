@@ -41,7 +41,7 @@ from runner.node.health import HealthMonitor
 from runner.node.retention import Policy, Pruner, prune_when_idle
 from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
-from runner.node.stored_batches import queue_reporter, recover_queue
+from runner.node.stored_batches import recover_queue
 from runner.node.text_indexing import index_texts
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.notifier import Notifier
@@ -289,7 +289,7 @@ class Node:
         sampler = MachineSampler(self._data_dir, workspace.clock)
         workspace.meter = GpuMeter(sampler, workspace.clock.monotonic)
         batch_player = self._create_batch_player(workspace, queue, recorder, live)
-        queue.on_change = queue_reporter(queue, live.put, workspace.clock)
+        queue.report_to(live.put, workspace.clock)
         health = HealthMonitor(
             self._profile,
             workspace.clock,

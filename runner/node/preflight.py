@@ -38,10 +38,10 @@ from runner.errors import ConfigError, InferenceFault, RunnerError
 from runner.events.subjects import DurableNames
 from runner.inference.endpoints import NO_ENDPOINT
 from runner.inference.profile_models import Models, is_answering, run_in_thread
-from runner.pool.choose import usable_cpus
 from runner.pool.ray_cluster import RayConnection, RayNode, inspect_nodes, load_ray, require_reachable, rewrite_setup
 from runner.util.display_text import mask, one_line
 from runner.util.files import world_writable_problem
+from runner.util.resources import usable_cpus
 from runner.worker.runner_setup import RunnerSetup
 
 if TYPE_CHECKING:

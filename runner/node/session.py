@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -20,15 +22,16 @@ from runner.batch.observers import BatchItem, SelectiveObserver, UnstoredEpisode
 from runner.batch.result import BatchResult, BatchStatus
 from runner.batch.running_episode import CommandName
 from runner.batch.spec import BatchSpec, ResolvedBatch
-from runner.batch.stopping import Waiting, budget_left, is_used_up, next_part, wait_while_busy
+from runner.batch.stopping import MAX_SERVER_CHARS, Waiting, budget_left, is_used_up, next_part
 from runner.batch.workspace import Workspace
-from runner.errors import StoreError, catch_foreign, log_failure
+from runner.errors import ServerBusy, StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
 from runner.node.batch_queue import QueuedBatch, battery_entry
 from runner.node.stored_batches import StoredBatches
 from runner.results.summary import IS_RATED
 from runner.store import EpisodeIndex
 from runner.types import BatchProgress
+from runner.util.display_text import one_line
 
 if TYPE_CHECKING:  # only a node has them
     from runner.inference.server_metrics import ServerLoad
@@ -142,10 +145,6 @@ class BatchSession:
         return self._progress.n_done if self._progress is not None else self.queued.n_done
 
     @property
-    def is_playing(self) -> bool:
-        return self._batch is not None
-
-    @property
     def is_paused(self) -> bool:
         batch = self._batch
         return batch is not None and batch.paused
@@ -220,19 +219,25 @@ class BatchSession:
         return result
 
     def _place(self) -> ResolvedBatch:
-        """Return the batch at its placement, which is that of its stored episodes; wait while its server is busy."""
+        """Return the batch at its placement, which is that of its stored episodes.
+
+        While its server is busy, it is placed again, for at most the seconds that the first ``ServerBusy`` names.
+        """
         item: BatchProgress | None = None
-
-        def go_on(waiting: Waiting) -> bool:
-            nonlocal item
-            item, self._waiting = item or self._stored.progress(self.queued), waiting
-            self._show(item, waiting_for=waiting.server, waiting_s=waiting.left_s)
-            return not (self.is_cancelled or self._is_stopping)
-
-        try:
-            placed = wait_while_busy(lambda: self._host.place(self.queued.spec), go_on)
-        finally:
-            self._waiting = None
+        ends_at, placed = math.inf, None
+        while placed is None:
+            try:
+                placed = self._host.place(self.queued.spec)
+            except ServerBusy as busy:
+                ends_at = min(ends_at, time.monotonic() + busy.wait_s)
+                left_s = ends_at - time.monotonic()
+                if left_s > 0:
+                    item = item or self._stored.progress(self.queued)
+                    self._waiting = Waiting(one_line(busy.server, MAX_SERVER_CHARS), float(math.ceil(left_s)))
+                    self._show(item, waiting_for=self._waiting.server, waiting_s=self._waiting.left_s)
+                if left_s <= 0 or self.is_cancelled or self._is_stopping:
+                    raise
+        self._waiting = None
         if item is not None:
             self._show(item)
         placed.placement.require_kind(self._stored.placement_kind(self.queued))

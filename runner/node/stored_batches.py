@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from itertools import groupby
 
 import msgspec
@@ -12,20 +11,16 @@ import msgspec
 from runner.batch.result import BatchResult, BatchStats, BatchStatus, one_per_plan, split_plan
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.errors import ConfigError, StoreError, catch_foreign, log_failure
-from runner.events.live import QueueChanged, WaitingBatch
+from runner.errors import ConfigError, StoreError
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, Outcome
-from runner.util.clock import Clock
 from runner.util.sqlite import DAMAGED_SUFFIX
 
 logger = logging.getLogger(__name__)
 
 MAX_CHOSEN = 3000
 """Maximum number of single episodes of a batch that are played again; one line of the journal names them all."""
-MAX_WAITING = 200
-"""Maximum number of batches in a ``queue`` item."""
 
 _PLANNED = "SELECT batch_id, episode_id, task_index, attempt FROM episodes ORDER BY batch_id, task_index, attempt"
 
@@ -95,23 +90,8 @@ class StoredBatches:
         )
 
 
-def queue_reporter(queue: BatchQueue, report: Callable[[QueueChanged], object], clock: Clock) -> Callable[[], None]:
-    """Return a thread-safe function that reports the waiting batches; the last report is never outdated."""
-    lock = threading.Lock()
-
-    def report_queue() -> None:
-        with lock, catch_foreign(log_failure(logger, "reporting the queue")):  # what changed it has succeeded
-            waiting = queue.with_status("queued")
-            batches = [
-                WaitingBatch(**batch.described(WaitingBatch), paused=batch.held) for batch in waiting[:MAX_WAITING]
-            ]
-            report(QueueChanged(at=clock.now(), batches=batches, n_waiting=len(waiting)))
-
-    return report_queue
-
-
 def recover_queue(queue: BatchQueue, workspace: Workspace, ended_ids: Collection[str]) -> None:
-    """List the batches of a lost queue again, and end the interrupted batches that have ended.
+    """List the batches of a lost queue again, count the episodes of interrupted ones, and end those that have ended.
 
     A process may have died before it saved a status, or the file may be an older copy. The index of ``workspace`` must
     have been updated from the files.
@@ -124,8 +104,9 @@ def recover_queue(queue: BatchQueue, workspace: Workspace, ended_ids: Collection
         is_complete = n_done >= batch.spec.n_planned
         if is_complete or batch.batch_id in ended_ids:
             logger.warning("batch %s has ended according to its episodes and events", batch.batch_id)
-            status: Status = "completed" if is_complete else "cancelled"
-            queue.set_status(batch.batch_id, status, n_done=n_done, only=("interrupted",))
+            queue.set_status(batch.batch_id, "completed" if is_complete else "cancelled", n_done=n_done)
+        elif n_done != batch.n_done:  # a killed node has not saved the count of its last episodes
+            queue.set_status(batch.batch_id, "interrupted", n_done=n_done, interruption=batch.interruption)
 
 
 def _restore_from_episodes(queue: BatchQueue, workspace: Workspace) -> None:

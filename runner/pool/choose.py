@@ -167,14 +167,3 @@ def _process_pool(
         batch_services(setup, models if setup.models is not None else None),
         lambda name: client.start_worker(name, log),
     )
-
-
-def default_workers(n_slots: int) -> int:
-    """Return the number of worker processes, at most one per CPU; 0 for one episode at a time."""
-    return 0 if n_slots <= 1 else min(n_slots, usable_cpus())
-
-
-def usable_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -170,3 +170,9 @@ class SpareResources:
             self._memory = None
             while self._descriptors:
                 os.close(self._descriptors.pop())
+
+
+def usable_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

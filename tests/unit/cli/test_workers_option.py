@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from runner.batch import spec as batch_spec
 from runner.cli.arguments import Options, parse_options
 from runner.cli.run_session import RunSession
 from runner.config import EpisodeSettings, Profile
-from runner.pool import choose
 from runner.types import Workers
 
 RUN = ["--run", "Maze", "--agent", "oracle"]
@@ -57,6 +57,6 @@ def test_the_option_is_valid_only_for_a_run(capsys: pytest.CaptureFixture[str]) 
 def test_the_default_is_one_process_per_cpu_for_several_episodes_at_a_time(
     options: dict[str, Any], episode: dict[str, Any], workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "usable_cpus", lambda: 3)
+    monkeypatch.setattr(batch_spec, "usable_cpus", lambda: 3)
     (batch,) = session(Options(run="Maze", agent="oracle", **options), **episode).batches()
     assert batch.spec.chosen_workers == workers

@@ -19,7 +19,6 @@ from runner.errors import ConfigError, ServerBusy, StoreError
 from runner.events.live import QueueChanged
 from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status, queue_entries
-from runner.node.stored_batches import queue_reporter
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress
 from tests.support.batches import place_spec
@@ -279,7 +278,7 @@ def test_a_failed_report_of_the_queue_does_not_fail_what_has_changed_it(
     def fail(item: QueueChanged) -> None:
         raise StoreError(f"{item.n_waiting} batches cannot be reported")
 
-    queue.on_change = queue_reporter(queue, fail, workspace.clock)
+    queue.report_to(fail, workspace.clock)
     queue.add(queued)
     is_set = queue.set_status(queued.batch_id, "cancelled")
     assert is_set

@@ -13,10 +13,9 @@ from ulid import ULID
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.events.live import QueueChanged
-from runner.node import handlers, stored_batches
+from runner.node import batch_queue, handlers
 from runner.node.batch_queue import BatchQueue, QueuedBatch, derived_batch_id
 from runner.node.handlers import ControlHandler
-from runner.node.stored_batches import queue_reporter
 from runner.types import Outcome
 from runner.util.clock import Clock
 from tests.support.episodes import RecordedEpisode
@@ -145,8 +144,8 @@ def test_each_change_of_the_queue_is_reported(
     handler: ControlHandler, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items: list[QueueChanged] = []
-    monkeypatch.setattr(stored_batches, "MAX_WAITING", 2)
-    handler.queue.on_change = queue_reporter(handler.queue, items.append, Clock())
+    monkeypatch.setattr(batch_queue, "MAX_WAITING", 2)
+    handler.queue.report_to(items.append, Clock())
     ids = [start(send_request, repeat=number) for number in (1, 2, 3)]
     send_request("move", batch_id=ids[2], to=0)
     send_request("cancel", batch_id=ids[0])
@@ -171,7 +170,7 @@ def test_a_waiting_batch_is_paused_and_resumed(
     handler: ControlHandler, send_request: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items: list[QueueChanged] = []
-    handler.queue.on_change = queue_reporter(handler.queue, items.append, Clock())
+    handler.queue.report_to(items.append, Clock())
     ids = [start(send_request) for _ in range(2)]
     for _ in range(2):
         assert send_request("pause", batch_id=ids[0])["ok"]
