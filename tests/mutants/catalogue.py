@@ -361,14 +361,14 @@ MUTANTS = (
         "lost",
         "runner/node/batch_queue.py",
         "                write_all(descriptor, _lines(batches))\n",
-        "                write_all(descriptor, b\"\")\n",
+        '                write_all(descriptor, b"")\n',
         "unit/node",
     ),
     _mutant(
         "miscounted",
         "runner/node/batch_queue.py",
         "        unfinished = {batch.battery_id for batch in batches if not batch.has_ended}",
-        "        unfinished = {batch.battery_id for batch in batches if batch.status == \"queued\"}",
+        '        unfinished = {batch.battery_id for batch in batches if batch.status == "queued"}',
         "unit/node",
     ),
     _mutant(
