@@ -269,6 +269,8 @@ def test_a_battery_ends_with_its_last_batch(path: Path) -> None:
     queue = BatchQueue(path.parent)
     queue.add(first, second, other)
     queue.set_status(first.batch_id, "completed", n_done=2)
-    assert queue.ended_batteries() == {}
+    for status in ("queued", "running", "interrupted"):
+        queue.set_status(second.batch_id, status)
+        assert queue.ended_batteries() == {}
     queue.set_status(second.batch_id, "cancelled", n_done=1)
     assert queue.ended_batteries() == {battery_id: 3}
