@@ -186,7 +186,7 @@ AgentGym Console is under the MIT licence. What `make install` adds to run it, w
 docs/licences.md` generates the table on Linux; a test checks it, and that no licence is unknown or copyleft (GPL, LGPL,
 AGPL).
 
-- `certifi` is under the MPL-2.0, which covers only changes of its own files.
+- `certifi` and `shtab` are under the MPL-2.0, which covers only changes of their own files.
 - `pygame-ce` (LGPL-2.1) is left out: minigrid imports it only to draw worlds, and BabyAI draws none. minigrid still
   requires it, so `pip install agentgym-console` without the lock installs it, and `pip check` reports it as missing
   after `make install`.
