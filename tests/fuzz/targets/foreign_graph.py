@@ -41,9 +41,9 @@ def check(data: bytes) -> None:
         drafts = list(decode_trace(trace, Place(Path("traces.jsonl"), 1)))
     except ValueError:
         return
-    nodes = [as_dict(node) for node in as_list(trace["nodes"])]
+    nodes = [as_dict(node) for node in as_list(trace.get("nodes"))]
     own = own_fields(trace.get("info"), TraceInfo)
-    if own is not None and own.forks:  # the branches of our own trace are one episode
+    if not nodes or (own is not None and own.forks):  # the branches of our own trace are one episode
         assert len(drafts) == 1
         return
     parents = [node["parent"] if type(node.get("parent")) is int else None for node in nodes]
