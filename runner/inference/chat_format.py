@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from runner.config.profile import Capabilities
+from runner.inference.endpoints import Target
 from runner.inference.errors import EndpointFailure, Field, response_failure
-from runner.inference.providers import Target
 from runner.inference.token_capture import GATEWAY_FIELDS, REQUEST_FIELDS, TokenCapture
 from runner.inference.tool_calls import calls_size, other_fields, parse_tool_calls, plain_call, portable_id
 from runner.types import Chat, Message, Tokens, ToolSchema

@@ -1,4 +1,4 @@
-"""Model endpoints of a profile, in the order in which an inference tries them."""
+"""Model endpoints of a profile, in the order in which an inference tries them, and where requests to them go."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 
 from runner.config import AgentSettings
 from runner.config.profile import Capabilities, RateLimit
+from runner.util.urls import url_origin
 
 Kind: TypeAlias = Literal["tensorzero", "ollama", "openai"]
 AnyKind: TypeAlias = Literal["auto"] | Kind
@@ -19,7 +20,10 @@ CHECK_TIMEOUT_S = 2.0
 """Maximum duration of a health check, in seconds."""
 NO_ENDPOINT = "the profile has no model endpoint; set agent.endpoints, agent.api_endpoint or agent.local_fallback"
 GATEWAY_KEY_ENV, OLLAMA_HOST_ENV = "TENSORZERO_API_KEY", "OLLAMA_HOST"
+GATEWAY_PATH = "/openai/v1/chat/completions"
+GATEWAY_PREFIX = "tensorzero::"
 
+_CHAT_PATH = "/chat/completions"
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """Loopback address for clients, by the wildcard address that a server listens on."""
 
@@ -45,6 +49,18 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: Capabilities | None = None
 
 
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """URL and model name for requests to an endpoint whose kind of server is known."""
+
+    kind: Kind
+    url: str
+    model: str
+
+    @property
+    def models_url(self) -> str:
+        return self.url.partition("?")[0].removesuffix(_CHAT_PATH) + "/models"
+
+
 class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint's data for display, without secrets."""
 
@@ -61,6 +77,19 @@ def resolve_endpoints(settings: AgentSettings, environ: Mapping[str, str]) -> tu
         msgspec.structs.replace(spec, name=name, limit=limits.get(name, spec.limit))
         for name, spec in zip(settings.endpoint_names, _unnamed_specs(settings, environ), strict=True)
     )
+
+
+def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
+    """TensorZero has a fixed path, so the path of the profile's URL is ignored; its model names need a prefix."""
+    model = spec.model or model
+    if kind == "tensorzero":
+        prefixed = model if model.startswith(GATEWAY_PREFIX) else f"{GATEWAY_PREFIX}model_name::{model}"
+        return Target(kind=kind, url=url_origin(spec.url) + GATEWAY_PATH, model=prefixed)
+    base, mark, query = spec.url.partition("?")
+    base = base.rstrip("/")
+    if not base.endswith(_CHAT_PATH):  # only a server or its version path
+        base += _CHAT_PATH if base != url_origin(spec.url) else f"/v1{_CHAT_PATH}"
+    return Target(kind=kind, url=base + mark + query, model=model)
 
 
 def ollama_url(environ: Mapping[str, str]) -> str:

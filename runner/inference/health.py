@@ -11,11 +11,10 @@ import msgspec
 
 from runner.config.profile import GATEWAY, RateLimit
 from runner.inference.api_keys import key_advice, read_api_key
-from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
-from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind
+from runner.inference.endpoint_state import NOT_OFFERED, InferenceContext, LiveEndpoint
+from runner.inference.endpoints import CHECK_TIMEOUT_S, AnyKind, Target, resolve_target
 from runner.inference.errors import EndpointFailure, response_failure
 from runner.inference.http import SmallResponse, bearer_header, fetch
-from runner.inference.providers import NOT_OFFERED, Target, resolve_target
 from runner.util.display_text import one_line
 from runner.util.json_accessors import as_count, as_dict, as_list, as_text, decode_json
 from runner.util.urls import safe_url, url_origin

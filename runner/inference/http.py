@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 MAX_SMALL_BODY = 1 << 20
 """Maximum bytes of a response other than a model's reply: a health check, a model list or an error."""
+
+MAX_RETRY_AFTER_S = 3600.0
 
 
 class SmallResponse(msgspec.Struct, frozen=True):
@@ -46,6 +51,21 @@ async def fetch(
             return SmallResponse(status, data, response.headers.get("retry-after"))
     except TimeoutError:
         raise EndpointFailure("timeout", f"no complete answer within {timeout_s:g} s") from None
+
+
+def retry_after_s(header: str | None, now: datetime) -> float | None:
+    """Return the seconds to wait by a ``Retry-After`` header (seconds or an HTTP date); None if absent or invalid."""
+    if header is None:
+        return None
+    try:
+        if ":" in header:
+            date = parsedate_to_datetime(header)
+            seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now.timestamp()
+        else:
+            seconds = float(header)
+    except (ValueError, OverflowError):
+        return None
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S) if math.isfinite(seconds) else None
 
 
 def bearer_header(key: str | None) -> dict[str, str]:

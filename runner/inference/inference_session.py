@@ -18,7 +18,7 @@ import msgspec
 
 from runner.config.profile import Capabilities, LessonKey, Price
 from runner.errors import ContextExceeded, InferenceFault
-from runner.inference.api_keys import DeltaFilter, is_secret, key_advice, read_api_key, redact_key
+from runner.inference.api_keys import key_advice, read_api_key
 from runner.inference.chat_format import (
     InferenceQuestion,
     ModelReply,
@@ -28,21 +28,22 @@ from runner.inference.chat_format import (
     tokens_per_s,
 )
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint
-from runner.inference.endpoints import NO_ENDPOINT, EndpointSpec
-from runner.inference.entrance import MAX_PASSES, pause_s
+from runner.inference.endpoints import NO_ENDPOINT, EndpointSpec, resolve_target
 from runner.inference.errors import EndpointFailure
 from runner.inference.gate import learner_of
 from runner.inference.learning import Learner
-from runner.inference.providers import Target, resolve_target
-from runner.inference.request import AnswerLimits, InferenceCall, limit_answer, send_call
+from runner.inference.request import InferenceCall, limit_answer, send_call
 from runner.inference.token_capture import TokenCapture
 from runner.tracing import SpanHandle, Tracer, create_flow_id
-from runner.types import SHAPES, AnswerTimes, Chat, Inference, StreamDelta, Tokens, ToolSchema, Usage, join_shapes
+from runner.types import SHAPES, Chat, Inference, StreamDelta, Tokens, ToolSchema, Usage, join_shapes
 from runner.types.phases import answer_times
 from runner.types.sequences import Label, TokenSequence
 from runner.util.display_text import one_line
 from runner.util.resources import find_shortage
 
+MAX_PASSES = 3
+"""Maximum number of times that one inference tries all endpoints."""
+FIRST_PAUSE_S = 0.5
 GRACE_S = 0.25
 """Seconds that a request may exceed the episode's time limit, so that the episode ends as a timeout, not an error."""
 CONFIRM_S = 5.0
@@ -67,7 +68,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
         on_delta: receives the streamed answer, the endpoint in use, and failures.
         gateway_ids: TensorZero's id of the episode by endpoint name.
         on_tokens: receives the token ids of each answer, discarded ones too; None: no request asks for them.
-        can_shorten: whether the caller shortens the chat after ``ContextExceeded``.
+        label, can_shorten, tools_as_text: as in ``ModelSession.infer``.
     """
 
     question: InferenceQuestion
@@ -81,27 +82,16 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     on_tokens: Callable[[TokenSequence], None] | None = None
     label: Label = "agent"
     can_shorten: bool = False
+    tools_as_text: bool = False
 
 
-class EndpointAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A reply and the endpoint that sent it.
+class EndpointAnswer(msgspec.Struct, frozen=True):
+    """A reply, the shape of its request, TensorZero's id of the episode or "", and what the agent gets of them."""
 
-    Attributes:
-        capabilities: the shape of the request.
-        origin: endpoint and model, as the reply's message names them.
-        tokens_per_s: None if the endpoint does not count tokens.
-    """
-
-    endpoint: LiveEndpoint
-    target: Target
-    capabilities: Capabilities
-    origin: str
-    sent: Chat
     reply: ModelReply
-    used_tools: bool
-    tokens_per_s: float | None
-    times: AnswerTimes
-    flow_id: int
+    capabilities: Capabilities
+    gateway_id: str
+    inference: Inference
 
 
 class _NotAdmitted(Exception):
@@ -128,7 +118,7 @@ class FallbackChain:
         self._searched: set[str] = set()
         self._n_refusals = 0
         self._n_requests = 0
-        self._is_admitted = False
+        self._admitted = ""  # key of the request that a gate has admitted
         self._has_repeated = False
         self._capture: TokenCapture | None = None
 
@@ -154,7 +144,8 @@ class FallbackChain:
         if not usable:
             return False
         rest_s = min(self._gate.wait_s(end.spec.name) for end in usable)
-        pause = max(pause_s(attempt, self._context.timing.uniform), rest_s)
+        longest_s = FIRST_PAUSE_S * 2.0 ** (attempt - 1)  # exponential backoff with jitter
+        pause = max(self._context.timing.uniform(longest_s / 2, longest_s), rest_s)
         if pause >= self._deadline - self._now():
             return False
         await self._context.timing.sleep(pause)
@@ -202,8 +193,8 @@ class FallbackChain:
     ) -> EndpointAnswer:
         """Learn what the endpoint takes; what another request has learned meanwhile is tried first."""
         self._leave(endpoint.spec.name)
-        learner_name = learner_of(endpoint.spec.name)
-        if not await self._gate.enter(learner_name, self._deadline - self._now()):
+        place = learner_of(endpoint.spec.name), f"{self._request.id}:learner"
+        if not await self._gate.enter(*place, self._deadline - self._now()):
             raise failure
         try:
             if (newer := self._gate.lessons.get(key)) != known:
@@ -224,7 +215,7 @@ class FallbackChain:
             if learned != known:
                 self._gate.lessons.keep(key, learned)
         finally:
-            self._gate.leave(learner_name)
+            self._gate.leave(*place)
         if learned != known:
             reason = self._context.error_text(failure)
             self._lessons[endpoint.spec.name] = f"learned {learned.describe() or 'the usual shape'} from {reason}"
@@ -243,27 +234,16 @@ class FallbackChain:
     def _wants_tokens(self, endpoint: LiveEndpoint) -> bool:
         return endpoint.spec.token_ids and self._request.on_tokens is not None
 
-    async def _enter(self, name: str) -> None:
-        self._leave(name)
-        self._is_admitted = await self._gate.enter(name, self._deadline - self._now() + GRACE_S)
-        if not self._is_admitted:
-            raise _NotAdmitted
-
     def _leave(self, name: str) -> None:
-        if self._is_admitted:
-            self._is_admitted = False
-            self._gate.leave(name)
+        if self._admitted:
+            self._gate.leave(name, self._admitted)
+            self._admitted = ""
 
-    def _record_tokens(self, answer: EndpointAnswer | None, failure: EndpointFailure | None) -> None:
-        """Label the token ids of a reply: as those of the answer, or as discarded if the endpoint failed in it."""
+    def _record_tokens(self, label: Label, n_completion: int | None, cause: str = "") -> None:
         capture, on_tokens = self._capture, self._request.on_tokens
-        if capture is None or on_tokens is None:
+        if capture is None or on_tokens is None or (label == "discarded" and capture.is_empty):
             return
-        if answer is not None:
-            tokens = answer.reply.tokens
-            on_tokens(capture.sequence(self._request.label, None if tokens is None else tokens.completion))
-        elif failure is not None and not capture.is_empty:
-            on_tokens(capture.sequence("discarded", None, self._context.error_text(failure)))
+        on_tokens(capture.sequence(label, n_completion, cause))
 
     def _note_refusal(self, name: str) -> None:
         if name in self._notes:
@@ -300,9 +280,12 @@ class FallbackChain:
     ) -> EndpointAnswer:
         """Send the request once, when the endpoint admits it; ``is_shown``: the answer is streamed to the viewer."""
         request, name = self._request, endpoint.spec.name
-        await self._enter(name)
         self._n_requests += 1
         id, model = f"{request.id}:{self._n_requests}", endpoint.spec.model or request.model
+        self._leave(name)
+        if not await self._gate.enter(name, id, self._deadline - self._now() + GRACE_S):
+            raise _NotAdmitted
+        self._admitted = id
         if is_shown:
             self._emit(StreamDelta(endpoint=name, model=one_line(model)))
         self._capture = TokenCapture(name, model) if self._wants_tokens(endpoint) else None
@@ -317,16 +300,16 @@ class FallbackChain:
                 answer = await self._exchange(
                     endpoint, capabilities, span, flow_id, request.on_delta if is_shown else None
                 )
-                record_reply(span, answer.reply, answer.tokens_per_s)
-                record_times(request.tracer, span, answer.times)
-                span.start_flow(answer.flow_id)
+                record_answer(request.tracer, span, answer)
+                span.start_flow(flow_id)
         except EndpointFailure as failure:
-            self._record_tokens(None, failure)
+            self._record_tokens("discarded", None, self._context.error_text(failure))
             raise
         if is_shown and (self._has_repeated or not answer.reply.is_silent):
-            self._record_tokens(answer, None)
+            tokens = answer.reply.tokens
+            self._record_tokens(request.label, None if tokens is None else tokens.completion)
         else:
-            self._record_tokens(None, EndpointFailure("reply", "the answer is not used"))
+            self._record_tokens("discarded", None, "the answer is not used")
         return answer
 
     async def _exchange(
@@ -337,62 +320,62 @@ class FallbackChain:
         flow_id: int,
         on_delta: Callable[[StreamDelta], None] | None,
     ) -> EndpointAnswer:
-        question = self._request.question
-        async with limit_answer(self._context.settings, self._deadline - self._now() + GRACE_S) as limits:
-            kind = await endpoint.find_kind(self._context.mask, self._context.timing.clock.now())
-            target = resolve_target(endpoint.spec, kind, self._request.model)
-            span.set_attribute("gen_ai.provider.name", target.kind)  # known only after detection
-            key = read_api_key(endpoint.spec, target.kind, self._context.environ)
-            gateway_id = self._request.gateway_ids.get(endpoint.spec.name) if target.kind == "tensorzero" else None
-            origin = f"{endpoint.spec.name} {target.model}"
-            chat = sent_chat(question, capabilities, origin)
-            wants_ids = self._capture is not None
-            body = request_body(question, target, capabilities, chat, episode_id=gateway_id, with_token_ids=wants_ids)
-            streams = question.stream and capabilities.stream
+        request, context, spec = self._request, self._context, endpoint.spec
+        async with limit_answer(context.settings, self._deadline - self._now() + GRACE_S) as limits:
+            kind = await endpoint.find_kind(context.mask, context.timing.clock.now())
+            target = resolve_target(spec, kind, request.model)
+            span.set_attribute("gen_ai.provider.name", kind)  # known only after detection
+            key = read_api_key(spec, kind, context.environ)
+            gateway_id = request.gateway_ids.get(spec.name) if kind == "tensorzero" else None
+            origin = f"{spec.name} {target.model}"
+            chat = sent_chat(request.question, capabilities, origin)
+            with_ids = self._capture is not None
+            call = InferenceCall(
+                target=target,
+                body=request_body(
+                    request.question, target, capabilities, chat, episode_id=gateway_id, with_token_ids=with_ids
+                ),
+                key=key,
+                mask=context.mask,
+                limits=limits,
+                streams=request.question.stream and capabilities.stream,
+                on_delta=on_delta,
+                clock=context.timing.clock,
+                capture=self._capture,
+            )
             started = self._now()
-            reply = await self._send(target, body, key, limits, streams, on_delta)
-            total_s = self._now() - started
-        server = self._gate.server_times(endpoint.spec.name)
-        times = answer_times(total_s, reply.ttft_s, (reply.prefill_s, reply.decode_s), server)
-        return EndpointAnswer(
-            endpoint=endpoint,
-            target=target,
-            capabilities=capabilities,
-            origin=origin,
+            reply = await send_call(call)
+            usage = self._usage(spec, capabilities, reply, self._now() - started)
+        noted = reply.message(origin)
+        inference = Inference(
+            message=stored_chat([noted])[0],
+            noted=noted,
             sent=stored_chat(chat),
-            reply=redact_key(reply, key),
-            used_tools=bool(question.tools) and capabilities.tools == "native",
-            tokens_per_s=tokens_per_s(reply, total_s),
-            times=times,
+            cause_of_silence=reply.cause_of_silence,
+            usage=usage,
+            finish_reason=reply.finish_reason,
+            used_tools=bool(request.question.tools) and capabilities.tools == "native",
             flow_id=flow_id,
         )
+        new_id = reply.episode_id or "" if kind == "tensorzero" else ""
+        return EndpointAnswer(reply, capabilities, new_id, inference)
 
-    async def _send(
-        self,
-        target: Target,
-        body: bytes,
-        key: str | None,
-        limits: AnswerLimits,
-        streams: bool,
-        on_delta: Callable[[StreamDelta], None] | None,
-    ) -> ModelReply:
-        delta_filter = DeltaFilter(key, on_delta) if on_delta is not None and is_secret(key) else None
-        emit = on_delta if delta_filter is None else delta_filter.add
-        call = InferenceCall(
-            target=target,
-            body=body,
-            key=key,
-            mask=self._context.mask,
-            limits=limits,
-            streams=streams,
-            on_delta=emit,
-            clock=self._context.timing.clock,
-            capture=self._capture,
+    def _usage(self, spec: EndpointSpec, capabilities: Capabilities, reply: ModelReply, total_s: float) -> Usage:
+        request, model = self._request, spec.model or self._request.model
+        as_text = request.tools_as_text or (bool(request.question.tools) and capabilities.tools == "text")
+        has_system = any(message["role"] == "system" for message in request.question.messages)
+        shape = zip(SHAPES, (as_text, capabilities.system == "folded" and has_system), strict=True)
+        server = self._gate.server_times(spec.name)
+        return Usage(
+            endpoint=spec.name,
+            model=model,
+            ttft_s=reply.ttft_s,
+            tokens_per_s=tokens_per_s(reply, total_s),
+            tokens=reply.tokens,
+            cost=token_cost(reply.tokens, self._context.settings.price.get(model)),
+            shape=join_shapes(name for name, holds in shape if holds),
+            times=answer_times(total_s, reply.ttft_s, (reply.prefill_s, reply.decode_s), server),
         )
-        reply = await send_call(call)
-        if delta_filter is not None:
-            delta_filter.flush()
-        return reply
 
     def _emit(self, delta: StreamDelta) -> None:
         if self._request.on_delta is not None:
@@ -436,30 +419,29 @@ def request_span(
             raise
 
 
-def record_times(tracer: Tracer, span: SpanHandle, times: AnswerTimes) -> None:
-    parts = {name: getattr(times, f"{name}_s") for name in ("queue", "prefill", "decode")}
-    for name, seconds in parts.items():
-        if seconds is not None:
-            span.set_attribute(f"agentgym.{name}_s", seconds)
-    if times.about:
-        span.set_attribute("agentgym.times_are_estimates", True)
-    known = [(name, seconds) for name, seconds in parts.items() if seconds is not None]
-    if len(known) == len(parts):
-        tracer.add_spans(CATEGORY, known, about=times.about)
-
-
-def record_reply(span: SpanHandle, reply: ModelReply, tokens_per_s: float | None) -> None:
+def record_answer(tracer: Tracer, span: SpanHandle, answer: EndpointAnswer) -> None:
+    reply, usage = answer.reply, answer.inference.usage
     span.set_attribute("gen_ai.response.model", reply.model)
     span.set_attribute("gen_ai.response.finish_reasons", reply.finish_reason)
     if reply.ttft_s is not None:
         span.set_attribute("gen_ai.response.time_to_first_chunk", reply.ttft_s)
-    if tokens_per_s is not None:
-        span.set_attribute("agentgym.tokens_per_s", tokens_per_s)
+    if usage.tokens_per_s is not None:
+        span.set_attribute("agentgym.tokens_per_s", usage.tokens_per_s)
     if reply.tokens is not None:
         span.set_attribute("gen_ai.usage.input_tokens", reply.tokens.prompt)
         span.set_attribute("gen_ai.usage.output_tokens", reply.tokens.completion)
         span.set_attribute("gen_ai.usage.cache_read.input_tokens", reply.tokens.cached)
         span.set_attribute("gen_ai.usage.reasoning.output_tokens", reply.tokens.reasoning)
+    if (times := usage.times) is None:
+        return
+    parts = {name: getattr(times, f"{name}_s") for name in ("queue", "prefill", "decode")}
+    known = [(name, seconds) for name, seconds in parts.items() if seconds is not None]
+    for name, seconds in known:
+        span.set_attribute(f"agentgym.{name}_s", seconds)
+    if times.about:
+        span.set_attribute("agentgym.times_are_estimates", True)
+    if len(known) == len(parts):
+        tracer.add_spans(CATEGORY, known, about=times.about)
 
 
 class InferenceSession:
@@ -492,8 +474,16 @@ class InferenceSession:
         can_shorten: bool = False,
         tools_as_text: bool = False,
     ) -> Inference:
+        settings = self._context.settings
+        question = InferenceQuestion(
+            messages=messages,
+            tools=tools,
+            temperature=settings.temperature,
+            max_tokens=settings.max_tokens,
+            stream=settings.stream,
+        )
         request = InferenceRequest(
-            question=self._question(messages, tools),
+            question=question,
             model=self.model,
             episode=self._episode,
             id=f"{self._episode}:{next(_numbers)}",
@@ -504,60 +494,17 @@ class InferenceSession:
             on_tokens=on_tokens,
             label=label,
             can_shorten=can_shorten,
+            tools_as_text=tools_as_text,
         )
         chain = FallbackChain(self._context, request)
         answer = await chain.run()
-        self._remember_gateway_id(answer)
-        reply = answer.reply
-        return Inference(
-            message=stored_chat([noted := reply.message(answer.origin)])[0],
-            noted=noted,
-            sent=answer.sent,
-            cause_of_silence=reply.cause_of_silence,
-            usage=self._usage(answer, chain.warnings, request_shape(answer, request.question, tools_as_text)),
-            finish_reason=reply.finish_reason,
-            used_tools=answer.used_tools,
-            flow_id=answer.flow_id,
-        )
-
-    def _question(self, messages: Chat, tools: list[ToolSchema]) -> InferenceQuestion:
-        settings = self._context.settings
-        return InferenceQuestion(
-            messages=messages,
-            tools=tools,
-            temperature=settings.temperature,
-            max_tokens=settings.max_tokens,
-            stream=settings.stream,
-        )
-
-    def _remember_gateway_id(self, answer: EndpointAnswer) -> None:
-        # TensorZero returns its episode id with the first reply and expects it in all later requests.
-        name, id = answer.endpoint.spec.name, answer.reply.episode_id
-        if answer.target.kind == "tensorzero" and id and _UUID.fullmatch(id) and name not in self._gateway_ids:
-            self._gateway_ids[name] = id
-            self._on_gateway_id(self._episode, name, id)
-
-    def _usage(self, answer: EndpointAnswer, warnings: tuple[str, ...], shape: str) -> Usage:
-        reply, model = answer.reply, answer.endpoint.spec.model or self.model
-        return Usage(
-            endpoint=answer.endpoint.spec.name,
-            model=model,
-            ttft_s=reply.ttft_s,
-            tokens_per_s=answer.tokens_per_s,
-            tokens=reply.tokens,
-            cost=token_cost(reply.tokens, self._context.settings.price.get(model)),
-            warnings=warnings,
-            shape=shape,
-            times=answer.times,
-        )
-
-
-def request_shape(answer: EndpointAnswer, question: InferenceQuestion, tools_as_text: bool) -> str:
-    """Return the shape of an answered request as in ``Usage``; see ``InferenceSession.infer`` for ``tools_as_text``."""
-    taken = answer.capabilities
-    as_text = tools_as_text or (bool(question.tools) and taken.tools == "text")
-    is_folded = taken.system == "folded" and any(message["role"] == "system" for message in question.messages)
-    return join_shapes(name for name, holds in zip(SHAPES, (as_text, is_folded), strict=True) if holds)
+        usage, id = answer.inference.usage, answer.gateway_id
+        # TensorZero returns its episode id with the first reply and expects it in all later requests
+        if _UUID.fullmatch(id) and usage.endpoint not in self._gateway_ids:
+            self._gateway_ids[usage.endpoint] = id
+            self._on_gateway_id(self._episode, usage.endpoint, id)
+        usage = msgspec.structs.replace(usage, warnings=chain.warnings)
+        return msgspec.structs.replace(answer.inference, usage=usage)
 
 
 def token_cost(tokens: Tokens | None, price: Price | None) -> float | None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from runner.config import AgentSettings
+from runner.inference.api_keys import DeltaFilter, is_secret, redact_key
 from runner.inference.chat_format import ModelReply, parse_reply
-from runner.inference.entrance import retry_after_s
+from runner.inference.endpoints import Target
 from runner.inference.errors import EndpointFailure, Mask, response_failure
-from runner.inference.http import bearer_header, open_response, read_refusal
-from runner.inference.providers import Target
+from runner.inference.http import bearer_header, open_response, read_refusal, retry_after_s
 from runner.inference.sse import MAX_EVENT, EventParser, StreamAccumulator
 from runner.inference.token_capture import TokenCapture
 from runner.types import StreamDelta
@@ -55,26 +55,39 @@ class InferenceCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def send_call(call: InferenceCall) -> ModelReply:
-    """The caller must enter ``call.limits``. Raises ``EndpointFailure`` if the endpoint gives no usable reply."""
+    """Return the reply without the key, in case the server quotes it; the caller must enter ``call.limits``.
+
+    Raises ``EndpointFailure`` if the endpoint gives no usable reply.
+    """
+    if call.on_delta is None or not is_secret(call.key):
+        return redact_key(await _exchange(call, call.on_delta), call.key)
+    keyless = DeltaFilter(call.key, call.on_delta)
+    reply = await _exchange(call, keyless.add)
+    keyless.flush()
+    return redact_key(reply, call.key)
+
+
+async def _exchange(call: InferenceCall, on_delta: Callable[[StreamDelta], None] | None) -> ModelReply:
     from runner.util.http import read_body, reject_encoding  # imported late, as httpx and aiohttp are slow to import
 
-    accumulator = StreamAccumulator(call.clock.monotonic, call.on_delta, call.capture)
+    accumulator = StreamAccumulator(call.clock.monotonic, on_delta, call.capture)
     if call.streams:
         call.limits.expect_first()
     else:
         call.limits.expect_whole()
     headers = bearer_header(call.key)
     async with open_response("POST", call.target.url, call.body, headers, call.mask) as response:
+        media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if response.status_code != 200:
             wait_s = retry_after_s(response.headers.get("retry-after"), call.clock.now())
             body, via = await read_refusal(response), response.extensions.get("proxy", "")
             raise response_failure(response.status_code, body, call.mask, wait_s, via)
-        if _media_type(response) == "text/event-stream":
+        if media_type == "text/event-stream":
             reject_encoding(response)
             return await _stream(response, accumulator, call)
         call.limits.expect_whole()
         body = await read_body(response, MAX_BODY if call.capture is None else MAX_STREAM)
-        return _parse_body(body, accumulator, _media_type(response), call.capture)
+        return _parse_body(body, accumulator, media_type, call.capture)
 
 
 async def _stream(response: httpx.Response, accumulator: StreamAccumulator, call: InferenceCall) -> ModelReply:
@@ -139,11 +152,6 @@ def _parse_body(
         raise EndpointFailure(
             failure.reason, f"{failure} (media type {one_line(media_type, 60) or 'missing'})"
         ) from None
-
-
-def _media_type(response: httpx.Response) -> str:
-    media_type: str = response.headers.get("content-type", "")
-    return media_type.partition(";")[0].strip().lower()
 
 
 class AnswerLimits:

@@ -14,8 +14,8 @@ from runner.agents.model.reply_parsing import parse_reply as parse_action
 from runner.config.profile import Capabilities
 from runner.inference import chat_format
 from runner.inference.chat_format import InferenceQuestion, ModelReply, flatten_tool_calls, request_body, sent_chat
+from runner.inference.endpoints import Target
 from runner.inference.errors import EndpointFailure
-from runner.inference.providers import Target
 from runner.inference.tool_calls import MAX_TOOL_CALLS
 from runner.types import Action, InvalidAction, Mode, ToolSchema
 from runner.util.json_accessors import decode_json

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from runner.inference.entrance import retry_after_s
 from runner.inference.errors import response_failure
+from runner.inference.http import retry_after_s
 from runner.util.display_text import masker
 from tests.fuzz.oracles import SECRET, check_displayable, check_masked, split_head
 

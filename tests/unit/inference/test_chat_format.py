@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from runner.config.profile import Capabilities
 from runner.inference.chat_format import MAX_TEXT, InferenceQuestion, parse_reply, request_body, sent_chat
+from runner.inference.endpoints import Target
 from runner.inference.errors import EndpointFailure, Reason, named_field, response_failure
-from runner.inference.providers import Target
 from runner.inference.sse import StreamAccumulator
 from runner.types import Chat, Tokens, ToolSchema
 from runner.util.json_accessors import encode_json

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 from runner.config.profile import EndpointConfig, RateLimit
 from runner.errors import InferenceFault
 from runner.inference.endpoints import EndpointSpec
-from runner.inference.entrance import WINDOW_S
-from runner.inference.errors import EndpointFailure
-from runner.inference.gate import LocalGate
+from runner.inference.errors import EndpointFailure, Reason
+from runner.inference.gate import WINDOW_S, LocalGate
+from runner.inference.http import translate_errors
 from runner.inference.manager import InferenceManager
 from tests.support.inference import VirtualTime, agent_settings, episode_header, infer, inference_manager
 from tests.support.manual_clock import ManualClock
@@ -130,6 +131,77 @@ def test_a_lost_worker_gives_back_what_it_held_and_waited_for() -> None:
     gate.release("worker", 99)
     gate.request("other", 2, "a", other.append)
     assert other == [True, True]
+
+
+class Endpoint:
+    """An endpoint without limits that ``clock`` lets rest."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.gate = LocalGate([EndpointSpec(name="a", url="http://a")], self.clock)
+        self._n = 0
+
+    def admits(self) -> bool:
+        self._n += 1
+        replies: list[bool] = []
+        self.gate.request("worker", self._n, "a", replies.append)
+        return replies == [True]
+
+    def leave(self) -> None:
+        self.gate.release("worker", self._n)
+
+    def rest_after(self, reason: Reason, retry_after_s: float | None = None) -> float:
+        self.gate.report("a", EndpointFailure(reason, "broken", retry_after_s=retry_after_s), "refused")
+        return self.gate.wait_s("a")
+
+
+def test_a_failed_endpoint_waits_longer_each_time_and_then_admits_one_request() -> None:
+    endpoint = Endpoint()
+    for wait_s in (1, 2, 4):
+        assert endpoint.admits()
+        assert (endpoint.rest_after("connection"), endpoint.admits(), endpoint.gate.cause("a")) == (
+            wait_s,
+            False,
+            "refused",
+        )
+        endpoint.clock.now += wait_s
+    assert endpoint.admits()
+    assert not endpoint.admits()
+    endpoint.gate.report("a", None, "")
+    assert endpoint.admits()
+    assert endpoint.admits()
+
+
+def test_a_trial_request_that_leaves_or_expires_admits_the_next() -> None:
+    endpoint = Endpoint()
+    endpoint.rest_after("connection")
+    endpoint.clock.now += 1
+    assert endpoint.admits()
+    endpoint.leave()
+    assert endpoint.admits()
+    endpoint.clock.now += 5
+    assert endpoint.admits()
+
+
+@pytest.mark.parametrize(
+    ("failures", "rests"),
+    [
+        ([("timeout", None)], [30]),
+        ([("server", None)] * 3, [0, 0, 1]),
+        ([("connection", None)] * 8, [1] * 8),
+        ([("busy", 7), ("busy", 3)], [7, 7]),
+    ],
+    ids=["timeout", "server errors from the third", "at once", "the longest requested"],
+)
+def test_the_rest_depends_on_the_failure(failures: list[tuple[Reason, float | None]], rests: list[float]) -> None:
+    endpoint = Endpoint()
+    assert [endpoint.rest_after(*failure) for failure in failures] == rests
+
+
+def test_a_connect_timeout_rests_as_long_as_a_timeout() -> None:
+    with pytest.raises(EndpointFailure, match="no connection within 5 s") as raised, translate_errors(str):
+        raise httpx.ConnectTimeout("no connection within 5 s")
+    assert Endpoint().rest_after(raised.value.reason) == 30
 
 
 def test_an_endpoint_rests_until_a_request_succeeds() -> None:

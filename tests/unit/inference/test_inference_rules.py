@@ -1,4 +1,4 @@
-"""Rules of inference: endpoint chains, circuit breakers, costs, and keys that are masked."""
+"""Rules of inference: endpoint chains, costs, and keys that are masked."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-import httpx
 import pytest
 
 from runner.config import AgentSettings
 from runner.config.profile import EndpointConfig, Price
 from runner.inference.api_keys import DeltaFilter, KeyFilter, endpoint_variables, read_api_key, redact_key
 from runner.inference.chat_format import ModelReply, split_thinking
-from runner.inference.endpoints import EndpointSpec, Kind, ollama_url, resolve_endpoints
-from runner.inference.entrance import CircuitBreaker, pause_s, retry_after_s
-from runner.inference.errors import EndpointFailure, Reason
-from runner.inference.http import translate_errors
+from runner.inference.endpoints import (
+    GATEWAY_PATH,
+    EndpointSpec,
+    Kind,
+    ollama_url,
+    resolve_endpoints,
+    resolve_target,
+)
+from runner.inference.errors import EndpointFailure
+from runner.inference.http import retry_after_s
 from runner.inference.inference_session import token_cost
-from runner.inference.providers import GATEWAY_PATH, resolve_target
 from runner.inference.tool_calls import tool_call
 from runner.types import StreamDelta, Tokens
 from runner.util.urls import safe_url
-from tests.support.manual_clock import ManualClock
 
 MODEL, FUNCTION = "tensorzero::model_name::", "tensorzero::function_name::f"
 NOW = datetime(2025, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -88,61 +91,6 @@ def test_each_kind_has_its_url_and_model_name(
     assert (target.url, target.model) == (target_url, target_model)
 
 
-def make_failure(reason: Reason, retry_after_s: float | None = None) -> EndpointFailure:
-    return EndpointFailure(reason, "broken", retry_after_s=retry_after_s)
-
-
-def test_a_failed_endpoint_waits_longer_each_time_and_then_admits_one_request() -> None:
-    clock = ManualClock()
-    breaker = CircuitBreaker(clock)
-    for wait_s in (1, 2, 4):
-        assert breaker.try_enter()
-        breaker.record_failure(make_failure("connection"), "refused")
-        assert (breaker.wait_s(), breaker.try_enter(), breaker.cause) == (wait_s, False, "refused")
-        clock.now += wait_s
-    assert breaker.try_enter()
-    assert not breaker.try_enter()
-    breaker.record_success()
-    assert breaker.try_enter()
-    assert breaker.try_enter()
-
-
-def test_a_trial_request_that_leaves_or_expires_admits_the_next() -> None:
-    clock = ManualClock()
-    breaker = CircuitBreaker(clock)
-    breaker.record_failure(make_failure("connection"), "")
-    clock.now += 1
-    assert breaker.try_enter()
-    breaker.leave()
-    assert breaker.try_enter()
-    clock.now += 5
-    assert breaker.try_enter()
-
-
-def test_a_timeout_waits_long_and_server_errors_wait_from_the_third() -> None:
-    hung, erring = CircuitBreaker(ManualClock()), CircuitBreaker(ManualClock())
-    hung.record_failure(make_failure("timeout"), "")
-    assert hung.wait_s() == 30
-    for wait_s in (0, 0, 1):
-        erring.record_failure(make_failure("server"), "")
-        assert erring.wait_s() == wait_s
-
-
-def test_simultaneous_failures_count_once() -> None:
-    breaker = CircuitBreaker(ManualClock())
-    for _ in range(8):
-        breaker.record_failure(make_failure("connection"), "")
-    assert breaker.wait_s() == 1
-
-
-def test_the_longest_requested_wait_applies() -> None:
-    breaker = CircuitBreaker(ManualClock())
-    breaker.record_failure(make_failure("busy", retry_after_s=7), "busy")
-    assert breaker.wait_s() == 7
-    breaker.record_failure(make_failure("busy", retry_after_s=3), "busy")
-    assert breaker.wait_s() == 7
-
-
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
@@ -166,11 +114,6 @@ def test_the_longest_requested_wait_applies() -> None:
 )
 def test_retry_after_is_parsed_as_seconds_or_date(header: str | None, seconds: float | None) -> None:
     assert retry_after_s(header, NOW) == seconds
-
-
-def test_pauses_grow_and_are_half_random() -> None:
-    assert [pause_s(round, min) for round in (1, 2)] == [0.25, 0.5]
-    assert [pause_s(round, max) for round in (1, 2)] == [0.5, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -235,14 +178,6 @@ def test_a_key_in_a_field_that_we_do_not_know_is_masked() -> None:
         "reasoning_details": [{"type": "reasoning.text", "signature": "for ***"}],
         "***": {"of": ['"***"']},
     }
-
-
-def test_a_connect_timeout_waits_as_long_as_a_timeout() -> None:
-    breaker = CircuitBreaker(ManualClock())
-    with pytest.raises(EndpointFailure, match="no connection within 5 s") as raised, translate_errors(str):
-        raise httpx.ConnectTimeout("no connection within 5 s")
-    breaker.record_failure(raised.value, "")
-    assert breaker.wait_s() == 30
 
 
 def test_the_gateways_key_is_sent_only_to_gateways() -> None:

@@ -110,13 +110,13 @@ async def test_the_limit_of_requests_in_flight_holds_over_workers_and_cancellati
     with RudeModel(count) as server:
         workers = Workers(settings_of(server, rate_limits=limits))
         tasks = [asyncio.create_task(infer(workers.managers[number % 2])) for number in range(16)]
-        hanging = [asyncio.create_task(workers.gates[0].enter("a", 60)) for _ in range(3)]
+        hanging = [asyncio.create_task(workers.gates[0].enter("a", f"hanging {number}", 60)) for number in range(3)]
         await asyncio.sleep(0)
         for task in hanging:
             task.cancel()
         await asyncio.gather(*tasks)
         assert most == 1
-        assert await workers.gates[0].enter("a", 60)
+        assert await workers.gates[0].enter("a", "last", 60)
         with pytest.raises(InferenceFault, match="no time left"):
             await infer(workers.managers[1], time_left_s=0.01)
         workers.gate.release_all("worker-0")
