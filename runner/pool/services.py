@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from runner.envs.http.places import PlaceTable
@@ -94,17 +93,13 @@ class BatchServices:
                     self._models.manager.remember_gateway_id(frame.episode_id, frame.endpoint, frame.gateway_id)
 
     def _request(self, owner: Hashable, request: Request, send: Send) -> None:
-        target, instance = request.target, request.instance
-
         def reply(granted: bool) -> None:
             send(Reply(id=request.id, granted=granted))
 
-        if request.name == "place":
-            self._places.request_place(owner, target, instance, partial(reply, True))
-        elif request.name == "lease":
-            reply(instance is not None and self._places.request_lease(owner, target, instance))
+        if request.name != "enter":
+            self._places.request(request.name, request.target, request.instance, reply, owner)
         elif self._gate is not None:
-            self._gate.request(owner, instance, target, reply)
+            self._gate.request(owner, request.instance, request.target, reply)
         else:
             send(Reply(id=request.id, granted=False, error="the batch has no models"))
 
@@ -117,13 +112,10 @@ class BatchServices:
         self._gate.report(outcome.endpoint, failure, outcome.cause)
 
     def _release(self, owner: Hashable, release: Release) -> None:
-        if release.name == "place":
-            self._places.release_place(owner, release.target, release.instance)
-        elif release.name == "enter":
-            if self._gate is not None:
-                self._gate.release(owner, release.instance)
-        elif release.instance is not None:
-            self._places.release_lease(owner, release.target, release.instance)
+        if release.name != "enter":
+            self._places.release(release.name, release.target, release.instance, owner)
+        elif self._gate is not None:
+            self._gate.release(owner, release.instance)
 
 
 def batch_services(setup: RunnerSetup, models: Models | None) -> BatchServices:

@@ -69,9 +69,8 @@ class HttpConnection:
         self._base = address.base
         self._timeout_s = address.timeout_s
         self._timings = timings
-        self._headers = {"Accept": "application/json"}
-        if authorization := address.authorization:
-            self._headers["Authorization"] = authorization
+        login = {"Authorization": address.authorization} if address.authorization else {}
+        self._headers = {"Accept": "application/json"} | login
         self.unanswered: ServerGone | None = None
         """The error for the latest request, if it was cancelled while its reply was overdue."""
 

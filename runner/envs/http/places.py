@@ -9,21 +9,22 @@ it. All episodes of a driver share one ``PlaceTable``, those of its workers thro
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
+from runner.util.thread_replies import wait_for_reply
+
 InstanceId: TypeAlias = int | str
+"""Id of an instance, from its server; or of a place, chosen by its owner and unique among its places everywhere."""
 Granted: TypeAlias = Literal["place", "lease"]
-Place: TypeAlias = int | str | None
-"""Id of a place, chosen by its owner; unique among the owner's places on all servers."""
+OnReply: TypeAlias = Callable[[bool], object]
 
 
 class Desk(Protocol):
@@ -56,8 +57,7 @@ class InstanceRegistry:
         """Wait for a place on a server and return its id; a cancelled wait takes none."""
         place, entered = next(self._numbers), False
         try:
-            await self._desk.grant("place", server, place)
-            entered = True
+            entered = await self._desk.grant("place", server, place)
         finally:
             if not entered:
                 self.leave(server, place)
@@ -86,15 +86,11 @@ class InstanceRegistry:
 class _Server(msgspec.Struct):
     """State of one server; ``learned`` is the number of places that its replies showed, None before that."""
 
-    places: set[tuple[Hashable, Place]] = msgspec.field(default_factory=set)
-    waiting: dict[tuple[Hashable, Place], Callable[[], object]] = msgspec.field(default_factory=dict)
+    places: set[tuple[Hashable, InstanceId]] = msgspec.field(default_factory=set)
+    waiting: dict[tuple[Hashable, InstanceId], OnReply] = msgspec.field(default_factory=dict)
     leases: dict[InstanceId, Hashable] = msgspec.field(default_factory=dict)
     refused: set[InstanceId] = msgspec.field(default_factory=set)
     learned: int | None = None
-
-    @property
-    def in_use(self) -> bool:
-        return bool(self.places or self.waiting or self.leases)
 
     def lease(self, owner: Hashable, instance: InstanceId) -> bool:
         if instance not in self.leases:
@@ -116,7 +112,7 @@ class _Server(msgspec.Struct):
 
     def release_owner(self, owner: Hashable) -> None:
         self.places = {key for key in self.places if key[0] != owner}
-        self.waiting = {key: on_granted for key, on_granted in self.waiting.items() if key[0] != owner}
+        self.waiting = {key: on_reply for key, on_reply in self.waiting.items() if key[0] != owner}
         for instance in self.instances_of(owner):
             self.release_lease(owner, instance)
 
@@ -132,67 +128,65 @@ class PlaceTable:
 
     def __init__(self) -> None:
         self._servers: dict[str, _Server] = {}
-        self._declared: dict[str, int] = {}
-        self._releases: deque[Callable[[], object]] = deque()
-        self._granted: list[Callable[[], object]] = []
+        self._declared: dict[str, float] = {}
+        self._work: deque[Callable[[], object]] = deque()
+        self._replies: list[Callable[[], object]] = []
         self._lock = threading.Lock()  # never held while foreign code runs
 
     async def grant(self, name: Granted, server: str, instance: InstanceId) -> bool:
-        if name == "lease":
-            return self.request_lease(None, server, instance)
-        loop = asyncio.get_running_loop()
-        granted: asyncio.Future[None] = loop.create_future()
-        self.request_place(None, server, instance, partial(_set_granted, loop, granted))
-        await granted
-        return True
+        return await wait_for_reply(lambda on_reply: self.request(name, server, instance, on_reply))
 
-    def release(self, name: Granted, server: str, instance: InstanceId) -> None:
-        (self.release_lease if name == "lease" else self.release_place)(None, server, instance)
+    def request(
+        self, name: Granted, server: str, instance: InstanceId, on_reply: OnReply, owner: Hashable = None
+    ) -> None:
+        """Pass ``on_reply`` at once whether an instance is leased, or True once a place is free.
 
-    def declare(self, server: str, places: int | None) -> None:
-        with self._locked():
-            if places is None:
-                self._declared.pop(server, None)
-            else:
-                self._declared[server] = max(1, places)
-            self._grant(server)
+        That may be after ``release``, which ends the wait.
+        """
 
-    def request_place(self, owner: Hashable, server: str, place: Place, on_granted: Callable[[], object]) -> None:
-        """Call ``on_granted`` once a place is free, perhaps still after ``release_place``, which ends the wait."""
-        with self._locked():
-            self._servers.setdefault(server, _Server()).waiting[owner, place] = on_granted
-            self._grant(server)
-
-    def request_lease(self, owner: Hashable, server: str, instance: InstanceId) -> bool:
-        with self._locked():
-            return self._servers.setdefault(server, _Server()).lease(owner, instance)
-
-    def release_place(self, owner: Hashable, server: str, place: Place) -> None:
-        def release() -> None:
-            if (state := self._servers.get(server)) is not None:
-                state.waiting.pop((owner, place), None)
-                state.places.discard((owner, place))
+        def request() -> None:
+            state = self._servers.setdefault(server, _Server())
+            if name == "place":
+                state.waiting[owner, instance] = on_reply
                 self._grant(server)
+            else:
+                self._replies.append(partial(on_reply, state.lease(owner, instance)))
 
-        self._release(release)
+        self._run(request)
 
-    def release_lease(self, owner: Hashable, server: str, instance: InstanceId) -> None:
+    def release(self, name: Granted, server: str, instance: InstanceId, owner: Hashable = None) -> None:
         def release() -> None:
-            if (state := self._servers.get(server)) is not None:
+            if (state := self._servers.get(server)) is None:
+                return
+            if name == "place":
+                state.waiting.pop((owner, instance), None)
+                state.places.discard((owner, instance))
+                self._grant(server)
+            else:
                 state.release_lease(owner, instance)
 
-        self._release(release)
+        self._run(release)
+
+    def declare(self, server: str, places: int | None) -> None:
+        def declare() -> None:
+            self._declared[server] = max(1, math.inf if places is None else places)
+            self._grant(server)
+
+        self._run(declare)
 
     def instances_of(self, owner: Hashable) -> dict[str, list[InstanceId]]:
-        with self._locked():
+        with self._lock:
             held = {server: state.instances_of(owner) for server, state in self._servers.items()}
+        self._run()
         return {server: instances for server, instances in held.items() if instances}
 
     def release_owner(self, owner: Hashable) -> None:
-        with self._locked():
+        def release() -> None:
             for server, state in list(self._servers.items()):
                 state.release_owner(owner)
                 self._grant(server)
+
+        self._run(release)
 
     def _grant(self, server: str) -> None:
         if (state := self._servers.get(server)) is None:
@@ -200,46 +194,24 @@ class PlaceTable:
         limit = min(self._declared.get(server, math.inf), math.inf if state.learned is None else state.learned)
         while state.waiting and len(state.places) < limit:
             key = next(iter(state.waiting))
-            self._granted.append(state.waiting.pop(key))
+            self._replies.append(partial(state.waiting.pop(key), True))
             state.places.add(key)
-        if not state.in_use:
+        if not (state.places or state.waiting or state.leases):
             del self._servers[server]
 
-    def _release(self, release: Callable[[], object]) -> None:
-        # A finalizer may interrupt a thread that holds the lock; then that thread runs the release after its own work.
-        self._releases.append(release)
-        self._run_releases()
+    def _run(self, *work: Callable[[], object]) -> None:
+        """Do what changes the table, then make the replies.
 
-    def _run_releases(self) -> None:
-        while self._releases and self._lock.acquire(blocking=False):
+        A finalizer may interrupt the thread that holds the lock; then that thread does the finalizer's work after its
+        own, as it does the work of other threads.
+        """
+        self._work.extend(work)
+        while self._work and self._lock.acquire(blocking=False):
             try:
-                while self._releases:
-                    self._releases.popleft()()
-                granted, self._granted = self._granted, []
+                while self._work:
+                    self._work.popleft()()
+                replies, self._replies = self._replies, []
             finally:
                 self._lock.release()
-            for on_granted in granted:
-                on_granted()
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock, then run waiting releases and the callbacks of granted requests."""
-        try:
-            with self._lock:
-                try:
-                    yield
-                finally:
-                    granted, self._granted = self._granted, []
-            for on_granted in granted:
-                on_granted()
-        finally:
-            self._run_releases()
-
-
-def _set_granted(loop: asyncio.AbstractEventLoop, granted: asyncio.Future[None]) -> None:
-    def set_result() -> None:
-        if not granted.done():
-            granted.set_result(None)
-
-    with contextlib.suppress(RuntimeError):  # the loop was closed, so the wait has ended
-        loop.call_soon_threadsafe(set_result)
+            for reply in replies:
+                reply()

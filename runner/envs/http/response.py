@@ -5,7 +5,7 @@ No response is trusted, and no error message quotes text that may hold a task's 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -59,6 +59,7 @@ ADVICE_BY_STATUS = {
 }
 """HTTP status -> advice for the user."""
 _MAX_NUMBER = 1e100
+_T = TypeVar("_T")
 _ANSWER_FIELD = "ground_truth"
 """Field with the gold query in SQLGym's reply to ``/step``; an error text that contains the name is not shown."""
 
@@ -102,36 +103,27 @@ class Payload:
         return self._find(path) is not None
 
     def text(self, path: JsonPath) -> str:
-        value = self._find(path)
-        if isinstance(value, str):
-            return value
-        raise self._wrong_type(path, "a text", value)
+        return self._read(path, str, "a text")
 
     def texts(self, path: JsonPath) -> list[str]:
-        value = self._find(path)
-        if isinstance(value, list) and all(isinstance(text, str) for text in value):
-            return value
-        raise self._wrong_type(path, "a list of texts", value)
+        return self._read(path, list[str], "a list of texts")
 
     def number(self, path: JsonPath) -> float:
         """Its size is limited so that sums stay finite."""
-        value = self._find(path)
-        if type(value) in (int, float) and abs(value) <= _MAX_NUMBER:
-            return float(value)
-        raise self._wrong_type(path, f"a number up to {_MAX_NUMBER:g}", value)
+        expected = f"a number up to {_MAX_NUMBER:g}"
+        if abs(number := self._read(path, float, expected)) <= _MAX_NUMBER:
+            return number
+        raise self._wrong_type(path, expected)
 
     def flag(self, path: JsonPath) -> bool:
-        value = self._find(path)
-        if isinstance(value, bool):
-            return value
-        raise self._wrong_type(path, "true or false", value)
+        return self._read(path, bool, "true or false")
 
     def id(self, path: JsonPath) -> int | str:
         """A 64-bit integer or a string of 1-200 characters."""
         value = self._find(path)
         if (type(value) is int and abs(value) < 2**63) or (isinstance(value, str) and 0 < len(value) <= 200):
             return value
-        raise self._wrong_type(path, "an id", value)
+        raise self._wrong_type(path, "an id")
 
     def cells(self, path: JsonPath) -> Cells | None:
         """Its texts are untrusted. Return None if the value describes no picture."""
@@ -146,14 +138,20 @@ class Payload:
                 value = value[key] if isinstance(value, list) and key < len(value) else None
         return value
 
-    def _wrong_type(self, path: JsonPath, expected: str, value: object) -> EnvironmentFault:
+    def _read(self, path: JsonPath, kind: type[_T], expected: str) -> _T:
+        try:
+            return msgspec.convert(self._find(path), kind)
+        except msgspec.ValidationError:
+            raise self._wrong_type(path, expected) from None
+
+    def _wrong_type(self, path: JsonPath, expected: str) -> EnvironmentFault:
         # names types only, since any value may be the task's answer
         where = f" at {'.'.join(map(str, path))}" if path else ""
         shape = _type_name(self._value)
         if isinstance(self._value, dict):
             fields = ", ".join(one_line(key, 30) for key in list(self._value)[:10])
             shape = f"an object with {fields or 'no fields'}"
-        actual = f"; found {_type_name(value)} there" if path else ""
+        actual = f"; found {_type_name(self._find(path))} there" if path else ""
         return self.fault(f"returned {shape}; expected {expected}{where}{actual}", CHECK_ADDRESS_ADVICE)
 
 

@@ -25,6 +25,12 @@ N_EPISODES, N_SLOTS = 64, 8
 MOVE = Action(text="move up")
 
 
+def lease(places: PlaceTable, owner: str, server: str, instance: int | str) -> bool:
+    replies: list[bool] = []
+    places.request("lease", server, instance, replies.append, owner)
+    return replies == [True]
+
+
 async def play(address: ServerAddress, task: int) -> float:
     """Play a task of the slot server; return its reward."""
     env = HttpEnvironment(env="maze", address=address)
@@ -85,10 +91,10 @@ async def test_the_instances_of_a_lost_worker_are_closed_before_others_get_its_p
         address = ServerAddress(urls["Maze"], 60, places=1)
         key, _ = places_on(dialect, address)
         PLACES.declare(key, 1)
-        PLACES.request_place("lost", key, 0, bool)
+        PLACES.request("place", key, 0, bool, "lost")
         async with httpx.AsyncClient() as client:
             instance_id = (await client.post(f"{key}/create")).json()["id"]
-        assert PLACES.request_lease("lost", key, instance_id)
+        assert lease(PLACES, "lost", key, instance_id)
         env = HttpEnvironment(env="maze", address=address)
         reset = asyncio.create_task(env.reset())
         await asyncio.to_thread(release_lost_owner("lost", dialect, address).join, 60)
@@ -109,10 +115,10 @@ async def test_a_wait_for_a_place_ends_with_the_time_limit_of_the_episode() -> N
         )
         key, places = places_on(select_dialect("maze", address), address)
         PLACES.declare(key, places)
-        PLACES.request_place("other", key, 0, bool)
+        PLACES.request("place", key, 0, bool, "other")
         assert (await runner.play_episode()).outcome is Outcome.TIMEOUT
         assert handler.n_created == 0
-        PLACES.release_place("other", key, 0)
+        PLACES.release("place", key, 0, "other")
         async with asyncio.timeout(60):
             assert await play(address, 3) == 3.0
 
@@ -122,8 +128,8 @@ async def test_a_lost_owner_gives_its_places_and_instances_back() -> None:
     registry = InstanceRegistry(places)
     places.declare("s", 2)
     for place in range(3):
-        places.request_place("worker", "s", place, partial(granted.append, place))
-    assert places.request_lease("worker", "s", 7)
+        places.request("place", "s", place, partial(lambda number, _: granted.append(number), place), "worker")
+    assert lease(places, "worker", "s", 7)
     waiting = asyncio.create_task(registry.enter("s"))
     await asyncio.sleep(0)
     assert not await registry.lease("s", 7)
@@ -138,25 +144,25 @@ async def test_a_lost_owner_gives_its_places_and_instances_back() -> None:
 
 def test_an_owner_releases_only_what_it_holds() -> None:
     places = PlaceTable()
-    assert places.request_lease("a", "s", 1)
-    places.release_lease("b", "s", 1)
-    assert not places.request_lease("b", "s", 1)
-    places.release_lease("a", "s", 1)
-    assert places.request_lease("b", "s", 1)
+    assert lease(places, "a", "s", 1)
+    places.release("lease", "s", 1, "b")
+    assert not lease(places, "b", "s", 1)
+    places.release("lease", "s", 1, "a")
+    assert lease(places, "b", "s", 1)
 
 
 def test_a_finalizer_may_interrupt_the_table_of_places() -> None:
     places, granted = PlaceTable(), threading.Event()
     places.declare("s", 1)
-    places.request_place(None, "s", 0, bool)
-    places.request_place("later", "s", 1, granted.set)
+    places.request("place", "s", 0, bool)
+    places.request("place", "s", 1, lambda _: granted.set(), "later")
 
     class Owner:
         def __hash__(self) -> int:  # called while the table holds its lock, where a garbage collection may run, too
             InstanceRegistry(places).leave("s", 0, 5)
             return 1
 
-    places.request_place(Owner(), "t", 2, bool)
+    places.request("place", "t", 2, bool, Owner())
     assert granted.is_set()
 
 
@@ -179,7 +185,7 @@ def test_no_server_ever_has_more_episodes_than_places(operations: list[tuple[str
     for server in SERVERS:
         places.declare(server, 2)
 
-    def on_granted(server: str, key: tuple[str, int]) -> None:
+    def on_granted(server: str, key: tuple[str, int], _: bool) -> None:
         assert len(held[server]) < limits[server]
         assert waiting[server].pop(0) == key  # first come, first served
         held[server].add(key)
@@ -188,11 +194,11 @@ def test_no_server_ever_has_more_episodes_than_places(operations: list[tuple[str
         key = (owner, number)
         if name == "request" and key not in held[server] and key not in waiting[server]:
             waiting[server].append(key)
-            places.request_place(owner, server, number, partial(on_granted, server, key))
+            places.request("place", server, number, partial(on_granted, server, key), owner)
         elif name == "release":
             held[server].discard(key)
             waiting[server] = [other for other in waiting[server] if other != key]
-            places.release_place(owner, server, number)
+            places.release("place", server, number, owner)
         elif name == "lose":
             for every in SERVERS:
                 held[every] = {other for other in held[every] if other[0] != owner}

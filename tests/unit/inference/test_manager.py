@@ -294,3 +294,11 @@ def test_importing_inference_loads_no_heavy_module() -> None:
     loaded = f"import sys, runner.inference.profile_models; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""
+
+
+async def test_all_endpoints_are_tried_three_times_after_growing_pauses() -> None:
+    virtual_time = VirtualTime()
+    with RudeModel(http_response(200, b"{}")) as useless:
+        with pytest.raises(InferenceFault, match="no choices"):
+            await infer(inference_manager(useless.url, virtual_time=virtual_time))
+        assert (len(useless.chat_requests), virtual_time.sleeps) == (3, [0.5, 1.0])

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -45,20 +46,17 @@ class FrameLink(DriverLink):
         frame = decode_worker_frame(encode_frame(frame))
         self.sent.append(frame)
         match frame:
-            case Request(name="place"):
-                reply = Reply(id=frame.id)
-                self._driver.request_place(self.worker_id, frame.target, frame.instance, lambda: self.resolve(reply))
-            case Request(name="lease", instance=int() | str() as instance):
-                granted = self._driver.request_lease(self.worker_id, frame.target, instance)
-                reply = Reply(id=frame.id, granted=granted)
-                if self.hold_lease_replies:
-                    self.held.append(reply)
-                else:
-                    self.resolve(reply)
-            case Release(name="place"):
-                self._driver.release_place(self.worker_id, frame.target, frame.instance)
-            case Release(name="lease", instance=int() | str() as instance):
-                self._driver.release_lease(self.worker_id, frame.target, instance)
+            case Request(name="place" | "lease" as name):
+                self._driver.request(name, frame.target, frame.instance, partial(self._reply, frame), self.worker_id)
+            case Release(name="place" | "lease" as name):
+                self._driver.release(name, frame.target, frame.instance, self.worker_id)
+
+    def _reply(self, request: Request, granted: bool) -> None:
+        reply = Reply(id=request.id, granted=granted)
+        if self.hold_lease_replies and request.name == "lease":
+            self.held.append(reply)
+        else:
+            self.resolve(reply)
 
     async def wait_for_room(self) -> None:
         pass
@@ -93,6 +91,12 @@ def workers() -> Iterator[WorkerDesks]:
     use_desk(workers)
     yield workers
     use_desk(PLACES)
+
+
+def lease(driver: PlaceTable, owner: str, instance: int | str) -> bool:
+    replies: list[bool] = []
+    driver.request("lease", "s", instance, replies.append, owner)
+    return replies == [True]
 
 
 async def play(address: ServerAddress, task: int) -> float:
@@ -150,11 +154,11 @@ async def test_a_lease_that_is_granted_after_a_cancellation_ends() -> None:
         await asyncio.sleep(0)
     request.cancel()
     await asyncio.wait([request])
-    assert not driver.request_lease("b", "s", 1)
+    assert not lease(driver, "b", 1)
     link.resolve(link.held[0])
     while not isinstance(link.sent[-1], Release):  # noqa: ASYNC110
         await asyncio.sleep(0)
-    assert driver.request_lease("b", "s", 1)
+    assert lease(driver, "b", 1)
 
 
 async def test_what_a_finalizer_leaves_is_released_at_once() -> None:
@@ -169,7 +173,7 @@ async def test_what_a_finalizer_leaves_is_released_at_once() -> None:
     del held
     async with asyncio.timeout(60):
         await other
-    assert driver.request_lease("b", "s", "x")
+    assert lease(driver, "b", "x")
 
 
 class Held:
