@@ -33,7 +33,7 @@ _TRIALS: Final[tuple[Field, ...]] = (
     *("reasoning", "stream", "system", "tools"),
 )
 """Parts in the order in which they are left out, the least valuable first."""
-_MAX_REPEATS = 2
+_MAX_REPEATS = 4
 """Maximum number of times that a request is repeated unchanged until a server error comes twice in a row."""
 
 
@@ -194,15 +194,16 @@ class Learner(Generic[_AnswerT]):
         return False
 
     async def _try_surely(self, shape: Capabilities, known: EndpointFailure) -> _AnswerT | EndpointFailure:
-        """Send a request, and again after a server error that may pass, until one comes again or is the known one."""
-        seen = [known]
-        while True:
+        """Send a request, and again after a server error that may pass, until one is the known one or that before."""
+        latest = known
+        for _ in range(_MAX_REPEATS):
             result = await self._try(shape)
             if not isinstance(result, EndpointFailure) or not _is_server_error(result):
                 return result
-            if len(seen) > _MAX_REPEATS or any(_is_same(result, each) for each in seen):
+            if _is_same(result, known) or _is_same(result, latest):
                 return result
-            seen.append(result)
+            latest = result
+        return await self._try(shape)
 
     async def _try(self, shape: Capabilities) -> _AnswerT | EndpointFailure:
         """Return an answer or a refusal; raises any other ``EndpointFailure``."""

@@ -137,6 +137,18 @@ def test_another_endpoint_gets_nothing_that_only_the_first_one_understands(
     assert not any(key in episode.stored for key in KEYS.values())
 
 
+async def test_failures_before_and_after_a_refusal_do_not_hide_it() -> None:
+    parts: list[Part] = ["system", "stream", "tools"]
+    wordings = [ANONYMOUS[0], PARTS["stream"][0], Wording("llama.cpp", 500, "tools param requires --jinja flag")]
+    drawn = Rules(refusals=tuple(map(Refusal, parts, wordings)), failing=frozenset((7, 9)))
+    episode = await RuledEpisode(drawn).play(format="tools", stream=True, temperature=0.7, max_tokens=64)
+    (server,) = episode.servers
+    check_server(episode, server)
+    check_lessons(episode, server, "a")
+    causes = [each.cause for each in episode.requests(server)[0]]
+    assert causes[5:] == ["stream", "failing", "tools", "failing", "tools", "tools", "", "system"]
+
+
 @pytest.mark.parametrize("wording", [*WRONG_KEYS, *MODELS, *POLICIES], ids=lambda each: each.text[:30])
 async def test_a_key_a_model_and_a_policy_end_the_request_at_once(wording: Wording) -> None:
     episode = await RuledEpisode(Rules(end=(0, wording), form="list"), Rules()).play(goal=1, format="auto", stream=True)
