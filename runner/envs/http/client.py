@@ -1,4 +1,4 @@
-"""HTTP client of one environment's server: requests are limited in time and size, and a POST is sent at most once."""
+"""Instances of environments on servers: requests are limited in time and size, and a POST is sent at most once."""
 
 from __future__ import annotations
 
@@ -61,29 +61,135 @@ class HttpTimings(msgspec.Struct, frozen=True):
 DEFAULT_TIMINGS = HttpTimings()
 
 
-class HttpConnection:
-    """Sends requests of one environment to its server; belongs to one event loop at a time."""
+def use_desk(desk: Desk) -> None:
+    """Let another process grant places and leases to the episodes of this one."""
+    global _registry
+    _registry = InstanceRegistry(desk)
 
-    def __init__(self, env: str, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
-        self._env = env
-        self._base = address.base
+
+def places_on(dialect: ClientDialect, address: ServerAddress) -> tuple[str, int | None]:
+    """Return the key of a server in a ``PlaceTable`` and its number of places, None if that is unknown."""
+    return address.base + dialect.prefix, dialect.places if address.places is None else address.places
+
+
+def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerAddress) -> threading.Thread:
+    """Close a lost worker's instances, which count against a limit, then release its places and leases, on a thread."""
+    instances = PLACES.instances_of(owner).get(places_on(dialect, address)[0], [])
+
+    async def close(instance_id: int | str) -> None:
+        instance = RemoteInstance(dialect, address)
+        instance.id = instance_id
+        await instance.close()
+
+    async def close_all() -> None:
+        await asyncio.gather(*map(close, instances))
+
+    def run() -> None:
+        with catch_foreign(log_failure(logger, "closing the instances of a lost worker")):
+            if instances:
+                asyncio.run(close_all())
+        PLACES.release_owner(owner)
+
+    thread = threading.Thread(target=run, name="lost worker", daemon=True)
+    thread.start()
+    return thread
+
+
+class RemoteInstance:
+    """One environment instance on a server; ``id`` is the server's id of it, None before ``open`` and after ``close``.
+
+    Belongs to one event loop at a time. An invalid address raises ``ConfigError`` at once. The requests raise
+    ``EnvironmentFault`` if the server cannot be reached or sends an error, no JSON, or too much; only connecting is
+    retried.
+    """
+
+    def __init__(self, dialect: ClientDialect, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
+        self.id: int | str | None = None
+        self.unanswered: ServerGone | None = None
+        """The error for the latest request, if it was cancelled while its reply was overdue."""
+        self._dialect = dialect
+        self._server, self._places = places_on(dialect, address)
         self._timeout_s = address.timeout_s
         self._timings = timings
         login = {"Authorization": address.authorization} if address.authorization else {}
         self._headers = {"Accept": "application/json"} | login
-        self.unanswered: ServerGone | None = None
-        """The error for the latest request, if it was cancelled while its reply was overdue."""
+        self._release: Callable[[], object] = lambda: None
+        """Gives back the place and the lease once; without this call, the garbage collection of this object does."""
 
-    def request(self, path: str, body: bytes | None) -> ServerRequest:
-        return ServerRequest(self._env, self._base + path, body)
+    async def open(self, task: int) -> None:
+        """Wait for a place on the server and create the instance there."""
+        while self.id is None:
+            registry = _registry
+            PLACES.declare(self._server, self._places)  # in a worker without effect; its driver declares them, too
+            place = await registry.enter(self._server)
+            try:
+                await self._create(task, registry, place)
+            finally:
+                if self.id is None:
+                    registry.leave(self._server, place)
 
-    async def fetch_json(self, path: str, body: bytes | None) -> Payload:
-        """Raises ``EnvironmentFault`` if the response is an error, no JSON, or exceeds the limit on size or time."""
-        request = self.request(path, body)
-        return Payload(request, decode_response(request, await self.send(request)))
+    async def _create(self, task: int, registry: InstanceRegistry, place: int) -> None:
+        """Create an instance and lease it; if the server returns a leased one, ``id`` remains None."""
+        body = fill_placeholders(self._dialect.create_body, task=task, env=self._dialect.name)
+        payload = await self._fetch(self._dialect.create, body)
+        instance_id = payload.id(self._dialect.created_at)
+        if await registry.lease(self._server, instance_id):
+            self.id = instance_id
+            finalizer = weakref.finalize(self, registry.leave, self._server, place, instance_id)
+            finalizer.atexit = False
+            leave = partial(registry.leave, self._server, place, instance_id)
+            self._release = lambda: finalizer.detach() and leave()
 
-    async def send(self, request: ServerRequest) -> ServerResponse:
-        """Send a request and return the response, even one with an error status; only connecting is retried.
+    async def reset(self, task: int) -> Payload:
+        body = fill_placeholders(self._dialect.reset_body, task=task, env=self._dialect.name)
+        return await self._fetch(self._dialect.reset, self._with_id(body))
+
+    def request_size(self, text: str) -> int:
+        return len(_encode_json(self._with_id({"action": text})))
+
+    async def step(self, text: str) -> Payload:
+        return await self._fetch("/step", self._with_id({"action": text}))
+
+    async def get(self, path: str) -> Payload:
+        return await self._fetch(f"{path}?{urlencode({self._dialect.id_field: self.id})}")
+
+    def abandon(self) -> None:
+        """Forget the instance without closing it, because another episode uses it now."""
+        self.id = None
+        self._release()
+
+    async def close(self) -> None:
+        """Delete the instance on the server within ``HttpTimings.close_timeout_s``; a failure is only logged."""
+        if self.id is None:
+            return
+        request, timeout_s = self._request("/close", self._with_id({})), self._timings.close_timeout_s
+        instance_id, self.id = self.id, None
+        release = self._release
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await self._send(request)
+            if response.status not in _NO_CLOSE_STATUSES:
+                check_status(request, response)
+        except TimeoutError:
+            logger.warning("%s did not close instance %s within %g s", self._server, instance_id, timeout_s)
+        except EnvironmentFault as exc:
+            logger.warning("Could not close an instance: %s", exc)
+        finally:
+            release()
+
+    def _with_id(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        return {self._dialect.id_field: self.id, **body}
+
+    def _request(self, path: str, body: Mapping[str, Any] | None) -> ServerRequest:
+        content = None if body is None else _encode_json(body)
+        return ServerRequest(self._dialect.name, self._server + path, content)
+
+    async def _fetch(self, path: str, body: Mapping[str, Any] | None = None) -> Payload:
+        request = self._request(path, body)
+        return Payload(request, decode_response(request, await self._send(request)))
+
+    async def _send(self, request: ServerRequest) -> ServerResponse:
+        """Return the response, even one with an error status.
 
         Raises:
             ServerGone: if the server cannot be reached, drops the connection or does not reply in time.
@@ -139,131 +245,6 @@ class HttpConnection:
         ) as response:
             body = await read_body(response, MAX_RESPONSE_BYTES)
             return ServerResponse(response.status_code, response.headers.get("content-type", ""), body)
-
-
-def use_desk(desk: Desk) -> None:
-    """Let another process grant places and leases to the episodes of this one."""
-    global _registry
-    _registry = InstanceRegistry(desk)
-
-
-def places_on(dialect: ClientDialect, address: ServerAddress) -> tuple[str, int | None]:
-    """Return the key of a server in a ``PlaceTable`` and its number of places, None if that is unknown."""
-    return address.base + dialect.prefix, dialect.places if address.places is None else address.places
-
-
-def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerAddress) -> threading.Thread:
-    """Close a lost worker's instances, which count against a limit, then release its places and leases, on a thread."""
-    instances = PLACES.instances_of(owner).get(places_on(dialect, address)[0], [])
-
-    async def close(instance_id: int | str) -> None:
-        instance = RemoteInstance(dialect, address)
-        instance.id = instance_id
-        await instance.close()
-
-    async def close_all() -> None:
-        await asyncio.gather(*map(close, instances))
-
-    def run() -> None:
-        with catch_foreign(log_failure(logger, "closing the instances of a lost worker")):
-            if instances:
-                asyncio.run(close_all())
-        PLACES.release_owner(owner)
-
-    thread = threading.Thread(target=run, name="lost worker", daemon=True)
-    thread.start()
-    return thread
-
-
-class RemoteInstance:
-    """One environment instance on a server; ``id`` is the server's id of it, None before ``open`` and after ``close``.
-
-    An invalid address raises ``ConfigError`` at once. The requests raise ``EnvironmentFault`` if the server cannot be
-    reached or sends an invalid reply.
-    """
-
-    def __init__(self, dialect: ClientDialect, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
-        self.id: int | str | None = None
-        self._dialect = dialect
-        self._server, self._places = places_on(dialect, address)
-        self._connection = HttpConnection(dialect.name, address, timings)
-        self._close_timeout_s = timings.close_timeout_s
-        self._release: Callable[[], object] = lambda: None
-        """Gives back the place and the lease once; without this call, the garbage collection of this object does."""
-
-    async def open(self, task: int) -> None:
-        """Wait for a place on the server and create the instance there."""
-        while self.id is None:
-            registry = _registry
-            PLACES.declare(self._server, self._places)  # in a worker without effect; its driver declares them, too
-            place = await registry.enter(self._server)
-            try:
-                await self._create(task, registry, place)
-            finally:
-                if self.id is None:
-                    registry.leave(self._server, place)
-
-    async def _create(self, task: int, registry: InstanceRegistry, place: int) -> None:
-        """Create an instance and lease it; if the server returns a leased one, ``id`` remains None."""
-        body = fill_placeholders(self._dialect.create_body, task=task, env=self._dialect.name)
-        payload = await self._post(self._dialect.create, body)
-        instance_id = payload.id(self._dialect.created_at)
-        if await registry.lease(self._server, instance_id):
-            self.id = instance_id
-            finalizer = weakref.finalize(self, registry.leave, self._server, place, instance_id)
-            finalizer.atexit = False
-            leave = partial(registry.leave, self._server, place, instance_id)
-            self._release = lambda: finalizer.detach() and leave()
-
-    async def reset(self, task: int) -> Payload:
-        body = fill_placeholders(self._dialect.reset_body, task=task, env=self._dialect.name)
-        return await self._post(self._dialect.reset, self._with_id(body))
-
-    def request_size(self, text: str) -> int:
-        return len(_encode_json(self._with_id({"action": text})))
-
-    async def step(self, text: str) -> Payload:
-        return await self._post("/step", self._with_id({"action": text}))
-
-    async def get(self, path: str) -> Payload:
-        query = urlencode({self._dialect.id_field: self.id})
-        return await self._connection.fetch_json(f"{self._dialect.prefix}{path}?{query}", None)
-
-    @property
-    def unanswered(self) -> ServerGone | None:
-        """The error for the latest request, if it was cancelled while its reply was overdue."""
-        return self._connection.unanswered
-
-    def abandon(self) -> None:
-        """Forget the instance without closing it, because another episode uses it now."""
-        self.id = None
-        self._release()
-
-    async def close(self) -> None:
-        """Delete the instance on the server within ``HttpTimings.close_timeout_s``; a failure is only logged."""
-        if self.id is None:
-            return
-        instance_id, body, release = self.id, _encode_json(self._with_id({})), self._release
-        self.id = None
-        try:
-            async with asyncio.timeout(self._close_timeout_s):
-                request = self._connection.request(self._dialect.prefix + "/close", body)
-                response = await self._connection.send(request)
-                if response.status not in _NO_CLOSE_STATUSES:
-                    check_status(request, response)
-        except TimeoutError:
-            timeout_s = self._close_timeout_s
-            logger.warning("%s did not close instance %s within %g s", self._server, instance_id, timeout_s)
-        except EnvironmentFault as exc:
-            logger.warning("Could not close an instance: %s", exc)
-        finally:
-            release()
-
-    async def _post(self, path: str, body: Mapping[str, Any]) -> Payload:
-        return await self._connection.fetch_json(self._dialect.prefix + path, _encode_json(body))
-
-    def _with_id(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        return {self._dialect.id_field: self.id, **body}
 
 
 def _encode_json(body: Mapping[str, Any]) -> bytes:

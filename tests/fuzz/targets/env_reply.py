@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from runner.envs.http.client import HttpConnection
+from runner.envs.http.client import RemoteInstance
 from runner.envs.http.dialects import dialect_for, http_names
 from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.response import ServerRequest, ServerResponse
@@ -42,7 +42,7 @@ def check(data: bytes) -> None:
         _check_identity(env, replies[0].body)
     if dialect_for(env) is None and not (mode == "createEnv" and env.isprintable()):
         return
-    with secret_environment(), patch.object(HttpConnection, "_exchange", _Server(replies).exchange):
+    with secret_environment(), patch.object(RemoteInstance, "_exchange", _Server(replies).exchange):
         event_loop().run_until_complete(_play(env, mode))
 
 
