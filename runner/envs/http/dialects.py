@@ -139,14 +139,6 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
     sends_meaning: bool = False
 
 
-def _opening(opening: str, latest: str) -> str:
-    return opening
-
-
-def _latest(opening: str, latest: str) -> str:
-    return latest
-
-
 def _goal_and_latest(opening: str, latest: str) -> str:
     return latest if latest == opening else f"{opening.partition(chr(10))[0]}\n{latest}"
 
@@ -185,7 +177,7 @@ _ROWS = (
         embedded="runner.envs.textcraft:TextCraft",
         n_tasks=544,
         reset_body={"data_idx": Placeholder.TASK},
-        shows=_latest,
+        shows=lambda opening, latest: latest,
         actions=textcraft_actions,
         planner="runner.envs.textcraft.ListingPlanner",
     ),
@@ -197,7 +189,7 @@ _ROWS = (
         n_tasks=25,
         prefix="/maze",
         reset_body={"game": Placeholder.TASK},
-        shows=_latest,
+        shows=lambda opening, latest: latest,
         actions="rules",
     ),
     # agentenv-lmrlgym/agentenv_lmrlgym/server.py, mounted at /wordle; wordle/environment.py
@@ -207,7 +199,7 @@ _ROWS = (
         embedded="runner.envs.wordle:Wordle",
         prefix="/wordle",
         reset_body={"seed": Placeholder.TASK},
-        shows=_latest,
+        shows=lambda opening, latest: latest,
         actions="rules",
     ),
     # agentenv-alfworld/agentenv_alfworld/server.py and env_wrapper.py
@@ -231,7 +223,7 @@ _ROWS = (
         reset_body={"item_id": Placeholder.TASK},
         opening=((0,),),
         observation_at=("state",),
-        shows=_opening,
+        shows=lambda opening, latest: opening,
         actions=sqlgym_actions,
         sends_meaning=True,
     ),

@@ -88,12 +88,6 @@ def rules_for(dialect: ClientDialect, mode: Mode) -> TaskRules:
     return rules
 
 
-def count_tasks(dialect: ClientDialect, mode: Mode, rules: TaskRules) -> int:
-    """A server with strict rules is one of our own, which have as many tasks as the embedded class."""
-    n_agentgym_tasks = None if mode == "strict" and dialect.embedded else dialect.n_tasks
-    return n_agentgym_tasks or rules.n_tasks
-
-
 class RewardReader:
     """Converts the reward and done fields of one episode's replies into step rewards, one reply at a time."""
 
@@ -140,7 +134,8 @@ class HttpEnvironment:
         self._running = False
         self._observation = self._opening = ""
         self._lists_actions = address.lists_actions
-        self.n_tasks = address.n_tasks or count_tasks(self._dialect, mode, self._rules)
+        is_ours = mode == "strict" and self._dialect.embedded  # with as many tasks as the embedded class
+        self.n_tasks = address.n_tasks or (not is_ours and self._dialect.n_tasks) or self._rules.n_tasks
         self.task_index = 0
         self.rejection: Rejection | None = None
         """How the latest step rejected its action; None if it executed the action."""
@@ -203,7 +198,9 @@ class HttpEnvironment:
                 return _parse_listed_actions(self._observation)
             case "rules":
                 return self._rules.admissible_actions()
-            case None if not (self._lists_actions or self._dialect.page_at or self._has_hint):
+            case None if not (
+                self._lists_actions or self._dialect.page_at or (self._dialect.hint_at and self._running)
+            ):
                 return None
         return self._fetch_actions()
 
@@ -234,10 +231,6 @@ class HttpEnvironment:
         """Takes bounded time; ``reset`` can follow."""
         self._running = False
         await self._instance.close()
-
-    @property
-    def _has_hint(self) -> bool:
-        return self._dialect.hint_at is not None and self._running
 
     async def _fetch_actions(self) -> list[str] | None:
         async with self._lock:

@@ -7,9 +7,9 @@ import re
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
@@ -17,9 +17,6 @@ import msgspec
 from runner.errors import ConfigError
 from runner.types import Mode
 from runner.util.display_text import masker, one_line
-
-if TYPE_CHECKING:
-    import httpx
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
@@ -84,7 +81,6 @@ class ServerAddress(msgspec.Struct, frozen=True):
         raise ConfigError(f"Invalid address of an environment server: {problem}. Correct its base_url")
 
 
-_Send: TypeAlias = "Callable[..., AbstractAsyncContextManager[httpx.Response]]"
 _Get: TypeAlias = Callable[[str], Awaitable[tuple[int, bytes]]]
 ServerKind: TypeAlias = Literal["console", "agentgym", "wrong", "unknown"]
 
@@ -125,24 +121,21 @@ def identify_server(env: str, payload: object) -> ServerIdentity:
     """``payload`` is the decoded JSON of the reply to ``GET /`` with status 200; None if the body is not JSON."""
     if not isinstance(payload, str) or len(payload) > _MAX_GREETING_CHARS:
         return ServerIdentity("wrong")
+    kind: ServerKind
     if match := _CONSOLE_GREETING.fullmatch(payload):
-        return _console_identity(env, match)
+        kind = "console" if match["env"].lower() == env.lower() else "wrong"
+        mode: Mode = "strict" if match["mode"] == "strict" else "compat"
+        return ServerIdentity(kind, one_line(match["env"]), mode, one_line(match["label"]))
     from runner.envs.http.dialects import dialect_for  # imported late: most probes find no server
 
     dialect = dialect_for(env)
     greeting = None if dialect is None else dialect.greeting
     if match := _AGENTGYM_GREETING.fullmatch(payload):
-        kind: ServerKind = "agentgym" if match["env"].lower() == (greeting or env).lower() else "wrong"
+        kind = "agentgym" if match["env"].lower() == (greeting or env).lower() else "wrong"
         return ServerIdentity(kind, one_line(match["env"]), "compat")
     if payload != _OK_GREETING or dialect is None:
         return ServerIdentity("unknown")
     return ServerIdentity("wrong") if greeting else ServerIdentity("agentgym", mode="compat")
-
-
-def _console_identity(env: str, match: re.Match[str]) -> ServerIdentity:
-    kind: ServerKind = "console" if match["env"].lower() == env.lower() else "wrong"
-    mode: Mode = "strict" if match["mode"] == "strict" else "compat"
-    return ServerIdentity(kind, one_line(match["env"]), mode, one_line(match["label"]))
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,7 +189,17 @@ async def _probe(env: str, address: ServerAddress, within_s: float) -> ServerSta
     from runner.util.http import send_request
 
     connected = asyncio.Event()
-    get = partial(_get, partial(send_request, keepalive_s=0.0, on_connected=connected.set), address)
+
+    async def get(path: str) -> tuple[int, bytes]:
+        url, headers = address.base + path, {"Authorization": address.authorization} if address.authorization else {}
+        body = bytearray()
+        async with send_request("GET", url, None, headers, keepalive_s=0.0, on_connected=connected.set) as response:
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) >= MAX_RESPONSE_BYTES:
+                    break
+            return response.status_code, bytes(body[:MAX_RESPONSE_BYTES])
+
     down = ServerState(status="down", address=address, cause=f"no answer within {within_s:g} s", gone=True)
     try:
         async with asyncio.timeout(within_s):
@@ -213,54 +216,26 @@ async def _probe(env: str, address: ServerAddress, within_s: float) -> ServerSta
         return msgspec.structs.replace(down, cause=one_line(address.mask(str(exc))), gone=False)
 
 
-async def _get(send: _Send, address: ServerAddress, path: str) -> tuple[int, bytes]:
-    """Return the status, and the body up to ``MAX_RESPONSE_BYTES``."""
-    url, headers = address.base + path, {"Authorization": address.authorization} if address.authorization else {}
-    body = bytearray()
-    async with send("GET", url, headers=headers) as response:
-        async for chunk in response.aiter_raw():
-            body += chunk
-            if len(body) >= MAX_RESPONSE_BYTES:
-                break
-        return response.status_code, bytes(body[:MAX_RESPONSE_BYTES])
-
-
 async def _identify(env: str, address: ServerAddress, get: _Get) -> ServerState:
     started = time.monotonic()
     status, body = await get("/")
     latency_s = time.monotonic() - started
+    identity = ServerIdentity("unknown" if status == 404 else "wrong")
     if status == 200:
         identity = identify_server(env, _decode_json(body))
-    else:
-        identity = ServerIdentity("unknown" if status == 404 else "wrong")
+    known = partial(ServerState, identity=identity, latency_s=latency_s, http_status=status)
     if identity.kind == "unknown" and (await get("/createEnv"))[0] == METHOD_NOT_ALLOWED:
         address = msgspec.structs.replace(address, dialect="createEnv")
     elif status != 200 or identity.kind == "wrong":
         shown = one_line(address.mask(body[:200].decode(errors="replace")), 120)
-        return ServerState(
-            status="wrong",
-            address=address,
-            identity=identity,
-            latency_s=latency_s,
-            http_status=status,
-            cause=f"GET / returned HTTP {status}: {shown}",
-            gone=status in (502, 503, 504),
-        )
-    health = await _fetch_health(get) if identity.kind == "console" else _Health()
-    return ServerState(
-        status="slow" if latency_s > SLOW_AFTER_S else "up",
-        address=_with_facts(address, health, is_console=identity.kind == "console"),
-        identity=identity,
-        latency_s=latency_s,
-        http_status=status,
-        open=health.open,
-    )
-
-
-def _with_facts(address: ServerAddress, health: _Health, *, is_console: bool) -> ServerAddress:
-    limits = [limit for limit in (address.places, health.limit) if limit is not None]
-    places = min(limits, default=None)
-    return msgspec.structs.replace(address, n_tasks=health.n_tasks, lists_actions=is_console, places=places)
+        cause = f"GET / returned HTTP {status}: {shown}"
+        return known(status="wrong", address=address, cause=cause, gone=status in (502, 503, 504))
+    is_console, health = identity.kind == "console", _Health()
+    if is_console:
+        health = await _fetch_health(get)
+    places = min((limit for limit in (address.places, health.limit) if limit is not None), default=None)
+    address = msgspec.structs.replace(address, n_tasks=health.n_tasks, lists_actions=is_console, places=places)
+    return known(status="slow" if latency_s > SLOW_AFTER_S else "up", address=address, open=health.open)
 
 
 def _decode_json(body: bytes) -> object:
