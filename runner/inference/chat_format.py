@@ -58,20 +58,18 @@ class InferenceQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
     def fields(self, capabilities: Capabilities, *, token_ids: bool = False) -> frozenset[Field]:
         """Return what a request of this shape has and an endpoint may refuse."""
-        sent: dict[Field, bool] = {
+        native = capabilities.tools == "native"
+        has: dict[Field, bool] = {
             "token_ids": token_ids,
             "stream_options": self.stream and capabilities.stream,
             "max_tokens": self.max_tokens is not None,
             "temperature": self.temperature is not None,
-        }
-        shape: dict[Field, bool] = {
             "reasoning": any(message.get("reasoning_content") for message in self.messages),
             "system": capabilities.system == "own" and any(each["role"] == "system" for each in self.messages),
             "stream": self.stream and capabilities.stream,
-            "tools": bool(self.tools) and capabilities.tools == "native",
+            "tools": bool(self.tools) and native,
         }
-        left = {name for name, is_sent in sent.items() if is_sent and name not in capabilities.omit}
-        return frozenset(left | {name for name, has in shape.items() if has})
+        return frozenset(name for name, is_sent in has.items() if is_sent and name not in capabilities.omit)
 
 
 class ModelReply(msgspec.Struct, kw_only=True):
@@ -239,7 +237,18 @@ def _wire_chat(chat: Chat) -> list[dict[str, Any]]:
 
 def flatten_tool_calls(chat: Chat) -> Chat:
     """Return the chat with tool calls and their results as plain text, for endpoints that do not accept tools."""
-    return [_flatten_message(message) for message in chat]
+    flat: Chat = []
+    for message in chat:
+        calls = [as_dict(as_dict(call).get("function")) for call in as_list(message.get("tool_calls"))]
+        texts = [f"{as_text(call.get('name'))}({as_text(call.get('arguments'))})" for call in calls]
+        if calls:
+            content = "\n".join([*filter(None, [message.get("content")]), *texts])
+            flat.append({"role": "assistant", "content": content})
+        elif message["role"] == "tool":
+            flat.append({"role": "user", "content": message.get("content") or ""})
+        else:
+            flat.append(message)
+    return flat
 
 
 def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
@@ -362,8 +371,16 @@ def _is_continued(last: dict[str, Any], part: dict[str, Any]) -> bool:
 
 
 def read_metadata(reply: ModelReply, value: dict[str, Any]) -> None:
-    """Copy names, token counts and the server's own timing from a body or chunk; keep a name or id already set."""
-    read_server_times(reply, value)
+    """Copy names, token counts and times from a body or chunk; keep a name or id already set.
+
+    llama.cpp (``timings``) and Ollama (durations) report the seconds of prefill and decode.
+    """
+    if isinstance(timings := value.get("timings"), dict):
+        times = as_seconds(timings.get("prompt_ms"), 1e-3), as_seconds(timings.get("predicted_ms"), 1e-3)
+    else:
+        times = as_seconds(value.get("prompt_eval_duration"), 1e-9), as_seconds(value.get("eval_duration"), 1e-9)
+    if None not in times:
+        reply.prefill_s, reply.decode_s = times
     reply.model = reply.model or as_text(value.get("model"))[:200] or None
     reply.episode_id = reply.episode_id or as_text(value.get("episode_id"))[:64] or None
     usage = value.get("usage")
@@ -374,26 +391,6 @@ def read_metadata(reply: ModelReply, value: dict[str, Any]) -> None:
             reasoning=as_count(as_dict(usage.get("completion_tokens_details")).get("reasoning_tokens")),
             cached=as_count(as_dict(usage.get("prompt_tokens_details")).get("cached_tokens")),
         )
-
-
-def read_server_times(reply: ModelReply, value: dict[str, Any]) -> None:
-    """Copy the seconds of prefill and decode that llama.cpp (``timings``) and Ollama (durations) report."""
-    if isinstance(timings := value.get("timings"), dict):
-        times = as_seconds(timings.get("prompt_ms"), 1e-3), as_seconds(timings.get("predicted_ms"), 1e-3)
-    else:
-        times = as_seconds(value.get("prompt_eval_duration"), 1e-9), as_seconds(value.get("eval_duration"), 1e-9)
-    if None not in times:
-        reply.prefill_s, reply.decode_s = times
-
-
-def _flatten_message(message: Message) -> Message:
-    calls = [as_dict(as_dict(call).get("function")) for call in as_list(message.get("tool_calls"))]
-    if calls:
-        texts = [f"{as_text(call.get('name'))}({as_text(call.get('arguments'))})" for call in calls]
-        return {"role": "assistant", "content": "\n".join([*filter(None, [message.get("content")]), *texts])}
-    if message["role"] == "tool":
-        return {"role": "user", "content": message.get("content") or ""}
-    return message
 
 
 class ThinkingMark(NamedTuple):

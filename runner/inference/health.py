@@ -192,27 +192,25 @@ class _EndpointCheck:
         return "check the endpoint's URL and model"
 
     def _health(self, status: Status, cause: str | None = None, hint: str | None = None) -> EndpointHealth:
-        endpoint, target = self._endpoint, self._target
-        url, sent_model = (endpoint.spec.url, "") if target is None else (target.url, target.model)
-        configured_model = endpoint.spec.model or self._model
-        display_url, model = safe_url(url), one_line(sent_model or configured_model)
-        differs = target is not None and (url, sent_model) != (endpoint.spec.url, configured_model)
-        note = f"uses {display_url} with model {model}" if differs else None
+        spec, target = self._endpoint.spec, self._target
+        configured = spec.url, spec.model or self._model
+        used = configured if target is None else (target.url, target.model)
+        url, model = safe_url(used[0]), one_line(used[1])
         return EndpointHealth(
-            name=endpoint.spec.name,
+            name=spec.name,
             kind=self._kind,
             status=status,
             latency_s=self._latency_s,
             cause=cause,
             hint=hint,
-            url=display_url,
+            url=url,
             model=model,
-            note=note,
-            rest_s=self._context.gate.wait_s(endpoint.spec.name) or None,
-            limit=endpoint.spec.limit,
+            note=f"uses {url} with model {model}" if used != configured else None,
+            rest_s=self._context.gate.wait_s(spec.name) or None,
+            limit=spec.limit,
             context_tokens=self._context_tokens,
             listed=self._listed,
-            key_hint=key_advice(endpoint.spec, self._kind),
+            key_hint=key_advice(spec, self._kind),
         )
 
 

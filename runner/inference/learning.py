@@ -42,7 +42,10 @@ class Lessons:
 
     def __init__(self, specs: Iterable[EndpointSpec]) -> None:
         self._lock = threading.RLock()  # the driver sends a lesson back to the worker that it came from
-        self._first = {spec.name: first_capabilities(spec) for spec in specs}
+        self._first = {
+            spec.name: spec.capabilities or KNOWN_SERVERS.get(urlsplit(spec.url).hostname or "", Capabilities())
+            for spec in specs
+        }
         self._kept: dict[LessonKey, Capabilities] = {}
         self._watchers: list[OnLesson] = []
 
@@ -87,11 +90,6 @@ class Lessons:
         return end
 
 
-def first_capabilities(spec: EndpointSpec) -> Capabilities:
-    """Those of the profile, else those of the table of known servers."""
-    return spec.capabilities or KNOWN_SERVERS.get(urlsplit(spec.url).hostname or "", Capabilities())
-
-
 def changes(capabilities: Capabilities, field: Field, refusal: str = "") -> Iterator[Capabilities]:
     """Yield the capabilities without a part that a refusal names, the best guess first; none if there is no change."""
     replace = msgspec.structs.replace
@@ -112,12 +110,6 @@ def changes(capabilities: Capabilities, field: Field, refusal: str = "") -> Iter
             yield replace(capabilities, rename={**capabilities.rename, "max_tokens": "max_completion_tokens"})
         case _:
             yield replace(capabilities, omit=(*capabilities.omit, field))
-
-
-def without_all(capabilities: Capabilities, fields: frozenset[Field]) -> Capabilities:
-    for field in fields:
-        capabilities = next(changes(capabilities, field), capabilities)
-    return capabilities
 
 
 class Learner(Generic[_AnswerT]):
@@ -178,7 +170,10 @@ class Learner(Generic[_AnswerT]):
         """Leave out each part alone, then all; what is answered is a lesson if the refused shape is refused again."""
         present = self._question.fields(refused, token_ids=self._token_ids)
         trials = [change for part in _TRIALS if part in present for change in changes(refused, part)]
-        for trial in filter(self._is_new, (*trials, without_all(refused, present))):
+        bare = refused
+        for part in present:
+            bare = next(changes(bare, part), bare)
+        for trial in filter(self._is_new, (*trials, bare)):
             result, shape = await self._try_surely(trial, refusal), trial
             if isinstance(result, EndpointFailure) and not _is_same(result, refusal):
                 result, shape = await self._follow_names(shape, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -75,20 +76,17 @@ class FeedbackSender:
         """Queue the feedback on an episode for every gateway that answered in it; never raises and never blocks."""
         with self._lock:
             links = self._links.pop(episode_id, [])
-        for link in links:
-            for metric, value in self._values(reward, success):
-                if not self._queue.put(_FeedbackItem(*link, metric, value)):
-                    self._warn(f"{MAX_QUEUED} items are queued already")
+        if self._metrics is None:
+            return
+        values = (self._metrics.reward, float(reward)), (self._metrics.success, bool(success))
+        for link, (metric, value) in itertools.product(links, values):
+            if metric is not None and not self._queue.put(_FeedbackItem(*link, metric, value)):
+                self._warn(f"{MAX_QUEUED} items are queued already")
 
     def close(self, timeout_s: float) -> None:
         """Send the queued feedback for at most ``timeout_s`` seconds, then drop the rest."""
         if not self._queue.close(timeout_s):
             self._warn("the gateway is too slow; the unsent feedback is dropped")
-
-    def _values(self, reward: float, success: bool) -> list[tuple[str, float | bool]]:
-        metrics = self._metrics
-        values = [] if metrics is None else [(metrics.reward, float(reward)), (metrics.success, bool(success))]
-        return [(name, value) for name, value in values if name is not None]
 
     async def _deliver(self, item: _FeedbackItem) -> None:
         url = url_origin(item.spec.url) + PATH

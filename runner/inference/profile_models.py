@@ -61,7 +61,9 @@ class Models:
     @property
     def names(self) -> list[str]:
         """The default model comes first."""
-        return model_names(self.settings)
+        settings = self.settings
+        names = [settings.model, *(endpoint.model for endpoint in settings.endpoints), settings.local_fallback]
+        return list(dict.fromkeys(filter(None, names)))
 
     def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
         """This blocks the calling thread, so do not call it on the thread of an event loop."""
@@ -115,12 +117,6 @@ def run_in_thread(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 
     threading.Thread(target=serve, name="coroutine", daemon=True).start()
     return result.result()
-
-
-def model_names(settings: AgentSettings) -> list[str]:
-    """The default model comes first."""
-    names = [settings.model, *(endpoint.model for endpoint in settings.endpoints), settings.local_fallback]
-    return list(dict.fromkeys(filter(None, names)))
 
 
 def is_answering(state: EndpointHealth) -> bool:

@@ -53,23 +53,6 @@ class TokenCapture:
 
     def sequence(self, label: Label, n_completion: int | None, cause: str = "") -> TokenSequence:
         """``n_completion`` is the number of completion tokens by the endpoint's own count; None if it has none."""
-        return TokenSequence(
-            label=label,
-            endpoint=self._endpoint,
-            model=self._model,
-            prompt_ids=self._prompt_ids,
-            completion_ids=self._completion_ids,
-            logprobs=self._logprobs,
-            n_completion=n_completion,
-            problems=self._found_problems(n_completion),
-            cause=cause,
-        )
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self._prompt_ids or self._completion_ids or self._logprobs or self._problems)
-
-    def _found_problems(self, n_completion: int | None) -> tuple[Problem, ...]:
         n_ids, n_logprobs = len(self._completion_ids), len(self._logprobs)
         found = set(self._problems)
         if not n_ids:
@@ -82,7 +65,21 @@ class TokenCapture:
             found.add("no_logprobs")
         elif n_ids and n_logprobs != n_ids:
             found.add("unequal")
-        return tuple(sorted(found))
+        return TokenSequence(
+            label=label,
+            endpoint=self._endpoint,
+            model=self._model,
+            prompt_ids=self._prompt_ids,
+            completion_ids=self._completion_ids,
+            logprobs=self._logprobs,
+            n_completion=n_completion,
+            problems=tuple(sorted(found)),
+            cause=cause,
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._prompt_ids or self._completion_ids or self._logprobs or self._problems)
 
     def _add_ids(self, value: object, into: list[int]) -> None:
         if value is None:

@@ -126,13 +126,12 @@ def plain_call(call: dict[str, Any]) -> dict[str, Any]:
 
 def calls_size(calls: Iterable[dict[str, Any]]) -> int:
     """Counts the arguments, and the other fields as JSON."""
-    return sum(_call_size(call) for call in calls)
-
-
-def _call_size(call: dict[str, Any]) -> int:
-    function = call["function"]
-    others = [part for part, known in ((call, _FIELDS), (function, _FUNCTION_FIELDS)) if not known.issuperset(part)]
-    return len(function["arguments"]) + sum(len(encode_json(part)) for part in others)
+    size = 0
+    for call in calls:
+        size += len(call["function"]["arguments"])
+        parts = (call, _FIELDS), (call["function"], _FUNCTION_FIELDS)
+        size += sum(len(encode_json(part)) for part, known in parts if not known.issuperset(part))
+    return size
 
 
 def _arguments_text(value: object) -> str:

@@ -32,6 +32,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import HttpProcessingError
 from yarl import URL
 
+from runner.util.thread_replies import wait_for_reply
 from runner.util.urls import split_login
 
 MAX_HEADER_BYTES = 64 << 10
@@ -373,32 +374,24 @@ class _Resolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[list[Any]] = loop.create_future()
-
-        def set_result(result: list[Any] | OSError) -> None:
-            if found.done():
-                return
-            if isinstance(result, OSError):
-                found.set_exception(result)
-            else:
-                found.set_result(result)
-
-        def look_up() -> None:
+        def look_up(on_reply: Callable[[list[Any] | OSError], object]) -> None:
             try:
-                result: list[Any] | OSError = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+                on_reply(socket.getaddrinfo(host, port, family, socket.SOCK_STREAM))
             except OSError as exc:
-                result = exc
+                on_reply(exc)
             except UnicodeError:
-                result = OSError("the name is not valid")
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(set_result, result)
+                on_reply(OSError("the name is not valid"))
 
-        threading.Thread(target=look_up, name="name lookup", daemon=True).start()
+        def start(on_reply: Callable[[list[Any] | OSError], object]) -> None:
+            threading.Thread(target=look_up, args=(on_reply,), name="name lookup", daemon=True).start()
+
+        found = await wait_for_reply(start)
+        if isinstance(found, OSError):
+            raise found
         flags = socket.AI_NUMERICHOST
         return [
             ResolveResult(hostname=host, host=address[0], port=port, family=kind, proto=protocol, flags=flags)
-            for kind, _, protocol, _, address in await found
+            for kind, _, protocol, _, address in found
         ]
 
     async def close(self) -> None:
