@@ -58,7 +58,6 @@ class InferenceQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
     def fields(self, capabilities: Capabilities, *, token_ids: bool = False) -> frozenset[Field]:
         """Return what a request of this shape has and an endpoint may refuse."""
-        native = capabilities.tools == "native"
         has: dict[Field, bool] = {
             "token_ids": token_ids,
             "stream_options": self.stream and capabilities.stream,
@@ -67,7 +66,7 @@ class InferenceQuestion(msgspec.Struct, frozen=True, kw_only=True):
             "reasoning": any(message.get("reasoning_content") for message in self.messages),
             "system": capabilities.system == "own" and any(each["role"] == "system" for each in self.messages),
             "stream": self.stream and capabilities.stream,
-            "tools": bool(self.tools) and native,
+            "tools": bool(self.tools) and capabilities.tools == "native",
         }
         return frozenset(name for name, is_sent in has.items() if is_sent and name not in capabilities.omit)
 

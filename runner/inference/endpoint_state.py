@@ -15,7 +15,7 @@ from runner.config import AgentSettings
 from runner.inference.api_keys import build_mask
 from runner.inference.endpoints import GATEWAY_PATH, AnyKind, EndpointInfo, EndpointSpec, Kind, resolve_endpoints
 from runner.inference.errors import EndpointFailure, Mask, response_failure
-from runner.inference.gate import EndpointGate, LocalGate
+from runner.inference.gate import LocalGate
 from runner.inference.http import SmallResponse, fetch, retry_after_s
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
@@ -94,12 +94,12 @@ class InferenceContext(msgspec.Struct, frozen=True):
     environ: Mapping[str, str]
     timing: Timing
     endpoints: tuple[LiveEndpoint, ...]
-    gate: EndpointGate
+    gate: LocalGate
     mask: Mask
 
     @classmethod
     def build(
-        cls, settings: AgentSettings, environ: Mapping[str, str], timing: Timing, gate: EndpointGate | None
+        cls, settings: AgentSettings, environ: Mapping[str, str], timing: Timing, gate: LocalGate | None
     ) -> InferenceContext:
         """Without a ``gate``, the context gets its own."""
         specs = resolve_endpoints(settings, environ)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -34,34 +34,6 @@ CallLater: TypeAlias = Callable[[float, Callable[[], None]], object]
 def learner_of(endpoint: str) -> str:
     """Return the name under which one request at a time is admitted to learn what an endpoint takes."""
     return f"learner of {endpoint}"
-
-
-class EndpointGate(Protocol):
-    """Admits requests to endpoints and receives their outcomes; thread-safe, usable from several event loops."""
-
-    async def enter(self, endpoint: str, key: str, time_left_s: float) -> bool:
-        """Wait for the rate limits of an endpoint, and return whether a request may be sent.
-
-        If it may, the caller must call ``leave`` with the same key, unique in this process, after the request. It may
-        not while the endpoint rests, or if the limits admit no request within ``time_left_s`` seconds.
-        """
-
-    def leave(self, endpoint: str, key: str) -> None: ...
-
-    def wait_s(self, endpoint: str) -> float: ...
-
-    def cause(self, endpoint: str) -> str:
-        """Return the failure for which an endpoint rests; without one, its rate limits."""
-
-    @property
-    def lessons(self) -> Lessons: ...
-
-    def report(self, endpoint: str, failure: EndpointFailure | None, text: str) -> None:
-        """Record the outcome of an inference, None for a success; ``text`` is the failure without secrets."""
-
-    def server_times(self, endpoint: str) -> ServerTimes | None: ...
-
-    def set_server_times(self, endpoint: str, times: ServerTimes | None) -> None: ...
 
 
 class _Request(msgspec.Struct, eq=False):
@@ -138,10 +110,10 @@ class _Entrance:
 
 
 class LocalGate:
-    """The gate in the process of the batch; no method blocks.
+    """Admits requests to endpoints and receives their outcomes; thread-safe, usable from several event loops.
 
-    Workers in other processes use it through ``request``, ``release``, ``report`` and ``release_all``. ``call_later``
-    calls a function after some seconds on any thread; None: with a timer's thread.
+    No method blocks. Workers in other processes use the gate of the batch through ``request``, ``release``, ``report``
+    and ``release_all``. ``call_later`` calls a function after some seconds on any thread; None: with a timer's thread.
     """
 
     def __init__(
@@ -160,6 +132,11 @@ class LocalGate:
         self._time_watchers: list[OnServerTimes] = []
 
     async def enter(self, endpoint: str, key: str, time_left_s: float) -> bool:
+        """Wait for the rate limits of an endpoint, and return whether a request may be sent.
+
+        If it may, the caller must call ``leave`` with the same key, unique in this process, after the request. It may
+        not while the endpoint rests, or if the limits admit no request within ``time_left_s`` seconds.
+        """
         is_admitted = False
         try:
             async with asyncio.timeout(time_left_s):
@@ -182,6 +159,7 @@ class LocalGate:
             return self._entrances[endpoint].wait_s()
 
     def cause(self, endpoint: str) -> str:
+        """Return the failure for which an endpoint rests; without one, its rate limits."""
         entrance = self._entrances[endpoint]
         return entrance.cause or entrance.limit_text
 
@@ -241,7 +219,10 @@ class LocalGate:
             self._end(request)
 
     def report(self, endpoint: str, failure: EndpointFailure | None, text: str) -> None:
-        """Record the outcome of a request, None for a success, without ending it; an unknown endpoint is ignored."""
+        """Record the outcome of a request, None for a success, without ending it; an unknown endpoint is ignored.
+
+        ``text`` is the failure without secrets.
+        """
         if (entrance := self._entrances.get(endpoint)) is not None:
             with self._lock:
                 entrance.record(failure, text)

@@ -65,10 +65,9 @@ class InferenceRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         id: unique id of the inference, part of its flow ids in the trace.
-        on_delta: receives the streamed answer, the endpoint in use, and failures.
         gateway_ids: TensorZero's id of the episode by endpoint name.
-        on_tokens: receives the token ids of each answer, discarded ones too; None: no request asks for them.
-        label, can_shorten, tools_as_text: as in ``ModelSession.infer``.
+        on_tokens: receives also the token ids of discarded answers; None: no request asks for them.
+        on_delta, label, can_shorten, tools_as_text: as in ``ModelSession.infer``.
     """
 
     question: InferenceQuestion

@@ -18,7 +18,7 @@ from runner.inference.api_keys import read_api_key
 from runner.inference.endpoint_state import InferenceContext, Timing
 from runner.inference.endpoints import CHECK_TIMEOUT_S, EndpointInfo, EndpointSpec
 from runner.inference.errors import EndpointFailure, Mask, response_failure
-from runner.inference.gate import EndpointGate
+from runner.inference.gate import LocalGate
 from runner.inference.health import EndpointHealth, check_endpoints
 from runner.inference.http import bearer_header, fetch
 from runner.inference.inference_session import InferenceSession, OnGatewayId
@@ -119,7 +119,7 @@ class InferenceManager:
         settings: AgentSettings,
         environ: Mapping[str, str],
         timing: Timing | None = None,
-        gate: EndpointGate | None = None,
+        gate: LocalGate | None = None,
         on_gateway_id: OnGatewayId | None = None,
         only: str | None = None,
     ) -> None:

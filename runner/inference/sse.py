@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -41,13 +41,10 @@ _MAX_FAILED_CHECKS = 8
 """How often the arguments of a call are searched in vain for their end, because each search reads all of them."""
 
 
-class CallDelta(msgspec.Struct, frozen=True):
-    """What a piece added to the calls.
+class CallDelta(NamedTuple):
+    """What a piece added: characters that are kept, and what to show of its call, counted among those with a name.
 
-    Attributes:
-        size: characters that the piece added to what is kept.
-        number: number of its call among those with a name; None if there is nothing to show, or not yet.
-        replaces: whether the text stands in place of all earlier arguments of the call.
+    The text ``replaces`` all earlier arguments of the call, or extends them; without a number there is none to show.
     """
 
     size: int
@@ -92,8 +89,12 @@ class StreamedCalls:
         )
 
     def _extend(self, call: _Call, piece: CallPiece) -> CallDelta:
-        if call.is_kept:
-            self._register(call, piece)
+        if call.is_kept and call.index is None and piece.index is not None:
+            call.index = piece.index
+            self._by_index[piece.index] = call
+        if call.is_kept and not call.id and piece.id:
+            call.id = piece.id
+            self._by_id[piece.id] = call
         self._last, call.event, call.name = call, self._n_events, call.name or piece.name
         text, replaces = call.add_arguments(piece)
         size = len(text) + call.add_fields(piece)
@@ -121,14 +122,6 @@ class StreamedCalls:
         if call.is_kept:
             self._calls.append(call)
         return call
-
-    def _register(self, call: _Call, piece: CallPiece) -> None:
-        if call.index is None and piece.index is not None:
-            call.index = piece.index
-            self._by_index[piece.index] = call
-        if not call.id and piece.id:
-            call.id = piece.id
-            self._by_id[piece.id] = call
 
 
 class _Call(msgspec.Struct, kw_only=True):
@@ -172,8 +165,6 @@ class _Call(msgspec.Struct, kw_only=True):
 
     def add_fields(self, piece: CallPiece) -> int:
         """Add the other fields of a piece, which replace older ones; return the characters of those that are new."""
-        if not (piece.fields or piece.function_fields):
-            return 0
         size = 0
         for known, received in ((self.fields, piece.fields), (self.function_fields, piece.function_fields)):
             if new := {key: value for key, value in received.items() if known.get(key) != value}:
