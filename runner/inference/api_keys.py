@@ -74,7 +74,6 @@ def is_secret(key: str | None) -> TypeGuard[str]:
 
 
 def redact_key(reply: ModelReply, key: str | None) -> ModelReply:
-    """Return a reply with the key redacted, in case the server quoted the key."""
     if not is_secret(key):
         return reply
     encoded = without = msgspec.json.encode(reply)

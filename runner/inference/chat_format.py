@@ -251,7 +251,6 @@ def flatten_tool_calls(chat: Chat) -> Chat:
 
 
 def parse_reply(body: bytes, capture: TokenCapture | None = None) -> ModelReply:
-    """Return the reply in a response body; ``capture`` receives its token ids."""
     value = decode_json(body)
     if not isinstance(value, dict):
         raise EndpointFailure("reply", "the reply is not a JSON object")

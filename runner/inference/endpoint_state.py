@@ -12,8 +12,7 @@ from datetime import datetime
 import msgspec
 
 from runner.config import AgentSettings
-from runner.inference.api_keys import build_mask
-from runner.inference.endpoints import GATEWAY_PATH, AnyKind, EndpointInfo, EndpointSpec, Kind, resolve_endpoints
+from runner.inference.endpoints import GATEWAY_PATH, AnyKind, EndpointInfo, EndpointSpec, Kind
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.gate import LocalGate
 from runner.inference.http import SmallResponse, fetch, retry_after_s
@@ -90,21 +89,14 @@ async def _detect_kind(origin: str, mask: Mask, now: datetime) -> Kind:
 
 
 class InferenceContext(msgspec.Struct, frozen=True):
+    """What all sessions of a manager share."""
+
     settings: AgentSettings
     environ: Mapping[str, str]
     timing: Timing
     endpoints: tuple[LiveEndpoint, ...]
     gate: LocalGate
     mask: Mask
-
-    @classmethod
-    def build(
-        cls, settings: AgentSettings, environ: Mapping[str, str], timing: Timing, gate: LocalGate | None
-    ) -> InferenceContext:
-        """Without a ``gate``, the context gets its own."""
-        specs = resolve_endpoints(settings, environ)
-        gate = gate or LocalGate(specs, timing.clock.monotonic)
-        return cls(settings, environ, timing, tuple(map(LiveEndpoint, specs)), gate, build_mask(specs, environ))
 
     def error_text(self, exc: Exception) -> str:
         """On one line of limited length, with secrets masked."""

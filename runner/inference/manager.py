@@ -14,9 +14,9 @@ import msgspec
 
 from runner.config import AgentSettings
 from runner.config.profile import FeedbackMetrics
-from runner.inference.api_keys import read_api_key
-from runner.inference.endpoint_state import InferenceContext, Timing
-from runner.inference.endpoints import CHECK_TIMEOUT_S, EndpointInfo, EndpointSpec
+from runner.inference.api_keys import build_mask, read_api_key
+from runner.inference.endpoint_state import InferenceContext, LiveEndpoint, Timing
+from runner.inference.endpoints import CHECK_TIMEOUT_S, EndpointInfo, EndpointSpec, resolve_endpoints
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.gate import LocalGate
 from runner.inference.health import EndpointHealth, check_endpoints
@@ -123,11 +123,12 @@ class InferenceManager:
         on_gateway_id: OnGatewayId | None = None,
         only: str | None = None,
     ) -> None:
-        context = InferenceContext.build(settings, environ, timing or Timing(), gate)
-        endpoints = tuple(each for each in context.endpoints if only in (None, each.spec.name))
-        self._context = context = msgspec.structs.replace(context, endpoints=endpoints)
-        specs = [endpoint.spec for endpoint in context.endpoints]
-        self._feedback = FeedbackSender(settings.feedback, specs, environ, context.mask)
+        specs, timing = resolve_endpoints(settings, environ), timing or Timing()
+        endpoints = tuple(LiveEndpoint(spec) for spec in specs if only in (None, spec.name))
+        gate = gate or LocalGate(specs, timing.clock.monotonic)
+        mask = build_mask(specs, environ)
+        self._context = context = InferenceContext(settings, environ, timing, endpoints, gate, mask)
+        self._feedback = FeedbackSender(settings.feedback, [each.spec for each in endpoints], environ, mask)
         self._metrics = MetricsReader(context)
         self._on_gateway_id = on_gateway_id or self.remember_gateway_id
 

@@ -93,7 +93,6 @@ class Models:
             self.manager.feedback(episode.episode_id, episode.reward, episode.success)
 
     def close(self) -> None:
-        """Takes a few seconds at most."""
         if self._opened is not None:
             self.manager.close()
 

@@ -102,7 +102,6 @@ async def send_request(
 
 @functools.lru_cache(maxsize=256)
 def _parse_url(url: str) -> tuple[httpx.URL, dict[str, str]]:
-    """Return a URL without its login, and the header for that."""
     address, login = split_login(url)
     return httpx.URL(address), {"Authorization": f"Basic {login}"} if login else {}
 
@@ -175,7 +174,6 @@ def _is_exempt(url: httpx.URL, exceptions: str) -> bool:
 
 
 def _names(entry: str, host: str, port: int | None) -> bool:
-    """Return whether one entry of ``NO_PROXY`` names a host."""
     if match := re.fullmatch(r"(\[.*\]|[^:]*):(\d+)", entry):
         entry = match[1]
         if int(match[2]) != port:

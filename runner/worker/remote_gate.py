@@ -16,7 +16,6 @@ from runner.worker.frames import EndpointLesson, EndpointOutcome, GatewayLink
 def remote_manager(
     settings: AgentSettings, environ: Mapping[str, str], link: DriverLink, now: Callable[[], float]
 ) -> tuple[InferenceManager, RemoteGate]:
-    """Return the models of a worker, and their gate."""
     gate = RemoteGate(link, resolve_endpoints(settings, environ), now)
 
     def on_gateway_id(episode_id: str, endpoint: str, gateway_id: str) -> None:

@@ -117,7 +117,6 @@ class RemoteInstance:
         """Gives back the place and the lease once; without this call, the garbage collection of this object does."""
 
     async def open(self, task: int) -> None:
-        """Wait for a place on the server and create the instance there."""
         while self.id is None:
             registry = _registry
             PLACES.declare(self._server, self._places)  # in a worker without effect; its driver declares them, too

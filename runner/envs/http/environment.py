@@ -219,7 +219,6 @@ class HttpEnvironment:
 
     @property
     def truncated(self) -> bool:
-        """Whether the server ended the episode at the server's own step limit."""
         return self._reward_reader.truncated
 
     @property
