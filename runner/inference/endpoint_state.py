@@ -12,14 +12,14 @@ from datetime import datetime
 import msgspec
 
 from runner.config import AgentSettings
-from runner.inference.endpoints import GATEWAY_PATH, AnyKind, EndpointInfo, EndpointSpec, Kind
+from runner.inference.endpoints import GATEWAY_PATH, AnyKind, EndpointSpec, Kind
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.gate import LocalGate
 from runner.inference.http import SmallResponse, fetch, retry_after_s
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
 from runner.util.json_accessors import as_dict, decode_json
-from runner.util.urls import safe_url, url_origin
+from runner.util.urls import url_origin
 
 NOT_OFFERED = (404, 405, 501)
 """Statuses of a server that has no such path, or not for this method."""
@@ -38,7 +38,7 @@ class LiveEndpoint:
     """An endpoint with the kind of server that this process has detected; thread-safe."""
 
     def __init__(self, spec: EndpointSpec) -> None:
-        self.spec = spec
+        self.spec, self.name = spec, spec.name
         self.kind: AnyKind = spec.kind
 
     async def find_kind(self, mask: Mask, now: datetime) -> Kind:
@@ -54,11 +54,6 @@ class LiveEndpoint:
         """Discard the detected kind of server if the failure may mean that another server now runs at the URL."""
         if failure.is_missing_path or failure.reason == "connection":
             self.kind = self.spec.kind
-
-    def info(self, model: str) -> EndpointInfo:
-        """If the endpoint has no own model, ``model`` is used."""
-        display_model = one_line(self.spec.model or model)
-        return EndpointInfo(name=self.spec.name, url=safe_url(self.spec.url), kind=self.kind, model=display_model)
 
 
 async def _detect_kind(origin: str, mask: Mask, now: datetime) -> Kind:

@@ -61,15 +61,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return self.url.partition("?")[0].removesuffix(_CHAT_PATH) + "/models"
 
 
-class EndpointInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint's data for display, without secrets."""
-
-    name: str
-    url: str
-    kind: AnyKind
-    model: str
-
-
 def resolve_endpoints(settings: AgentSettings, environ: Mapping[str, str]) -> tuple[EndpointSpec, ...]:
     """With unique names: the gateway, the named endpoints, Ollama."""
     limits = settings.rate_limits

@@ -40,6 +40,7 @@ from runner.types.phases import answer_times
 from runner.types.sequences import Label, TokenSequence
 from runner.util.display_text import one_line
 from runner.util.resources import find_shortage
+from runner.util.urls import safe_url
 
 MAX_PASSES = 3
 """Maximum number of times that one inference tries all endpoints."""
@@ -139,10 +140,10 @@ class FallbackChain:
 
     async def _wait(self, attempt: int) -> bool:
         """Return False if no endpoint will be ready before the time limit."""
-        usable = [end for end in self._context.endpoints if end.spec.name not in self._excluded]
+        usable = [end for end in self._context.endpoints if end.name not in self._excluded]
         if not usable:
             return False
-        rest_s = min(self._gate.wait_s(end.spec.name) for end in usable)
+        rest_s = min(self._gate.wait_s(end.name) for end in usable)
         longest_s = FIRST_PAUSE_S * 2.0 ** (attempt - 1)  # exponential backoff with jitter
         pause = max(self._context.timing.uniform(longest_s / 2, longest_s), rest_s)
         if pause >= self._deadline - self._now():
@@ -151,7 +152,7 @@ class FallbackChain:
         return True
 
     async def _try_endpoint(self, endpoint: LiveEndpoint) -> EndpointAnswer | None:
-        name = endpoint.spec.name
+        name = endpoint.name
         if name in self._excluded or self._deadline <= self._now():
             return None
         try:
@@ -191,8 +192,8 @@ class FallbackChain:
         self, endpoint: LiveEndpoint, key: LessonKey, known: Capabilities, failure: EndpointFailure
     ) -> EndpointAnswer:
         """Learn what the endpoint takes; what another request has learned meanwhile is tried first."""
-        self._leave(endpoint.spec.name)
-        place = learner_of(endpoint.spec.name), f"{self._request.id}:learner"
+        self._leave(endpoint.name)
+        place = learner_of(endpoint.name), f"{self._request.id}:learner"
         if not await self._gate.enter(*place, self._deadline - self._now()):
             raise failure
         try:
@@ -217,7 +218,7 @@ class FallbackChain:
             self._gate.leave(*place)
         if learned != known:
             reason = self._context.error_text(failure)
-            self._lessons[endpoint.spec.name] = f"learned {learned.describe() or 'the usual shape'} from {reason}"
+            self._lessons[endpoint.name] = f"learned {learned.describe() or 'the usual shape'} from {reason}"
         return answer
 
     async def _confirm(self, endpoint: LiveEndpoint, capabilities: Capabilities) -> None:
@@ -228,7 +229,7 @@ class FallbackChain:
 
     def _key(self, endpoint: LiveEndpoint) -> LessonKey:
         model = endpoint.spec.model or self._request.model
-        return LessonKey(endpoint.spec.name, model, bool(self._request.question.tools))
+        return LessonKey(endpoint.name, model, bool(self._request.question.tools))
 
     def _wants_tokens(self, endpoint: LiveEndpoint) -> bool:
         return endpoint.spec.token_ids and self._request.on_tokens is not None
@@ -252,7 +253,7 @@ class FallbackChain:
         self._emit(StreamDelta(failure=f"{name}: {self._notes[name]}"))
 
     def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:
-        name, text = endpoint.spec.name, self._context.error_text(failure)
+        name, text = endpoint.name, self._context.error_text(failure)
         if find_shortage(failure) is not None:  # this process failed, and it would fail at every endpoint
             raise failure
         endpoint.reconsider_kind(failure)
@@ -278,7 +279,7 @@ class FallbackChain:
         self, endpoint: LiveEndpoint, capabilities: Capabilities, *, is_shown: bool = True
     ) -> EndpointAnswer:
         """Send the request once, when the endpoint admits it; ``is_shown``: the answer is streamed to the viewer."""
-        request, name = self._request, endpoint.spec.name
+        request, name = self._request, endpoint.name
         self._n_requests += 1
         id, model = f"{request.id}:{self._n_requests}", endpoint.spec.model or request.model
         self._leave(name)
@@ -383,10 +384,11 @@ class FallbackChain:
     def _failure_summary(self) -> str:
         if not self._context.endpoints:
             return NO_ENDPOINT
-        causes = [
-            f"{info.name} ({info.url}, model {info.model}): {self._notes.get(info.name, 'not tried, no time left')}"
-            for info in (endpoint.info(self._request.model) for endpoint in self._context.endpoints)
-        ]
+        causes = []
+        for endpoint in self._context.endpoints:
+            name, url = endpoint.name, safe_url(endpoint.spec.url)
+            model = one_line(endpoint.spec.model or self._request.model)
+            causes.append(f"{name} ({url}, model {model}): {self._notes.get(name, 'not tried, no time left')}")
         refused = ""
         if self._n_refusals == len(self._context.endpoints):
             others = "; the other endpoints refused it, too" if self._n_refusals > 1 else ""
@@ -455,9 +457,9 @@ class InferenceSession:
 
     def capabilities(self, *, with_tools: bool) -> Capabilities:
         gate, endpoints = self._context.gate, self._context.endpoints
-        ready = [end for end in endpoints if gate.wait_s(end.spec.name) <= 0] or endpoints
+        ready = [end for end in endpoints if gate.wait_s(end.name) <= 0] or endpoints
         for first in ready[:1]:
-            return gate.lessons.get(LessonKey(first.spec.name, first.spec.model or self.model, with_tools))
+            return gate.lessons.get(LessonKey(first.name, first.spec.model or self.model, with_tools))
         return Capabilities()
 
     async def infer(

@@ -16,7 +16,7 @@ from runner.config import AgentSettings
 from runner.config.profile import FeedbackMetrics
 from runner.inference.api_keys import build_mask, read_api_key
 from runner.inference.endpoint_state import InferenceContext, LiveEndpoint, Timing
-from runner.inference.endpoints import CHECK_TIMEOUT_S, EndpointInfo, EndpointSpec, resolve_endpoints
+from runner.inference.endpoints import CHECK_TIMEOUT_S, EndpointSpec, resolve_endpoints
 from runner.inference.errors import EndpointFailure, Mask, response_failure
 from runner.inference.gate import LocalGate
 from runner.inference.health import EndpointHealth, check_endpoints
@@ -136,9 +136,13 @@ class InferenceManager:
         return _rebuild, (type(self), self._context.settings)
 
     @property
-    def endpoints(self) -> list[EndpointInfo]:
+    def gate(self) -> LocalGate:
+        return self._context.gate
+
+    @property
+    def endpoints(self) -> tuple[LiveEndpoint, ...]:
         """In the order in which an inference tries the endpoints."""
-        return [endpoint.info(self._context.settings.model) for endpoint in self._context.endpoints]
+        return self._context.endpoints
 
     def session(self, header: EpisodeHeader, model: str | None = None) -> InferenceSession:
         """The model is ``model``, else the header's, else the profile's."""

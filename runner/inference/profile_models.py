@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.config import AgentSettings
 from runner.errors import InferenceFault, catch_foreign
-from runner.inference.endpoints import CHECK_TIMEOUT_S, NO_ENDPOINT, resolve_endpoints
+from runner.inference.endpoints import CHECK_TIMEOUT_S, NO_ENDPOINT
 from runner.types import UNRATED
-from runner.util.clock import Clock
 from runner.util.display_text import one_line
 
 if TYPE_CHECKING:
@@ -38,25 +37,20 @@ class Models:
         self.settings = settings
         self._environ = dict(environ)
         self._lock = threading.Lock()
-        self._opened: tuple[LocalGate, InferenceManager] | None = None
-
-    @property
-    def gate(self) -> LocalGate:
-        return self._open()[0]
+        self._manager: InferenceManager | None = None
 
     @property
     def manager(self) -> InferenceManager:
-        return self._open()[1]
-
-    def _open(self) -> tuple[LocalGate, InferenceManager]:
         with self._lock:
-            if self._opened is None:
-                from runner.inference.gate import LocalGate
+            if self._manager is None:
                 from runner.inference.manager import InferenceManager
 
-                gate = LocalGate(resolve_endpoints(self.settings, self._environ), Clock().monotonic)
-                self._opened = gate, InferenceManager(self.settings, self._environ, gate=gate)
-            return self._opened
+                self._manager = InferenceManager(self.settings, self._environ)
+            return self._manager
+
+    @property
+    def gate(self) -> LocalGate:
+        return self.manager.gate
 
     @property
     def names(self) -> list[str]:
@@ -87,13 +81,13 @@ class Models:
 
     def feedback(self, episode: EpisodeRecord) -> None:
         """Send reward and success in the background, except of unscored episodes and outcomes in ``UNRATED``."""
-        if episode.reward is None or self._opened is None:
+        if episode.reward is None or self._manager is None:
             return
         if episode.outcome not in UNRATED and not episode.unscored:
             self.manager.feedback(episode.episode_id, episode.reward, episode.success)
 
     def close(self) -> None:
-        if self._opened is not None:
+        if self._manager is not None:
             self.manager.close()
 
 
