@@ -175,7 +175,8 @@ def sent_chat(question: InferenceQuestion, capabilities: Capabilities, origin: s
     ids: dict[str, str] = {}
     for message in question.messages if has_calls else flatten_tool_calls(question.messages):
         if message["role"] == "assistant":
-            ids = _foreign_ids(message, origin)
+            calls = message.get("tool_calls", ()) if message.get("origin") not in (None, origin) else ()
+            ids = {call["id"]: portable_id(call["id"]) for call in calls}
         sent = _for_endpoint(message, capabilities, origin, ids)
         if capabilities.system == "folded" and sent["role"] == "system":
             sent["role"] = "user"
@@ -185,11 +186,6 @@ def sent_chat(question: InferenceQuestion, capabilities: Capabilities, origin: s
         else:
             merged.append(sent)
     return merged
-
-
-def _foreign_ids(message: Message, origin: str) -> dict[str, str]:
-    is_foreign = message.get("origin") not in (None, origin)
-    return {call["id"]: portable_id(call["id"]) for call in message.get("tool_calls", ())} if is_foreign else {}
 
 
 def _for_endpoint(message: Message, capabilities: Capabilities, origin: str, ids: dict[str, str]) -> Message:

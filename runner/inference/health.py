@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -109,7 +109,7 @@ class _EndpointCheck:
         urls = [target.models_url, *([f"{url_origin(target.url)}/api/tags"] if target.kind == "ollama" else [])]
         replies = await asyncio.gather(*(self._fetch("GET", url, headers) for url in urls))
         self._check_model_listed(target, replies[-1])
-        await self._check_chat_path(target, headers, is_listed=_lists_models(replies[0]))
+        await self._check_chat_path(target, headers, is_listed=_models(replies[0]) is not None)
 
     def _check_model_listed(self, target: Target, reply: SmallResponse) -> None:
         if target.kind == "ollama":
@@ -122,7 +122,10 @@ class _EndpointCheck:
             names = ", ".join(one_line(name, 60) for name in self._listed[:_N_LISTED])
             more = ", ..." if len(self._listed) > _N_LISTED else ""
             raise _unknown_model(target.model, f"is not among its models: {names}{more}")
-        self._context_tokens = _listed_context(reply, target.model)
+        listed = map(as_dict, _models(reply) or ())
+        entry = next((each for each in listed if each.get("id") == target.model), {})
+        counts = (as_count(entry.get(name)) for name in _CONTEXT_FIELDS)
+        self._context_tokens = next(filter(None, counts), None)
 
     async def _check_chat_path(self, target: Target, headers: dict[str, str], *, is_listed: bool) -> None:
         """Check the path without a message: a list of models beside it, or the refusal of a request without any.
@@ -219,15 +222,9 @@ def _names(reply: SmallResponse, key: str, field: str) -> tuple[str, ...]:
     return tuple(filter(None, (as_text(as_dict(entry).get(field)) for entry in entries)))
 
 
-def _lists_models(reply: SmallResponse) -> bool:
-    return reply.status == 200 and isinstance(as_dict(decode_json(reply.body)).get("data"), list)
-
-
-def _listed_context(reply: SmallResponse, model: str) -> int | None:
-    for entry in map(as_dict, as_list(as_dict(decode_json(reply.body)).get("data"))):
-        if entry.get("id") == model:
-            return next(filter(None, (as_count(entry.get(name)) for name in _CONTEXT_FIELDS)), None)
-    return None
+def _models(reply: SmallResponse) -> list[Any] | None:
+    data = as_dict(decode_json(reply.body)).get("data")
+    return data if reply.status == 200 and isinstance(data, list) else None
 
 
 def _unknown_model(model: str, problem: str) -> EndpointFailure:

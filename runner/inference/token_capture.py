@@ -49,7 +49,9 @@ class TokenCapture:
         if not self._prompt_ids:
             self._add_ids(prompt, self._prompt_ids)
         self._add_ids(completion, self._completion_ids)
-        self._add_logprobs(as_list(logprobs))
+        for logprob in as_list(logprobs)[: MAX_SEQUENCE_IDS - len(self._logprobs)]:
+            if type(logprob) in (int, float) and -_MAX_NEGATIVE < logprob <= 0:  # NaN is not in any range
+                self._logprobs.append(float(logprob))
 
     def sequence(self, label: Label, n_completion: int | None, cause: str = "") -> TokenSequence:
         """``n_completion`` is the number of completion tokens by the endpoint's own count; None if it has none."""
@@ -92,13 +94,6 @@ class TokenCapture:
         if len(valid) < len(ids[:room]) or not isinstance(value, list):
             self._problems.add("invalid")
         into += valid
-
-    def _add_logprobs(self, values: list[Any]) -> None:
-        for logprob in values[: MAX_SEQUENCE_IDS - len(self._logprobs)]:
-            if isinstance(logprob, bool) or not isinstance(logprob, int | float):
-                continue
-            if -_MAX_NEGATIVE < logprob <= 0:  # NaN is not in any range
-                self._logprobs.append(float(logprob))
 
 
 def _quoted_by_gateway(value: dict[str, Any]) -> dict[str, Any]:

@@ -56,11 +56,12 @@ def read_piece(value: object) -> CallPiece:
     call = as_dict(value)
     function, index, id = as_dict(call.get("function")), call.get("index"), as_text(call.get("id"))
     arguments = function.get("arguments")
+    is_text = arguments is None or isinstance(arguments, str)  # some servers send an object instead
     return CallPiece(
         index if type(index) in _INDEX_TYPES else None,
         id if len(id) <= MAX_ID_CHARS else "",
         as_text(function.get("name"))[:200],
-        _arguments_text(arguments),
+        as_text(arguments) if is_text else encode_json(arguments).decode(),
         isinstance(arguments, dict),
         _NOTHING if _FIELDS.issuperset(call) else other_fields(call, _FIELDS),
         _NOTHING if _FUNCTION_FIELDS.issuperset(function) else other_fields(function, _FUNCTION_FIELDS),
@@ -132,11 +133,6 @@ def calls_size(calls: Iterable[dict[str, Any]]) -> int:
         parts = (call, _FIELDS), (call["function"], _FUNCTION_FIELDS)
         size += sum(len(encode_json(part)) for part, known in parts if not known.issuperset(part))
     return size
-
-
-def _arguments_text(value: object) -> str:
-    """Some servers send a JSON object instead of a text."""
-    return as_text(value) if value is None or isinstance(value, str) else encode_json(value).decode()
 
 
 def other_fields(value: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
