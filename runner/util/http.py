@@ -266,16 +266,55 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     async def _send_over_socks(self, proxy: httpx.Proxy, request: httpx.Request) -> httpx.Response:
         if (key := str(proxy.url)) not in self._socks:
             self._socks[key] = _socks_transport(proxy, self._keepalive_s)
+        progress = _SocksProgress(request.extensions.get("trace"))
+        request.extensions["trace"] = progress.report
+        timeout_s = request.extensions["timeout"]["connect"]
         try:
-            response = await self._socks[key].handle_async_request(request)
-        except (httpx.ProxyError, httpx.ConnectError) as exc:
+            async with asyncio.timeout(timeout_s) as progress.deadline:
+                response = await self._socks[key].handle_async_request(request)
+        except TimeoutError:
+            raise httpx.ConnectTimeout(f"no connection through the proxy {proxy.url} within {timeout_s:g} s") from None
+        except Exception as exc:  # of httpx, and of socksio if the proxy's replies are not SOCKS
+            if progress.is_sending:
+                raise
             raise httpx.ProxyError(f"the proxy {proxy.url} gives no connection: {exc}") from exc
-        return _with_bounded_headers(response, lambda: None)
+        finally:
+            await progress.close_unused()
+        try:
+            return _with_bounded_headers(response, lambda: None)
+        except httpx.RemoteProtocolError:
+            await response.aclose()
+            raise
 
     async def aclose(self) -> None:
         await self._session.close()
         for transport in self._socks.values():
             await transport.aclose()
+
+
+class _SocksProgress:
+    """Until the request is sent, its deadline is that of the connection, and no server has executed it."""
+
+    deadline: asyncio.Timeout
+    is_sending = False
+    _stream: Any = None
+
+    def __init__(self, on_event: Callable[[str, dict[str, Any]], Awaitable[None]] | None) -> None:
+        self._on_event = on_event
+
+    async def report(self, event: str, info: dict[str, Any]) -> None:
+        if event == "socks.connect_tcp.complete":
+            self._stream = info["return_value"]
+        elif event == "http11.send_request_headers.started":
+            self.is_sending = True
+            self.deadline.reschedule(None)
+            if self._on_event is not None:
+                await self._on_event(CONNECTED, info)
+
+    async def close_unused(self) -> None:
+        """Close a connection to the proxy that did not become one to the server, which httpcore leaves open."""
+        if self._stream is not None and not self.is_sending:
+            await self._stream.aclose()
 
 
 def _with_bounded_headers(response: httpx.Response, close: Callable[[], object]) -> httpx.Response:

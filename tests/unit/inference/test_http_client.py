@@ -279,6 +279,38 @@ async def test_a_socks_proxy_looks_the_name_up_and_connects(monkeypatch: pytest.
     assert asked == [b"me", b"hidden", b"model.example" + (8000).to_bytes(2)]
 
 
+@pytest.mark.parametrize("reply", [b"", b"\x05", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x05\xff"])
+async def test_a_socks_proxy_that_closes_or_speaks_something_else_has_sent_nothing(
+    reply: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(reply)
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+        proxy_url = f"socks5://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        monkeypatch.setenv("ALL_PROXY", proxy_url)
+        with pytest.raises(EndpointFailure, match=f"no connection: the proxy {proxy_url} gives no connection: "):
+            await post_from_another_loop("http://model.example/v1")
+
+
+async def test_the_time_limit_of_a_connection_is_that_of_a_socks_proxy_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        ended.set()
+
+    async with await asyncio.start_server(hang, "127.0.0.1", 0) as proxy:
+        monkeypatch.setenv("ALL_PROXY", f"socks5://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        with pytest.raises(httpx.ConnectTimeout, match=r"no connection through the proxy socks5://.* within 0\.1 s"):
+            async with send_request("POST", "http://model.example/v1", b"{}", connect_timeout_s=0.1):
+                pass
+        await asyncio.wait_for(ended.wait(), 60)
+
+
 async def test_a_login_with_any_characters_is_sent() -> None:
     with RudeModel(OK, routes={"/up": OK}) as server:
         await get(server.origin.replace("://", "://m%C3%A9:p%40%2F%E2%82%AC@") + "/up")
