@@ -394,8 +394,8 @@ def _httpx_errors(proxy: httpx.Proxy | None) -> Iterator[None]:
 
 def _cause(exc: aiohttp.ClientConnectorError) -> str:
     error = exc.os_error
-    if isinstance(error, socket.gaierror) or not error.errno:
-        return error.strerror or str(error)
+    if isinstance(error, socket.gaierror | ssl.SSLError) or not error.errno:  # OpenSSL's numbers are others
+        return error.strerror or str(error) or "the connection was closed"
     return os.strerror(error.errno)
 
 
@@ -448,7 +448,10 @@ class _StrictHandler(ResponseHandler):
 def _ssl_context() -> ssl.SSLContext:
     # Cached: reading the certificates is the slowest part of the first request.
     if file := os.environ.get("SSL_CERT_FILE"):
-        return ssl.create_default_context(cafile=file)
+        try:
+            return ssl.create_default_context(cafile=file)
+        except OSError as exc:
+            raise httpx.ConnectError(f"the certificates of SSL_CERT_FILE cannot be used: {exc.strerror}") from exc
     if folder := os.environ.get("SSL_CERT_DIR"):
         return ssl.create_default_context(capath=folder)
     return ssl.create_default_context(cafile=certifi.where())

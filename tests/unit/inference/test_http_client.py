@@ -357,6 +357,29 @@ async def test_a_certificate_is_verified_with_the_authorities_of_the_environment
         assert await asyncio.to_thread(play) == "up"
 
 
+@pytest.mark.parametrize("content", [None, b"no certificate"])
+async def test_certificates_that_cannot_be_read_are_the_cause(
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if content is not None:
+        (tmp_path / "authority.pem").write_bytes(content)
+    monkeypatch.setattr(http, "_ssl_context", http._ssl_context.__wrapped__)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    with pytest.raises(EndpointFailure, match=r"no connection: the certificates of SSL_CERT_FILE cannot be used: \S"):
+        await get("https://127.0.0.1:9/v1")
+
+
+async def test_a_failed_tls_handshake_is_the_cause() -> None:
+    async def speak_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(OK)
+        writer.close()
+
+    async with await asyncio.start_server(speak_http, "127.0.0.1", 0) as server:
+        with pytest.raises(EndpointFailure, match=r"no connection: \[SSL"):
+            await get(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+
+
 async def test_a_cancelled_request_closes_its_connection() -> None:
     arrived, closed = asyncio.Event(), asyncio.Event()
 
