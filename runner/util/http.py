@@ -153,7 +153,7 @@ def find_proxy(url: httpx.URL) -> httpx.Proxy | None:
         return None
     with suppress(httpx.InvalidURL, ValueError):
         found = httpx.Proxy(proxy if "://" in proxy else f"http://{proxy}")
-        if found.url.host:
+        if found.url.host and (found.url.port or 0) < 1 << 16:
             return found
     problem = f"the proxy of the environment for {url.scheme} cannot be used"
     raise httpx.ProxyError(f"{problem}: give http://HOST:PORT, https://HOST:PORT or socks5://HOST:PORT")
@@ -164,6 +164,8 @@ def is_this_machine(host: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
     address = _address(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
     return address is not None and (address.is_loopback or address.is_unspecified)
 
 
@@ -188,10 +190,11 @@ def _names(entry: str, host: str, port: int | None) -> bool:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
+    with suppress(ValueError):
         return ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return None
+    with suppress(OSError, UnicodeError):
+        return ipaddress.IPv4Address(socket.inet_aton(host))  # in the short forms that a lookup takes, such as 127.1
+    return None
 
 
 # ------------------------------------------------------------------------------------------------ the transport

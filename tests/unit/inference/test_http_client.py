@@ -152,6 +152,9 @@ NAMED = [
     ("http://127.200.1.1/v1", ""),
     ("http://[::1]/v1", ""),
     ("http://[::]/v1", ""),
+    ("http://[::ffff:127.0.0.1]/v1", ""),
+    ("http://127.1/v1", ""),
+    ("http://0/v1", ""),
 ]
 NOT_NAMED = [
     (URL, ""),
@@ -169,6 +172,8 @@ NOT_NAMED = [
     ("http://10.20.30.40/v1", "10.20"),
     ("http://[2001:db8::7]:9/", "10.0.0.0/8,fe80::/10"),
     ("http://notlocalhost/v1", ""),
+    ("http://[::ffff:10.0.0.1]/v1", ""),
+    ("http://10.1/v1", ""),
 ]
 
 
@@ -202,6 +207,7 @@ def test_any_exceptions_can_be_read(exceptions: str, others: str) -> None:
         ("socks5://127.0.0.1:9", "the proxy socks5://127.0.0.1:9 gives no connection: "),
         ("socks4://127.0.0.1:9", "the proxy of the environment for http cannot be used: give http://HOST:PORT"),
         ("http://[::1", "the proxy of the environment for http cannot be used: give http://HOST:PORT"),
+        ("http://127.0.0.1:65536", "the proxy of the environment for http cannot be used: give http://HOST:PORT"),
         ("http://", "the proxy of the environment for http cannot be used: give http://HOST:PORT"),
     ],
 )
