@@ -205,7 +205,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, keepalive_s: float, *, is_traced: bool) -> None:
         self._keepalive_s = keepalive_s
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=keepalive_s, resolver=_Resolver())
+        connector = _Connector(limit=0, keepalive_timeout=keepalive_s, resolver=_Resolver())
         handler: type[ResponseHandler] = _StrictHandler
         connector._factory = functools.partial(handler, loop=asyncio.get_running_loop())
         tracing = aiohttp.TraceConfig()
@@ -406,6 +406,21 @@ async def _trace_connected(session: aiohttp.ClientSession, context: SimpleNamesp
     trace: Callable[[str, dict[str, Any]], Awaitable[None]] | None = context.trace_request_ctx
     if trace is not None:
         await trace(CONNECTED, {})
+
+
+class _Connector(aiohttp.TCPConnector):
+    async def connect(self, req: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as of the base
+        """Before there is a connection nothing is sent, also if a proxy breaks off the request for a tunnel."""
+        try:
+            return await super().connect(req, *args, **kwargs)
+        except (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError):
+            raise
+        except aiohttp.ClientError as exc:
+            raise httpx.ProxyError(f"the proxy {req.proxy} opens no tunnel: {_text(exc)}") from exc
+
+
+def _text(exc: aiohttp.ClientError) -> str:
+    return "it disconnected" if isinstance(exc, aiohttp.ClientConnectionError) else "its reply is not valid HTTP"
 
 
 class _Resolver(AbstractResolver):

@@ -251,6 +251,20 @@ async def test_a_proxy_that_rejects_a_tunnel_is_a_failed_connection(monkeypatch:
     assert raised.value.reason == "connection"
 
 
+@pytest.mark.parametrize("reply", [b"", b"SSH-2.0-OpenSSH\r\n\r\n"])
+async def test_a_proxy_that_breaks_off_a_tunnel_has_sent_nothing(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(reply)
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+        proxy_url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        monkeypatch.setenv("ALL_PROXY", proxy_url)
+        with pytest.raises(EndpointFailure, match=f"no connection: the proxy {proxy_url} opens no tunnel: it"):
+            await get("https://model.example/v1")
+
+
 async def test_a_socks_proxy_looks_the_name_up_and_connects(monkeypatch: pytest.MonkeyPatch) -> None:
     """A SOCKS5 proxy by RFC 1928, with the login of RFC 1929."""
     asked: list[bytes] = []
