@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -267,7 +268,8 @@ class BatchQueue:
                 write_all(descriptor, _lines(batches))
                 os.fsync(descriptor)
             except OSError as exc:
-                os.ftruncate(descriptor, status.st_size)
+                with suppress(OSError):  # else the next change finds another version, and writes the file again
+                    os.ftruncate(descriptor, status.st_size)
                 raise self._unusable(exc) from exc
             self._n_lines += len(batches)
             return _version(os.fstat(descriptor))

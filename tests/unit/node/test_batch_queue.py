@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from ulid import ULID
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError
+from runner.node import batch_queue
 from runner.node.batch_queue import FILE_NAME, BatchQueue, QueuedBatch, Status, queued_ids
 from runner.node.stored_batches import recover_queue
 from runner.types import ErrorInfo, Outcome
@@ -168,6 +170,28 @@ def test_a_batch_is_rejected_if_the_file_cannot_be_written(path: Path, batches: 
     with pytest.raises(StoreError, match=r"batches\.jsonl cannot be written"):
         queue.add(new_batch())
     assert states(queue) == expected_states(batches)
+
+
+def test_a_part_of_a_line_that_cannot_be_removed_harms_no_later_batch(
+    path: Path, batches: dict[Status, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_a_part(descriptor: int, content: bytes) -> None:
+        os.write(descriptor, content[:10])
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def fail(descriptor: int, length: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    queue, refused, later = BatchQueue(path.parent), new_batch(), new_batch()
+    with monkeypatch.context() as context:
+        context.setattr(batch_queue, "write_all", write_a_part)
+        context.setattr(os, "ftruncate", fail)
+        with pytest.raises(StoreError, match=r"batches\.jsonl cannot be written"):
+            queue.add(refused)
+    queue.add(later)
+    reopened = BatchQueue(path.parent)
+    assert states(reopened) == {**expected_states(batches), later.batch_id: ("interrupted", 0, 1)}
+    assert reopened.notice is None
 
 
 def test_a_long_history_is_written_again_while_the_node_runs(path: Path, batches: dict[Status, str]) -> None:
