@@ -193,7 +193,7 @@ def _report_interruptions(batches: list[ResolvedBatch], results: list[BatchResul
 
 def _exit_code(results: list[BatchResult], skipped: list[SkippedBatch], *, interrupted: bool) -> int:
     ended_early = any(result.status != "completed" for result in results)
-    if (interrupted and ended_early) or any(result.interruption for result in results):
+    if (interrupted and (ended_early or skipped)) or any(result.interruption for result in results):
         return INTERRUPTED
     return 1 if ended_early or skipped or any(result.has_errors for result in results) else 0
 
@@ -282,6 +282,8 @@ class _Run(msgspec.Struct):
             played = self._play(BatchSession(self, QueuedBatch(batch_id=new_ulid(), battery_id=battery_id, spec=spec)))
             self.results += played
             if played and played[-1].status != "completed" and played[-1].interrupted_by not in ("server", "budget"):
+                break
+            if not played and self.signals.received:  # while it waited for its server
                 break
         if self.skipped and not self.results:
             raise ConfigError("\n".join(each.reason for each in self.skipped))

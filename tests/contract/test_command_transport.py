@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from runner.envs.maze import Maze
-from tests.support.command import run_agentgym
+from tests.support.command import COMMAND, ENVIRON, run_agentgym
 from tests.support.rude_env_server import EnvironmentHandler, ReceivedRequest, json_response, run_rude_server
 from tests.support.serving import serve_environments
 
@@ -108,6 +110,30 @@ def test_a_run_waits_for_a_busy_server(tmp_path: Path) -> None:
     lines = completed.stderr.splitlines()
     assert lines[0] == f"Maze: waiting for its server, 60 s left ({reason})"
     assert lines[1] == f"Maze: over HTTP at {server.url} (AgentGym server, compat rules)"
+
+
+def test_a_signal_ends_a_battery_that_waits_for_a_busy_server(tmp_path: Path) -> None:
+    """The environments after it are not played, and the exit code is that of an interrupted run."""
+
+    async def hang(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None: ...
+
+    with run_rude_server() as server:
+        server.reset(hang)
+        entries = ("{name: Wordle}", f"{{name: Maze, base_url: '{server.url}'}}", "{name: TextCraft}")
+        (tmp_path / "p.yaml").write_text(
+            "id: p\nenvironments:\n  moderate:\n" + "".join(f"    - {entry}\n" for entry in entries)
+        )
+        command = [COMMAND, "--config", "p.yaml", "--battery", "moderate", "--agent", "oracle"]
+        with subprocess.Popen(command, cwd=tmp_path, env=ENVIRON, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if line.startswith("Maze: waiting for its server"):
+                    process.send_signal(signal.SIGINT)
+                    break
+            shown = process.stderr.read()
+    assert process.returncode == 130, shown
+    assert "Skipped: Maze cannot be played" in shown
+    assert "TextCraft" not in shown
 
 
 def test_a_gymnasium_id_is_an_environment(profile: str, tmp_path: Path) -> None:
