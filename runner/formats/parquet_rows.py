@@ -29,6 +29,10 @@ _BATCH_ROWS: Final = 200
 _UNREADABLE: Final = b"!a value of its rows cannot be read, such as a time after the year 9999"
 
 
+class _OtherColumns(Exception):
+    pass
+
+
 def main() -> None:
     max_bytes, start, n_rows = map(int, sys.argv[1:])
     signal.alarm(MAX_WAIT_S)
@@ -39,6 +43,8 @@ def main() -> None:
             sys.stdout.buffer.write(b"%d %b\n" % (n, line))
             sys.stdout.buffer.flush()
             signal.alarm(MAX_WAIT_S)
+    except _OtherColumns:
+        _refuse("it has other columns than an export of episodes")
     except ImportError:
         _refuse(NEEDS_PYARROW)
     except MemoryError:
@@ -82,7 +88,7 @@ def _rows(max_bytes: int, start: int) -> Iterator[tuple[str, bytes]]:
 
     file = parquet.ParquetFile(sys.stdin.buffer)
     if not set(file.schema_arrow.names) >= _REQUIRED:
-        raise ValueError("it has other columns than an export of episodes")
+        raise _OtherColumns
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)
         if start >= group.num_rows:
