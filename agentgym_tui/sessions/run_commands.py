@@ -21,7 +21,7 @@ from runner.util.clock import new_ulid
 
 DEFAULT_AGENT: Final = "react"
 """The agent of a first run, as of the command line."""
-MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted", "human"})
+MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted"})
 """Agents that use no model."""
 
 FALLBACK_AGENT: Final = "oracle"
@@ -71,7 +71,7 @@ def model_problem(store: RunStore) -> str:
 
 def startable_agents(store: RunStore) -> list[str]:
     """Return the agents that can be started without further input; the oracle is always included."""
-    agents = [agent for agent in store.agents if agent not in ("scripted", "human")]
+    agents = [agent for agent in store.agents if agent != "scripted"]
     return agents if FALLBACK_AGENT in agents else [*agents, FALLBACK_AGENT]
 
 

@@ -12,7 +12,7 @@ from threading import get_ident
 
 
 class _Hidden(MetaPathFinder):
-    """Makes aiohttp look missing to this thread, for others may be importing it at the same time."""
+    """Makes aiohttp look missing to this thread, since others may be importing it at the same time."""
 
     def __init__(self) -> None:
         self._thread = get_ident()

@@ -313,7 +313,7 @@ class _Run(msgspec.Struct):
         return place_batch(resolve_spec(self.session.profile, spec), RUN_FILES)
 
     def show(self, queued: QueuedBatch, item: BatchItem) -> None:
-        """Print the begin of a wait for a server, which a signal ends."""
+        """Print the start of a wait for a server, which a signal ends."""
         if isinstance(item, BatchProgress) and item.waiting_s is not None and not self._has_waited:
             self._has_waited = True
             left = f"{item.waiting_s:g} s left ({item.waiting_for})"

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.inspect import DictType, ListType, LiteralType, StructType, Type, UnionType, VarTupleType, type_info
 
 from runner.config.document import Expanded, YamlValue, parse_yaml
 from runner.config.profile import (
@@ -103,10 +104,35 @@ def _convert(expanded: Expanded) -> Profile:
                 raise ConfigError(_explain(problem, path)) from None
 
 
+def _choices(path: str) -> str:
+    """Return the texts that a key takes."""
+    found = [*_alternatives(type_info(Profile))]
+    for step in re.findall(r"\.\w+|\[.*?\]", path):
+        found = [each for node in found for child in _children(node, step) for each in _alternatives(child)]
+    values = [str(value) for each in found if isinstance(each, LiteralType) for value in each.values]
+    return f"; known: {', '.join(values)}" if values else ""
+
+
+def _alternatives(node: Type) -> Iterator[Type]:
+    yield from node.types if isinstance(node, UnionType) else (node,)
+
+
+def _children(node: Type, step: str) -> Iterator[Type]:
+    match node:
+        case StructType():
+            yield from (field.type for field in node.fields if f".{field.encode_name}" == step)
+        case DictType():
+            yield node.value_type
+        case ListType() | VarTupleType():
+            yield node.item_type
+
+
 def _explain(problem: str, path: str) -> str:
     if (unknown := _UNKNOWN.fullmatch(problem)) is not None:
         path = f"{path}.{unknown[1]}"
         problem = "unknown key" + (suggestion(unknown[1], Profile.__struct_fields__) if path.count(".") == 1 else "")
+    if problem.startswith("Invalid enum value"):  # msgspec quotes it, and it may be a key in a wrong place
+        problem = f"unknown value{_choices(path)}"
     for pattern, expected in PATTERNS.items():
         problem = problem.replace(f"`str` matching regex {pattern!r}", expected)
     return f"{path.removeprefix('.') or 'top level'}: {problem} (docs/profiles.md describes all keys)"

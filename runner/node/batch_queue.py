@@ -230,7 +230,7 @@ class BatchQueue:
         return bool(moved)
 
     def set_complete(self) -> None:
-        """Take note that all batches were restored: a node may be killed while it reads its episodes."""
+        """Record that all batches were restored: a node may be killed while it reads its episodes."""
         with self._lock:
             self.is_incomplete = False
             self._written = self._rewrite(self._batches)
@@ -290,27 +290,28 @@ class BatchQueue:
         is_first = not self._path.with_name("nats").is_dir()
         if not os.path.lexists(self._path):
             if not is_first:
-                self._note_loss("it is missing", is_first)
+                self._note_loss("is missing", is_first)
             return ()
         try:
             content = read_file(self._path)
         except StoreError as exc:
-            self._note_loss(str(exc), is_first)
+            self._note_loss(f"was damaged: {exc}", is_first)
             self._set_aside()
             return ()
         batches, n_damaged = _read_lines(content)
-        if n_damaged > (not content.endswith(b"\n")):
-            self._note_loss(f"{n_damaged} damaged lines", is_first)
+        n_torn = _read_lines(content.rpartition(b"\n")[2])[1]
+        if n_damaged > n_torn:
+            self._note_loss(f"was damaged: {n_damaged} damaged lines", is_first)
             self._set_aside()
-        elif n_damaged:  # a kill or a power loss in the middle of a write that was not acknowledged
+        elif n_torn:  # a kill or a power loss in the middle of a write that was not acknowledged
             logger.warning("%s has a damaged line at its end; the others are used", self._path)
         if not content.startswith(b"\n") and self.notice is None:
-            self._note_loss("its first line is missing", is_first)
+            self._note_loss("was damaged: its first line is missing", is_first)
         return batches.values()
 
     def _note_loss(self, problem: str, is_first: bool) -> None:
         self.is_incomplete = not is_first
-        self.notice = f"{self._path} was damaged: {problem}. Lost batches without a stored episode are not listed"
+        self.notice = f"{self._path} {problem}. Lost batches without a stored episode are not listed"
         logger.warning("%s", self.notice)
 
     def _set_aside(self) -> None:

@@ -50,7 +50,7 @@ FROM episodes WHERE battery_id = ?2 AND env = ?3 AND model IS ?4
 
 
 class Look(NamedTuple):
-    """The look at the interval of the success rate after a part of adaptive repeats.
+    """The interim look at the interval of the success rate, after a part of adaptive repeats.
 
     ``n_stored`` counts the episodes of all parts so far, ``n`` the scored ones. ``is_spent``: only the budget is why
     no part follows.
@@ -193,6 +193,8 @@ class BatchSession:
             if result.status == "completed" and not self._is_stopping:
                 with catch_foreign(log_failure(logger, "starting the next part of adaptive repeats")):
                     following = self._look()
+            with self._changed:
+                self._is_over = following is None
 
     def end(self) -> BatchStatus:
         """Refuse further commands, and return the status of a batch that could not be played to its end."""

@@ -22,6 +22,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import aiohttp
@@ -152,7 +153,8 @@ def find_proxy(url: httpx.URL) -> httpx.Proxy | None:
     if not proxy or is_this_machine(url.host) or _is_exempt(url, proxies.get("no", "")):
         return None
     with suppress(httpx.InvalidURL, ValueError):
-        found = httpx.Proxy(proxy if "://" in proxy else f"http://{proxy}")
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        found = httpx.Proxy(f"{parts.scheme}://{parts.netloc}")  # its path and query are not used, and not shown
         if found.url.host and (found.url.port or 0) < 1 << 16:
             return found
     problem = f"the proxy of the environment for {url.scheme} cannot be used"
@@ -180,7 +182,7 @@ def _names(entry: str, host: str, port: int | None) -> bool:
         entry = match[1]
         if int(match[2]) != port:
             return False
-    entry = entry.strip("[]").lstrip(".")
+    entry = entry.strip("[]").strip(".")
     if (address := _address(host)) is not None:
         try:
             return address in ipaddress.ip_network(entry, strict=False)
@@ -438,7 +440,11 @@ class _Resolver(AbstractResolver):
                 on_reply(OSError("the name is not valid"))
 
         def start(on_reply: Callable[[list[Any] | OSError], object]) -> None:
-            threading.Thread(target=look_up, args=(on_reply,), name="name lookup", daemon=True).start()
+            thread = threading.Thread(target=look_up, args=(on_reply,), name="name lookup", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as exc:
+                on_reply(OSError(f"the name cannot be looked up: {exc}"))
 
         found = await wait_for_reply(start)
         if isinstance(found, OSError):

@@ -190,7 +190,7 @@ def test_stored_totals_of_an_ended_batch_are_final(run_store: RunStore) -> None:
 
 
 def test_a_restored_queue_is_a_notice_once_per_loss(run_store: RunStore) -> None:
-    restored = "batches.jsonl was damaged: it is missing"
+    restored = "batches.jsonl is missing"
     for queue in (None, restored, restored, None, restored):
         run_store.apply_list(msgspec.structs.replace(node_list(), queue=queue))
         run_store.add_notice("another")

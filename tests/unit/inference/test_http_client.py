@@ -183,7 +183,7 @@ NOT_NAMED = [
 def test_no_proxy_exempts_names_networks_and_wildcards(
     url: str, exceptions: str, is_named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ALL_PROXY", "http://me:hidden@proxy.example:3128")
+    monkeypatch.setenv("ALL_PROXY", "http://me:hidden@proxy.example:3128/?key=hidden")
     monkeypatch.setenv("NO_PROXY", exceptions)
     found = find_proxy(httpx.URL(url))
     assert (found is None) == is_named

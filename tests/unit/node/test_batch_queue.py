@@ -136,6 +136,15 @@ UNFINISHED_ENDS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+def test_a_damaged_line_before_an_unfinished_but_whole_one_may_be_that_of_a_lost_batch(
+    path: Path, batches: dict[Status, str]
+) -> None:
+    append(path, b"damaged\n" + path.read_bytes().splitlines()[-1])
+    queue = BatchQueue(path.parent)
+    assert states(queue) == expected_states(batches)
+    assert queue.notice is not None and "was damaged: 1 damaged lines" in queue.notice
+
+
 @pytest.mark.parametrize("damage", [*DAMAGED_LINES, *UNFINISHED_ENDS])
 def test_the_batches_of_a_damaged_file_stay_and_later_ones_survive(
     damage: str, path: Path, batches: dict[Status, str]
