@@ -164,7 +164,7 @@ def _excerpt(line: str | None, start: int) -> str:
     if line is None:
         return "no such line"
     cut = line[start : start + _EXCERPT_CHARS]
-    return repr(f"{'…' if start else ''}{cut}{'…' if len(line) > start + _EXCERPT_CHARS else ''}")
+    return repr(one_line(f"{'…' if start else ''}{cut}{'…' if len(line) > start + _EXCERPT_CHARS else ''}"))
 
 
 def pluralize(count: int, noun: str) -> str:
