@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 from runner.config import AgentSettings, RaySettings
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
-from runner.pool.worker import Slot, Worker, WorkerChange, WorkerPool
+from runner.pool.worker import Slot, Worker, WorkerPool
 from runner.types import WorkerInfo, Workers
 from runner.util.clock import Clock
 from runner.util.display_text import secret_variables
 from runner.util.resources import Resource
+from runner.worker.driver_link import Link
 from runner.worker.frames import Configure, Watch, WorkerFrame
 from runner.worker.runner_setup import RunnerSetup
 from runner.worker.worker_episodes import WorkerEpisodes
@@ -33,7 +34,7 @@ _output = logging.getLogger(WORKER_LOG)
 _output.setLevel(logging.INFO)
 
 
-class LocalPool:
+class LocalPool(WorkerPool, Link):
     """The worker of this process; its link passes frames on as they are.
 
     Raises ``ConfigError`` if agent or environment cannot be loaded.
@@ -48,7 +49,6 @@ class LocalPool:
         self.episodes = Worker("this process", self._player.handle, None, clock)
         self._host = socket.gethostname()
         self._numbers = itertools.count()
-        self._watch: Watch | None = None
         self._has_frozen = False
         self._pid = os.getpid()
 
@@ -58,36 +58,19 @@ class LocalPool:
             os._exit(0)
         self.episodes.receive(frame)
 
-    async def wait_for_room(self) -> None:
-        """Nothing is queued."""
-
-    def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
-        """A thread is usable as soon as it is started."""
-
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
         """If the system does not allow all threads, a third is kept."""
         n_started, shortage = self._player.start_threads(n_slots)
         names = [f"slot {next(self._numbers)}" for _ in range(n_started)]
         return [Slot(name, WorkerInfo(host=self._host, id=name, kind="local"), self) for name in names], shortage
 
-    def start_alone(self) -> Slot | None:
-        """No slot of this process can be lost."""
-        return None
-
-    @property
-    def failure(self) -> str | None:
-        """A shortage of threads is reported by ``start_slots``."""
-        return None
-
     def retire(self, episode_id: str) -> None:
         """Leave the thread of an episode that hangs to itself: it ends at its next ``await``."""
         if self.episodes.forget(episode_id):
             self._player.abandon(episode_id)
 
-    def watch(self, watch: Watch) -> None:
-        if watch != self._watch:
-            self._watch = watch
-            self._player.handle(watch)
+    def _send_watch(self, watch: Watch) -> None:
+        self._player.handle(watch)
 
     def close(self) -> None:
         """End the threads, and let garbage collections look at all objects again; the episodes have ended."""

@@ -15,7 +15,7 @@ import msgspec
 
 from runner.errors import RunnerError, catch_foreign
 from runner.pool.services import BatchServices
-from runner.pool.worker import BrokenFrame, Finishers, Job, Slot, Worker, WorkerChange
+from runner.pool.worker import BrokenFrame, Finishers, Job, Slot, Worker, WorkerChange, WorkerPool
 from runner.types import WorkerInfo, WorkerStatus
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
@@ -296,7 +296,7 @@ def _decode(data: bytes) -> WorkerFrame:
         raise BrokenFrame(f"an invalid frame of {len(data):,} bytes: {exc}") from exc
 
 
-class ProcessPool:
+class ProcessPool(WorkerPool):
     """Worker processes of one batch; ``start_process`` starts one with the name of its worker, on several threads."""
 
     def __init__(
@@ -320,18 +320,12 @@ class ProcessPool:
         self._ended: set[ProcessWorker] = set()
         self._free: list[Slot] = []
         self._slots_per_worker = 0
-        self._watch = Watch(steps=True, tokens=True)
         self._finishers = Finishers()
         self._lock = threading.Lock()
         self._n_failed_starts = self._n_given_up = 0
-        self._failure: str | None = None
-        self._on_worker: Callable[[WorkerChange], object] = lambda change: None
-
-    def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
-        """Prepare the pool; all slots are usable at once, because a process that starts gets its episodes then."""
-        self._on_worker = on_worker
 
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
+        """All slots are usable at once, because a process that starts gets its episodes then."""
         if not self._slots_per_worker:
             self._slots_per_worker = -(-n_slots // self._n_workers)
         self._free = [slot for slot in self._free if slot.usable]
@@ -358,14 +352,7 @@ class ProcessPool:
         self._lone_workers.append(worker)
         return self._new_slot(worker)
 
-    @property
-    def failure(self) -> str | None:
-        return self._failure
-
-    def watch(self, watch: Watch) -> None:
-        if watch == self._watch:
-            return
-        self._watch = watch
+    def _send_watch(self, watch: Watch) -> None:
         for worker in (*self._workers, *self._lone_workers):
             worker.send(watch)
 
@@ -394,7 +381,7 @@ class ProcessPool:
         except (RuntimeError, MemoryError) as exc:  # no thread for it
             if (shortage := find_shortage(exc)) is None:
                 raise
-            self._failure = f"{name} cannot be started: {describe_shortage(shortage)}"
+            self.failure = f"{name} cannot be started: {describe_shortage(shortage)}"
             return None
         worker.send(self._watch)
         return worker
@@ -417,7 +404,7 @@ class ProcessPool:
         """Go on without a worker and its replacement if others live, which get its slots."""
         problem = f"{worker.info.id} does not start: {reason}"
         if not (living := self._living()):
-            self._failure = problem
+            self.failure = problem
             return
         self._n_given_up += 1
         logger.warning("%s; the batch continues with %d of %d workers", problem, len(living), self._n_workers)

@@ -1,4 +1,7 @@
-"""Ray actors as the workers of a batch; each plays one episode at a time, and one thread drives all of them."""
+"""Ray actors as the workers of a batch; each plays one episode at a time, and one thread drives all of them.
+
+A ``RayWorker`` is an actor as its driver sees it, from its start to its loss; a restarted actor gets another one.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -27,14 +32,25 @@ from runner.pool.ray_cluster import (
     require_reachable,
     rewrite_setup,
 )
-from runner.pool.ray_worker import RayWorker
 from runner.pool.services import BatchServices, batch_services
-from runner.pool.worker import Finishers, Slot, WorkerChange
-from runner.types import WorkerStatus
+from runner.pool.worker import Finishers, Job, Slot, Worker, WorkerChange, WorkerPool
+from runner.store.parts import Free
+from runner.types import WorkerInfo, WorkerStatus
 from runner.util.clock import Clock
 from runner.util.display_text import mask, one_line
+from runner.util.framing import FrameBuffer
 from runner.util.resources import Resource
-from runner.worker.frames import Configure, Watch
+from runner.worker.frames import (
+    Command,
+    Configure,
+    DriverFrame,
+    Hello,
+    Play,
+    Reply,
+    Watch,
+    decode_worker_frame,
+    encode_frame,
+)
 from runner.worker.runner_setup import RunnerSetup
 
 logger = logging.getLogger(__name__)
@@ -46,6 +62,187 @@ BUSY_WAIT_S = 0.002
 """A wait for less than this found a result that was there already."""
 MANY_ACTORS = 32
 """Number of actors from which a wait takes so long that others have results after it."""
+
+
+CALL_TIMEOUT_S = 30.0
+"""Maximum seconds of a short call to an actor that has started."""
+N_CLOCK_SAMPLES = 3
+"""Number of short calls that measure the clocks of an actor's host; the fastest one counts."""
+
+Actor: TypeAlias = Any
+"""Handle of a ``RemoteRunner``."""
+
+
+class BrokenActor(RunnerError):
+    pass
+
+
+class ClockSample(msgspec.Struct, frozen=True, kw_only=True):
+    """The clocks of a worker between two readings of the driver's, of which ``received_wall_s`` is the wall clock."""
+
+    sent_ns: int
+    received_ns: int
+    received_wall_s: float
+    hello: Hello
+
+
+def clock_offsets(samples: Sequence[ClockSample]) -> tuple[int, float]:
+    """Return what to add to a worker's monotonic clock (ns) and wall clock (s) to get the driver's.
+
+    The reply of the fastest call is assumed to be from its middle, so the error is at most half of its duration.
+    """
+    best = min(samples, key=lambda sample: sample.received_ns - sample.sent_ns)
+    half_ns = (best.received_ns - best.sent_ns) // 2
+    monotonic_ns = best.received_ns - half_ns - best.hello.monotonic_ns
+    return monotonic_ns, best.received_wall_s - half_ns / 1e9 - best.hello.wall.timestamp()
+
+
+class RayWorker:
+    """An actor from a start or restart on; ``advance`` is called by one thread, the other methods by any.
+
+    Its first sign of life is requested at once, and arrives when the actor has started.
+
+    Args:
+        variables: environment variables with secrets, an argument of a call to the started actor.
+        finish: see ``Worker``.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        configure: Configure,
+        variables: dict[str, str],
+        services: BatchServices,
+        clock: Clock,
+        finish: Callable[[Job], object],
+        *,
+        runs: Path,
+    ) -> None:
+        self._ray = import_ray()
+        self.actor = actor
+        self.actor_id = str(actor._actor_id.hex())
+        self.info = WorkerInfo(host="", id=self.actor_id, kind="ray")
+        self.pid: int | None = None
+        self.episodes = Worker(f"Ray worker {self.actor_id}", self.send, services, clock, finish, runs=runs)
+        self.is_ready = False
+        self.is_hung = False
+        self._configure = configure
+        self._variables = variables
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: list[DriverFrame] = []
+        self._replies: deque[Reply] = deque()
+        self._has_frames = False
+        self._hello: Hello | None = None
+        self._pending: object | None = actor.hello.remote()
+
+    @property
+    def pending(self) -> object | None:
+        """The reference or generator whose next result ``advance`` takes; None if nothing is expected."""
+        return self._pending
+
+    @property
+    def usable(self) -> bool:
+        return self.is_ready and self.episodes.lost is None and not self.is_hung
+
+    def send(self, frame: DriverFrame) -> None:
+        """Send a frame beside the running episode.
+
+        Commands to an episode that has not begun are held until then, and replies until the next ``send_replies``.
+        """
+        if self.episodes.lost is not None:
+            return
+        if isinstance(frame, Reply):  # perhaps inside a finalizer, where the thread may hold any lock
+            self._replies.append(frame)
+            return
+        with self._lock:
+            if isinstance(frame, Play):
+                self._has_frames = False
+                self._pending = self.actor.episode_frames.remote(encode_frame(frame))
+            elif isinstance(frame, Command) and not self._has_frames:
+                self._held.append(frame)
+            else:
+                self._handle(frame)
+
+    def send_replies(self) -> None:
+        """Called by one thread."""
+        while self._replies:
+            self._handle(self._replies.popleft())
+
+    def retire(self, episode_id: str) -> None:
+        """Abandon an episode that hangs: the actor is restarted, because nothing else ends it."""
+        if self.episodes.forget(episode_id):
+            self.is_hung = True
+            self.restart()
+
+    def restart(self) -> None:
+        """Ray starts another process for the actor."""
+        self._ray.kill(self.actor, no_restart=False)
+
+    def end(self) -> None:
+        self._ray.kill(self.actor)
+
+    def advance(self) -> None:
+        """Take the result that has arrived.
+
+        Raises ``ray.exceptions.RayError`` if the actor, its node or a call to it failed, and ``RunnerError`` if the
+        actor returned something wrong.
+        """
+        if self._hello is None:
+            self._greet()
+        elif not self.is_ready:
+            self._ray.get(self._pending, timeout=CALL_TIMEOUT_S)
+            self._pending = None
+            self.is_ready = True
+            self.episodes.receive(self._hello)
+        else:
+            self._receive_frames()
+
+    def _greet(self) -> None:
+        self._ray.get(self._pending, timeout=CALL_TIMEOUT_S)
+        samples = [self._sample_clocks() for _ in range(N_CLOCK_SAMPLES)]
+        self._hello = hello = samples[-1].hello
+        self.info = WorkerInfo(host=hello.host, id=self.actor_id, kind="ray")
+        self.pid = hello.pid
+        self.episodes.name = f"Ray worker {self.actor_id} on {hello.host}"
+        offset_ns, wall_offset_s = clock_offsets(samples)
+        configure = msgspec.structs.replace(self._configure, clock_offset_ns=offset_ns, wall_offset_s=wall_offset_s)
+        self._pending = self.actor.configure.remote(encode_frame(configure), self._variables)
+
+    def _sample_clocks(self) -> ClockSample:
+        sent_ns = _monotonic_ns(self._clock)
+        hello = decode_worker_frame(self._ray.get(self.actor.hello.remote(), timeout=CALL_TIMEOUT_S))
+        received_ns, wall_s = _monotonic_ns(self._clock), self._clock.now().timestamp()
+        if not isinstance(hello, Hello):
+            raise BrokenActor(f"it sent {type(hello).__name__} in place of a greeting")
+        return ClockSample(sent_ns=sent_ns, received_ns=received_ns, received_wall_s=wall_s, hello=hello)
+
+    def _receive_frames(self) -> None:
+        generator: Any = self._pending
+        try:
+            data = self._ray.get(next(generator), timeout=CALL_TIMEOUT_S)
+        except StopIteration:
+            raise BrokenActor("it ended an episode without a last frame") from None
+        try:
+            frames = [decode_worker_frame(frame) for frame in FrameBuffer().feed(data)]
+        except (RunnerError, ValueError, RecursionError) as exc:
+            raise BrokenActor(f"it sent an invalid frame: {exc}") from exc
+        with self._lock:
+            self._has_frames = True
+            held, self._held = self._held, []
+            for command in held:
+                self._handle(command)
+        for frame in frames:
+            if isinstance(frame, Free) and self._pending is generator:
+                self._pending = None
+            self.episodes.receive(frame)
+
+    def _handle(self, frame: DriverFrame) -> None:
+        self.actor.handle.remote(encode_frame(frame))
+
+
+def _monotonic_ns(clock: Clock) -> int:
+    return int(clock.monotonic() * 1e9)
 
 
 class RayTimings(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +267,7 @@ class RayTimings(msgspec.Struct, frozen=True, kw_only=True):
     head_s: float = 30.0
 
 
-class RayPool:
+class RayPool(WorkerPool):
     """The actors of one batch.
 
     Args:
@@ -102,7 +299,6 @@ class RayPool:
         self._host = socket.gethostname()
         self._head = HeadWatch(self._clock, self._timings.head_check_s, self._timings.head_s)
         self._numbers = itertools.count()
-        self._watch = Watch(steps=True, tokens=True)
         self._lock = threading.Lock()
         self._finishers = Finishers()
         self._n_promised = 0
@@ -110,19 +306,16 @@ class RayPool:
         self._spare: list[RayWorker] = []
         self._retries: list[tuple[float, RayWorker]] = []
         self._n_failed_starts = 0
-        self._failure: str | None = None
         self._changed_s = self._ready_s = self._clock.monotonic()
         self._due_s = 0.0
         self._states: dict[str, WorkerStatus] = {}
         self._nodes: dict[str, str] = {}
-        self._on_slot: Callable[[Slot], object] = lambda slot: None
-        self._on_worker: Callable[[WorkerChange], object] = lambda change: None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="Ray workers", daemon=True)
 
     def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
         """Start the thread; every slot is passed to ``on_slot`` when its actor has started."""
-        self._on_slot, self._on_worker = on_slot, on_worker
+        super().open(on_slot, on_worker)
         self._thread.start()
 
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
@@ -131,18 +324,7 @@ class RayPool:
         self._due_s = 0.0
         return [], None
 
-    def start_alone(self) -> Slot | None:
-        """An actor plays one episode at a time."""
-        return None
-
-    @property
-    def failure(self) -> str | None:
-        return self._failure
-
-    def watch(self, watch: Watch) -> None:
-        if watch == self._watch:
-            return
-        self._watch = watch
+    def _send_watch(self, watch: Watch) -> None:
         for worker in list(self._workers):
             if worker.usable:
                 worker.send(watch)
@@ -169,18 +351,18 @@ class RayPool:
     def _manage(self) -> None:
         """Start workers and check the cluster, after a change and from time to time: each visits all actors."""
         now = self._clock.monotonic()
-        if self._failure is None and now >= self._due_s:
+        if self.failure is None and now >= self._due_s:
             self._due_s = now + self._timings.idle_s
             self._start_workers()
             self._retry()
             self._check_start()
-            self._failure = self._failure or self._head.check()
+            self.failure = self.failure or self._head.check()
 
     def _note_crash(self, exc: BaseException) -> None:
-        self._failure = one_line(mask(f"the Ray workers cannot be driven: {_reason(exc)}"), MAX_REASON_CHARS)
+        self.failure = one_line(mask(f"the Ray workers cannot be driven: {_reason(exc)}"), MAX_REASON_CHARS)
         log_failure(logger, "driving the Ray workers")(exc)
         for worker in self._workers:
-            worker.episodes.lose(self._failure)
+            worker.episodes.lose(self.failure)
 
     def _wait(self) -> list[RayWorker]:
         """Wait for a result of an actor; return the actors that have one: all, if results arrive faster than waits."""
@@ -222,7 +404,7 @@ class RayPool:
             try:
                 require_reachable(self._configure.setup, self._variables)
             except ConfigError as exc:
-                self._failure = str(exc)
+                self.failure = str(exc)
                 return
         self._n_failed_starts = 0
         worker.send(self._watch)
@@ -296,7 +478,7 @@ class RayPool:
             self._note_failed_start(worker, reason)
         elif isinstance(exc, exceptions.RayTaskError) and not worker.is_ready:
             worker.end()
-            self._failure = f"a Ray worker on {worker.info.host or 'the cluster'} cannot play: {reason}"
+            self.failure = f"a Ray worker on {worker.info.host or 'the cluster'} cannot play: {reason}"
         else:
             if not isinstance(exc, exceptions.RayActorError):
                 worker.restart()
@@ -306,7 +488,7 @@ class RayPool:
         if not worker.is_ready:
             self._n_failed_starts += 1
             if self._n_failed_starts > MAX_FAILED_STARTS:
-                self._failure = f"no Ray worker starts: {reason}"
+                self.failure = f"no Ray worker starts: {reason}"
 
     def _retry(self) -> None:
         now = self._clock.monotonic()
@@ -324,7 +506,7 @@ class RayPool:
             needs = f"{self._settings.num_cpus:g} CPUs" + "".join(
                 f", {amount:g} {name}" for name, amount in self._settings.resources.items()
             )
-            self._failure = (
+            self.failure = (
                 f"no Ray worker started within {self._timings.start_s:g} s: no node of the cluster has {needs} free"
             )
 

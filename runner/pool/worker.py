@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -358,87 +360,78 @@ class Slot:
             self._worker.retire(self._playing[0])
 
 
-class WorkerPool(Protocol):
-    """The workers of one batch; only the thread of the batch calls its methods."""
+class WorkerPool(ABC):
+    """The workers of one batch; only the thread of the batch calls its methods.
+
+    ``failure`` is why the batch cannot go on; None while it can.
+    """
+
+    failure: str | None = None
+    _on_slot: Callable[[Slot], object]
+    _on_worker: Callable[[WorkerChange], object]
+    _watch = Watch(steps=True, tokens=True)
 
     def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
-        """Prepare the pool.
+        """``on_slot`` receives slots that become usable later, ``on_worker`` the states of worker processes.
 
-        Args:
-            on_slot: receives the slots that become usable later, on any thread.
-            on_worker: receives the states of worker processes, on any thread; must not block.
+        Both are called on any thread; ``on_worker`` must not block.
         """
+        self._on_slot, self._on_worker = on_slot, on_worker
 
+    @abstractmethod
     def start_slots(self, n_slots: int) -> tuple[list[Slot], Resource | None]:
         """Start slots at the start of the batch, or in place of lost and abandoned ones, without waiting for them.
 
-        Returns:
-            The slots that can play at once, and what ran out if there will be fewer than requested; None otherwise.
-            Without a shortage, ``on_slot`` receives the missing ones later.
+        Return the slots that can play at once, and what ran out if there will be fewer than requested; without a
+        shortage, ``on_slot`` receives the missing ones later.
         """
 
     def start_alone(self) -> Slot | None:
         """Start a slot whose worker has no other one; None if there are enough of them, or none can be started."""
-
-    @property
-    def failure(self) -> str | None: ...
+        return None
 
     def watch(self, watch: Watch) -> None:
-        """Set which live items are being watched; slots report no others.
+        """Set which live items are being watched; slots report no others. Called at least once a second."""
+        if watch != self._watch:
+            self._watch = watch
+            self._send_watch(watch)
 
-        The batch calls it at least once a second; an unchanged value costs nothing.
-        """
+    @abstractmethod
+    def _send_watch(self, watch: Watch) -> None: ...
 
+    @abstractmethod
     def close(self) -> None: ...
 
 
 class Finishers:
-    """Daemon threads that run jobs; thread-safe. A job must not raise."""
+    """Daemon threads that run jobs, at most ``MAX_THREADS``; thread-safe."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._n_threads = 0
-        self._n_open = 0
 
     def submit(self, job: Job) -> None:
         """Runs on the caller's thread if the system starts none."""
-        with self._lock:
-            self._n_open += 1
-            needs_thread = self._n_open > self._n_threads < MAX_THREADS
-            if needs_thread:
+        with self._lock, suppress(RuntimeError, MemoryError):
+            if self._n_threads < MAX_THREADS:
+                threading.Thread(target=self._run, name="finisher", daemon=True).start()
                 self._n_threads += 1
-        self._jobs.put(job)
-        if needs_thread and not self._start_thread():
-            self._run_next(wait=False)
+        if self._n_threads:
+            self._jobs.put(job)
+        else:
+            _finish(job)
 
     def close(self) -> None:
         """The threads end after the jobs that were submitted; this does not wait for them."""
         for _ in range(self._n_threads):
             self._jobs.put(None)
 
-    def _start_thread(self) -> bool:
-        try:
-            threading.Thread(target=self._run, name="finisher", daemon=True).start()
-        except (RuntimeError, MemoryError):
-            with self._lock:
-                self._n_threads -= 1
-            return False
-        return True
-
     def _run(self) -> None:
-        while self._run_next(wait=True):
-            pass
+        for job in iter(self._jobs.get, None):
+            _finish(job)
 
-    def _run_next(self, *, wait: bool) -> bool:
-        try:
-            job = self._jobs.get(block=wait)
-        except queue.Empty:
-            return False
-        if job is None:
-            return False
-        with catch_foreign(log_failure(logger, "storing an episode")):
-            job()
-        with self._lock:
-            self._n_open -= 1
-        return True
+
+def _finish(job: Job) -> None:
+    with catch_foreign(log_failure(logger, "storing an episode")):
+        job()

@@ -10,7 +10,7 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from runner.envs.http.places import InstanceId
 from runner.errors import EnvironmentFault
 from runner.store.parts import Decided, Ended, Free, Reset, Step, Tokens
 from runner.types import TimeStep
-from runner.util.framing import MAX_FRAME_BYTES, FrameTooLarge, framed
+from runner.util.framing import framed
 from runner.util.safe_values import encode
 from runner.worker.frames import Release, Reply, Request, WorkerFrame, encode_frame
 
@@ -38,17 +38,18 @@ _CAN_WAIT = (Reset, Step, Tokens, Decided, Ended)
 """Frames that need no action of the driver; at a start, it begins to measure the time of the episode."""
 
 
-class Link(Protocol):
+class Link(ABC):
     """The way of a worker's frames to its driver; thread-safe."""
 
+    @abstractmethod
     def send(self, frame: WorkerFrame) -> None:
         """Send a frame without blocking."""
 
-    async def wait_for_room(self) -> None:
+    async def wait_for_room(self) -> None:  # noqa: B027 - by default nothing is queued
         """Wait while too much is queued for the driver; callable on any event loop."""
 
 
-class DriverLink(ABC):
+class DriverLink(Link):
     """The link to a driver in another process, from which it requests what exists once per batch; thread-safe.
 
     The owner of the link reads the frames of the driver, and passes replies to ``resolve``. A caller whose request is
@@ -58,12 +59,6 @@ class DriverLink(ABC):
     def __init__(self) -> None:
         self._ids = itertools.count(1).__next__  # atomic
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
-
-    @abstractmethod
-    def send(self, frame: WorkerFrame) -> None: ...
-
-    @abstractmethod
-    async def wait_for_room(self) -> None: ...
 
     async def grant(self, name: RequestName, target: str, instance: InstanceId) -> bool:
         """Request a place, a lease or admission to an endpoint; callable on any event loop.
@@ -99,9 +94,8 @@ class FrameQueue(DriverLink):
         self._pid = os.getpid()
         self._max_bytes = max_bytes
         self._lock = threading.RLock()  # a finalizer in ``send`` or ``take`` may send, too
-        self._frames: list[bytes] = []
-        self._n_bytes = 0
-        self._has_stepped = self._is_urgent = self._has_end = False
+        self._data = bytearray()
+        self._is_urgent = self._has_end = False
         self._without_room: list[asyncio.Future[None]] = []
         self._wake_taker: Callable[[], object] | None = None
 
@@ -114,38 +108,35 @@ class FrameQueue(DriverLink):
         """
         if os.getpid() != self._pid:
             os._exit(0)
-        data = _encode(frame)
+        data = framed(_encode(frame))
         with self._lock:
-            if isinstance(frame, Tokens) and self._n_bytes > self._max_bytes:
+            if isinstance(frame, Tokens) and len(self._data) > self._max_bytes:
                 return
-            is_first_step = isinstance(frame, Step) and not self._has_stepped  # until then, a new batch shows nothing
-            is_urgent = is_first_step or not isinstance(frame, _CAN_WAIT)
-            wakes = not self._frames or (is_urgent and not self._is_urgent)
-            self._has_stepped = self._has_stepped or is_first_step
+            is_urgent = not isinstance(frame, _CAN_WAIT)
+            wakes = not self._data or (is_urgent and not self._is_urgent)
             self._is_urgent = self._is_urgent or is_urgent
             self._has_end = self._has_end or isinstance(frame, Free)
-            self._frames.append(data)
-            self._n_bytes += len(data)
+            self._data += data
             if wakes and self._wake_taker is not None:
                 self._wake_taker()
 
     async def wait_for_room(self) -> None:
         with self._lock:
-            if self._n_bytes <= self._max_bytes:
+            if len(self._data) <= self._max_bytes:
                 return
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._without_room.append(room)
         await room
 
-    async def take(self, linger_s: float = LINGER_S) -> tuple[list[bytes], bool]:
-        """Wait for frames and return them, encoded, and whether an episode's ``Free`` is among them.
+    async def take(self, linger_s: float = LINGER_S) -> tuple[bytes, bool]:
+        """Wait for frames and return them, each after its length, and whether an episode's ``Free`` is among them.
 
         The first frame waits ``linger_s`` seconds for others, or until one is urgent.
         """
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
             self._wake_taker = lambda: loop.call_soon_threadsafe(changed.set)
-        while not self._frames:
+        while not self._data:
             await changed.wait()
             changed.clear()
         with contextlib.suppress(TimeoutError):
@@ -154,8 +145,9 @@ class FrameQueue(DriverLink):
                     await changed.wait()
                     changed.clear()
         with self._lock:
-            taken = self._frames, self._has_end
-            self._frames, self._n_bytes, self._is_urgent, self._has_end = [], 0, False, False
+            taken = bytes(self._data), self._has_end
+            self._data.clear()
+            self._is_urgent = self._has_end = False
             without_room, self._without_room = self._without_room, []
             self._wake_taker = None
         for future in without_room:
@@ -169,27 +161,20 @@ def write_frames(queue: FrameQueue, sock: socket.socket) -> None:
     async def write() -> None:
         with contextlib.suppress(OSError):
             while True:
-                frames, _ = await queue.take()
-                sock.sendall(b"".join(map(framed, frames)))
+                sock.sendall((await queue.take())[0])
 
     asyncio.run(write())
 
 
 def _encode(frame: WorkerFrame) -> bytes:
     try:
-        data = encode_frame(frame)
+        return encode_frame(frame)
     except (TypeError, ValueError, OverflowError):
         if not isinstance(frame, Step):
             raise
         # A name or a warning of the agent, or a number, is none that MessagePack can hold.
-        data = encode_frame(msgspec.structs.replace(frame, summary=_repaired(frame.summary)))
-    if len(data) > MAX_FRAME_BYTES:
-        raise FrameTooLarge(len(data), MAX_FRAME_BYTES)
-    return data
-
-
-def _repaired(summary: TimeStep) -> TimeStep:
-    return msgspec.json.decode(encode(summary), type=TimeStep)
+        repaired = msgspec.json.decode(encode(frame.summary), type=TimeStep)
+        return encode_frame(msgspec.structs.replace(frame, summary=repaired))
 
 
 def _set_result(future: asyncio.Future[_T], value: _T) -> None:
@@ -199,13 +184,3 @@ def _set_result(future: asyncio.Future[_T], value: _T) -> None:
 
     with contextlib.suppress(RuntimeError):  # the loop is closed
         future.get_loop().call_soon_threadsafe(set_result)
-
-
-def pack(frames: list[bytes]) -> bytes:
-    """Return several encoded frames as one MessagePack array."""
-    return msgspec.msgpack.encode(frames)
-
-
-def unpack(packed: bytes) -> list[bytes]:
-    """Raises ``msgspec.MsgspecError`` if the bytes are not packed frames."""
-    return msgspec.msgpack.decode(packed, type=list[bytes])

@@ -15,7 +15,7 @@ import ray
 from runner.episode.factory import EpisodeFactory
 from runner.errors import ConfigError
 from runner.types import Limits, SpanLevel, Trajectory, WorkerInfo
-from runner.worker.driver_link import FrameQueue, pack
+from runner.worker.driver_link import FrameQueue
 from runner.worker.frames import Command, Configure, Hello, Play, decode_driver_frame, encode_frame
 from runner.worker.worker_episodes import WorkerEpisodes
 
@@ -107,7 +107,7 @@ class RunnerActor:
         try:
             while not is_last:
                 frames, is_last = await self._queue.take(LINGER_S)
-                yield pack(frames)
+                yield frames
         finally:
             if not is_last:
                 episodes.handle(Command(episode_id=frame.header.episode_id, name="stop"))

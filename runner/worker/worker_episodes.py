@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -77,59 +78,39 @@ def blocks_loop(environment_class: object) -> bool:
     return not all(map(inspect.iscoroutinefunction, methods))
 
 
-class _Call(msgspec.Struct):
-    run: Callable[[], Any]
-    on_done: Callable[[], object]
-    results: list[Any]
-    problems: list[BaseException]
-
-
 class EnvironmentThread:
     """Runs the methods of one environment on one thread; they see the context variables of their caller.
 
-    A coroutine that such a method returns runs on the event loop of the caller. Raises ``RuntimeError`` if the system
-    starts no more threads.
+    A coroutine that such a method returns runs on the event loop of the caller.
     """
 
     def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run_calls, name=name, daemon=True).start()
+        self._executor = ThreadPoolExecutor(1, name)
 
     async def call(self, method: Callable[_P, _T | Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a method on the thread and return its result; a coroutine function is called on the running loop.
 
-        A cancellation takes effect when the method has returned, as it does for a method that runs on the loop.
+        A cancellation takes effect when the method has returned, as it does for a method that runs on the loop. Raises
+        ``RuntimeError`` if the system starts no more threads.
         """
         if inspect.iscoroutinefunction(method):
             return await maybe_await(method(*args, **kwargs))
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-        run = partial(contextvars.copy_context().run, method, *args, **kwargs)
-        call = _Call(run, partial(_wake, loop, done), [], [])
-        self._calls.put(call)
-        await wait_shielded(done)
-        if call.problems:
-            raise call.problems[0]
-        return await maybe_await(call.results[0])
+        problems: list[BaseException] = []
+        results: list[_T | Awaitable[_T]] = []
+        context = contextvars.copy_context()
+
+        def run() -> None:
+            with catch_foreign(problems.append):  # not every exception may be that of a future
+                results.append(context.run(method, *args, **kwargs))
+
+        await wait_shielded(asyncio.get_running_loop().run_in_executor(self._executor, run))
+        if problems:
+            raise problems[0]
+        return await maybe_await(results[0])
 
     def close(self) -> None:
         """End the thread after the calls that have already started."""
-        self._calls.put(None)
-
-    def _run_calls(self) -> None:
-        while (call := self._calls.get()) is not None:
-            try:
-                with catch_foreign(call.problems.append):
-                    call.results.append(call.run())
-            except (asyncio.CancelledError, GeneratorExit) as exc:
-                call.problems.append(exc)
-            call.on_done()
-            del call  # would keep the result until the next call
-
-
-def _wake(loop: asyncio.AbstractEventLoop, done: asyncio.Future[None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(done.set_result, None)
+        self._executor.shutdown(wait=False)
 
 
 async def wait_shielded(done: asyncio.Future[_T]) -> _T:

@@ -9,7 +9,7 @@ from ulid import ULID
 
 from runner.store.parts import Ended, Free, Started, Step
 from runner.types import EpisodeHeader, Limits, Outcome
-from runner.worker.driver_link import unpack
+from runner.util.framing import FrameBuffer
 from runner.worker.frames import (
     Command,
     Configure,
@@ -50,7 +50,7 @@ class Worker:
 
     def frames(self, items: Iterable[object]) -> Iterator[WorkerFrame]:
         for item in items:
-            yield from map(decode_worker_frame, unpack(self.ray.get(item, timeout=LIMIT_S)))
+            yield from map(decode_worker_frame, FrameBuffer().feed(self.ray.get(item, timeout=LIMIT_S)))
 
     def handle(self, frame: DriverFrame) -> None:
         self.ray.get(self.actor.handle.remote(encode_frame(frame)), timeout=LIMIT_S)

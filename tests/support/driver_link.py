@@ -66,9 +66,6 @@ class DriverGateLink(DriverLink):
             case GatewayLink() as link:
                 self.gateway_links.append(link)
 
-    async def wait_for_room(self) -> None:
-        pass
-
     def watch(self, gate: RemoteGate) -> None:
         """Send what the endpoints take to a worker's gate, as the driver does."""
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from runner.store.parts import Free
 from runner.types import EpisodeHeader
-from runner.util.framing import read_frame, send_frame
+from runner.util.framing import FrameBuffer, read_frame, send_frame
 from runner.worker.driver_link import FrameQueue
 from runner.worker.frames import (
     Configure,
@@ -64,7 +64,7 @@ class RecordingLink(FrameQueue):
     def _read(self) -> WorkerFrame:
         if not self._taken:
             frames, _ = asyncio.run(asyncio.wait_for(self.take(linger_s=0), TIMEOUT_S))
-            self._taken.extend(frames)
+            self._taken.extend(FrameBuffer().feed(frames))
         return decode_worker_frame(self._taken.popleft())
 
 

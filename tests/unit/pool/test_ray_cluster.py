@@ -20,7 +20,7 @@ from runner.pool.ray_cluster import (
     require_equal_nodes,
 )
 from runner.pool.ray_head import head_environ
-from runner.pool.ray_worker import ClockSample, clock_offsets
+from runner.pool.ray_pool import ClockSample, clock_offsets
 from runner.worker.frames import Hello
 from tests.conftest import Install
 

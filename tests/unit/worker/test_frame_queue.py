@@ -17,8 +17,8 @@ from runner.episode.control import EpisodeControl
 from runner.store.parts import Decided, Free, Paused, Tokens, Unjournaled
 from runner.types import Outcome
 from runner.util.clock import Clock
-from runner.util.framing import MAX_FRAME_BYTES, FrameTooLarge
-from runner.worker.driver_link import FrameQueue, pack, unpack
+from runner.util.framing import MAX_FRAME_BYTES, FrameBuffer, FrameTooLarge, framed
+from runner.worker.driver_link import FrameQueue
 from runner.worker.frames import (
     EndpointOutcome,
     Hello,
@@ -55,12 +55,7 @@ def decided(number: int, size: int = 0) -> Decided:
 
 async def take(queue: FrameQueue, linger_s: float = FOREVER_S) -> tuple[list[WorkerFrame], bool]:
     frames, has_end = await asyncio.wait_for(queue.take(linger_s), LIMIT_S)
-    return [decode_worker_frame(frame) for frame in frames], has_end
-
-
-@given(st.lists(st.binary(max_size=40)))
-def test_joined_frames_are_split_again(frames: list[bytes]) -> None:
-    assert unpack(pack(frames)) == frames
+    return [decode_worker_frame(frame) for frame in FrameBuffer().feed(frames)], has_end
 
 
 async def test_frames_are_taken_in_their_order_and_an_end_is_known() -> None:
@@ -81,7 +76,6 @@ async def test_frames_are_taken_in_their_order_and_an_end_is_known() -> None:
     "urgent",
     [
         STARTED,
-        STEPS[0],  # the first one of the worker
         FREE,
         Paused(episode_id="e", at=NOW, seq=1),
         Unjournaled(episode_id="e", problem="full"),
@@ -94,7 +88,7 @@ async def test_frames_are_taken_in_their_order_and_an_end_is_known() -> None:
 )
 async def test_frames_wait_for_an_urgent_one(urgent: WorkerFrame) -> None:
     queue = FrameQueue()
-    others: list[WorkerFrame] = [RESET, decided(1), tokens("{}"), end_frame(HEADER, 1)]
+    others: list[WorkerFrame] = [RESET, *STEPS, decided(1), tokens("{}"), end_frame(HEADER, 1)]
     taking = asyncio.create_task(take(queue))
     for frame in others:
         await asyncio.to_thread(queue.send, frame)
@@ -102,20 +96,6 @@ async def test_frames_wait_for_an_urgent_one(urgent: WorkerFrame) -> None:
     assert not taking.done()
     await asyncio.to_thread(queue.send, urgent)
     assert await taking == ([*others, urgent], isinstance(urgent, Free))
-
-
-async def test_only_the_first_step_is_urgent() -> None:
-    queue = FrameQueue()
-    first, *others = STEPS
-    queue.send(first)
-    assert await take(queue) == ([first], False)
-    taking = asyncio.create_task(take(queue))
-    for step in others:
-        await asyncio.to_thread(queue.send, step)
-        await asyncio.sleep(0)
-    assert not taking.done()
-    queue.send(FREE)
-    assert await taking == ([*others, FREE], True)
 
 
 async def test_frames_that_are_not_urgent_are_taken_after_a_while() -> None:
@@ -204,6 +184,10 @@ FRAMES: st.SearchStrategy[WorkerFrame | None] = st.one_of(
 )
 
 
+def size(frames: list[WorkerFrame]) -> int:
+    return sum(len(framed(encode_frame(frame))) for frame in frames)
+
+
 @settings(deadline=None, max_examples=examples(100))
 @given(st.lists(FRAMES, max_size=40), st.integers(0, 2000))
 def test_whatever_is_sent_arrives_once_and_in_order_but_for_tokens_above_the_limit(
@@ -214,13 +198,13 @@ def test_whatever_is_sent_arrives_once_and_in_order_but_for_tokens_above_the_lim
         expected: list[WorkerFrame] = []
         for frame in (*script, FREE, None):
             if frame is not None:
-                is_full = sum(len(encode_frame(each)) for each in expected) > max_bytes
+                is_full = size(expected) > max_bytes
                 queue.send(frame)
                 expected += [] if is_full and isinstance(frame, Tokens) else [frame]
             elif expected:
                 waiting = asyncio.create_task(queue.wait_for_room())
                 await asyncio.sleep(0)
-                assert waiting.done() == (sum(len(encode_frame(each)) for each in expected) <= max_bytes)
+                assert waiting.done() == (size(expected) <= max_bytes)
                 assert await take(queue, linger_s=0) == (expected, any(isinstance(each, Free) for each in expected))
                 await asyncio.wait_for(waiting, LIMIT_S)
                 expected = []

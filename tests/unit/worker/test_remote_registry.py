@@ -58,9 +58,6 @@ class FrameLink(DriverLink):
         else:
             self.resolve(reply)
 
-    async def wait_for_room(self) -> None:
-        pass
-
     def resolve(self, reply: Reply) -> None:
         decoded = decode_driver_frame(encode_frame(reply))
         assert isinstance(decoded, Reply)
