@@ -1,7 +1,6 @@
 """What a watcher sees of an episode: its events as live items, with texts and messages as JSON of bounded size.
 
-Items with large texts are encoded where the episode is played, and only while someone is watching. Most timesteps and
-messages are short enough to be encoded unchanged, which is tried first.
+Items with large texts are encoded where the episode is played, and only while someone is watching.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import chain, islice
-from types import NoneType
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -43,8 +41,6 @@ MAX_NESTING = 32
 MAX_VALUES = 20_000
 FULL_LENGTH = "full_length"
 
-_TEXTS = frozenset((str, NoneType))
-_DICT = frozenset((dict,))
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -78,22 +74,8 @@ class SizeBudget:
 
 def message_json(message: object) -> msgspec.Raw:
     """Return a message as JSON with truncated texts; wraps a value that is not an object in a message."""
-    if type(message) is dict and (short := short_json(chain(message, message.values()), message)) is not None:
-        return short
     plain = _Copy().copy(message, MAX_NESTING)
     return as_json(plain if isinstance(plain, dict) else {"role": "unknown", "content": plain})
-
-
-def short_json(texts: Iterable[object], value: object) -> msgspec.Raw | None:
-    """Return ``value`` as JSON if all its ``texts`` are short strings or None, else None."""
-    parts: list[Any] = list(texts)
-    if not _TEXTS.issuperset(map(type, parts)) or sum(map(len, filter(None, parts))) > MAX_TEXT:
-        return None
-    try:
-        encoded = _ENCODER.encode(value)
-    except (UnicodeEncodeError, TypeError):  # lone surrogates, None as a key
-        return None
-    return msgspec.Raw(encoded) if len(encoded) <= MAX_TEXT else None
 
 
 def as_json(value: object) -> msgspec.Raw:
@@ -206,22 +188,17 @@ def worker_item(state: WorkerState) -> WorkerState:
 
 
 def timestep_item(item: TimestepPlayed) -> msgspec.Raw:
-    step, action = item.step, item.step.action
-    # The chats of an agent are not validated, so they may contain anything.
-    chats: list[Any] = step.chats
-    observation: list[Any] = step.observation
-    reset_observation: list[Any] | None = item.reset_observation
+    step, action, budget = item.step, item.step.action, SizeBudget(MAX_ITEM)
     live = Timestep(
         at=item.at,
         episode_id=item.episode_id,
         seq=item.seq,
         index=step.index,
         actor=step.actor,
-        chats=chats,
-        action=LiveAction(action.text, action.tool_calls),
+        action=_action(action, budget),
         valid=step.valid,
         refused=action.refused,
-        observation=observation,
+        observation=budget.newest(step.observation),
         reward=finite(step.reward),
         done=step.done,
         model_s=step.model_s,
@@ -235,30 +212,16 @@ def timestep_item(item: TimestepPlayed) -> msgspec.Raw:
         warnings=[truncate(warning) for warning in step.warnings],
         shape=step.shape,
         phases=step.phases,
-        reset_observation=reset_observation,
+        reset_observation=None if item.reset_observation is None else budget.newest(item.reset_observation),
         world=step.world,
         reset_world=item.reset_world,
+        chats=[budget.newest(chat) for chat in reversed(step.chats)][::-1],
     )
-    messages = list(chain(*chats, observation, reset_observation or ()))
-    if _DICT.issuperset(map(type, messages)):
-        texts = chain(chain.from_iterable(messages), chain.from_iterable(map(dict.values, messages)), _texts(action))
-        if (short := short_json(texts, live)) is not None:
-            return short
-    return as_json(_truncated(live))
-
-
-def _truncated(live: Timestep) -> Timestep:
-    budget = SizeBudget(MAX_ITEM)
-    live.action = _action(live.action, budget)
-    live.observation = budget.newest(live.observation)
-    if live.reset_observation is not None:
-        live.reset_observation = budget.newest(live.reset_observation)
-    live.chats = [budget.newest(chat) for chat in reversed(live.chats)][::-1]
     live.left_out = budget.left_out
-    return live
+    return as_json(live)
 
 
-def _action(action: LiveAction, budget: SizeBudget) -> LiveAction:
+def _action(action: Action, budget: SizeBudget) -> LiveAction:
     lengths: dict[str, int] = {}
 
     def bounded(name: str, text: str) -> str:
@@ -273,11 +236,6 @@ def _action(action: LiveAction, budget: SizeBudget) -> LiveAction:
         for number, call in enumerate(action.tool_calls)
     ]
     return LiveAction(text, [call for call in calls if budget.reserve(as_json(call))], lengths)
-
-
-def _texts(action: Action) -> list[object]:
-    calls = ((call.id, call.name, call.arguments) for call in action.tool_calls)
-    return [action.text, *chain.from_iterable(calls)]
 
 
 def _truncate_or_none(text: str | None) -> str | None:

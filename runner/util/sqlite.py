@@ -7,7 +7,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -41,9 +41,7 @@ class SqliteSchema(msgspec.Struct, frozen=True):
         probes: queries that fail unless the file has this schema.
         upgrade: script that replaces only the tables that are derived, in one transaction, and sets ``user_version``;
             None: a file is always replaced as a whole.
-        upgrade_from: lowest version whose other tables ``upgrade`` may keep.
         kept_probes: queries that fail unless the file has the tables that ``upgrade`` keeps.
-        indexes: statements that add indexes which files of earlier versions lack, and which only save time.
         source: what the file is rebuilt from, for messages.
         durable: whether a commit must survive power loss; then a replaced file is also kept, with ``DAMAGED_SUFFIX``.
         refuse_later: whether a file of a later version is an error; else it is replaced.
@@ -53,9 +51,7 @@ class SqliteSchema(msgspec.Struct, frozen=True):
     tables: str
     probes: tuple[str, ...]
     upgrade: str | None = None
-    upgrade_from: int = 0
     kept_probes: tuple[str, ...] = ()
-    indexes: tuple[str, ...] = ()
     source: str = "the episode files"
     durable: bool = False
     refuse_later: bool = False
@@ -184,8 +180,6 @@ def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
         return
     if schema.refuse_later and version > schema.version:
         raise StoreError(f"it has schema {version}, this version reads {schema.version}; use the version that wrote it")
-    if version != schema.version and (schema.upgrade is None or version < schema.upgrade_from):
-        raise _IncompatibleDatabase(f"its schema is {version}, expected {schema.version}")
     (check_result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if check_result != "ok":
         raise _IncompatibleDatabase(check_result)
@@ -200,9 +194,6 @@ def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
         logger.info("%s is read again: %s", schema.source, exc)
         with _sql_errors_as_incompatible():
             connection.executescript(schema.upgrade)
-    for index in schema.indexes:
-        with suppress(sqlite3.OperationalError):  # another process is writing; the next start adds it
-            connection.execute(index)
 
 
 def _probe(connection: sqlite3.Connection, probes: tuple[str, ...]) -> None:
