@@ -31,7 +31,7 @@ from runner.types import (
     TracingLevel,
     Trajectory,
 )
-from runner.types.maybe_async import maybe_await, optional_method
+from runner.types.protocols import maybe_await, optional_method
 
 logger = logging.getLogger(__name__)
 

@@ -342,8 +342,7 @@ def tagged(tags: Mapping[str, Sequence[str]], tag: str, quoted: bool) -> Iterato
         tag: the tag, in which ``*`` and ``?`` are wildcards unless it is ``quoted``.
         quoted: whether it was in quotation marks.
     """
-    from runner.query.fields import ascii_lower
-    from runner.query.matching import glob_pattern
+    from runner.query.fields import ascii_lower, glob_pattern
 
     wanted = ascii_lower(tag)
     pattern = None if quoted else glob_pattern(wanted)

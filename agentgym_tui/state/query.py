@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from runner.query.fields import Field, GetValue, Kind, Lookup, Value
-    from runner.query.matching import Matches
+    from runner.query.fields import Field, GetValue, Kind, Lookup, Matches, Value
     from runner.query.syntax import Node, QueryError
 
 MAX_CHARS: Final = 1_000
@@ -108,7 +107,7 @@ class Query(Generic[Row]):
 
     def _compile(self, text: str, word_test: WordTest[Row], lookups: Mapping[str, Lookup]) -> None:
         from runner.errors import StoreError
-        from runner.query.matching import compile_query
+        from runner.query.fields import compile_query
         from runner.query.syntax import All, QueryError, parse
 
         fields, now = self._fields.fields, datetime.now(UTC)

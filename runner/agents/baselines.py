@@ -25,7 +25,7 @@ from runner.types import (
     SupportsOracle,
     ToolSchema,
 )
-from runner.types.maybe_async import is_awaitable, maybe_await, optional_method
+from runner.types.protocols import is_awaitable, maybe_await, optional_method
 from runner.util.display_text import first_difference
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Literal, TypeAlias
 
 from runner.types import Outcome
 from runner.util.clock import Clock
+
+EpisodeCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]
 
 
 class EpisodeControl:
@@ -36,27 +39,36 @@ class EpisodeControl:
     def paused(self) -> bool:
         return self._paused
 
-    def cancel(self, outcome: Outcome = Outcome.CANCELLED) -> None:
-        """End the episode before its next step, with ``outcome``; a paused episode ends immediately."""
+    def command(self, name: EpisodeCommand, outcome: Outcome = Outcome.CANCELLED) -> None:
+        """Apply a command before the next step; ``outcome`` is that of ``cancel``, which ends a pause at once.
+
+        ``step`` lets the episode run one step, then pauses it before the next one.
+        """
         with self._lock:
-            self._cancel_outcome = outcome
-            self._notify()
+            match name:
+                case "cancel":
+                    self._cancel_outcome = outcome
+                case "pause":
+                    self._paused = True
+                case "resume":
+                    self._paused, self._permits = False, 0
+                case "step":
+                    self._paused, self._permits = True, self._permits + 1
+            if name != "pause" and self._wake is not None:
+                loop, event = self._wake
+                loop.call_soon_threadsafe(event.set)
+
+    def cancel(self, outcome: Outcome = Outcome.CANCELLED) -> None:
+        self.command("cancel", outcome)
 
     def pause(self) -> None:
-        with self._lock:
-            self._paused = True
+        self.command("pause")
 
     def resume(self) -> None:
-        with self._lock:
-            self._paused, self._permits = False, 0
-            self._notify()
+        self.command("resume")
 
     def step(self) -> None:
-        """Let the episode run one step, then pause it before the next one."""
-        with self._lock:
-            self._paused = True
-            self._permits += 1
-            self._notify()
+        self.command("step")
 
     def paused_s(self) -> float:
         """Include a pause that has not ended."""
@@ -99,8 +111,3 @@ class EpisodeControl:
             if self._waiting_since is not None:
                 self._paused_s += self._clock.monotonic() - self._waiting_since
                 self._waiting_since = None
-
-    def _notify(self) -> None:
-        if self._wake is not None:
-            loop, event = self._wake
-            loop.call_soon_threadsafe(event.set)

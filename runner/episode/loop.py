@@ -57,7 +57,7 @@ from runner.types import (
     Usage,
 )
 from runner.types.data import MAX_ROUNDS
-from runner.types.maybe_async import CallMethod, call_here, maybe_await, optional_method
+from runner.types.protocols import CallMethod, call_here, maybe_await, optional_method
 from runner.types.sequences import TokenSequence
 from runner.util.clock import Clock
 

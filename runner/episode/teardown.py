@@ -23,7 +23,7 @@ from runner.types import (
     SupportsSuccess,
     Trajectory,
 )
-from runner.types.maybe_async import CallMethod, call_here, maybe_await, optional_method
+from runner.types.protocols import CallMethod, call_here, maybe_await, optional_method
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from runner.types import (
     Usage,
 )
 from runner.types.data import read_message
-from runner.types.maybe_async import CallMethod, call_here, optional_method
+from runner.types.protocols import CallMethod, call_here, optional_method
 from runner.util.json_schema import find_mismatch
 
 _NUMBER_TYPES = (int, float, Real)  # a constant, because ``int | float`` would be built at each call

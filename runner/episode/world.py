@@ -11,7 +11,7 @@ import msgspec
 from runner.errors import EnvironmentFault, catch_foreign, log_failure
 from runner.types import Agent, CellRow, Cells, Environment, PackedCells, SupportsCells
 from runner.types.cells import COLORS, FILLS, MAX_CELLS_BYTES, MAX_COLUMNS, MAX_ROWS
-from runner.types.maybe_async import CallMethod, call_here, optional_method
+from runner.types.protocols import CallMethod, call_here, optional_method
 from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)

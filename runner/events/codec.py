@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import cache
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 import msgspec
 
@@ -39,7 +37,6 @@ _LIVE_SUBJECT = re.compile(rf"agentgym\.live\.(?:{'|'.join(subjects.LIVE_CHANNEL
 _ORIGINAL_NAMES = {"reward": "score", "duration_s": "duration_sec"}
 _VERSION = re.compile(r"\.v\d+(?=\.|\Z)")
 encode: Final[Callable[[DurableEvent | LiveBatch], bytes]] = msgspec.json.Encoder().encode
-_BUILDING = threading.Lock()
 
 
 class UndecodableMessage(ValueError):
@@ -184,10 +181,9 @@ def decode_item(item: LazyItem) -> LiveItem | RawRow:
         return item
     payload = msgspec.json.encode(item)
     try:
-        full: LiveItem = _decoder(LiveItem).decode(payload)
+        return _ITEMS.decode(payload)
     except (msgspec.MsgspecError, RecursionError) as exc:
         return raw_row(_failure_reason(exc), payload)
-    return full
 
 
 def _header(headers: Headers | None, name: str) -> str:
@@ -217,7 +213,7 @@ def _decode_durable(event_type: str, headers: Headers | None, payload: bytes) ->
     check_depth(payload)
     check_fields(payload)
     try:
-        event = _decoder(DURABLE_TYPES[event_type]).decode(payload)
+        event = _DURABLE[event_type].decode(payload)
     except msgspec.ValidationError:
         event = _decode_foreign(event_type, payload)
     return DurableRow(event=event, id=message_id(headers) or derived_id(event), type=event_type)
@@ -250,7 +246,7 @@ def derived_id(event: DurableEvent) -> str:
 
 def _decode_live(payload: bytes) -> LiveRow:
     try:
-        batch = _decoder(LazyBatch).decode(payload)
+        batch = _BATCHES.decode(payload)
     except msgspec.ValidationError:
         check_depth(payload)
         return _decode_items_separately(payload)
@@ -264,12 +260,12 @@ def _decode_live(payload: bytes) -> LiveRow:
 
 def _decode_items_separately(payload: bytes) -> LiveRow:
     """Decode live items one by one; stop after ``MAX_RAW_ITEMS`` undecodable items, which are returned raw."""
-    envelope, decoder = _decoder(_Envelope).decode(payload), _decoder(LazyItem)
+    envelope = _ENVELOPES.decode(payload)
     items: list[LazyItem] = []
     raw: list[RawRow] = []
     for part in envelope.items:
         try:
-            items.append(decoder.decode(part))
+            items.append(_LAZY_ITEMS.decode(part))
         except msgspec.ValidationError as exc:
             raw.append(raw_row(_failure_reason(exc), bytes(part)))
             if len(raw) == MAX_RAW_ITEMS:
@@ -289,7 +285,7 @@ def _failure_reason(exc: Exception) -> str:
     return one_line(str(exc))
 
 
-@cache  # each on first use: together they take 10 ms, and a run only encodes
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - a struct or a union
-    with _BUILDING:  # msgspec crashes where two threads use structs that contain structs for the first time at once
-        return msgspec.json.Decoder(kind)
+_DURABLE = {event_type: msgspec.json.Decoder(kind) for event_type, kind in DURABLE_TYPES.items()}
+_BATCHES, _ENVELOPES = msgspec.json.Decoder(LazyBatch), msgspec.json.Decoder(_Envelope)
+_LAZY_ITEMS: msgspec.json.Decoder[LazyItem] = msgspec.json.Decoder(LazyItem)
+_ITEMS: msgspec.json.Decoder[LiveItem] = msgspec.json.Decoder(LiveItem)

@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from runner.episode.control import EpisodeControl
+from runner.episode.control import EpisodeCommand, EpisodeControl
 from runner.errors import RunnerError, catch_foreign, log_failure
 from runner.pool.services import BatchServices, Send
 from runner.store.journal import EpisodeJournal
@@ -109,21 +109,9 @@ class RemoteControl(EpisodeControl):
         self._pause_began: float | None = None
         self._ended_pauses_s = 0.0
 
-    def cancel(self, outcome: Outcome = Outcome.CANCELLED) -> None:
-        super().cancel(outcome)
-        self._send(Command(episode_id=self._episode_id, name="cancel", outcome=outcome))
-
-    def pause(self) -> None:
-        super().pause()
-        self._send(Command(episode_id=self._episode_id, name="pause"))
-
-    def resume(self) -> None:
-        super().resume()
-        self._send(Command(episode_id=self._episode_id, name="resume"))
-
-    def step(self) -> None:
-        super().step()
-        self._send(Command(episode_id=self._episode_id, name="step"))
+    def command(self, name: EpisodeCommand, outcome: Outcome = Outcome.CANCELLED) -> None:
+        super().command(name, outcome)
+        self._send(Command(episode_id=self._episode_id, name=name, outcome=outcome))
 
     def stop_task(self) -> None:
         """Cancel its asyncio task at its next ``await``; an episode that never awaits continues."""

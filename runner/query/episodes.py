@@ -17,11 +17,12 @@ from runner.query.fields import (
     Range,
     ascii_lower,
     check_term,
+    find_ids,
     has_wildcards,
     number_range,
     point_in_time,
+    text_test,
 )
-from runner.query.matching import find_ids, text_test
 from runner.query.syntax import All, Any, Node, Not, Term, Word, parse
 from runner.store.flags import FLAGS
 from runner.store.notes import Notes

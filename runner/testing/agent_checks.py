@@ -43,7 +43,7 @@ from runner.types import (
     Trajectory,
     Usage,
 )
-from runner.types.maybe_async import optional_method
+from runner.types.protocols import optional_method
 from runner.types.sequences import Label, TokenSequence
 from runner.util.clock import Clock, new_ulid
 

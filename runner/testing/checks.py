@@ -28,7 +28,7 @@ from runner.types import (
     ToolCall,
     Trajectory,
 )
-from runner.types.maybe_async import maybe_await
+from runner.types.protocols import maybe_await
 
 HOSTILE_TEXTS: tuple[str, ...] = (
     "",

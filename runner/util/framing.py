@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from runner.errors import RunnerError
 
 MAX_FRAME_BYTES = 256 << 20
-COPIED_BYTES = 1 << 16
-"""Largest frame that is copied behind its length, so that one system call sends both."""
 _LENGTH_BYTES = 4
 
 
@@ -23,16 +21,14 @@ class FrameTooLarge(RunnerError):
 
 def framed(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
     """Return ``data`` after its length; raises ``FrameTooLarge``."""
-    return _length(data, max_bytes) + data
+    if len(data) > max_bytes:
+        raise FrameTooLarge(len(data), max_bytes)
+    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
 def send_frame(sock: socket.socket, data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> None:
     """Send ``data`` after its length; raises ``FrameTooLarge`` before anything is sent, or ``OSError``."""
-    if len(data) <= COPIED_BYTES:
-        sock.sendall(framed(data, max_bytes))
-    else:
-        sock.sendall(_length(data, max_bytes))
-        sock.sendall(data)
+    sock.sendall(framed(data, max_bytes))
 
 
 def read_frame(sock: socket.socket, max_bytes: int = MAX_FRAME_BYTES) -> bytes | None:
@@ -68,12 +64,6 @@ class FrameBuffer:
     @property
     def n_incomplete(self) -> int:
         return len(self._data)
-
-
-def _length(data: bytes, max_bytes: int) -> bytes:
-    if len(data) > max_bytes:
-        raise FrameTooLarge(len(data), max_bytes)
-    return len(data).to_bytes(_LENGTH_BYTES, "big")
 
 
 def _size(length: bytes | bytearray, max_bytes: int) -> int:

@@ -23,17 +23,13 @@ _ELLIPSIS = "…"
 _ALWAYS_PLAIN = frozenset({float, bool, type(None)})
 
 
-def plain_value(value: Any) -> PlainValue:  # noqa: ANN401 - dispatches on the exact type, for speed
+def plain_value(value: Any) -> PlainValue:  # noqa: ANN401 - dispatches on the exact type
     """Return a value that JSON and protobuf can hold.
 
     64-bit integers, floats, booleans and None are returned unchanged; every other value becomes text of at most 1 KiB.
     """
     kind = type(value)
-    if (
-        kind in _ALWAYS_PLAIN
-        or (kind is str and len(value) <= MAX_VALUE_BYTES and value.isascii())
-        or (kind is int and -_INT64_LIMIT <= value < _INT64_LIMIT)
-    ):
+    if kind in _ALWAYS_PLAIN or (kind is int and -_INT64_LIMIT <= value < _INT64_LIMIT):
         return value  # type: ignore[no-any-return]
     if isinstance(value, float):  # a subclass such as numpy's float64; as text it would lose its type in the trace
         return float.__float__(value)
@@ -41,13 +37,8 @@ def plain_value(value: Any) -> PlainValue:  # noqa: ANN401 - dispatches on the e
 
 
 def plain_attributes(attributes: dict[str, Any]) -> dict[str, PlainValue]:
-    """Return the attributes with plain keys and values (see ``plain_value``); may change the given dict."""
-    keys = "".join(attributes)  # one check for all keys, which are nearly always short and ASCII
-    if len(keys) > MAX_VALUE_BYTES or not keys.isascii():
-        attributes = {plain_text(key): value for key, value in attributes.items()}
-    for key, value in attributes.items():
-        attributes[key] = plain_value(value)
-    return attributes
+    """Return the attributes with plain keys and values (see ``plain_value``)."""
+    return {plain_text(key): plain_value(value) for key, value in attributes.items()}
 
 
 def plain_text(text: str) -> str:

@@ -10,7 +10,7 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -20,9 +20,7 @@ from runner.store.parts import Decided, Ended, Free, Reset, Step, Tokens
 from runner.types import TimeStep
 from runner.util.framing import framed
 from runner.util.safe_values import encode
-from runner.worker.frames import Release, Reply, Request, WorkerFrame, encode_frame
-
-RequestName: TypeAlias = Literal["place", "lease", "enter"]
+from runner.worker.frames import Release, Reply, Request, RequestName, WorkerFrame, encode_frame
 
 MAX_QUEUED_BYTES = 4 << 20
 """Size of the queue above which episodes wait before their next step, and streamed tokens are dropped."""

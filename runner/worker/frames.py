@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from runner.config.profile import Capabilities, LessonKey
+from runner.episode.control import EpisodeCommand
 from runner.inference.errors import Reason
 from runner.store.parts import Part, part_problem
 from runner.types import EpisodeHeader, Outcome
@@ -19,6 +20,9 @@ from runner.types.phases import ServerTimes
 from runner.worker.runner_setup import RunnerSetup
 
 StartMode: TypeAlias = Literal["fork", "spawn"]
+
+
+RequestName: TypeAlias = Literal["place", "lease", "enter"]
 
 
 class StartWorker(msgspec.Struct, frozen=True):
@@ -72,7 +76,7 @@ class Command(_Frame, frozen=True):
     """
 
     episode_id: str
-    name: Literal["cancel", "pause", "resume", "step", "stop"]
+    name: EpisodeCommand | Literal["stop"]
     outcome: Outcome = Outcome.CANCELLED
 
 
@@ -130,7 +134,7 @@ class Request(_Frame, frozen=True):
     """
 
     id: int
-    name: Literal["place", "lease", "enter"]
+    name: RequestName
     target: str
     instance: int | str
 
@@ -138,7 +142,7 @@ class Request(_Frame, frozen=True):
 class Release(_Frame, frozen=True):
     """The end of what ``Request`` granted; a lost worker releases everything."""
 
-    name: Literal["place", "lease", "enter"]
+    name: RequestName
     target: str
     instance: int | str
 

@@ -27,7 +27,7 @@ from runner.errors import catch_foreign, log_failure
 from runner.store.journal import EpisodeJournal
 from runner.store.parts import Free
 from runner.tracing import SpanList, TraceEncoder, Tracer, create_error_info
-from runner.types.maybe_async import CallMethod, call_here, maybe_await
+from runner.types.protocols import CallMethod, call_here, maybe_await
 from runner.util.clock import Clock
 from runner.util.resources import Resource, find_shortage
 from runner.worker.driver_link import DriverLink, Link
@@ -518,17 +518,10 @@ class WorkerEpisodes:
     def _command(self, command: Command) -> None:
         if (episode := self._episodes.get(command.episode_id)) is None:
             return
-        match command.name:
-            case "cancel":
-                episode.control.cancel(command.outcome)
-            case "pause":
-                episode.control.pause()
-            case "resume":
-                episode.control.resume()
-            case "step":
-                episode.control.step()
-            case "stop":
-                episode.stop()
+        if command.name == "stop":
+            episode.stop()
+        else:
+            episode.control.command(command.name, command.outcome)
 
 
 def _free(episode_id: str, problem: BaseException | None) -> Free:

@@ -24,7 +24,7 @@ from runner.store.journal import EpisodeJournal
 from runner.store.parts import Ended, Part
 from runner.tracing import TraceEncoder
 from runner.types import EpisodeHeader, Limits
-from runner.types.maybe_async import maybe_await
+from runner.types.protocols import maybe_await
 from runner.worker.episode_reporter import Watched
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
 from tests.support.episodes import TracedSpans, make_reporter

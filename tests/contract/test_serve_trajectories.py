@@ -16,7 +16,7 @@ from runner.envs.http.environment import HttpEnvironment
 from runner.envs.http.server import ServerAddress
 from runner.serve.env_api import DIALECTS
 from runner.types import Action, InvalidAction, Mode, SupportsOracle, TimeStep, Trajectory
-from runner.types.maybe_async import maybe_await
+from runner.types.protocols import maybe_await
 from tests.support.serving import serve_environments
 
 pytestmark = pytest.mark.long

@@ -15,7 +15,7 @@ from runner.envs.base import EmbeddedEnvironment
 from runner.episode.world import pack_cells
 from runner.errors import RunnerError, catch_foreign, log_failure
 from runner.types import Action, Chat, PackedCells, SupportsCells
-from runner.types.maybe_async import optional_method
+from runner.types.protocols import optional_method
 from runner.util.clock import Clock
 
 logger = logging.getLogger(__name__)

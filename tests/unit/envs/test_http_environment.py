@@ -15,7 +15,7 @@ from runner.envs.maze import Maze
 from runner.errors import EnvironmentFault
 from runner.testing import check_env
 from runner.types import Action, StepResult, ToolCall
-from runner.types.maybe_async import maybe_await
+from runner.types.protocols import maybe_await
 from tests.support.rude_env_server import (
     EnvironmentHandler,
     ReceivedRequest,

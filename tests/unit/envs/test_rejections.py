@@ -16,7 +16,7 @@ from runner.episode.loop import EpisodeTrace, StepPlayer, TokenStream
 from runner.plugins import ENVS, load
 from runner.tracing import Tracer
 from runner.types import Action, Chat, Environment, Mode, TimeStep, ToolCall, ToolSchema
-from runner.types.maybe_async import maybe_await
+from runner.types.protocols import maybe_await
 from tests.support.episodes import episode_header
 from tests.support.fakes import UpAgent
 from tests.support.recordings import load_rows

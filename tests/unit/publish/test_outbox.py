@@ -265,7 +265,7 @@ def test_the_file_is_private(outbox: Outbox, tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "empty", "old", "newer", "foreign"])
+@pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "empty", "foreign"])
 def test_an_unusable_file_is_recreated(damage: str, outbox: Outbox) -> None:
     outbox.add(*(event(number, b"x" * 1000) for number in range(50)))
     outbox.index.close()
@@ -279,8 +279,6 @@ def test_an_unusable_file_is_recreated(damage: str, outbox: Outbox) -> None:
             os.truncate(path, path.stat().st_size // 2)
         case "empty":
             os.truncate(path, 0)
-        case "old" | "newer":
-            _execute(path, f"PRAGMA user_version = {2 if damage == 'newer' else 0}")
         case "foreign":
             _execute(path, "ALTER TABLE marks RENAME COLUMN seq TO number")
     with open_outbox(outbox.data_dir) as reopened:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from agentgym_tui.state.episode_query import model_runs
 from runner.query.episodes import FIELDS, episode_condition
-from runner.query.fields import Value, ascii_lower
-from runner.query.matching import compile_query
+from runner.query.fields import Value, ascii_lower, compile_query
 from runner.query.syntax import MAX_PARTS, All, Any, Node, Not, QueryError, Term, Word, parse
 from runner.store.index_schema import EpisodeRow
 from tests.support.results import ResultTable
