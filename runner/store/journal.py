@@ -85,59 +85,21 @@ _STEPS = msgspec.json.Decoder(TimeStep)
 _EXTRAS = msgspec.json.Decoder(JournalExtras)
 
 
-class JournalWriter:
-    """Appends to the journal of one episode; its caller lets one thread at a time use it.
-
-    It holds the lock of the file until ``close`` or the death of the process. A process that gets the lock may recover
-    and remove the journal. Raises ``OSError`` if the journal cannot be written.
-    """
-
-    def __init__(self, path: Path, header: EpisodeHeader) -> None:
-        self.path = path
-        make_folder(path.parent)
-        # The journal gets its name after it is locked and has its header, so no process sees it incomplete.
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-        descriptor = create_private(temporary)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            write_all(descriptor, encode(header) + b"\n")
-            temporary.rename(path)
-        except OSError:
-            os.close(descriptor)
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        self._descriptor: int | None = descriptor
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether it is open and still has its name, which it loses when the episode is stored or starts again."""
-        return self._descriptor is not None and os.fstat(self._descriptor).st_nlink > 0
-
-    def append(self, line: bytes) -> None:
-        """Do nothing after ``close``. After an ``OSError``, append nothing more: what follows would be unreadable."""
-        if self._descriptor is not None:
-            write_all(self._descriptor, line + b"\n")
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
 class EpisodeJournal:
     """Writes the journal and the token file of one episode where it is played; one thread at a time uses it.
 
-    A step is written before anybody learns of it, so that no death of a process loses what another one has seen.
+    A step is written before anybody learns of it, so that no death of a process loses what another one has seen. The
+    lock of the file is held until ``close`` or the death of the process; a process that gets it may recover and remove
+    the journal.
     """
 
     def __init__(self, runs: Path, header: EpisodeHeader) -> None:
         self._pid = os.getpid()
         self._header = header
-        self._path = journal_path(runs, header.batch_id, header.episode_id)
-        self._runs = runs
+        self.path = journal_path(runs, header.batch_id, header.episode_id)
+        self._tokens_path = tokens_path(runs, header.batch_id, header.episode_id)
         self._tokens: TokenFileWriter | None = None
-        self._journal: JournalWriter | None = None
+        self._descriptor: int | None = None
 
     def write(self, part: Part) -> Unjournaled | None:
         """Write what a part adds to the files; return the part to report if that fails, after which nothing is written.
@@ -149,7 +111,7 @@ class EpisodeJournal:
         try:
             match part:
                 case Started():
-                    self._journal = JournalWriter(self._path, self._header)
+                    self._open()
                 case Reset() | Step():
                     self._append(part)
                 case Ended():
@@ -163,20 +125,36 @@ class EpisodeJournal:
         return None
 
     def close(self) -> None:
-        for file in (self._tokens, self._journal):
-            if file is not None:
-                file.close()
+        if self._tokens is not None:
+            self._tokens.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _open(self) -> None:
+        make_folder(self.path.parent)
+        # The journal gets its name after it is locked and has its header, so no process sees it incomplete.
+        temporary = self.path.with_name(self.path.name + TEMPORARY_SUFFIX)
+        self._descriptor = create_private(temporary)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            write_all(self._descriptor, encode(self._header) + b"\n")
+            temporary.rename(self.path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
 
     def _append(self, part: Reset | Step) -> None:
         if isinstance(part, Step):
             self._append_tokens(part.tokens)  # first, because the line refers to them
-        if self._journal is not None:
-            self._journal.append(journal_line(part))
+        if self._descriptor is not None:
+            write_all(self._descriptor, journal_line(part) + b"\n")
 
     def _append_tokens(self, record: bytes) -> None:
-        if record and self._journal is not None and self._journal.is_kept:  # else it may have been abandoned
-            header = self._header
-            self._tokens = self._tokens or TokenFileWriter(tokens_path(self._runs, header.batch_id, header.episode_id))
+        # A journal that has lost its name was abandoned: its episode was stored or starts again.
+        if record and self._descriptor is not None and os.fstat(self._descriptor).st_nlink > 0:
+            self._tokens = self._tokens or TokenFileWriter(self._tokens_path)
             self._tokens.append(record)
 
 

@@ -33,8 +33,8 @@ from runner.publish.outbox import Ack, OutboxEvent
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, index
 from runner.store.episode_store import EpisodeStore
 from runner.store.index_schema import SCHEMA
-from runner.store.journal import JournalWriter
-from runner.store.parts import Part, Step
+from runner.store.journal import EpisodeJournal
+from runner.store.parts import Part, Step, Unjournaled
 from runner.types import Outcome
 from tests.history.violation import Promise
 
@@ -126,13 +126,12 @@ def rewritten_file() -> None:
 @mutation("finished")
 def dropped_journal_line() -> None:
     """The first timesteps are not in the journal, so that the death of the node loses them."""
-    append = JournalWriter.append
+    write = EpisodeJournal.write
 
-    def drop(self: JournalWriter, line: bytes) -> None:
-        if not line.startswith(b'{"index"'):
-            append(self, line)
+    def drop(self: EpisodeJournal, part: Part) -> Unjournaled | None:
+        return None if isinstance(part, Step) else write(self, part)
 
-    replace(JournalWriter, "append", drop)
+    replace(EpisodeJournal, "write", drop)
 
 
 @mutation("stored")

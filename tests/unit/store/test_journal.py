@@ -17,14 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore
-from runner.store.journal import EpisodeJournal, JournalWriter, read_journal, stored_step
+from runner.store.journal import EpisodeJournal, read_journal
 from runner.store.parts import Ended, Part, Reset, Started, Step, Unjournaled
 from runner.store.token_file import decode_token_file
-from runner.types import EpisodeEnded, EpisodeStarted, Outcome, TimestepPlayed, Tokens
+from runner.types import EpisodeEnded, EpisodeHeader, EpisodeStarted, Outcome, TimestepPlayed, Tokens
 from runner.types.sequences import TokenSequence
 from runner.util.clock import Clock
 from runner.util.files import TEMPORARY_SUFFIX, file_lock
-from runner.util.safe_values import encode
 from tests.support.command import REPOSITORY
 from tests.support.episodes import (
     END,
@@ -38,17 +37,23 @@ from tests.support.episodes import (
     tool_schemas,
 )
 from tests.support.examples import examples
+from tests.support.fake_worker import step_frame
 
 
-def append_step(writer: JournalWriter, number: int) -> None:
-    schemas = b"" if number else b',"tool_schemas":' + encode([tool_schemas("move")])
-    writer.append(encode(stored_step(make_step(number), 0)).removesuffix(b"}") + schemas + b"}")
+def begin_journal(episode_store: EpisodeStore, header: EpisodeHeader) -> EpisodeJournal:
+    journal = EpisodeJournal(episode_store.runs, header)
+    journal.write(Started(episode_id=header.episode_id, at=END, seq=0))
+    return journal
+
+
+def append_step(journal: EpisodeJournal, number: int) -> None:
+    assert journal.write(step_frame(episode_header(), number)) is None
 
 
 def write_orphan_journal(episode_store: EpisodeStore, n_steps: int) -> Path:
     """Return the journal of a process that died."""
     header = episode_header()
-    writer = JournalWriter(episode_store.journal_path(header.batch_id, header.episode_id), header)
+    writer = begin_journal(episode_store, header)
     for number in range(n_steps):
         append_step(writer, number)
     writer.close()
@@ -162,7 +167,7 @@ def test_a_journal_that_does_not_match_its_name_is_not_used(other: str, episode_
 
 def test_a_journal_in_use_is_not_recovered(episode_store: EpisodeStore) -> None:
     header = episode_header()
-    writer = JournalWriter(episode_store.journal_path(header.batch_id, header.episode_id), header)
+    writer = begin_journal(episode_store, header)
     append_step(writer, 0)
     later = itertools.count(0, 10)
     assert EpisodeStore(episode_store.data_dir).recover(Clock(monotonic=lambda: float(next(later)))) == []
@@ -200,7 +205,7 @@ def test_abandoned_temporary_files_are_removed(episode_store: EpisodeStore, inde
 
 def test_nothing_is_written_after_the_end(episode_store: EpisodeStore) -> None:
     header = episode_header()
-    writer = JournalWriter(episode_store.journal_path(header.batch_id, header.episode_id), header)
+    writer = begin_journal(episode_store, header)
     append_step(writer, 0)
     writer.close()
     append_step(writer, 1)
@@ -335,12 +340,11 @@ ORPHAN = """
 import os, sys
 from pathlib import Path
 from runner.store import EpisodeStore
-from runner.store.journal import JournalWriter
 from tests.support.episodes import episode_header
-from tests.unit.store.test_journal import append_step
+from tests.unit.store.test_journal import append_step, begin_journal
 
 store, header = EpisodeStore(Path(sys.argv[1])), episode_header()
-writer = JournalWriter(store.journal_path(header.batch_id, header.episode_id), header)
+writer = begin_journal(store, header)
 append_step(writer, 0)
 print("playing", flush=True)
 sys.stdin.read()
