@@ -76,8 +76,8 @@ MUTANTS = (
     _mutant(
         "lost",
         "runner/store/journal.py",
-        'write_all(self._descriptor, line + b"\\n")',
-        "write_all(self._descriptor, line)",
+        'write_all(self._descriptor, journal_line(part) + b"\\n")',
+        "write_all(self._descriptor, journal_line(part))",
         "unit/store",
     ),
     _mutant(
