@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from runner.episode.loop import EpisodeContext, EpisodeLoop, EpisodeTrace
-from runner.episode.teardown import ARE_CLASS
+from runner.episode.loop import ARE_CLASS, EpisodeContext, EpisodeLoop, EpisodeTrace
 from runner.errors import catch_foreign, log_failure
 from runner.tracing import SpanHandle, Tracer, create_error_info, create_flow_id, get_protobuf_collector
 from runner.types import (

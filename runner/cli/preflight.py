@@ -27,8 +27,7 @@ from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_json, print_stderr, print_table, print_text, reserve_stdout, write_result
 from runner.config import Profile
 from runner.config.profile import FALLBACK, GATEWAY
-from runner.episode.loop import EpisodeContext
-from runner.episode.teardown import CLEANUP_TIMEOUT_S
+from runner.episode.loop import CLEANUP_TIMEOUT_S, EpisodeContext
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models, run_in_thread
 from runner.node.preflight import (

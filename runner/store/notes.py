@@ -50,7 +50,6 @@ _SCHEMA = SqliteSchema(
     probes=(f"SELECT {_COLUMNS} FROM notes INDEXED BY of_episode WHERE episode_id = '' LIMIT 0",),
     source="nothing: tags and notes exist only there",
     durable=True,
-    refuse_later=True,
 )
 _ADD = f"INSERT OR IGNORE INTO notes ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _REMOVE_TAG = "DELETE FROM notes WHERE kind = 'tag' AND episode_id = ? AND step IS ? AND text = ?"

@@ -282,7 +282,7 @@ class AgentCheck(ContractCheck):
         """Report what a run would only log: errors of ``close`` and of ``last_response_flow_id``."""
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: self._expect(False, record.getMessage())  # type: ignore[method-assign]
-        logger = logging.getLogger("runner.episode.teardown")
+        logger = logging.getLogger("runner.episode.loop")
         logger.addHandler(handler)
         try:
             yield

@@ -43,8 +43,8 @@ class SqliteSchema(msgspec.Struct, frozen=True):
             None: a file is always replaced as a whole.
         kept_probes: queries that fail unless the file has the tables that ``upgrade`` keeps.
         source: what the file is rebuilt from, for messages.
-        durable: whether a commit must survive power loss; then a replaced file is also kept, with ``DAMAGED_SUFFIX``.
-        refuse_later: whether a file of a later version is an error; else it is replaced.
+        durable: whether a commit must survive power loss; then a replaced file is also kept, with ``DAMAGED_SUFFIX``,
+            and a file of a later version is an error.
     """
 
     version: int
@@ -54,7 +54,6 @@ class SqliteSchema(msgspec.Struct, frozen=True):
     kept_probes: tuple[str, ...] = ()
     source: str = "the episode files"
     durable: bool = False
-    refuse_later: bool = False
 
 
 class _IncompatibleDatabase(sqlite3.DatabaseError):
@@ -178,7 +177,7 @@ def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
     if version == 0 and n_tables == 0:
         connection.executescript(schema.tables)
         return
-    if schema.refuse_later and version > schema.version:
+    if schema.durable and version > schema.version:
         raise StoreError(f"it has schema {version}, this version reads {schema.version}; use the version that wrote it")
     (check_result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if check_result != "ok":

@@ -425,7 +425,7 @@ MUTANTS = (
     _mutant(
         "unsanitised",
         "runner/util/display_text.py",
-        '    if _may_be_unsafe(head):\n        head = _compiled(_REPLACED).sub(_visible, _SELECTORS.sub("", head))',
+        '    if _MAY_BE_UNSAFE(head):\n        head = _REPLACED.sub(_visible, _SELECTORS.sub("", head))',
         "    pass",
         "unit/util",
         "tui/state",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.episode.teardown import evaluate, rate
+from runner.episode.loop import evaluate, rate
 from runner.tracing import create_error_info
 from runner.types import Action, AREEvaluatedTrajectory, Chat, EvaluatedTrajectory, StepResult, ToolSchema, Trajectory
 
