@@ -209,11 +209,6 @@ class EmbeddedEnvironment(ABC):
     data_label: ClassVar[str] = ""
     packages: ClassVar[tuple[str, ...]] = ()
     """Distributions that the environment needs in addition to the runner's own; each episode records their versions."""
-    blocks_briefly: ClassVar[bool] = False
-    """Whether every method returns within about a millisecond: a worker then runs it on the event loop of its episodes.
-
-    Subclasses do not inherit the value, because their methods may take longer.
-    """
     rejection: Rejection | None = None
     """How the latest step rejected its action; None if it executed the action."""
     steps_after_end: ClassVar[bool] = False

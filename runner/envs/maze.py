@@ -63,7 +63,6 @@ class Maze(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "Maze"
-    blocks_briefly = True
     grammar = Grammar([_MOVE], expected=f"exactly one of: {', '.join(_MOVES)}")
     n_tasks = len(STARTS)
 

@@ -244,7 +244,6 @@ class WebShop(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "WebShop"
-    blocks_briefly = True
     data_label = DataLabel("webshop")
     grammar = _GRAMMAR
     steps_after_end = True

@@ -129,7 +129,6 @@ class Wordle(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "Wordle"
-    blocks_briefly = True
     data_label = DataLabel("wordle")
 
     def __init__(self, *, mode: Mode = "strict") -> None:

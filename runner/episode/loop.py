@@ -65,7 +65,7 @@ from runner.types import (
     Usage,
 )
 from runner.types.data import MAX_ROUNDS
-from runner.types.protocols import CallMethod, call_here, maybe_await, optional_method
+from runner.types.protocols import maybe_await, optional_method
 from runner.types.sequences import TokenSequence
 from runner.util.clock import Clock
 
@@ -242,7 +242,6 @@ class StepPlayer(msgspec.Struct):
     trace: EpisodeTrace
     now: Callable[[], float]
     tokens: TokenStream
-    call: CallMethod = call_here
     unparsed: int = 0
     may_lack_reward: bool = False
     _schemas: list[ToolSchema] = msgspec.field(default_factory=list)
@@ -251,7 +250,7 @@ class StepPlayer(msgspec.Struct):
         begun = self.now()
         with self.trace.span("timestep", index) as span:
             with self.trace.span("get_tool_schemas"):
-                schemas = await self.call(self.environment.get_tool_schemas)
+                schemas = await maybe_await(self.environment.get_tool_schemas())
                 if schemas != self._schemas:  # those of the previous step have been checked
                     self._schemas = check_schemas(schemas)
                 schemas = self._schemas
@@ -285,10 +284,11 @@ class StepPlayer(msgspec.Struct):
             reply = f"Invalid action. Expected {answer.expected}." if answer.reply is None else answer.reply
             new_observation: Chat = [{"role": "user", "content": reply}]
             return Action(text=answer.text, valid=False), (new_observation, 0.0, False), 0.0
-        action = await resolve_action(self.environment, answer, schemas, self.call)
+        action = await resolve_action(self.environment, answer, schemas)
         resolved_at = self.now()
         with self.trace.span("env.step", index) as span:
-            result = check_step(await self.call(self.environment.step, answer), may_lack_reward=self.may_lack_reward)
+            returned = await maybe_await(self.environment.step(answer))
+            result = check_step(returned, may_lack_reward=self.may_lack_reward)
             self.trace.add_result("env.step", span, *result[1:])
         action = note_rejection(action, getattr(self.environment, "rejection", None))
         self.unparsed = 0 if action.valid or not answer.tool_calls else self.unparsed + 1
@@ -319,7 +319,6 @@ class EpisodeContext(msgspec.Struct, frozen=True):
         on_sequence: called with the token ids of each model call of the agent, before the event of its step; must
             neither block nor raise.
         wants_tokens: returns whether streamed tokens are of interest now; otherwise there are no events of them.
-        call_environment: calls the methods of the environment, possibly on another thread.
         cleanup_timeout_s: maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async.
         trace: records the spans and flows; None: an ``EpisodeTrace`` of the tracer.
         keeps_objects: whether the agent and the environment play further episodes. Then the agent is not closed, and
@@ -336,7 +335,6 @@ class EpisodeContext(msgspec.Struct, frozen=True):
     on_sequence: Callable[[TokenSequence], None] = _ignore
     wants_tokens: Callable[[], bool] = lambda: True
     clock: Clock = msgspec.field(default_factory=Clock)
-    call_environment: CallMethod = call_here
     cleanup_timeout_s: float = CLEANUP_TIMEOUT_S
     trace: EpisodeTrace | None = None
     keeps_objects: bool = False
@@ -363,7 +361,6 @@ class EpisodeLoop:
         self._context = context
         self._control = context.control
         self._clock = context.clock
-        self._call = context.call_environment
         self._tracer = context.tracer or Tracer(parts.tracing_level)
         self._trace = context.trace or EpisodeTrace(self._tracer, context.header, reset_kwargs)
         self._deadline = asyncio.timeout(None)
@@ -406,14 +403,13 @@ class EpisodeLoop:
             self._trace.end(span, self._trajectory)
             agent = None if self._context.keeps_objects else self._agent
             with self._trace.span("cleanup"):
-                timeout_s = self._context.cleanup_timeout_s
-                await release(self._environment, agent, timeout_s=timeout_s, call=self._call)
+                await release(self._environment, agent, timeout_s=self._context.cleanup_timeout_s)
 
     async def _rate(self, environment: Environment) -> None:
         if self._context.keeps_objects:
-            return await rate(environment, self._trajectory, None, self._call)
-        await rate(environment, self._trajectory, self._record_error, self._call)
-        self._trajectory = await evaluate(environment, self._trajectory, self._record_error, self._call)
+            return await rate(environment, self._trajectory, None)
+        await rate(environment, self._trajectory, self._record_error)
+        self._trajectory = await evaluate(environment, self._trajectory, self._record_error)
 
     async def _run_within_time_limit(self) -> None:
         limit_s = self._limits.max_duration_s
@@ -431,7 +427,7 @@ class EpisodeLoop:
                 raise remote.unanswered_request from None
 
     async def _reset(self) -> tuple[Environment, Agent]:
-        self._environment = environment = await self._call(self._parts.build_environment)
+        self._environment = environment = self._parts.build_environment()
         self._agent = agent = self._parts.build_agent()
         agent.tracer = self._tracer
         if (enter := optional_method(agent, SupportsEpisodeInfo.enter)) is not None:
@@ -441,13 +437,13 @@ class EpisodeLoop:
         if (bind := optional_method(agent, SupportsBind.bind)) is not None:
             await maybe_await(bind(environment, self._reset_kwargs))
         with self._trace.span("env.reset"):
-            observation = await self._call(environment.reset, **self._reset_kwargs)
+            observation = await maybe_await(environment.reset(**self._reset_kwargs))
         self._trajectory.reset_observation = chat = check_chat(observation, "the observation of a reset")
         name = ""
         if not self._context.keeps_objects:
-            self._trajectory.env_episode_id = name = str(await self._call(environment.get_episode_id))
+            self._trajectory.env_episode_id = name = str(await maybe_await(environment.get_episode_id()))
         if self._parts.records_world:
-            self._world = WorldRecorder(environment, agent, self._call)
+            self._world = WorldRecorder(environment, agent)
             self._trajectory.reset_world = await self._world.take()
         self._context.on_reset(chat, name, self._trajectory.reset_world)
         with self._trace.span("agent.init_after_reset"):
@@ -462,7 +458,6 @@ class EpisodeLoop:
             self._trace,
             self._clock.monotonic,
             self._tokens,
-            call=self._call,
             may_lack_reward=self._context.keeps_objects,
         )
         observation = self._trajectory.reset_observation
@@ -533,13 +528,12 @@ async def rate(
     environment: Environment,
     trajectory: Trajectory,
     on_error: Callable[[BaseException], None] | None,
-    call: CallMethod = call_here,
 ) -> None:
     """By the environment's rule, else by rewards; ``on_error`` gets an error of ``success``, or it is only logged."""
     with catch_foreign(on_error or log_failure(logger, "success")):
         success = optional_method(environment, SupportsSuccess.success)
         by_rewards = any((step.reward or 0.0) > 0 for step in trajectory.timesteps)
-        trajectory.success = by_rewards if success is None else bool(await call(success, trajectory))
+        trajectory.success = by_rewards if success is None else bool(await maybe_await(success(trajectory)))
         trajectory.outcome = _outcome(environment, trajectory)
 
 
@@ -547,7 +541,6 @@ async def evaluate(
     environment: Environment,
     trajectory: Trajectory,
     on_error: Callable[[BaseException], None],
-    call: CallMethod = call_here,
 ) -> Trajectory:
     """Return a trajectory with the environment's evaluation details, if any.
 
@@ -559,7 +552,7 @@ async def evaluate(
     """
     with catch_foreign(log_failure(logger, "get_evaluation_details")):
         if (get_details := optional_method(environment, SupportsEvaluation.get_evaluation_details)) is not None:
-            details = await call(get_details)
+            details = await maybe_await(get_details())
             return _evaluated(environment, trajectory, details, on_error)
     return trajectory
 
@@ -593,7 +586,6 @@ async def release(
     agent: Agent | None,
     *,
     timeout_s: float = CLEANUP_TIMEOUT_S,
-    call: CallMethod = call_here,
 ) -> None:
     """Call the environment's ``cleanup`` and the agent's ``close`` concurrently, for at most ``timeout_s`` seconds.
 
@@ -602,7 +594,7 @@ async def release(
     clock = asyncio.get_running_loop().time
     ends_at = clock() + timeout_s
     unfinished = {
-        asyncio.create_task(_cleanup(environment, call), name="cleanup"),
+        asyncio.create_task(_cleanup(environment), name="cleanup"),
         asyncio.create_task(_close(agent), name="close"),
     }
     cancelled: asyncio.CancelledError | None = None
@@ -618,10 +610,10 @@ async def release(
         raise cancelled
 
 
-async def _cleanup(environment: Environment | None, call: CallMethod) -> None:
+async def _cleanup(environment: Environment | None) -> None:
     with catch_foreign(log_failure(logger, "cleanup")):
         if (cleanup := optional_method(environment, SupportsCleanup.cleanup)) is not None:
-            await call(cleanup)
+            await maybe_await(cleanup())
 
 
 async def _close(agent: Agent | None) -> None:

@@ -23,7 +23,7 @@ from runner.types import (
     Usage,
 )
 from runner.types.data import read_message
-from runner.types.protocols import CallMethod, call_here, optional_method
+from runner.types.protocols import maybe_await, optional_method
 from runner.util.json_schema import find_mismatch
 
 _NUMBER_TYPES = (int, float, Real)  # a constant, because ``int | float`` would be built at each call
@@ -102,16 +102,14 @@ def check_details(value: object) -> dict[str, Any]:
         raise EnvironmentFault(f"evaluation details should be a mapping that JSON can hold: {exc}") from exc
 
 
-async def resolve_action(
-    environment: Environment, action: Action, schemas: list[ToolSchema], call: CallMethod = call_here
-) -> Action:
+async def resolve_action(environment: Environment, action: Action, schemas: list[ToolSchema]) -> Action:
     """Return the action with the tool calls that its text contains, and with whether the one to execute is valid."""
     if action.tool_calls:
         first = action.tool_calls[0]  # only the first call is executed; the model gets "Not executed" for the others
         return Action(action.text, action.tool_calls, valid=_matches_schema(first, schemas))
     if (parse := optional_method(environment, SupportsParse.parse)) is None:
         return Action(text=action.text)
-    parsed: object = await call(parse, action.text or "")
+    parsed: object = await maybe_await(parse(action.text or ""))
     if isinstance(parsed, Action) and _is_storable(parsed):
         return Action(text=action.text, tool_calls=parsed.tool_calls)
     if isinstance(parsed, InvalidAction):

@@ -11,7 +11,7 @@ import msgspec
 from runner.errors import EnvironmentFault, catch_foreign, log_failure
 from runner.types import Agent, CellRow, Cells, Environment, PackedCells, SupportsCells
 from runner.types.cells import COLORS, FILLS, MAX_CELLS_BYTES, MAX_COLUMNS, MAX_ROWS
-from runner.types.protocols import CallMethod, call_here, optional_method
+from runner.types.protocols import maybe_await, optional_method
 from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
@@ -25,22 +25,21 @@ _CUT_BYTES: Final = 32
 class WorldRecorder:
     """Takes the pictures of one episode, of the agent's copy if it draws none; no more after the first failure."""
 
-    def __init__(self, environment: Environment, agent: Agent, call: CallMethod) -> None:
-        owners: list[tuple[object, CallMethod]] = [(environment, call), (agent, call_here)]
-        renders = [(optional_method(owner, SupportsCells.render_cells), calls) for owner, calls in owners]
-        self._sources = [(render, calls) for render, calls in renders if render is not None]
-        """Methods that draw, and what calls them; only the first one that has drawn is kept."""
+    def __init__(self, environment: Environment, agent: Agent) -> None:
+        renders = (optional_method(owner, SupportsCells.render_cells) for owner in (environment, agent))
+        self._renders = [render for render in renders if render is not None]
+        """Methods that draw; only the first one that has drawn is kept."""
 
     async def take(self) -> PackedCells | None:
-        sources, self._sources = self._sources, []
+        renders, self._renders = self._renders, []
         with catch_foreign(log_failure(logger, "drawing the environment; the episode continues without pictures:")):
-            for render, call in sources:
-                cells = await call(render)
+            for render in renders:
+                cells = await maybe_await(render())
                 if cells is not None:
                     packed = pack_cells(cells)
-                    self._sources = [(render, call)]
+                    self._renders = [render]
                     return packed
-            self._sources = sources
+            self._renders = renders
         return None
 
 

@@ -233,15 +233,3 @@ def optional_method(owner: object, method: Callable[Concatenate[Any, _P], _T]) -
     """
     bound: Callable[_P, _T] | None = getattr(owner, method.__name__, None)
     return bound if callable(bound) else None
-
-
-class CallMethod(Protocol):
-    """Calls a method that may be sync or async, on this thread or on another one, and returns its result."""
-
-    async def __call__(
-        self, method: Callable[_P, _T | Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs
-    ) -> _T: ...
-
-
-async def call_here(method: Callable[_P, _T | Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    return await maybe_await(method(*args, **kwargs))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import inspect
 import logging
 import os
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -27,7 +24,6 @@ from runner.errors import catch_foreign, log_failure
 from runner.store.journal import EpisodeJournal
 from runner.store.parts import Free
 from runner.tracing import SpanList, TraceEncoder, Tracer, create_error_info
-from runner.types.protocols import CallMethod, call_here, maybe_await
 from runner.util.clock import Clock
 from runner.util.resources import Resource, find_shortage
 from runner.worker.driver_link import DriverLink, Link
@@ -60,70 +56,6 @@ DoneCallback: TypeAlias = Callable[[BaseException | None], None]
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
-
-_METHODS = ("reset", "step")
-
-
-def blocks_loop(environment_class: object) -> bool:
-    """Return whether environments of a class must not run on an event loop that other episodes share.
-
-    An environment may run there if its methods are coroutine functions, or if it sets ``blocks_briefly`` to True. A
-    subclass does not inherit that attribute, because its steps may take longer.
-    """
-    if not isinstance(environment_class, type):
-        return True
-    if vars(environment_class).get("blocks_briefly") is True:
-        return False
-    methods = (getattr(environment_class, name, None) for name in _METHODS)
-    return not all(map(inspect.iscoroutinefunction, methods))
-
-
-class EnvironmentThread:
-    """Runs the methods of one environment on one thread; they see the context variables of their caller.
-
-    A coroutine that such a method returns runs on the event loop of the caller.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._executor = ThreadPoolExecutor(1, name)
-
-    async def call(self, method: Callable[_P, _T | Awaitable[_T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a method on the thread and return its result; a coroutine function is called on the running loop.
-
-        A cancellation takes effect when the method has returned, as it does for a method that runs on the loop. Raises
-        ``RuntimeError`` if the system starts no more threads.
-        """
-        if inspect.iscoroutinefunction(method):
-            return await maybe_await(method(*args, **kwargs))
-        problems: list[BaseException] = []
-        results: list[_T | Awaitable[_T]] = []
-        context = contextvars.copy_context()
-
-        def run() -> None:
-            with catch_foreign(problems.append):  # not every exception may be that of a future
-                results.append(context.run(method, *args, **kwargs))
-
-        await wait_shielded(asyncio.get_running_loop().run_in_executor(self._executor, run))
-        if problems:
-            raise problems[0]
-        return await maybe_await(results[0])
-
-    def close(self) -> None:
-        """End the thread after the calls that have already started."""
-        self._executor.shutdown(wait=False)
-
-
-async def wait_shielded(done: asyncio.Future[_T]) -> _T:
-    """Return the result of ``done``; raise a cancellation in the meantime only when it is done."""
-    cancelled: asyncio.CancelledError | None = None
-    while not done.done():
-        try:
-            await asyncio.shield(done)
-        except asyncio.CancelledError as exc:
-            cancelled = exc
-    if cancelled is not None:
-        raise cancelled
-    return done.result()
 
 
 class EpisodeThread:
@@ -199,13 +131,6 @@ class EpisodeThread:
         self._task = None
 
 
-def start_loop() -> asyncio.AbstractEventLoop:
-    """Start a daemon thread that runs an event loop until the end of the process, and return the loop."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=_run_forever, args=(loop,), name="episodes", daemon=True).start()
-    return loop
-
-
 def start_threads(n_threads: int) -> tuple[list[EpisodeThread], Resource | None]:
     """Start threads; if the system does not allow all of them, keep a third and return also what ran out.
 
@@ -227,22 +152,9 @@ def start_threads(n_threads: int) -> tuple[list[EpisodeThread], Resource | None]
     return threads, None
 
 
-def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
-    while not loop.is_closed():
-        # SystemExit from a task that an environment started, or stopping the loop, ends ``run_forever``.
-        with catch_foreign(log_failure(logger, "a task of an agent or environment")):
-            loop.run_forever()
-
-
 def _log_unless_shortage(failure: BaseException) -> None:
     if find_shortage(failure) is None:
         log_failure(logger, "closing an event loop")(failure)
-
-
-class _Prepared(msgspec.Struct, frozen=True):
-    factory: EpisodeFactory
-    agent_is_async: bool
-    environment_blocks: bool
 
 
 class _Episode(msgspec.Struct, eq=False):
@@ -263,9 +175,7 @@ class _Episode(msgspec.Struct, eq=False):
 class WorkerEpisodes:
     """Plays the episodes of one batch in this process; thread-safe.
 
-    In a process of its own, episodes of an async agent share an event loop; if their environment is sync, its methods
-    run on a thread of the episode. An episode of a sync agent runs on its own thread, with its own event loop. In the
-    process of the driver, every episode does, because one that hangs cannot be killed there.
+    Each episode runs on a thread of its own, with its own event loop: agents and environments may block.
 
     Args:
         link: in the process of the driver, this is no ``DriverLink``.
@@ -292,20 +202,18 @@ class WorkerEpisodes:
         offset_ns = configure.clock_offset_ns
         self._clock_ns = (lambda: clock_ns() + offset_ns) if offset_ns else clock_ns
         self._local_models = local_models
-        self._prepared: _Prepared | None = None
+        self._factory: EpisodeFactory | None = None
         self._prepare_lock = threading.Lock()
         self._on_warm = on_warm
         self._gate: RemoteGate | None = None
         self._server_times: dict[str, EndpointTimes] = {}
         self._lessons: list[EndpointLesson] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._idle_threads: deque[EpisodeThread] = deque()
         # In the process of the driver these still store their episodes; the last one has most likely just ended.
         self._ending_threads: deque[EpisodeThread] = deque()
         self._watched = Watched()
         self._episodes: dict[str, _Episode] = {}
         self._traces: dict[str, TraceEncoder] = {}
-        self._tasks: set[asyncio.Task[BaseException | None]] = set()
         self._all_ended = threading.Condition()
         if self._driver is not None:
             from runner.envs.http.client import use_desk  # imported late: the driver's own process does not need it
@@ -334,11 +242,17 @@ class WorkerEpisodes:
             case Configure():
                 logger.warning("a second Configure frame is ignored; start another worker for another batch")
 
-    def prepare(self) -> None:
+    def prepare(self) -> EpisodeFactory:
         """Build the factory once; raises ``ConfigError`` if agent or environment cannot be loaded in this process."""
         with self._prepare_lock:
-            if self._prepared is None:
-                self._prepared = self._prepare()
+            if self._factory is None:
+                setup = self._setup
+                setup.agent.load()
+                if setup.address is None:
+                    setup.env.load()
+                models = self._remote_models() if self._driver is not None else self._local_models
+                self._factory = setup.build_factory(models)
+            return self._factory
 
     def start_threads(self, n_threads: int) -> tuple[int, Resource | None]:
         """Start the threads of episodes beforehand; return how many there are, and what ran out if not all are."""
@@ -371,16 +285,6 @@ class WorkerEpisodes:
         with self._all_ended:
             self._all_ended.wait_for(lambda: not self._episodes, timeout_s)
 
-    def _prepare(self) -> _Prepared:
-        setup = self._setup
-        act = getattr(setup.agent.load(), "act", None)
-        embedded = setup.address is None
-        return _Prepared(
-            setup.build_factory(self._remote_models() if self._driver is not None else self._local_models),
-            agent_is_async=inspect.iscoroutinefunction(act),
-            environment_blocks=embedded and blocks_loop(setup.env.load()),
-        )
-
     def _remote_models(self) -> InferenceManager | None:
         if self._setup.models is None or self._driver is None:
             return None
@@ -402,55 +306,8 @@ class WorkerEpisodes:
             control.pause()
         journal = None if self._runs is None else EpisodeJournal(self._runs, header)
         self._episodes[header.episode_id] = episode = _Episode(play, control, journal)
-        if self._prepared is not None:
-            self._dispatch(episode)
-        else:  # an import may take long, and the caller reads the commands of the driver
-            self._shared_loop.call_soon_threadsafe(self._dispatch, episode)
-
-    @property
-    def _shared_loop(self) -> asyncio.AbstractEventLoop:
-        loop = self._loop = self._loop or start_loop()
-        return loop
-
-    def _dispatch(self, episode: _Episode) -> None:
-        def give_up(problem: BaseException) -> None:
-            self._end(episode, problem)
-
-        with catch_foreign(give_up):
-            self.prepare()
-            assert self._prepared is not None
-            if self._driver is not None and self._prepared.agent_is_async:
-                self._shared_loop.call_soon_threadsafe(self._play_on_loop, episode)
-            else:
-                self._play_on_thread(episode)
-
-    def _play_on_loop(self, episode: _Episode) -> None:
-        loop = self._shared_loop
-        task = loop.create_task(self._guarded(episode))
-        self._tasks.add(task)
-
-        def on_done(task: asyncio.Task[BaseException | None]) -> None:
-            self._tasks.discard(task)
-            self._end(episode, asyncio.CancelledError() if task.cancelled() else task.result())
-
-        task.add_done_callback(on_done)
-        # called later than soon, because a task that is cancelled before its start would never begin the episode
-        episode.stop = partial(loop.call_soon_threadsafe, lambda: loop.call_soon(task.cancel))
-
-    async def _guarded(self, episode: _Episode) -> BaseException | None:
-        """Return the exception of an episode, because not every exception may leave a task of a shared loop."""
-        assert self._prepared is not None
-        problems: list[BaseException] = []
-        with catch_foreign(problems.append):
-            if not self._prepared.environment_blocks:
-                await self._play(episode, call_here)
-            else:
-                thread = EnvironmentThread(episode.play.track)
-                try:
-                    await self._play(episode, thread.call)
-                finally:
-                    thread.close()
-        return problems[0] if problems else None
+        with catch_foreign(lambda problem: self._end(episode, problem)):
+            self._play_on_thread(episode)
 
     def _play_on_thread(self, episode: _Episode) -> None:
         threads = self._idle_threads or self._ending_threads
@@ -467,12 +324,12 @@ class WorkerEpisodes:
                 self._ending_threads.remove(thread)
                 self._idle_threads.append(thread)
 
-        thread.submit(partial(self._play, episode, call_here), on_done)
+        thread.submit(partial(self._play, episode), on_done)
 
-    async def _play(self, episode: _Episode, call: CallMethod) -> None:
+    async def _play(self, episode: _Episode) -> None:
         if episode.is_abandoned:  # before it started: nothing would store what it plays
             return
-        assert self._prepared is not None
+        factory = self.prepare()
         header, track, spans = episode.play.header, episode.play.track, SpanList()
         tracer = Tracer(self._setup.tracing, (spans,), track, self._clock_ns)
         reporter = EpisodeReporter(
@@ -497,10 +354,9 @@ class WorkerEpisodes:
             on_decided=reporter.on_decided,
             wants_tokens=lambda: self._watched.tokens,
             clock=self._clock,
-            call_environment=call,
         )
         reset_kwargs = {"task_index": header.task_index, "seed": header.seed}
-        await self._prepared.factory.play_episode(reset_kwargs, context=context)
+        await factory.play_episode(reset_kwargs, context=context)
 
     def _end(self, episode: _Episode, problem: BaseException | None) -> None:
         """Report that an episode is over; its last frame."""

@@ -190,7 +190,6 @@ class ALFWorld(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "ALFWorld"
-    blocks_briefly = True
     data_label = DataLabel("alfworld")
     packages = RequiredPackages()
 

@@ -40,7 +40,6 @@ class BabyAI(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "BabyAI"
-    blocks_briefly = True
     packages: ClassVar[tuple[str, ...]] = ("minigrid",)
     grammar = GRAMMAR
     n_tasks = N_TASKS

@@ -140,7 +140,6 @@ class TextCraft(EmbeddedEnvironment):
     """
 
     name: ClassVar[str] = "TextCraft"
-    blocks_briefly = True
     data_label = DataLabel("textcraft")
     grammar = _GRAMMAR
     steps_after_end = True
