@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, TypeAlias
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -20,42 +20,27 @@ __all__ = ["EpisodeContext", "EpisodeFactory"]
 _TARGET = "_target_"
 _CONSTANTS = (type(None), bool, int, float)
 
-_Build: TypeAlias = Callable[[], Any]
-"""Returns a new value of one node of a configuration."""
+
+class _NoTarget(Exception):
+    pass
 
 
-class PreparedConfig:
-    """A Hydra configuration whose objects are built many times; picklable and thread-safe.
+def build_object(cfg: Mapping[str, Any], **objects: object) -> Any:  # noqa: ANN401 - any type the target has
+    """Build the object of a Hydra configuration; further arguments ``objects`` are not copied.
 
-    If the configuration is plain, each object comes from the calls that Hydra would make, with copied arguments: this
-    saves the import of Hydra, a third of a short run's CPU, and its 1-2 ms an object. Hydra builds the objects of any
-    other configuration, e.g. of one with interpolations or with other special keys than ``_target_``, and reports a
-    target that cannot be imported. Later changes of the configuration may have no effect.
+    A plain configuration is built by the calls that Hydra would make, with copied arguments: this saves the import of
+    Hydra, a third of a short run's CPU, and its 1-2 ms an object. Hydra builds any other one, e.g. with interpolations
+    or with other special keys than ``_target_``, and reports a target that cannot be imported.
     """
+    if _is_plain(cfg):
+        with suppress(_NoTarget):
+            return _build(cfg, **objects)
+    from hydra.utils import instantiate
 
-    def __init__(self, cfg: Mapping[str, Any]) -> None:
-        self._cfg = cfg
-        self._call: partial[Any] | None = None
-        if not _is_plain(cfg):
-            # An import that fails in one worker for lack of files would leave half a module to the others.
-            importlib.import_module("hydra.utils")
-
-    def __reduce__(self) -> tuple[type[PreparedConfig], tuple[Mapping[str, Any]]]:
-        return type(self), (self._cfg,)  # the configuration alone, because a target may not be picklable
-
-    def build(self, **objects: object) -> Any:  # noqa: ANN401 - any type the target has
-        """Further arguments ``objects`` are not copied."""
-        if self._call is None and _is_plain(self._cfg):
-            with catch_foreign(lambda _: None):  # Hydra then fails in the same way, with a better message
-                self._call = _prepare_call(self._cfg)
-        if self._call is not None:
-            return self._call(**objects)
-        from hydra.utils import instantiate
-
-        if not objects:
-            return instantiate(self._cfg, _convert_="all")
-        # Pass live objects outside the config tree, because Hydra copies the tree.
-        return instantiate(self._cfg, _convert_="all", _partial_=True)(**objects)
+    if not objects:
+        return instantiate(cfg, _convert_="all")
+    # Pass live objects outside the config tree, because Hydra copies the tree.
+    return instantiate(cfg, _convert_="all", _partial_=True)(**objects)
 
 
 def _is_plain(cfg: object) -> bool:
@@ -77,46 +62,27 @@ def _is_plain_key(key: object) -> bool:
     return type(key) is str and (key == _TARGET or not key.startswith("_"))
 
 
-def _prepare(value: object) -> _Build:
-    """Return a function that builds a plain value as Hydra does with ``_convert_="all"``."""
+def _build(value: object, **objects: object) -> Any:  # noqa: ANN401 - any value of a configuration
+    """Build a plain value as Hydra does with ``_convert_="all"``; raises ``_NoTarget``."""
     if isinstance(value, dict):
-        if _TARGET in value:
-            return _prepare_call(value)
-        arguments = _prepare_arguments(value)
-        return lambda: {key: build() for key, build in arguments.items()}
+        target = _locate(value[_TARGET]) if _TARGET in value else dict
+        return target(**{key: _build(item) for key, item in value.items() if key != _TARGET} | objects)
     if isinstance(value, list | tuple):
-        items = [_prepare(item) for item in value]
-        return lambda: [build() for build in items]
-    if isinstance(value, msgspec.Struct):
-        return partial(copy.deepcopy, copy.deepcopy(value))
-    return lambda: value
-
-
-def _prepare_call(cfg: Mapping[str, Any]) -> partial[Any]:
-    return partial(_call_target, _locate(cfg[_TARGET]), _prepare_arguments(cfg))
-
-
-def _prepare_arguments(cfg: Mapping[str, Any]) -> dict[str, _Build]:
-    return {key: _prepare(value) for key, value in cfg.items() if key != _TARGET}
-
-
-def _call_target(target: Callable[..., Any], arguments: Mapping[str, _Build], **objects: object) -> Any:  # noqa: ANN401
-    return target(**{key: build() for key, build in arguments.items()} | objects)
+        return [_build(item) for item in value]
+    return copy.deepcopy(value)
 
 
 def _locate(target: str) -> Callable[..., Any]:
     """Import a target as Hydra does: an attribute takes precedence over a module of the same name."""
-    first, *names = target.split(".")
-    path, found = first, importlib.import_module(first)
-    for name in names:
-        path = f"{path}.{name}"
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            found = importlib.import_module(path)
-    if not callable(found):
-        raise TypeError(f"{target} is not callable")
-    return found
+    with catch_foreign(lambda _: None):  # Hydra then fails in the same way, with a better message
+        path, *names = target.split(".")
+        found: object = importlib.import_module(path)
+        for name in names:
+            path = f"{path}.{name}"
+            found = getattr(found, name, None) or importlib.import_module(path)
+        if callable(found):
+            return found
+    raise _NoTarget
 
 
 class EpisodeFactory:
@@ -147,7 +113,9 @@ class EpisodeFactory:
         self.tracing_level: SpanLevel = tracing_level
         self.limits = limits or Limits()
         self.records_world = records_world
-        self._environments, self._agents = PreparedConfig(env_cfg), PreparedConfig(agent_cfg)
+        if not (_is_plain(env_cfg) and _is_plain(agent_cfg)):
+            # An import that fails in one worker for lack of files would leave half a module to the others.
+            importlib.import_module("hydra.utils")
 
     async def play_episode(
         self, reset_kwargs: Mapping[str, Any] | None = None, *, context: EpisodeContext | None = None
@@ -168,12 +136,12 @@ class EpisodeFactory:
 
     def build_environment(self) -> Environment:
         extra = {} if self.judge_mngr is None else {"inference_mngr": self.judge_mngr}
-        environment: Environment = self._environments.build(**extra)
+        environment: Environment = build_object(self.env_cfg, **extra)
         return environment
 
     def build_agent(self) -> Agent:
         extra = {} if self.inference_mngr is None else {"inference_mngr": self.inference_mngr}
-        agent: Agent = self._agents.build(**extra)
+        agent: Agent = build_object(self.agent_cfg, **extra)
         return agent
 
     def _anonymous_header(self, reset_kwargs: Mapping[str, Any]) -> EpisodeHeader:

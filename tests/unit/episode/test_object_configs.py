@@ -1,8 +1,7 @@
-"""Objects of a prepared configuration equal those that Hydra builds."""
+"""Objects of a configuration equal those that Hydra builds."""
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from runner.agents.baselines import Script
 from runner.envs.http.server import ServerAddress
-from runner.episode.factory import PreparedConfig
+from runner.episode.factory import build_object
 from runner.errors import catch_foreign
 
 PART = f"{__name__}.Part"
@@ -71,18 +70,17 @@ CONFIGS = st.dictionaries(KEYS, VALUES, max_size=4).map(lambda entries: {"_targe
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(CONFIGS)
 def test_every_object_equals_that_of_hydra(cfg: dict[str, Any]) -> None:
-    prepared = PreparedConfig(cfg)
     expected: list[object] = []
     problems: list[BaseException] = []
     with catch_foreign(problems.append):
         expected.append(hydra.utils.instantiate(cfg, _convert_="all"))
     if problems:
         with pytest.raises(type(problems[0])):
-            prepared.build()
+            build_object(cfg)
         return
-    for built in (prepared.build(), prepared.build()):
+    for built in (build_object(cfg), build_object(cfg)):
         assert repr(built) == repr(expected[0])
-    first, second = (list(mutable_parts(prepared.build())) for _ in range(2))
+    first, second = (list(mutable_parts(build_object(cfg))) for _ in range(2))
     assert not {id(part) for part in first} & {id(part) for part in second}
 
 
@@ -102,32 +100,25 @@ def mutable_parts(value: object) -> Iterator[object]:
 
 
 def test_further_arguments_are_not_copied() -> None:
-    prepared, manager = PreparedConfig({"_target_": PART, "a": [1]}), object()
+    manager = object()
     for _ in range(3):
-        assert prepared.build(manager=manager).arguments == {"a": [1], "manager": manager}
-
-
-def test_a_prepared_config_can_be_pickled() -> None:
-    prepared = PreparedConfig({"_target_": PART, "twin": {"_target_": PART, "mode": "compat"}})
-    prepared.build()
-    unpickled: PreparedConfig = pickle.loads(pickle.dumps(prepared))
-    assert unpickled.build() == prepared.build() == unpickled.build()
+        assert build_object({"_target_": PART, "a": [1]}, manager=manager).arguments == {"a": [1], "manager": manager}
 
 
 def test_a_constructor_that_fails_is_called_again_for_the_next_object() -> None:
-    prepared = PreparedConfig({"_target_": PART, "broken": True})
+    cfg = {"_target_": PART, "broken": True}
     before = Part.n_built
     for _ in range(2):
         with pytest.raises(Exception, match="broken part"):
-            prepared.build()
+            build_object(cfg)
     assert Part.n_built == before + 2
 
 
 def test_a_plain_config_is_built_without_hydra() -> None:
     code = (
-        "import sys\nfrom runner.episode.factory import PreparedConfig\n"
+        "import sys\nfrom runner.episode.factory import build_object\n"
         "class Part: pass\n"
-        "PreparedConfig({'_target_': '__main__.Part'}).build()\n"
+        "build_object({'_target_': '__main__.Part'})\n"
         "sys.exit('hydra' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
@@ -136,7 +127,7 @@ def test_a_plain_config_is_built_without_hydra() -> None:
 @pytest.mark.parametrize("target", ["no_such_module.Part", f"{__name__}.NoPart", f"{__name__}.PART", "..", "", None])
 def test_a_target_that_cannot_be_imported_fails_as_in_hydra(target: str | None) -> None:
     errors: list[BaseException] = []
-    for build in (hydra.utils.instantiate, lambda cfg: PreparedConfig(cfg).build()):
+    for build in (hydra.utils.instantiate, build_object):
         with catch_foreign(errors.append):
             build({"_target_": target})
     expected, actual = errors
@@ -148,4 +139,4 @@ def test_an_attribute_takes_precedence_over_a_module(tmp_path: Path, monkeypatch
     (tmp_path / "twofold" / "__init__.py").write_text("from twofold.thing import thing")
     (tmp_path / "twofold" / "thing.py").write_text("def thing(): return 'built'")
     monkeypatch.syspath_prepend(tmp_path)
-    assert PreparedConfig({"_target_": "twofold.thing"}).build() == "built"
+    assert build_object({"_target_": "twofold.thing"}) == "built"
