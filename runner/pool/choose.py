@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from runner.config import AgentSettings, RaySettings
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models
+from runner.pool.fork_server import open_client
+from runner.pool.process_pool import ProcessPool
+from runner.pool.services import batch_services
 from runner.pool.worker import Slot, Worker, WorkerPool
 from runner.types import WorkerInfo, Workers
 from runner.util.clock import Clock
@@ -117,36 +120,22 @@ def open_pool(
     Raises:
         ConfigError: the agent uses a model and ``models`` is None, or the Ray cluster cannot be used.
     """
-    if setup.models is not None and models is None:
+    if setup.models is None:
+        models = None
+    elif models is None:
         raise ConfigError(f"The agent {setup.agent.name} needs a model, and none is configured")
     if workers == 0:
-        manager = None if models is None or setup.models is None else models.manager
+        manager = None if models is None else models.manager
         return LocalPool(Configure(setup=setup, runs=str(runs)), manager, clock)
     if workers == "ray":
         from runner.pool.ray_pool import open_ray_pool  # imported late: few commands use Ray
 
         return open_ray_pool(ray or RaySettings(), setup, models, runs, agent)
     key_names = frozenset[str]() if agent is None else agent.key_names
-    return _process_pool(min(workers, spec.concurrency, spec.n_planned), setup, models, runs, log, key_names)
-
-
-def _process_pool(
-    n_workers: int,
-    setup: RunnerSetup,
-    models: Models | None,
-    runs: Path,
-    log: Callable[[str], None],
-    key_names: frozenset[str],
-) -> WorkerPool:
-    # imported late: most commands start no processes
-    from runner.pool.fork_server import open_client
-    from runner.pool.process_pool import ProcessPool
-    from runner.pool.services import batch_services
-
     client = open_client(key_names)
     return ProcessPool(
-        n_workers,
+        min(workers, spec.concurrency, spec.n_planned),
         Configure(setup=setup, runs=str(runs), secrets=secret_variables(os.environ, key_names)),
-        batch_services(setup, models if setup.models is not None else None),
+        batch_services(setup, models),
         lambda name: client.start_worker(name, log),
     )

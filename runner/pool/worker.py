@@ -357,7 +357,7 @@ class WorkerPool(ABC):
     failure: str | None = None
     _on_slot: Callable[[Slot], object]
     _on_worker: Callable[[WorkerChange], object]
-    _watch = Watch(steps=True, tokens=True)
+    _watch = Watch()
 
     def open(self, on_slot: Callable[[Slot], object], on_worker: Callable[[WorkerChange], object]) -> None:
         """``on_slot`` receives slots that become usable later, ``on_worker`` the states of worker processes.

@@ -37,6 +37,7 @@ from runner.types.sequences import MAX_EPISODE_BYTES, TokenSequence, pack_sequen
 from runner.util.clock import Clock
 from runner.util.resources import find_shortage
 from runner.util.safe_values import encode, escape_surrogates, finite, safe_str
+from runner.worker.frames import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +47,6 @@ MAX_TOKENS_PER_S = 20
 """Maximum number of updates of streamed answers per second and episode; further texts are dropped."""
 
 SendPart: TypeAlias = Callable[[Part], None]
-
-
-class Watched(msgspec.Struct):
-    """Which live items are being watched: steps with their spans, and streamed tokens."""
-
-    steps: bool = True
-    tokens: bool = True
 
 
 class EpisodeReporter:
@@ -77,7 +71,7 @@ class EpisodeReporter:
         *,
         journal: EpisodeJournal | None,
         trace: TraceEncoder,
-        watched: Watched,
+        watched: Callable[[], Watch],
         clock: Clock,
     ) -> None:
         self._id = header.episode_id
@@ -203,7 +197,7 @@ class EpisodeReporter:
         self._report(end)
 
     def _live_step(self, event: TimestepPlayed) -> bytes:
-        if self._watched.steps:
+        if self._watched().steps:
             with catch_foreign(log_failure(logger, "encoding a live item")):
                 return bytes(timestep_item(event))
         return b""
@@ -242,7 +236,7 @@ class EpisodeReporter:
         """Number the spans and return their live items; those of the reset come with those of the next part."""
         numbered, self._unnumbered = [*self._unnumbered, *spans], []
         first = self._number(len(numbered))
-        return span_items(event.at, self._id, first, numbered) if self._watched.steps else ()
+        return span_items(event.at, self._id, first, numbered) if self._watched().steps else ()
 
     def _pop_closed_spans(self) -> list[Span]:
         closed = self._spans.spans[self._n_spans :]

@@ -105,8 +105,8 @@ class EndpointLesson(_Frame, frozen=True):
 class Watch(_Frame, frozen=True):
     """Which live items are being watched: steps with their spans, and streamed tokens. A worker sends no others."""
 
-    steps: bool
-    tokens: bool
+    steps: bool = True
+    tokens: bool = True
 
 
 DriverFrame: TypeAlias = Configure | Play | Command | Reply | EndpointTimes | EndpointLesson | Watch

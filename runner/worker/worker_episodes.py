@@ -27,7 +27,7 @@ from runner.tracing import SpanList, TraceEncoder, Tracer, create_error_info
 from runner.util.clock import Clock
 from runner.util.resources import Resource, find_shortage
 from runner.worker.driver_link import DriverLink, Link
-from runner.worker.episode_reporter import EpisodeReporter, Watched
+from runner.worker.episode_reporter import EpisodeReporter
 from runner.worker.frames import (
     Command,
     Configure,
@@ -211,7 +211,7 @@ class WorkerEpisodes:
         self._idle_threads: deque[EpisodeThread] = deque()
         # In the process of the driver these still store their episodes; the last one has most likely just ended.
         self._ending_threads: deque[EpisodeThread] = deque()
-        self._watched = Watched()
+        self._watch = Watch()
         self._episodes: dict[str, _Episode] = {}
         self._traces: dict[str, TraceEncoder] = {}
         self._all_ended = threading.Condition()
@@ -227,7 +227,7 @@ class WorkerEpisodes:
             case Command():
                 self._command(frame)
             case Watch():
-                self._watched.steps, self._watched.tokens = frame.steps, frame.tokens
+                self._watch = frame
             case EndpointTimes():
                 self._server_times[frame.endpoint] = frame
                 if self._gate is not None:
@@ -340,7 +340,7 @@ class WorkerEpisodes:
             self._link.send,
             journal=episode.journal,
             trace=self._traces.setdefault(track, TraceEncoder(header.boot, track)),
-            watched=self._watched,
+            watched=lambda: self._watch,
             clock=self._clock,
         )
         context = EpisodeContext(
@@ -352,7 +352,7 @@ class WorkerEpisodes:
             on_sequence=reporter.on_sequence,
             on_error=reporter.on_error,
             on_decided=reporter.on_decided,
-            wants_tokens=lambda: self._watched.tokens,
+            wants_tokens=lambda: self._watch.tokens,
             clock=self._clock,
         )
         reset_kwargs = {"task_index": header.task_index, "seed": header.seed}

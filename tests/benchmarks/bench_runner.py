@@ -25,7 +25,7 @@ from runner.store.parts import Ended, Part
 from runner.tracing import TraceEncoder
 from runner.types import EpisodeHeader, Limits
 from runner.types.protocols import maybe_await
-from runner.worker.episode_reporter import Watched
+from runner.worker.frames import Watch
 from tests.benchmarks.measure import PAIRS, Row, quartiles, ratio_of
 from tests.support.episodes import TracedSpans, make_reporter
 
@@ -195,7 +195,7 @@ class RecordedLoop:
             spans=spans,
             journal=EpisodeJournal(store.runs, header),
             trace=self._encoder,
-            watched=Watched(steps=False, tokens=False),
+            watched=lambda: Watch(steps=False, tokens=False),
         )
         context = EpisodeContext(
             header=header,

@@ -35,7 +35,8 @@ from runner.types import (
 )
 from runner.util.clock import Clock
 from runner.util.safe_values import encode
-from runner.worker.episode_reporter import EpisodeReporter, Watched
+from runner.worker.episode_reporter import EpisodeReporter
+from runner.worker.frames import Watch
 
 START = datetime(2026, 3, 4, 5, 6, 7, 890000, UTC)
 END = datetime(2026, 3, 4, 5, 6, 19, tzinfo=UTC)
@@ -113,7 +114,7 @@ def make_reporter(
     spans: SpanList | None = None,
     journal: EpisodeJournal | None = None,
     trace: TraceEncoder | None = None,
-    watched: Watched | None = None,
+    watched: Callable[[], Watch] = Watch,
 ) -> EpisodeReporter:
     return EpisodeReporter(
         header,
@@ -123,7 +124,7 @@ def make_reporter(
         send,
         journal=journal,
         trace=trace or TraceEncoder(header.boot, "slot 0"),
-        watched=watched or Watched(),
+        watched=watched,
         clock=Clock(),
     )
 

@@ -14,7 +14,7 @@ from runner.events.live import LiveItem, SpanClosed, Timestep
 from runner.store import EpisodeRecorder
 from runner.store.parts import Part, Step
 from runner.types import BatchProgress, Chat, Message, TimestepPlayed
-from runner.worker.episode_reporter import Watched
+from runner.worker.frames import Watch
 from tests.support.batch_items import live_items
 from tests.support.episodes import TracedSpans, episode_header, make_reporter, make_step
 from tests.support.running_episodes import running_episode
@@ -135,14 +135,14 @@ def test_live_items_are_delivered_only_to_observers_of_their_kind() -> None:
 
 
 def test_a_step_and_its_spans_are_encoded_for_watchers_only_while_there_are_any_and_numbered_always() -> None:
-    header, spans, watched = episode_header(), TracedSpans(), Watched(steps=False)
+    header, spans, watches = episode_header(), TracedSpans(), [Watch(steps=False)]
     parts: list[Part] = []
-    reporter = make_reporter(header, parts.append, tracer=spans.tracer, spans=spans, watched=watched)
+    reporter = make_reporter(header, parts.append, tracer=spans.tracer, spans=spans, watched=lambda: watches[0])
     for index in range(2):
         with spans.tracer.span("timestep", "timestep"):
             step = make_step(index)
         reporter.emit(TimestepPlayed(at=datetime.now(UTC), episode_id=header.episode_id, seq=0, step=step))
-        watched.steps = True
+        watches[0] = Watch()
     unwatched, seen = [part for part in parts if isinstance(part, Step)]
     assert (unwatched.seq, unwatched.live, unwatched.live_spans) == (0, b"", ())
     items = [msgspec.json.decode(data, type=LiveItem) for data in (seen.live, *seen.live_spans)]
