@@ -306,18 +306,16 @@ class StepPlayer(msgspec.Struct):
 
 
 class EpisodeContext(msgspec.Struct, frozen=True):
-    """Everything an episode needs besides its agent and environment.
+    """Everything an episode needs besides its agent and environment; its callbacks must neither block nor raise.
 
     Attributes:
         tracer: records the spans, which no event contains. By default, a new tracer with the level of the parts.
-        emit: called with every event, in order, on the episode's thread; must neither block nor raise.
+        emit: called with every event, in order, on the episode's thread.
         on_reset: called before the first step with the reset observation, the environment's id of the episode and the
-            picture of the environment; must neither block nor raise.
-        on_error: called with the error that ends the episode, before the events of its end; must neither block nor
-            raise.
-        on_decided: called with the final outcome and error, before the cleanup; must neither block nor raise.
-        on_sequence: called with the token ids of each model call of the agent, before the event of its step; must
-            neither block nor raise.
+            picture of the environment.
+        on_error: called with the error that ends the episode, before the events of its end.
+        on_decided: called with the final outcome and error, before the cleanup.
+        on_sequence: called with the token ids of each model call of the agent, before the event of its step.
         wants_tokens: returns whether streamed tokens are of interest now; otherwise there are no events of them.
         cleanup_timeout_s: maximum seconds for the environment's ``cleanup`` and the agent's ``close``, if async.
         trace: records the spans and flows; None: an ``EpisodeTrace`` of the tracer.

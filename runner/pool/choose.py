@@ -115,10 +115,8 @@ def open_pool(
 
     ``runs`` is the folder of the batches, for the journals. ``log`` receives each line that a worker writes, with the
     worker's name; by default the log file. ``agent`` is the profile's section, whose keys no worker inherits, whether
-    the agent of the batch uses a model or not.
-
-    Raises:
-        ConfigError: the agent uses a model and ``models`` is None, or the Ray cluster cannot be used.
+    the agent of the batch uses a model or not. Raises ``ConfigError`` if the agent uses a model and ``models`` is None,
+    or the Ray cluster cannot be used.
     """
     if setup.models is None:
         models = None

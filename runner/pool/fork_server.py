@@ -129,9 +129,7 @@ class ForkServerClient:
     def start_worker(self, name: str, log: Callable[[str], None]) -> WorkerProcess:
         """Start a worker; each line that it writes goes to ``log``, after its ``name``, on a thread of the worker.
 
-        Raises:
-            WorkerStartError: the worker could not be started.
-            OSError: files or processes ran out.
+        Raises ``WorkerStartError``, or ``OSError`` if files or processes ran out.
         """
         variables = public_variables(os.environ, self._key_names)
         environ = [(os.fsencode(key), os.fsencode(value)) for key, value in variables.items()]

@@ -136,12 +136,8 @@ class RayConnection:
     """The connection of this process to a cluster; all objects share it, and the last one to close ends it.
 
     With an empty address, a cluster of this machine is started, and kept for later connections until this process ends.
-
-    Args:
-        key_names: names of environment variables with API keys, which a cluster of this machine does not inherit.
-
-    Raises:
-        ConfigError: Ray is not installed, or the cluster cannot be reached or started.
+    It does not inherit the environment variables ``key_names`` with API keys. Raises ``ConfigError`` if Ray is not
+    installed, or the cluster cannot be reached or started.
     """
 
     _lock = threading.Lock()

@@ -526,9 +526,8 @@ def open_ray_pool(
 ) -> RayPool:
     """Connect to a cluster, or start one, and return a pool of its actors for a batch.
 
-    Raises:
-        ConfigError: Ray is not installed, there is no connection, a node is not installed like this machine, or
-            workers elsewhere could not reach a model or server.
+    Raises ``ConfigError`` if Ray is not installed, there is no connection, a node is not installed like this machine,
+    or workers elsewhere could not reach a model or server.
     """
     secrets = {} if setup.models is None else endpoint_variables(setup.models, os.environ)
     remote_setup, variables = rewrite_setup(setup, settings.addresses, os.environ)

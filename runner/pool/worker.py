@@ -60,10 +60,8 @@ class WorkerProblem(RunnerError):
 class WorkerLost(RunnerError):
     """The process of a worker ended, or its connection broke, while it played an episode.
 
-    The message names the worker and the reason; it is stored as the episode's error ``worker_lost``.
-
-    Attributes:
-        n_suspects: number of episodes that the worker played, any of which may have ended it; 0 if it never started.
+    The message names the worker and the reason; it is stored as the episode's error ``worker_lost``. ``n_suspects`` is
+    the number of episodes that the worker played, any of which may have ended it; 0 if it never started.
     """
 
     def __init__(self, message: str, n_suspects: int = 1) -> None:
@@ -94,11 +92,7 @@ class EpisodeReceiver(Protocol):
 
 
 class RemoteControl(EpisodeControl):
-    """Control of an episode as its driver sees it: commands become frames.
-
-    Attributes:
-        decided: the outcome of the episode once it is final; None before.
-    """
+    """Control of an episode as its driver sees it; ``decided`` is its outcome once that is final, and None before."""
 
     def __init__(self, episode_id: str, send: Send, clock: Clock) -> None:
         super().__init__(clock)
@@ -312,9 +306,7 @@ class SlotWorker(Protocol):
 class Slot:
     """Plays one episode at a time; only the thread of the batch calls its methods.
 
-    Attributes:
-        name: row of its episodes in traces; unique in the batch.
-        info: the worker that the slot belongs to, as stored in episode files.
+    ``name``, unique in the batch, is the row of its episodes in traces, and ``info`` its worker in their files.
     """
 
     def __init__(self, name: str, info: WorkerInfo, worker: SlotWorker) -> None:

@@ -119,9 +119,8 @@ class ModelSession(Protocol):
                 without it, the next endpoint is tried.
             tools_as_text: whether the caller describes tools in the chat that it would send as such to another server.
 
-        Raises:
-            ContextExceeded: the chat is too long for an endpoint, and ``can_shorten``.
-            InferenceFault: if no endpoint answers, or an endpoint rejects the request as invalid.
+        Raises ``ContextExceeded`` if the chat is too long for an endpoint, and ``can_shorten``, and ``InferenceFault``
+        if no endpoint answers, or an endpoint rejects the request as invalid.
         """
 
 

@@ -69,12 +69,8 @@ class ForkedProcess:
 def fork(control: socket.socket, request: bytes, *descriptors: int) -> tuple[int, int]:
     """Let the server at the other end of ``control`` fork a process, which gets copies of the descriptors.
 
-    Return the arguments of its ``ForkedProcess``.
-
-    Raises:
-        ConnectionError: the server has ended.
-        TimeoutError: it has not replied within the time limit of ``control``.
-        OSError: files or processes ran out.
+    Return the arguments of its ``ForkedProcess``. Raises ``ConnectionError`` if the server has ended, ``TimeoutError``
+    if it has not replied within the time limit of ``control``, and ``OSError`` if files or processes ran out.
     """
     with contextlib.ExitStack() as opened:
         status, theirs = os.pipe()

@@ -158,12 +158,7 @@ def _log_unless_shortage(failure: BaseException) -> None:
 
 
 class _Episode(msgspec.Struct, eq=False):
-    """A running episode.
-
-    Attributes:
-        stop: cancels its asyncio task at the next ``await``.
-        is_abandoned: whether its thread plays no other episode.
-    """
+    """A running episode: ``stop`` cancels its task at the next ``await``; once abandoned, its thread plays no other."""
 
     play: Play
     control: EpisodeControl
