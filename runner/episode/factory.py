@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -21,10 +20,6 @@ _TARGET = "_target_"
 _CONSTANTS = (type(None), bool, int, float)
 
 
-class _NoTarget(Exception):
-    pass
-
-
 def build_object(cfg: Mapping[str, Any], **objects: object) -> Any:  # noqa: ANN401 - any type the target has
     """Build the object of a Hydra configuration; further arguments ``objects`` are not copied.
 
@@ -33,8 +28,7 @@ def build_object(cfg: Mapping[str, Any], **objects: object) -> Any:  # noqa: ANN
     or with other special keys than ``_target_``, and reports a target that cannot be imported.
     """
     if _is_plain(cfg):
-        with suppress(_NoTarget):
-            return _build(cfg, **objects)
+        return _build(cfg, **objects)
     from hydra.utils import instantiate
 
     if not objects:
@@ -44,7 +38,7 @@ def build_object(cfg: Mapping[str, Any], **objects: object) -> Any:  # noqa: ANN
 
 
 def _is_plain(cfg: object) -> bool:
-    """Return whether a configuration is a dict with a target, and only has values that OmegaConf leaves unchanged."""
+    """Return whether a configuration has targets that can be imported, and only values that OmegaConf leaves as is."""
     return type(cfg) is dict and _TARGET in cfg and _is_plain_value(cfg)
 
 
@@ -52,7 +46,13 @@ def _is_plain_value(value: object) -> bool:
     if isinstance(value, str):
         return type(value) is str and "${" not in value and value != "???"
     if isinstance(value, dict):
-        return type(value) is dict and all(map(_is_plain_key, value)) and all(map(_is_plain_value, value.values()))
+        if (
+            type(value) is not dict
+            or not all(map(_is_plain_key, value))
+            or not all(map(_is_plain_value, value.values()))
+        ):
+            return False
+        return _TARGET not in value or _locate(value[_TARGET]) is not None
     if isinstance(value, list | tuple):
         return type(value) in (list, tuple) and all(map(_is_plain_value, value))
     return type(value) in _CONSTANTS or isinstance(value, msgspec.Struct)
@@ -63,16 +63,17 @@ def _is_plain_key(key: object) -> bool:
 
 
 def _build(value: object, **objects: object) -> Any:  # noqa: ANN401 - any value of a configuration
-    """Build a plain value as Hydra does with ``_convert_="all"``; raises ``_NoTarget``."""
+    """Build a plain value as Hydra does with ``_convert_="all"``."""
     if isinstance(value, dict):
         target = _locate(value[_TARGET]) if _TARGET in value else dict
+        assert target is not None
         return target(**{key: _build(item) for key, item in value.items() if key != _TARGET} | objects)
     if isinstance(value, list | tuple):
         return [_build(item) for item in value]
     return copy.deepcopy(value)
 
 
-def _locate(target: str) -> Callable[..., Any]:
+def _locate(target: str) -> Callable[..., Any] | None:
     """Import a target as Hydra does: an attribute takes precedence over a module of the same name."""
     with catch_foreign(lambda _: None):  # Hydra then fails in the same way, with a better message
         path, *names = target.split(".")
@@ -82,7 +83,7 @@ def _locate(target: str) -> Callable[..., Any]:
             found = getattr(found, name, None) or importlib.import_module(path)
         if callable(found):
             return found
-    raise _NoTarget
+    return None
 
 
 class EpisodeFactory:

@@ -172,13 +172,9 @@ def test_the_file_of_an_episode_names_the_category_of_a_failed_judge(index: Epis
     assert (loaded.outcome, loaded.evaluation) == (Outcome.ERROR, JUDGE_FAILED)
 
 
-def test_results_are_summed_without_sorting_also_in_an_index_of_an_earlier_version(index: EpisodeIndex) -> None:
-    with index.transaction() as connection:
-        connection.execute("DROP INDEX results")
-    reopened = open_index(index._store)
+def test_results_are_summed_without_sorting(index: EpisodeIndex) -> None:
     query = _QUERY.format(success="success", reward="reward", condition="TRUE")
-    plan = [step[-1] for step in reopened.select(f"EXPLAIN QUERY PLAN {query}")]
-    reopened.close()
+    plan = [step[-1] for step in index.select(f"EXPLAIN QUERY PLAN {query}")]
     assert plan == ["SCAN episodes USING COVERING INDEX results"]
 
 
