@@ -175,8 +175,7 @@ def _others(sequences: list[dict[str, Any]]) -> str | None:
 def episode_items(path: Path, limits: Limits) -> Iterator[Found]:
     """Yield an item per episode: the list of its rows.
 
-    Raises ``ConfigError`` if pyarrow is not installed, and ``StoreError`` if the file cannot be read, needs too much,
-    or has other columns.
+    Raises ``StoreError`` if pyarrow is not installed, or the file cannot be read, needs too much, or has other columns.
     """
     start = 0
     for number, (n_rows, data) in enumerate(_lines(path, limits), 1):
@@ -209,10 +208,7 @@ def _lines(path: Path, limits: Limits, start: int = 0, n_rows: int = 0) -> Gener
                 if not line.endswith(b"\n"):  # it died, or its line is too long
                     break
                 if not n.isdigit():
-                    reason = line[1:300].decode("utf-8", "replace").strip()
-                    if reason == parquet_rows.NEEDS_PYARROW:
-                        raise ConfigError(reason)
-                    raise StoreError(f"{path}: {reason}")
+                    raise StoreError(f"{path}: {line[1:300].decode('utf-8', 'replace').strip()}")
                 yield int(n), data
             if code := child.end(_EXIT_S):
                 raise StoreError(f"{path} cannot be read: {_end_of(code)}")

@@ -165,7 +165,8 @@ def _excerpt(line: str | None, start: int) -> str:
     if line is None:
         return "no such line"
     cut = line[start : start + _EXCERPT_CHARS]
-    return repr(one_line(f"{'…' if start else ''}{cut}{'…' if len(line) > start + _EXCERPT_CHARS else ''}"))
+    marked = f"{'…' if start else ''}{cut}{'…' if len(line) > start + _EXCERPT_CHARS else ''}"
+    return repr(one_line(marked, 2 * _EXCERPT_CHARS))
 
 
 def pluralize(count: int, noun: str) -> str:

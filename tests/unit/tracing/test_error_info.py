@@ -31,6 +31,7 @@ PUBLISHED = """
     UnusableBody UnusableBody
     WrongFormat WrongFormat
     _NotAdmitted _NotAdmitted
+    _OtherColumns _OtherColumns
 _Refused _Refused
     _Unusable _Unusable
     _stuck _Stuck
