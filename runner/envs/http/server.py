@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
@@ -90,6 +91,8 @@ SLOW_AFTER_S = 0.5
 """Seconds until the greeting from which on a server counts as slow; a healthy server takes a few milliseconds."""
 MAX_RESPONSE_BYTES = 64 * 1024
 """Bytes of a body that are read."""
+_REFUSAL_S = 0.05
+"""Seconds within which this machine refuses a connection; it does so at once."""
 NOT_LISTENING = "nothing listens there"
 BUSY = "busy: it accepts connections, but does not reply in time"
 UNAUTHORIZED, METHOD_NOT_ALLOWED = 401, 405
@@ -174,7 +177,22 @@ def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROB
 
     A server that does not respond in time is ``busy`` if it accepted the connection, else ``down``.
     """
-    return asyncio.run(_probe_all(addresses, within_s))
+    states = {env: state for env, address in addresses.items() if (state := _refusal(address)) is not None}
+    if others := {env: address for env, address in addresses.items() if env not in states}:
+        states |= asyncio.run(_probe_all(others, within_s))
+    return {env: states[env] for env in addresses}
+
+
+def _refusal(address: ServerAddress) -> ServerState | None:
+    """Return the state of a port of this machine that refuses connections, as most do: it needs no HTTP client."""
+    with suppress(ConfigError, OSError):
+        parts = urlsplit(address.base)
+        if parts.hostname == "127.0.0.1" and parts.port:
+            try:
+                socket.create_connection((parts.hostname, parts.port), _REFUSAL_S).close()
+            except ConnectionRefusedError:
+                return ServerState(status="down", address=address, cause=NOT_LISTENING, gone=True)
+    return None
 
 
 async def _probe_all(addresses: Mapping[str, ServerAddress], within_s: float) -> dict[str, ServerState]:
