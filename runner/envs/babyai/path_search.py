@@ -45,45 +45,57 @@ class PathSearch:
         first_row, last_column = _AREAS[heading]
         area = {(ahead, right) for ahead in range(first_row, 7) for right in range(-3, last_column + 1)}
         self._free = area.difference(obstacles)
+        self._reachable = self._flood()
         self._visited: set[_Pose] = set()
         self._predecessors: _Expanded = {}
         self._first_on: dict[Cell, _Pose] = {}
         self._first_facing: dict[Cell, _Pose] = {}
-        self._search()
+        self._by_first: Iterable[_Pose] = [_START]
+        self._by_last_reversed: Iterable[_Pose] = [_START]
+        self._visit(self._by_first)
 
     def can_face(self, cell: Cell) -> bool:
-        return cell in self._first_facing
+        return any(neighbor in self._reachable for neighbor in _around(cell))
 
     def can_enter(self, cell: Cell) -> bool:
-        return cell in self._first_on
+        return cell in self._reachable
 
     def path_to_face(self, cell: Cell) -> list[int]:
         """Return the moves after which ``cell`` is straight ahead; ``can_face`` must hold."""
-        return self._path(self._first_facing[cell])
+        return self._path(self._first_facing, cell)
 
     def path_to_enter(self, cell: Cell) -> list[int]:
         """Return the moves after which the agent stands on ``cell``; ``can_enter`` must hold."""
-        return self._path(self._first_on[cell])
+        return self._path(self._first_on, cell)
 
-    def _path(self, pose: _Pose) -> list[int]:
-        moves = []
+    def _flood(self) -> set[Cell]:
+        reached, grown = set[Cell](), {_START[0]}
+        while grown:
+            reached |= grown
+            grown = {each for cell in grown for each in _around(cell)} & self._free - reached
+        return reached
+
+    def _path(self, first: dict[Cell, _Pose], cell: Cell) -> list[int]:
+        while cell not in first:
+            self._search_next_distance()
+        pose, moves = first[cell], []
         while pose != _START:
             pose, move = self._predecessors[pose]
             moves.append(move)
         return moves[::-1]
 
-    def _search(self) -> None:
-        by_first: Iterable[_Pose] = [_START]
-        by_last_reversed: Iterable[_Pose] = [_START]
-        while by_first:
-            for pose in by_first:
-                self._visited.add(pose)
-                self._first_on.setdefault(pose[0], pose)
-                self._first_facing.setdefault(_neighbors(pose)[0][0][0], pose)
-            by_first = self._expand(by_first, 1)
-            # the last occurrences, from the end, are the first occurrences of a search in reversed order
-            by_last_reversed = expanded = self._expand(by_last_reversed, -1)
-            self._predecessors |= expanded
+    def _search_next_distance(self) -> None:
+        self._by_first = self._expand(self._by_first, 1)
+        # the last occurrences, from the end, are the first occurrences of a search in reversed order
+        self._by_last_reversed = expanded = self._expand(self._by_last_reversed, -1)
+        self._predecessors |= expanded
+        self._visit(self._by_first)
+
+    def _visit(self, poses: Iterable[_Pose]) -> None:
+        for pose in poses:
+            self._visited.add(pose)
+            self._first_on.setdefault(pose[0], pose)
+            self._first_facing.setdefault(_neighbors(pose)[0][0][0], pose)
 
     def _expand(self, poses: Iterable[_Pose], direction: int) -> _Expanded:
         expanded: _Expanded = {}
@@ -92,6 +104,11 @@ class PathSearch:
                 if neighbor[0] in self._free and neighbor not in self._visited:
                     expanded.setdefault(neighbor, (pose, move))
         return expanded
+
+
+@cache
+def _around(cell: Cell) -> tuple[Cell, ...]:
+    return tuple((cell[0] + ahead, cell[1] + right) for ahead, right in _OFFSETS)
 
 
 @cache
