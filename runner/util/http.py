@@ -271,6 +271,8 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     async def _send_over_socks(self, proxy: httpx.Proxy, request: httpx.Request) -> httpx.Response:
         if (key := str(proxy.url)) not in self._socks:
             self._socks[key] = _socks_transport(proxy, self._keepalive_s)
+        from socksio.exceptions import SOCKSError  # installed, as httpx needs it for the transport
+
         progress = _SocksProgress(request.extensions.get("trace"))
         request.extensions["trace"] = progress.report
         timeout_s = request.extensions["timeout"]["connect"]
@@ -279,7 +281,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 response = await self._socks[key].handle_async_request(request)
         except TimeoutError:
             raise httpx.ConnectTimeout(f"no connection through the proxy {proxy.url} within {timeout_s:g} s") from None
-        except Exception as exc:  # of httpx, and of socksio if the proxy's replies are not SOCKS
+        except (httpx.TransportError, SOCKSError) as exc:  # of socksio if the proxy's replies are not SOCKS
             if progress.is_sending:
                 raise
             raise httpx.ProxyError(f"the proxy {proxy.url} gives no connection: {exc}") from exc
