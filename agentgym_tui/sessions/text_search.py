@@ -180,7 +180,7 @@ class TextSearch:
             return self._index
 
     def _add_few(self, index: TextIndex) -> None:
-        from runner.store.index import file_id
+        from runner.util.sqlite import file_id
 
         version = (self._source.version(), file_id(index.path))
         if version == self._complete_version:

@@ -47,8 +47,6 @@ class Workspace:
         self.boot = boot or new_ulid()
         self.clock = clock or Clock()
         self.meter: GpuMeter | None = None
-        if (old := data_dir / "outbox.sqlite").exists():
-            logger.warning("%s holds events of a development version and is not read; delete it if you need none", old)
         self.store = EpisodeStore(data_dir)
         self.recovered: list[EpisodeRecord] = self.store.recover(self.clock)
         self.index: EpisodeIndex = open_index(self.store, reconcile=reconcile)

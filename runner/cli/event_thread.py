@@ -72,6 +72,7 @@ class EventThread:
         self._live = live = LivePublisher(
             publisher.sink_connections, node=workspace.node, boot=workspace.boot, tokens=self._tokens
         )
+        publisher.register_sinks()
         self._closing = partial(loop.call_soon_threadsafe, closing.set)
         self._ready.set()
         tasks = [asyncio.create_task(publisher.run()), asyncio.create_task(live.run())]

@@ -1,4 +1,4 @@
-"""``agentgym-runner outbox``: print the number of undelivered events and dead letters (rejected events)."""
+"""``agentgym-runner outbox``: print the numbers of undelivered events, and dead letters (rejected events)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.reports import log_to_stderr
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
-from runner.config import Profile
 from runner.events.subjects import DurableNames
 from runner.publish.outbox import LOCAL, DeadLetter, Outbox, SinkCounts
 from runner.publish.sink import Sink, sink_key
@@ -29,7 +28,7 @@ class SinkReport(SinkCounts, frozen=True, kw_only=True):
 
 
 def main_outbox(argv: Sequence[str]) -> int:
-    """Print the counts; with ``--retry``, first queue dead letters again, and return 1 if there is none."""
+    """Print the counts, after queueing what ``--retry`` and ``--send-history`` name; return 1 if there is none."""
     options = build_parser().parse_args(argv)
     log_to_stderr()
     profile, data_dir = read_state(options)
@@ -37,11 +36,16 @@ def main_outbox(argv: Sequence[str]) -> int:
         print_stderr(f"No outbox in {data_dir}: no episode has run there yet")
         _report({}, [], as_json=options.json)
         return 0
-    with closing(open_index(EpisodeStore(data_dir))) as index:
-        outbox = Outbox(index, DurableNames.of(profile.nats))
-        retried = _retry(outbox, options.retry)
-        _report(_sinks(outbox, profile), outbox.dead_letters(), as_json=options.json)
-    return 0 if retried else 1
+    egress = sink_key(Sink("egress", egress_reader(profile)))
+    with (
+        closing(open_index(EpisodeStore(data_dir))) as index,
+        closing(Outbox(index, DurableNames.of(profile.nats))) as outbox,
+    ):
+        is_queued = options.retry is None or _retry(outbox, options.retry)
+        if options.send_history:
+            is_queued = _send_history(outbox, egress) and is_queued
+        _report(_sinks(outbox, egress), outbox.dead_letters(), as_json=options.json)
+    return 0 if is_queued else 1
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -52,22 +56,34 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_state_options(parser)
     parser.add_argument("--retry", metavar="ID|all", help="queue one dead letter, or all, for delivery again")
+    parser.add_argument(
+        "--send-history",
+        action="store_true",
+        help="queue what ended before the external broker was configured; it gets only later events otherwise",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON on standard output")
     return parser
 
 
-def _retry(outbox: Outbox, letter_id: str | None) -> bool:
-    if letter_id is None:
-        return True
+def _retry(outbox: Outbox, letter_id: str) -> bool:
     n = outbox.retry_dead(None if letter_id == ALL else letter_id)
     print_stderr(f"{n} dead letters queued for delivery" if n else f"No dead letter to retry: {letter_id}")
     return n > 0
 
 
-def _sinks(outbox: Outbox, profile: Profile) -> dict[str, SinkReport]:
-    configured = (LOCAL, sink_key(Sink("egress", egress_reader(profile))))
+def _send_history(outbox: Outbox, egress: str | None) -> bool:
+    if egress is None:
+        print_stderr("No external broker is configured; set NATS_URL, or nats.url in the profile")
+        return False
+    outbox.register_sinks(egress)
+    n = outbox.send_earlier(egress)
+    print_stderr(f"{n} earlier events queued for {egress}" if n else f"No earlier event is left to send to {egress}")
+    return n > 0
+
+
+def _sinks(outbox: Outbox, egress: str | None) -> dict[str, SinkReport]:
     return {
-        sink: SinkReport(configured=sink in configured, **msgspec.structs.asdict(counts))
+        sink: SinkReport(configured=sink in (LOCAL, egress), **msgspec.structs.asdict(counts))
         for sink, counts in outbox.counts().items()
     }
 
@@ -77,10 +93,10 @@ def _report(sinks: Mapping[str, SinkReport], letters: Sequence[DeadLetter], *, a
         print_json({"sinks": sinks, "dead_letters": letters})
         return
     rows = [
-        (name, "" if sink.configured else "not configured", str(sink.pending), str(sink.acked), str(sink.dead))
+        (name, "" if sink.configured else "not configured", *map(str, (sink.pending, sink.acked, sink.dead, sink.held)))
         for name, sink in sinks.items()
     ]
-    print_table("Outbox", ("sink", "", "waiting", "recently delivered", "dead letters"), rows)
+    print_table("Outbox", ("sink", "", "waiting", "recently delivered", "dead letters", "earlier"), rows)
     rows = [
         (letter.id, letter.sink, letter.subject, letter.at.isoformat(timespec="seconds"), letter.reason)
         for letter in letters

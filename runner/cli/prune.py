@@ -60,8 +60,7 @@ def main_prune(argv: Sequence[str]) -> int:
         return _print_report(PruneReport(), options)
     with _openable(data_dir) as folder:
         store = EpisodeStore(folder)
-        with closing(open_index(store)) as index:
-            outbox = Outbox(index, DurableNames.of(profile.nats))
+        with closing(open_index(store)) as index, closing(Outbox(index, DurableNames.of(profile.nats))) as outbox:
             report = Pruner(store, index, outbox).prune(policy, dry_run=options.dry_run)
         code = report_damaged(index.damaged)
         report.problems = [problem.replace(str(folder), str(data_dir)) for problem in report.problems]

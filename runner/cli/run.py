@@ -226,25 +226,34 @@ def _event_recording(
 
     At the end, ``refused`` gets the events that a broker has refused for good.
     """
-    recorder = EventRecorder(workspace, DurableNames.of(session.profile.nats), role="run")
-    recorder.record_missed_batches(partial(queued_ids, workspace.data_dir))
     nats = session.profile.nats
-    if nats.egress_url(os.environ) is None and not is_node_alive(workspace.data_dir):
-        with _running_status(recorder):
-            yield recorder, []
-        return
+    with closing(EventRecorder(workspace, DurableNames.of(nats), role="run")) as recorder:
+        recorder.record_missed_batches(partial(queued_ids, workspace.data_dir))
+        if nats.egress_url(os.environ) is not None or is_node_alive(workspace.data_dir):
+            with _event_thread(session, workspace, recorder, refused) as observers, _running_status(recorder):
+                yield recorder, observers
+        else:
+            with _running_status(recorder):
+                yield recorder, []
+
+
+@contextmanager
+def _event_thread(
+    session: RunSession, workspace: Workspace, recorder: EventRecorder, refused: list[DeadLetter]
+) -> Iterator[list[SelectiveObserver]]:
     from runner.bus.address import egress_reader  # imported late: the bus room takes as long as the rest
     from runner.cli.event_thread import EventThread
 
-    egress, tokens = egress_reader(session.profile), nats.live_tokens
+    egress, tokens = egress_reader(session.profile), session.profile.nats.live_tokens
     egress()  # raises ConfigError for a wrong login, before an episode is played
-    with closing(EventThread(recorder, workspace, egress, tokens)) as event_thread, _running_status(recorder):
-        yield recorder, event_thread.observers
+    with closing(EventThread(recorder, workspace, egress, tokens)) as event_thread:
+        yield event_thread.observers
     refused += event_thread.refused
 
 
 @contextmanager
 def _running_status(recorder: EventRecorder) -> Iterator[None]:
+    recorder.finish_reading()
     recorder.record_status("running")
     try:
         yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -86,7 +87,8 @@ class Curator:
     def plan(self, action: CurationAction, episode_ids: Collection[str]) -> CurationPlan:
         """Raises a ``StoreError`` if the state cannot be read."""
         unfinished = unfinished_batches(self._store.data_dir)
-        undelivered = Outbox(self._index).undelivered_episodes(0)
+        with closing(Outbox(self._index)) as outbox:
+            undelivered = outbox.undelivered_episodes(0)
         batches: defaultdict[str, list[str]] = defaultdict(list)
         kept: Counter[str] = Counter()
         n_bytes = 0

@@ -253,6 +253,7 @@ class Node:
             await check_name_is_free(self._name, workspace.boot, self._egress())
             queue = BatchQueue(self._data_dir)
             recorder = EventRecorder(workspace, DurableNames.of(self._profile.nats), role="node")
+            stack.callback(recorder.close)
             broker = Broker(
                 self._data_dir,
                 self._name,
@@ -280,10 +281,11 @@ class Node:
     async def _serve(
         self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, broker: Broker, lock: StateLock
     ) -> None:
-        self._set_status("starting", recorder)
         streams = self._profile.nats.streams
         sinks = [Sink("local", lambda: broker.address, owned=True, streams=streams), Sink("egress", self._egress)]
         publisher = Publisher(recorder.outbox, sinks, subjects=recorder.names.all(), name=self._name)
+        publisher.register_sinks()
+        self._set_status("starting", recorder)
         tokens = self._profile.nats.live_tokens
         live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot, tokens=tokens)
         sampler = MachineSampler(self._data_dir, workspace.clock)
@@ -364,6 +366,7 @@ class Node:
             recorder.record_missed_batches(queue.ids)
             batch_player.publish_missing_results(recorder.ended_batches())
             recorder.record_batteries(queue.ended_batteries())
+            recorder.finish_reading()
             self._has_read = True
 
     def _is_stopping(self) -> bool:

@@ -20,10 +20,10 @@ from typing import Final
 
 from runner.errors import StoreError
 from runner.store import EpisodeStore
-from runner.store.index import FILE_NAME, file_id
+from runner.store.index import FILE_NAME
 from runner.store.text_index import FILE_NAME as TEXT_NAME
 from runner.store.text_index import TextIndex, is_current, read_stamps
-from runner.util.sqlite import file_state
+from runner.util.sqlite import file_id, file_state
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """The outbox: the durable events of a state directory, how they get there, and their delivery state per sink.
 
-It is a part of the index: each row of an episode has an event, which is derived from the row when it is sent.
+``outbox.sqlite`` is the only record of what was sent, so it is kept. The event of an episode is only an id there: the
+rest follows from its row in the index when it is sent.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -29,39 +30,90 @@ from runner.events.subjects import DurableNames
 from runner.results.summary import IS_RATED
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRow
 from runner.store.episode_file import shared_fields
-from runner.store.index import FILE_NAME, Statement
-from runner.store.index_schema import COLUMNS, LOCAL, from_columns
+from runner.store.index import FILE_NAME as INDEX_NAME
+from runner.store.index_schema import COLUMNS, from_columns
 from runner.types import Tokens, split_models
 from runner.types.fields import NodeStatus
 from runner.util.clock import Clock, new_ulid
-from runner.util.sqlite import FileState, file_state
-
-__all__ = ["LOCAL", "Ack", "DeadLetter", "Outbox", "OutboxEvent", "SinkCounts", "durable_event", "episode_event"]
+from runner.util.sqlite import Database, FileState, SqliteSchema, Statement, file_state
 
 logger = logging.getLogger(__name__)
 
+FILE_NAME = "outbox.sqlite"
+LOCAL = "local"
+"""Name of the sink that every outbox has: the node's own broker."""
 KEEP_ACKED_S = 600.0
-"""Seconds to keep an event after its last acknowledgement, so that it can be sent again.
+"""Seconds to keep the acknowledgement of an event, so that it can be sent again.
 
-nats-server writes acknowledged messages to disk every 2 minutes by default, so a power loss can lose them. A new sink
-gets all events kept at that time.
+nats-server writes acknowledged messages to disk every 2 minutes by default, so a power loss can lose them.
 """
 ABANDON_AFTER_S = 30 * 86400.0
 """Seconds after which dead letters, sinks that are no longer configured, and events of deleted files are deleted."""
-MAX_PRUNED_PER_TRANSACTION = 5000
+MAX_PER_TRANSACTION = 5000
 
 DAMAGED = "its row in the index is damaged"
 """Reason of a dead letter that no broker has refused."""
 LOCK_TIMEOUT_S = 1.0
-"""Seconds to wait for another process that has locked the index; an episode that ends meanwhile waits, too."""
+"""Seconds to wait for another process that has locked the outbox."""
+
+_VERSION = 1
+# Compared columns have the same type, as SQLite does not use an index otherwise. An event that was only found in the
+# files is held back from a sink that was new before they were read: its address gets what ends from then on.
+_SCHEMA = SqliteSchema(
+    version=_VERSION,
+    tables=f"""
+    BEGIN IMMEDIATE;
+    CREATE TABLE events (n INTEGER PRIMARY KEY, id UNIQUE, subject, is_new, type, source, time, payload);
+    CREATE TABLE marks (sink, n INTEGER, state, stream, seq, reason, at, PRIMARY KEY (sink, n)) WITHOUT ROWID;
+    CREATE INDEX waiting ON marks (sink, n) WHERE state = 'pending';
+    CREATE TABLE sinks (name PRIMARY KEY, seen_at, has_read) WITHOUT ROWID;
+    CREATE TABLE streams (sink, name, created, PRIMARY KEY (sink, name)) WITHOUT ROWID;
+    INSERT INTO sinks VALUES ('{LOCAL}', 0, 1);
+    CREATE TRIGGER awaited AFTER INSERT ON events BEGIN
+        INSERT INTO marks (sink, n, state)
+            SELECT name, new.n, iif(has_read OR new.is_new, 'pending', 'held') FROM sinks;
+    END;
+    PRAGMA user_version = {_VERSION};
+    COMMIT;
+""",
+    probes=(
+        "SELECT n, id, subject, is_new, type, source, time, payload FROM events LIMIT 0",
+        "SELECT sink, n, state, stream, seq, reason, at FROM marks LIMIT 0",
+        "SELECT n FROM marks INDEXED BY waiting WHERE sink = '' AND state = 'pending' LIMIT 0",
+        "SELECT name, seen_at, has_read FROM sinks LIMIT 0",
+        "SELECT sink, name, created FROM streams LIMIT 0",
+    ),
+    source="the index",
+    durable=True,
+)
+_ADVICE = "free disk space; if this persists, move the file away: all events are sent to the node's broker again"
 
 _ADD_NEW = (
-    "INSERT INTO events (id, subject, type, source, time, payload) "
-    "SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = ?1)"
+    "INSERT OR IGNORE INTO events (id, subject, is_new, type, source, time, payload) VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_ADD_FOUND = (
+    "INSERT OR IGNORE INTO events (id, subject, is_new) "
+    "SELECT 'episode:' || episode_id, subject, played FROM other.unannounced WHERE n <= ? ORDER BY n"
+)
+_ADD_MISSED = (
+    "INSERT OR IGNORE INTO events (id, is_new) SELECT 'episode:' || episode_id, 0 FROM other.episodes "
+    "WHERE NOT settled AND NOT EXISTS (SELECT 1 FROM events WHERE id = 'episode:' || episode_id) ORDER BY episode_id"
+)
+_HOLD_EARLIER = (
+    "INSERT INTO marks (sink, n, state) SELECT ?, n, 'held' FROM events WHERE id < 'status:' OR id >= 'status;'"
+)
+_FINISHED_MARKS = (
+    "DELETE FROM marks WHERE (sink, n) IN (SELECT sink, n FROM marks "
+    "WHERE (state = 'acked' AND at <= ?) OR (state = 'dead' AND at <= ?) LIMIT ?)"
+)
+# Batches keep their event for sinks to come; a status is of no use to them.
+_FINISHED_STATUS = (
+    "DELETE FROM events WHERE id >= 'status:' AND id < 'status;' AND "
+    "NOT EXISTS (SELECT 1 FROM sinks JOIN marks ON sink = name AND marks.n = events.n)"
 )
 
 # The event of an episode whose file was deleted waits ABANDON_AFTER_S until the file returns.
-_SENDABLE = "(payload IS NOT NULL OR EXISTS (SELECT 1 FROM episodes WHERE episode_id = substr(id, 9)))"
+_SENDABLE = "(payload IS NOT NULL OR EXISTS (SELECT 1 FROM other.episodes WHERE episode_id = substr(id, 9)))"
 
 
 class OutboxEvent(msgspec.Struct, frozen=True):
@@ -94,11 +146,15 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of pending, acknowledged (and still stored) and undeliverable events of a sink."""
+    """Numbers of pending, acknowledged (and still stored), undeliverable and earlier events of a sink.
+
+    Earlier events were there before the sink; it gets them only on request.
+    """
 
     pending: int = 0
     acked: int = 0
     dead: int = 0
+    held: int = 0
 
 
 def durable_event(event_id: str, kind: str, event: DurableEvent, names: DurableNames, time: datetime) -> OutboxEvent:
@@ -120,44 +176,102 @@ def episode_event(episode: EpisodeRow, names: DurableNames) -> OutboxEvent:
 
 
 class Outbox:
-    """Durable events of an index and their delivery state per sink; safe for several threads and processes.
+    """The durable events of a state directory and their delivery state per sink, for several threads and processes.
 
-    The caller closes the index.
+    The caller closes the index and the outbox. All methods raise ``StoreError`` when the outbox cannot be used.
 
-    Raises:
-        StoreError: from all methods, when the index cannot be used.
+    Attributes:
+        is_reading: whether what is added was found in the files, and is earlier than a sink that is registered now.
     """
 
     def __init__(self, index: EpisodeIndex, names: DurableNames | None = None, clock: Clock | None = None) -> None:
         self.index = index
         self.names = names or DurableNames()
+        self.is_reading = False
         self._clock = clock or Clock()
+        self._generation = 0
+        self._sinks: tuple[str, ...] = ()
+        index_path = index.data_dir / INDEX_NAME
+        self.database = Database(index.data_dir / FILE_NAME, _SCHEMA, advice=_ADVICE, attached=index_path)
 
     @property
     def data_dir(self) -> Path:
         return self.index.data_dir
 
+    def close(self) -> None:
+        self.database.close()
+
     def file_state(self) -> FileState:
-        return file_state(self.data_dir / FILE_NAME)
+        return *file_state(self.data_dir / INDEX_NAME), *file_state(self.data_dir / FILE_NAME)
+
+    def on_add(self, call: Callable[[], None] | None) -> None:
+        """Call this after each addition of an event or episode, in the thread that adds it; None: not any more."""
+        self.index.database.on_write = self.database.on_write = call
 
     def register_sinks(self, *sinks: str) -> None:
-        """Register the configured sinks; a new sink gets every event that is still stored."""
+        """Register the configured sinks; a new sink gets what ends from now on, see ``send_earlier``."""
+        self.collect()
+        self._sinks = sinks
         with self._transaction() as connection:
             for sink in sinks:
-                row = (sink, self._now())
-                if connection.execute("INSERT OR IGNORE INTO sinks VALUES (?, ?)", row).rowcount:
-                    waiting = "INSERT INTO marks (sink, n, state) SELECT DISTINCT ?, n, 'pending' FROM marks"
-                    connection.execute(waiting, (sink,))
+                row = (sink, self._now(), not self.is_reading)
+                if connection.execute("INSERT OR IGNORE INTO sinks VALUES (?, ?, ?)", row).rowcount:
+                    connection.execute(_HOLD_EARLIER, (sink,))
                 else:
-                    connection.execute("UPDATE sinks SET seen_at = ?2 WHERE name = ?1", row)
+                    connection.execute("UPDATE sinks SET seen_at = ?2 WHERE name = ?1", row[:2])
+
+    def finish_reading(self) -> None:
+        """Call it when everything that ended before this process was added."""
+        try:
+            self.collect()
+        finally:
+            self.is_reading = False
+        with self._transaction() as connection:
+            connection.execute("UPDATE sinks SET has_read = 1")
+
+    def send_earlier(self, *sinks: str) -> int:
+        """Let the events that are earlier than a sink wait for it, too; return their number."""
+        with self._transaction() as connection:
+            update = "UPDATE marks SET state = 'pending' WHERE sink = ? AND state = 'held'"
+            return sum(connection.execute(update, (sink,)).rowcount for sink in sinks)
+
+    def collect(self) -> None:
+        """Add the events of the episodes that are new in the index; events that were added before are not repeated."""
+        self.index.database.write_waiting()
+        query = f"SELECT n, episode_id FROM other.unannounced ORDER BY n LIMIT {MAX_PER_TRANSACTION}"
+        while found := self._select(query):
+            with self._transaction() as connection:
+                connection.execute(_ADD_FOUND, (found[-1][0],))
+            with self.index.database.transaction(LOCK_TIMEOUT_S) as connection:
+                connection.executemany("DELETE FROM unannounced WHERE n = ? AND episode_id = ?", found)
+        if self._generation != (generation := self.database.generation):
+            self._complete()
+            self._generation = generation
+
+    def _complete(self) -> None:
+        """Add what an outbox lacks that was made again, or replaced by an older copy."""
+        with self._transaction() as connection:
+            connection.execute(_ADD_MISSED)
+        if self._generation:
+            self._generation = self.database.generation
+            self.register_sinks(*self._sinks)
 
     def add(self, *events: OutboxEvent) -> int:
         """Add events for every sink, except those whose id was added before; returns the number of new events."""
-        return self.index.write(*map(_addition, events)) if events else 0
+        if not events:
+            return 0
+        with suppress(StoreError):
+            self.collect()  # the event of a batch follows those of its episodes
+        return self.database.write(*map(self._addition, events))
 
     def add_later(self, event: OutboxEvent) -> None:
-        """Add an event with the next use of the index; returns immediately."""
-        self.index.write_later(_addition(event))
+        """Add an event with the next use of the outbox; returns immediately."""
+        self.database.write_later(self._addition(event))
+
+    def _addition(self, event: OutboxEvent) -> Statement:
+        is_new = not self.is_reading or event.type == subjects.FIELD_STATUS
+        row = (event.id, event.subject, is_new, event.type, event.source, event.time.isoformat(), event.payload)
+        return _ADD_NEW, row
 
     def pending(self, sink: str, limit: int, *, without: Sequence[str] = ()) -> list[OutboxEvent]:
         """Return the oldest pending events of a sink, except those on the subjects in ``without``.
@@ -168,12 +282,13 @@ class Outbox:
         query = (
             f"SELECT id, coalesce(subject, ?2), type, source, time, payload, {COLUMNS} "
             "FROM marks INDEXED BY waiting CROSS JOIN events USING (n) "
-            "LEFT JOIN episodes ON payload IS NULL AND episode_id = substr(id, 9) "
+            "LEFT JOIN other.episodes ON payload IS NULL AND episode_id = substr(id, 9) "
             "WHERE sink = ?1 AND state = 'pending' AND (payload IS NOT NULL OR episode_id IS NOT NULL) "
             f"AND coalesce(subject, ?2) NOT IN ({others}) ORDER BY n LIMIT ?3"
         )
         events = []
-        for row in self.index.select(query, (sink, self.names.episode_completed, limit, *without)):
+        self.collect()
+        for row in self._select(query, (sink, self.names.episode_completed, limit, *without)):
             try:
                 events.append(self._event(row))
             except (ValueError, TypeError) as exc:
@@ -193,8 +308,13 @@ class Outbox:
             "SELECT count(*) FROM marks INDEXED BY waiting CROSS JOIN events USING (n) "
             f"WHERE sink = ? AND state = 'pending' AND {_SENDABLE}"
         )
-        counts = [int(self.index.select(query, (sink,))[0][0]) for sink in sinks]
-        return sum(counts) + self.index.n_unwritten * len(counts)
+        self.collect()
+        counts = [int(self._select(query, (sink,))[0][0]) for sink in sinks]
+        return sum(counts) + self.n_unwritten * len(counts)
+
+    @property
+    def n_unwritten(self) -> int:
+        return self.database.n_unwritten + self.index.database.n_unwritten
 
     def ack(self, sink: str, acks: Iterable[Ack]) -> None:
         now = self._now()
@@ -246,43 +366,29 @@ class Outbox:
             return connection.execute(lost, (*key, last_valid_seq)).rowcount
 
     def has_known_stream(self, sink: str) -> bool:
-        return bool(self.index.select("SELECT 1 FROM streams WHERE sink = ? LIMIT 1", (sink,)))
+        return bool(self._select("SELECT 1 FROM streams WHERE sink = ? LIMIT 1", (sink,)))
 
     def prune(self) -> int:
-        """Delete old events that no sink needs, but keep their ids, and sync the file.
+        """Delete the marks of old events that their sinks do not need, and what is only of use to marks.
 
-        Returns the number of deleted events. Without the sync, a power loss could undo acknowledgements that are older
-        than the duplicate window of a stream.
+        Returns the number of deleted marks. The ids of the events stay, so that they are never sent again.
         """
-        n_deleted = self._delete_settled()
-        self.index.select("PRAGMA wal_checkpoint")
-        return n_deleted
-
-    def _delete_settled(self) -> int:
         now = self._now()
-        needed = (
-            "SELECT n FROM marks WHERE state = 'pending' OR (state = 'acked' AND at > ?) OR (state = 'dead' AND at > ?)"
-        )
-        removable = f"SELECT DISTINCT n FROM marks WHERE n NOT IN ({needed}) LIMIT {MAX_PRUNED_PER_TRANSACTION}"
         with self._transaction() as connection:
             abandoned = "(SELECT name FROM sinks WHERE name != ? AND seen_at < ?)"
             for table, column in (("marks", "sink"), ("streams", "sink"), ("sinks", "name")):
                 connection.execute(f"DELETE FROM {table} WHERE {column} IN {abandoned}", (LOCAL, now - ABANDON_AFTER_S))
             self._forget_deleted(connection, now - ABANDON_AFTER_S)
-            rows = connection.execute(removable, (now - KEEP_ACKED_S, now - ABANDON_AFTER_S)).fetchall()
-            cleared = "subject = NULL, type = NULL, source = NULL, time = NULL, payload = NULL"
-            connection.executemany(f"UPDATE events SET {cleared} WHERE n = ? AND type IS NOT NULL", rows)
-            sinks = connection.execute("SELECT name FROM sinks").fetchall()
-            connection.executemany(
-                "DELETE FROM marks WHERE sink = ? AND n = ?", [(sink, n) for (sink,) in sinks for (n,) in rows]
-            )
-            return len(rows)
+            limits = (now - KEEP_ACKED_S, now - ABANDON_AFTER_S, MAX_PER_TRANSACTION)
+            n_deleted = connection.execute(_FINISHED_MARKS, limits).rowcount
+            connection.execute(_FINISHED_STATUS)
+            return n_deleted
 
     def _forget_deleted(self, connection: sqlite3.Connection, before: float) -> None:
         """Delete the waiting events of old episodes without a file; a file that returns gets a new event."""
         waiting = (
             "SELECT DISTINCT n FROM marks INDEXED BY waiting CROSS JOIN events USING (n) WHERE state = 'pending' "
-            f"AND id >= 'episode:' AND id < 'episode:' || ? AND NOT {_SENDABLE} LIMIT {MAX_PRUNED_PER_TRANSACTION}"
+            f"AND id >= 'episode:' AND id < 'episode:' || ? AND NOT {_SENDABLE} LIMIT {MAX_PER_TRANSACTION}"
         )
         rows = connection.execute(waiting, (new_ulid(round(before * 1000)),)).fetchall()
         for table in ("marks", "events"):
@@ -295,14 +401,15 @@ class Outbox:
         """
         query = (
             "SELECT DISTINCT substr(id, 9) FROM marks CROSS JOIN events USING (n) "
-            "WHERE id >= 'episode:' AND id < 'episode;' AND (state != 'acked' OR at > ?)"
+            "WHERE id >= 'episode:' AND id < 'episode;' AND (state IN ('pending', 'dead') OR at > ?)"
         )
-        return {episode_id for (episode_id,) in self.index.select(query, (self._now() - keep_acked_s,))}
+        self.collect()
+        return {episode_id for (episode_id,) in self._select(query, (self._now() - keep_acked_s,))}
 
     def known_ids(self, kind: str = "") -> set[str]:
         """Return the ids of all events that were ever added, or of those that begin with ``kind`` and a colon."""
         bounds = (f"{kind}:", f"{kind};") if kind else ("", "\U0010ffff")
-        return {id_ for (id_,) in self.index.select("SELECT id FROM events WHERE id >= ? AND id < ?", bounds)}
+        return {id_ for (id_,) in self._select("SELECT id FROM events WHERE id >= ? AND id < ?", bounds)}
 
     def dead_letters(self) -> list[DeadLetter]:
         """The oldest ones come first."""
@@ -311,7 +418,7 @@ class Outbox:
             "WHERE state = 'dead' ORDER BY n"
         )
         names = DeadLetter.__struct_fields__
-        rows = self.index.select(query, (self.names.episode_completed,))
+        rows = self._select(query, (self.names.episode_completed,))
         return [msgspec.convert(dict(zip(names, row, strict=True)), DeadLetter, strict=False) for row in rows]
 
     def counts(self) -> dict[str, SinkCounts]:
@@ -320,20 +427,21 @@ class Outbox:
             f"WHERE state != 'pending' OR {_SENDABLE}) ON sink = name GROUP BY name, state"
         )
         by_sink: dict[str, dict[str, int]] = {}
-        for sink, state, count in self.index.select(query):
+        self.collect()
+        for sink, state, count in self._select(query):
             by_sink.setdefault(sink, {}).update({state: count} if state else {})
         return {sink: SinkCounts(**counts) for sink, counts in by_sink.items()}
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
+    def _select(self, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        self.index.refresh()
+        return self.database.select(query, parameters)
+
     def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
-        return self.index.transaction(LOCK_TIMEOUT_S)
-
-
-def _addition(event: OutboxEvent) -> Statement:
-    row = (event.id, event.subject, event.type, event.source, event.time.isoformat(), event.payload)
-    return _ADD_NEW, row
+        self.index.refresh()
+        return self.database.transaction(LOCK_TIMEOUT_S)
 
 
 _FINISHED = f"SELECT batch_id, count(*) FROM episodes WHERE {FINISHED} GROUP BY batch_id"
@@ -348,13 +456,15 @@ _ANSWERED = "SELECT DISTINCT models FROM episodes WHERE battery_id = ? AND model
 class EventRecorder:
     """Adds the events of batches and of this process to the outbox; its methods are thread-safe and never raise.
 
-    An event that cannot be added now is added with the next use of the index. If the process dies before, the next
-    start derives it from the episode files and the queue. The episodes of the index are published on the subject in
+    Call ``finish_reading`` after what an earlier process has missed is recorded, and ``close`` at the end. An event
+    that cannot be added now is added with the next use of the outbox. If the process dies before, the next start
+    derives it from the episode files and the queue. The episodes of the index are published on the subject in
     ``names``.
     """
 
     def __init__(self, workspace: Workspace, names: DurableNames, *, role: Literal["node", "run"]) -> None:
         self.outbox = Outbox(workspace.index, names, workspace.clock)
+        self.outbox.is_reading = True
         self.names = names
         workspace.index.episode_subject = None if names == DurableNames() else names.episode_completed
         self._workspace = workspace
@@ -362,6 +472,14 @@ class EventRecorder:
         self._n_status = itertools.count()
         self._status: NodeStatus | None = None
         self._lock = threading.Lock()
+
+    def finish_reading(self) -> None:
+        """Call it after the index was read from the files, before anything is played."""
+        with catch_foreign(log_failure(logger, "noting that the files were read")):
+            self.outbox.finish_reading()
+
+    def close(self) -> None:
+        self.outbox.close()
 
     def record_batch(self, result: BatchResult) -> None:
         now = self._workspace.clock.now()

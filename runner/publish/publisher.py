@@ -158,7 +158,7 @@ class _OutboxSender(msgspec.Struct):
 
     def is_up_to_date(self, state: FileState) -> bool:
         """Whether everything was sent that the index had with these files, and nothing waits in this process."""
-        waits = self.unmarked or self.backoff.cause is not None or self.outbox.index.n_unwritten
+        waits = self.unmarked or self.backoff.cause is not None or self.outbox.n_unwritten
         return self.connected and not waits and self.outbox.file_state() == state
 
     async def send_pending(self) -> str | None:
@@ -293,8 +293,15 @@ class Publisher:
     def states(self) -> list[SinkState]:
         return [sink_connection.state for sink_connection in self.sink_connections]
 
+    def register_sinks(self) -> None:
+        """Note the addresses of the sinks: a new one gets what ends from now on."""
+        try:
+            self._outbox.register_sinks(*self._sink_keys())
+        except StoreError as exc:
+            logger.warning("the sinks cannot be noted in the outbox now: %s", exc)
+
     async def run(self) -> None:
-        self._outbox.index.on_write = partial(self._on_add, asyncio.get_running_loop())
+        self._outbox.on_add(partial(self._on_add, asyncio.get_running_loop()))
         try:
             async with asyncio.TaskGroup() as tasks:
                 for sink_connection, drain in zip(self.sink_connections, self._drains, strict=True):
@@ -302,7 +309,7 @@ class Publisher:
                     tasks.create_task(drain.run())
                 tasks.create_task(self._maintain_outbox())
         finally:
-            self._outbox.index.on_write = None
+            self._outbox.on_add(None)
 
     async def wait_until_drained(self, timeout_s: float, *, stall_timeout_s: float = math.inf) -> bool:
         """Wait until no event is pending for a reachable sink; returns whether that happened.
@@ -362,8 +369,8 @@ class Publisher:
 
     async def _maintain_outbox(self) -> None:
         while True:
+            await asyncio.to_thread(self.register_sinks)
             try:
-                await asyncio.to_thread(self._outbox.register_sinks, *self._sink_keys())
                 await asyncio.to_thread(self._outbox.prune)
             except StoreError as exc:
                 logger.warning("the maintenance of the outbox failed: %s", exc)

@@ -1,7 +1,6 @@
 """Tables of the index, and the conversion between episodes and their rows.
 
-The index is also the outbox of durable events. Triggers add an event in the transaction that adds the row of an
-episode, and a waiting mark for each sink in the transaction that adds an event, so none is ever without the other.
+A trigger notes each new row in the transaction that adds it, until the outbox has its event, so no kill loses one.
 """
 
 from __future__ import annotations
@@ -101,10 +100,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
 
-LOCAL = "local"
-"""Name of the sink that every index has: the node's own broker."""
-
-_VERSION = 12
+_VERSION = 13
 
 TIME_COLUMNS: Final[Mapping[Cause, str]] = {
     "queue": "queue_s",
@@ -134,51 +130,28 @@ _RESULT_INDEX = f"CREATE INDEX results ON episodes ({', '.join(RESULT_COLUMNS)})
 Without it, results take four times as long.
 """
 
-_DERIVED = f"""
-    CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID;
-    CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
-        WITHOUT ROWID;
-    CREATE TRIGGER announced AFTER INSERT ON episodes BEGIN
-        INSERT INTO events (id) SELECT 'episode:' || new.episode_id
-            WHERE NOT EXISTS (SELECT 1 FROM events WHERE id = 'episode:' || new.episode_id);
-    END;
-    {_RESULT_INDEX};
-    PRAGMA user_version = {_VERSION};
-    COMMIT;
-"""
-
 # Compared columns have the same type, as SQLite does not use an index otherwise.
-# The event of an episode has only an id: the rest follows from the row of the episode. Each event has one mark per sink
-# until it is delivered everywhere; then only its id stays, so that it is never sent again.
+# "settled" rows have no event: episodes that were imported, or found in an archive.
 SCHEMA = SqliteSchema(
     version=_VERSION,
     tables=f"""
     BEGIN IMMEDIATE;
-    CREATE TABLE events (n INTEGER PRIMARY KEY, id UNIQUE, subject, type, source, time, payload);
-    CREATE TABLE marks (sink, n INTEGER, state, stream, seq, reason, at, PRIMARY KEY (sink, n)) WITHOUT ROWID;
-    CREATE INDEX waiting ON marks (sink, n) WHERE state = 'pending';
-    CREATE TABLE sinks (name PRIMARY KEY, seen_at) WITHOUT ROWID;
-    CREATE TABLE streams (sink, name, created, PRIMARY KEY (sink, name)) WITHOUT ROWID;
-    INSERT INTO sinks VALUES ('{LOCAL}', 0);
-    CREATE TRIGGER awaited AFTER INSERT ON events BEGIN
-        INSERT INTO marks (sink, n, state) SELECT name, new.n, 'pending' FROM sinks;
+    CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, settled, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID;
+    CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
+        WITHOUT ROWID;
+    CREATE TABLE unannounced (n INTEGER PRIMARY KEY AUTOINCREMENT, episode_id, subject, played);
+    CREATE TRIGGER announced AFTER INSERT ON episodes WHEN NOT new.settled BEGIN
+        INSERT INTO unannounced (episode_id, played) VALUES (new.episode_id, 0);
     END;
-    {_DERIVED}
+    {_RESULT_INDEX};
+    PRAGMA user_version = {_VERSION};
+    COMMIT;
 """,
     probes=(
-        f"SELECT {COLUMNS}, size, mtime_ns FROM episodes LIMIT 0",
-        f"EXPLAIN INSERT INTO episodes SELECT {COLUMNS}, size, mtime_ns FROM episodes",  # fails if it has more columns
+        f"SELECT {COLUMNS}, size, mtime_ns, settled FROM episodes LIMIT 0",
+        f"EXPLAIN INSERT INTO episodes SELECT {COLUMNS}, size, mtime_ns, settled FROM episodes",  # no further column
         "SELECT episode_id, batch_id, size, mtime_ns, reason FROM damaged LIMIT 0",
-    ),
-    upgrade=f"BEGIN IMMEDIATE; DROP TABLE IF EXISTS episodes; DROP TABLE IF EXISTS damaged; {_DERIVED}",
-    # The tables from "events" to "streams" record what was delivered, which no file can restore. They are kept; only
-    # the tables derived from the episode files are replaced.
-    kept_probes=(
-        "SELECT n, id, subject, type, source, time, payload FROM events LIMIT 0",
-        "SELECT sink, n, state, stream, seq, reason, at FROM marks LIMIT 0",
-        "SELECT n FROM marks INDEXED BY waiting WHERE sink = '' AND state = 'pending' LIMIT 0",
-        "SELECT name, seen_at FROM sinks LIMIT 0",
-        "SELECT sink, name, created FROM streams LIMIT 0",
+        "SELECT n, episode_id, subject, played FROM unannounced LIMIT 0",
     ),
 )
 
@@ -207,8 +180,8 @@ def time_values(steps: Iterable[TimedStep]) -> dict[str, Any]:
     return {**seconds, "times_about": shares.about}
 
 
-def to_columns(row: EpisodeRow, file: EpisodeFile) -> list[object]:
-    return [*map(_to_sqlite, msgspec.structs.astuple(row)), file.size, file.mtime_ns]
+def to_columns(row: EpisodeRow, file: EpisodeFile, *, settled: bool = False) -> list[object]:
+    return [*map(_to_sqlite, msgspec.structs.astuple(row)), file.size, file.mtime_ns, settled]
 
 
 def from_columns(values: tuple[object, ...]) -> EpisodeRow:

@@ -18,12 +18,21 @@ from typing import Any, Final, TypeAlias
 from runner.errors import StoreError
 from runner.store.episode_store import EpisodeStore
 from runner.store.index import FILE_NAME as INDEX_NAME
-from runner.store.index import FileId, file_id, open_index_to_read
+from runner.store.index import open_index_to_read
 from runner.store.passages import PASSAGE_KINDS, Passage, TextPattern, find_hits, read_passages
 from runner.util.files import file_lock
 from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
-from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, is_damage, open_database, read_rows, transaction
+from runner.util.sqlite import (
+    DATABASE_ERRORS,
+    FileId,
+    SqliteSchema,
+    file_id,
+    is_damage,
+    open_database,
+    read_rows,
+    transaction,
+)
 
 logger = logging.getLogger(__name__)
 

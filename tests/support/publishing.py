@@ -58,8 +58,8 @@ def pending_ids(outbox: Outbox, sink: str = LOCAL) -> list[str]:
 
 @contextmanager
 def open_outbox(folder: Path, names: DurableNames | None = None, clock: Clock | None = None) -> Iterator[Outbox]:
-    with closing(open_index(EpisodeStore(folder))) as index:
-        yield Outbox(index, names, clock)
+    with closing(open_index(EpisodeStore(folder))) as index, closing(Outbox(index, names, clock)) as outbox:
+        yield outbox
 
 
 class RunningPublisher:

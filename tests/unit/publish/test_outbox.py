@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from runner.errors import StoreError
+from runner.events import subjects
 from runner.publish.outbox import (
     ABANDON_AFTER_S,
     DAMAGED,
@@ -27,9 +28,9 @@ from runner.publish.outbox import (
     SinkCounts,
 )
 from runner.publish.publisher import Publisher
-from runner.store import EpisodeIndex
-from tests.support.episodes import newest_rows, record_episodes
-from tests.support.publishing import open_outbox, pending_ids
+from runner.util.sqlite import Database
+from tests.support.episodes import RecordedEpisode, newest_rows, record_episodes
+from tests.support.publishing import open_outbox, outbox_event, pending_ids
 from tests.unit.publish.conftest import ManualWallClock
 
 ROOT = Path(__file__).parents[3]
@@ -84,16 +85,41 @@ def test_each_sink_has_its_own_marks(outbox: Outbox) -> None:
     assert not outbox.n_pending(["other"])
 
 
-def test_a_new_sink_receives_all_retained_events(outbox: Outbox, clock: ManualWallClock) -> None:
-    outbox.add(event(1), event(2), event(3))
-    outbox.ack(LOCAL, [Ack("episode:1", "S", 1)])
-    clock.advance(KEEP_ACKED_S + 1)
-    outbox.ack(LOCAL, [Ack("episode:2", "S", 2)])
-    assert outbox.prune() == 1
+def test_a_new_sink_gets_what_ends_from_then_on_and_earlier_events_on_request(outbox: Outbox) -> None:
+    episodes = {f"episode:{record.episode_id}" for record in record_episodes(outbox.data_dir, 2)}
+    outbox.index.reconcile()
+    outbox.add(event(1))
     outbox.register_sinks("egress")
     outbox.register_sinks("egress")
-    assert pending_ids(outbox, "egress") == ["episode:2", "episode:3"]
-    assert pending_ids(outbox) == ["episode:3"]
+    outbox.add(event(2))
+    assert pending_ids(outbox, "egress") == ["episode:2"]
+    assert outbox.counts()["egress"] == SinkCounts(pending=1, held=3)
+    assert (outbox.send_earlier("other"), outbox.send_earlier("egress"), outbox.send_earlier("egress")) == (0, 3, 0)
+    assert set(pending_ids(outbox, "egress")) == {*episodes, "episode:1", "episode:2"} == set(pending_ids(outbox))
+
+
+def test_what_is_found_in_the_files_is_earlier_than_a_sink_that_was_new_before_they_were_read(outbox: Outbox) -> None:
+    outbox.register_sinks("known")
+    outbox.is_reading = True
+    outbox.register_sinks("known", "new")
+    record_episodes(outbox.data_dir, 1)
+    for path in outbox.data_dir.glob("index.sqlite*"):
+        path.unlink()
+    outbox.index.reconcile()
+    outbox.add(event(1))  # the batch of an earlier process
+    status = outbox_event(2, subjects.FIELD_STATUS)
+    outbox.add(status)
+    outbox.finish_reading()
+    outbox.add(event(3))
+    assert pending_ids(outbox, "new") == [status.id, "episode:3"]
+    assert len(pending_ids(outbox, "known")) == 4 == len(pending_ids(outbox))
+
+
+def test_an_episode_that_is_played_while_the_files_are_read_is_sent_to_a_new_sink(outbox: Outbox) -> None:
+    outbox.is_reading = True
+    outbox.register_sinks("new")
+    record = RecordedEpisode(outbox.index._store, outbox.index).record_episode()
+    assert pending_ids(outbox, "new") == [f"episode:{record.episode_id}"]
 
 
 def test_dead_letters_have_a_reason_and_can_be_retried(outbox: Outbox) -> None:
@@ -127,7 +153,7 @@ def test_an_event_pending_for_one_sink_is_retained(outbox: Outbox, clock: Manual
     outbox.add(event(1))
     outbox.ack(LOCAL, [Ack("episode:1", "S", 1)])
     clock.advance(ABANDON_AFTER_S - 1)
-    assert outbox.prune() == 0
+    assert outbox.prune() == 1
     assert pending_ids(outbox, "egress") == ["episode:1"]
 
 
@@ -139,7 +165,7 @@ def test_an_abandoned_sink_is_removed_but_never_the_local_broker(outbox: Outbox,
     clock.advance(ABANDON_AFTER_S + 1)
     assert outbox.prune() == 1
     assert outbox.counts() == {LOCAL: SinkCounts(pending=1)}
-    assert outbox.index.select("SELECT count(*) FROM streams WHERE sink = 'egress'") == [(0,)]
+    assert not outbox.has_known_stream("egress")
 
 
 def test_a_configured_sink_is_never_removed(outbox: Outbox, clock: ManualWallClock) -> None:
@@ -152,13 +178,21 @@ def test_a_configured_sink_is_never_removed(outbox: Outbox, clock: ManualWallClo
     assert pending_ids(outbox, "egress") == ["episode:1"]
 
 
-def test_events_are_not_retained_for_future_sinks(outbox: Outbox, clock: ManualWallClock) -> None:
-    outbox.add(*map(event, range(4)))
-    outbox.ack(LOCAL, [Ack(f"episode:{number}", "S", number) for number in range(4)])
+def test_delivered_events_of_episodes_and_batches_can_be_sent_to_future_sinks(
+    outbox: Outbox, clock: ManualWallClock
+) -> None:
+    (record,) = record_episodes(outbox.data_dir, 1)
+    outbox.index.reconcile()
+    status = outbox_event(2, subjects.FIELD_STATUS, id="status:1")
+    outbox.add(event(1), status)
+    ids = [f"episode:{record.episode_id}", "episode:1"]
+    outbox.ack(LOCAL, [Ack(each, "S", n) for n, each in enumerate([*ids, status.id])])
     clock.advance(KEEP_ACKED_S + 1)
-    assert outbox.prune() == 4
+    assert outbox.prune() == 3
     outbox.register_sinks("egress")
-    assert outbox.counts() == {LOCAL: SinkCounts(), "egress": SinkCounts()}
+    assert outbox.counts() == {LOCAL: SinkCounts(), "egress": SinkCounts(held=2)}
+    outbox.send_earlier("egress")
+    assert pending_ids(outbox, "egress") == ids
 
 
 def test_a_dead_letter_that_is_refused_again_keeps_its_time(outbox: Outbox, clock: ManualWallClock) -> None:
@@ -218,9 +252,9 @@ def test_events_without_a_stream_are_not_sent_again(outbox: Outbox) -> None:
     assert pending_ids(outbox) == []
 
 
-def test_the_index_reports_events_after_each_new_event(outbox: Outbox) -> None:
+def test_events_are_reported_after_each_new_event(outbox: Outbox) -> None:
     n_pending: list[int] = []
-    outbox.index.on_write = lambda: n_pending.append(len(pending_ids(outbox)))
+    outbox.on_add(lambda: n_pending.append(len(pending_ids(outbox))))
     outbox.add(event(1))
     outbox.add(event(1))
     outbox.add(event(2))
@@ -248,28 +282,27 @@ def test_added_events_survive_a_killed_process(outbox: Outbox, tmp_path: Path) -
     assert sorted(pending_ids(outbox)) == sorted(f"episode:{number}" for number in range(75))
 
 
-def test_acknowledgements_are_synced_by_each_pruning(outbox: Outbox, tmp_path: Path) -> None:
+def test_acknowledgements_survive_a_power_loss(outbox: Outbox, tmp_path: Path) -> None:
     outbox.add(event(1))
     outbox.ack(LOCAL, [Ack("episode:1")])
-    outbox.prune()
     (power_loss := tmp_path / "power_loss").mkdir()
-    # without the log beside it, which is not synced at each commit
-    shutil.copy(outbox.data_dir / "index.sqlite", power_loss)
+    for path in outbox.data_dir.glob("outbox.sqlite*"):  # both are synced at each commit
+        shutil.copy(path, power_loss)
     with open_outbox(power_loss) as survivor:
         assert (survivor.known_ids(), pending_ids(survivor)) == ({"episode:1"}, [])
 
 
 def test_the_file_is_private(outbox: Outbox, tmp_path: Path) -> None:
     outbox.add(event(1))
-    for path in tmp_path.glob("index.sqlite*"):
+    for path in tmp_path.glob("*.sqlite*"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", "truncated", "empty", "foreign"])
 def test_an_unusable_file_is_recreated(damage: str, outbox: Outbox) -> None:
     outbox.add(*(event(number, b"x" * 1000) for number in range(50)))
-    outbox.index.close()
-    path = outbox.data_dir / "index.sqlite"
+    outbox.close()
+    path = outbox.data_dir / "outbox.sqlite"
     match damage:
         case "missing":
             path.unlink()
@@ -288,40 +321,48 @@ def test_an_unusable_file_is_recreated(damage: str, outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("files", ["index.sqlite", "index.sqlite*"])
-@pytest.mark.parametrize("replaced", [False, True])
-def test_an_index_that_is_deleted_while_it_is_open_loses_no_event(outbox: Outbox, files: str, replaced: bool) -> None:
-    recorded = {f"episode:{record.episode_id}" for record in record_episodes(outbox.data_dir, 2)}
+def test_an_index_that_is_deleted_while_it_is_open_loses_and_repeats_no_event(outbox: Outbox, files: str) -> None:
+    first, second = (f"episode:{record.episode_id}" for record in record_episodes(outbox.data_dir, 2))
     outbox.index.reconcile()
-    outbox.add(*map(event, range(4)))
-    outbox.ack(LOCAL, [Ack("episode:1", "S", 1), *map(Ack, recorded)])
-    outbox.mark_dead(LOCAL, "episode:2", "too large")
+    outbox.add(event(1))
+    outbox.ack(LOCAL, [Ack(first, "S", 1)])
     for path in outbox.data_dir.glob(files):
         path.unlink()
-    rows = [row.episode_id for row in newest_rows(outbox.index)] if not replaced else []
     with open_outbox(outbox.data_dir) as other:
         other.add(event(4))
-        assert set(pending_ids(outbox)) == {"episode:0", "episode:3", "episode:4"} == set(pending_ids(other))
-        assert other.counts() == {LOCAL: SinkCounts(pending=3, acked=3, dead=1)}
+        assert set(pending_ids(outbox)) == {second, "episode:1", "episode:4"} == set(pending_ids(other))
         outbox.ack(LOCAL, [Ack("episode:4")])
-        assert set(pending_ids(other)) == {"episode:0", "episode:3"}
-        assert len(newest_rows(outbox.index)) == len(recorded)
-    assert replaced or len(rows) == len(recorded)
+        assert set(pending_ids(other)) == {second, "episode:1"}
+        assert len(newest_rows(outbox.index)) == 2
 
 
-def test_a_sink_of_a_deleted_index_waits_for_the_events_that_only_the_new_index_has(outbox: Outbox) -> None:
+@pytest.mark.parametrize("files", ["outbox.sqlite", "outbox.sqlite*"])
+def test_an_outbox_that_is_deleted_while_it_is_open_is_filled_again(outbox: Outbox, files: str) -> None:
     outbox.register_sinks("egress")
-    outbox.add(event(1), event(2))
-    outbox.ack("egress", [Ack("episode:1", "S", 1)])
-    for path in outbox.data_dir.glob("index.sqlite*"):
+    episodes = {f"episode:{record.episode_id}" for record in record_episodes(outbox.data_dir, 2)}
+    outbox.index.reconcile()
+    outbox.ack(LOCAL, map(Ack, episodes))
+    for path in outbox.data_dir.glob(files):
         path.unlink()
-    with open_outbox(outbox.data_dir) as other:
-        other.add(event(3))
-        other.ack(LOCAL, [Ack("episode:3", "S", 1)])
-        assert newest_rows(outbox.index) == []  # continues in the new file
-        assert pending_ids(other, "egress") == ["episode:3", "episode:2"]
-        other.register_sinks("egress")
-        assert pending_ids(other, "egress") == ["episode:3", "episode:2"]
-        assert pending_ids(other) == ["episode:1", "episode:2"]
+    assert set(pending_ids(outbox)) == episodes
+    outbox.add(event(1))
+    assert pending_ids(outbox, "egress") == ["episode:1"]
+
+
+def test_an_older_copy_of_the_outbox_gets_the_events_that_it_lacks(outbox: Outbox, tmp_path: Path) -> None:
+    first = record_episodes(outbox.data_dir, 1)[0].episode_id
+    outbox.index.reconcile()
+    assert pending_ids(outbox) == [f"episode:{first}"]
+    outbox.ack(LOCAL, [Ack(f"episode:{first}")])
+    outbox.close()
+    shutil.copy(outbox.data_dir / "outbox.sqlite", copy := tmp_path / "copy")
+    with open_outbox(outbox.data_dir) as later:
+        second = record_episodes(outbox.data_dir, 1)[0].episode_id
+        later.index.reconcile()
+        later.ack(LOCAL, [Ack(f"episode:{second}")])
+    copy.replace(outbox.data_dir / "outbox.sqlite")
+    with open_outbox(outbox.data_dir) as restored:
+        assert pending_ids(restored) == [f"episode:{second}"]
 
 
 def test_the_event_of_a_deleted_episode_is_forgotten_after_a_month(outbox: Outbox, clock: ManualWallClock) -> None:
@@ -352,28 +393,30 @@ def _execute(path: Path, statement: str) -> None:
 
 def test_a_full_disk_delays_an_event(outbox: Outbox) -> None:
     outbox.add(event(1))
-    connection = outbox.index._connection
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    connection.execute(f"PRAGMA max_page_count = {pages}")
+    with outbox.database.session() as connection:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreError, match="full"):
         outbox.add(event(2, b"x" * 1_000_000))
     assert pending_ids(outbox) == ["episode:1"]
     assert outbox.n_pending([LOCAL]) == 2
-    connection.execute("PRAGMA max_page_count = 1000000")
-    assert outbox.add(event(3)) == 2
+    with outbox.database.session() as connection:
+        connection.execute("PRAGMA max_page_count = 1000000")
+    assert outbox.add(event(3)) == 1
     assert pending_ids(outbox) == ["episode:1", "episode:2", "episode:3"]
 
 
 def test_an_event_that_is_added_later_is_added_by_the_next_read(outbox: Outbox) -> None:
     calls: list[None] = []
-    outbox.index.on_write = lambda: calls.append(None)
+    outbox.on_add(lambda: calls.append(None))
     outbox.add_later(event(1))
     assert calls
     assert pending_ids(outbox) == ["episode:1"]
 
 
-def test_events_wait_while_another_process_has_locked_the_index(outbox: Outbox) -> None:
-    with closing(sqlite3.connect(outbox.data_dir / "index.sqlite", isolation_level=None)) as other:
+def test_events_wait_while_another_process_has_locked_the_outbox(outbox: Outbox) -> None:
+    assert pending_ids(outbox) == []
+    with closing(sqlite3.connect(outbox.data_dir / "outbox.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="locked"):
             outbox.add(event(1))
@@ -384,27 +427,27 @@ def test_events_wait_while_another_process_has_locked_the_index(outbox: Outbox) 
 
 @pytest.mark.parametrize("value", ["\udc80", 2**70])
 def test_a_statement_that_can_never_be_executed_blocks_no_other(outbox: Outbox, value: object) -> None:
-    outbox.index.write_later(("UPDATE events SET subject = ? WHERE n = 0", (value,)))
+    outbox.database.write_later(("UPDATE events SET subject = ? WHERE n = 0", (value,)))
     assert outbox.add(event(1)) == 1
-    assert (pending_ids(outbox), outbox.index.n_unwritten) == (["episode:1"], 0)
+    assert (pending_ids(outbox), outbox.n_unwritten) == (["episode:1"], 0)
 
 
 def test_an_observer_that_is_removed_meanwhile_is_no_error(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
     observers = iter([lambda: None, None] * 2)
-    monkeypatch.setattr(EpisodeIndex, "on_write", property(lambda _: next(observers)), raising=False)
+    monkeypatch.setattr(Database, "on_write", property(lambda _: next(observers)), raising=False)
     outbox.add_later(event(1))
     next(observers)
-    assert outbox.add(event(2)) == 2
+    assert outbox.add(event(2)) == 1
 
 
 def test_a_short_write_does_not_shorten_the_wait_of_reads(outbox: Outbox) -> None:
-    before = outbox.index.select("PRAGMA busy_timeout")
+    before = outbox.database.select("PRAGMA busy_timeout")
     outbox.add(event(1))
     outbox.ack(LOCAL, [Ack("episode:1")])
-    assert outbox.index.select("PRAGMA busy_timeout") == before
+    assert outbox.database.select("PRAGMA busy_timeout") == before
 
 
 async def test_waiting_for_an_outbox_that_cannot_be_written_ends(outbox: Outbox) -> None:
-    with closing(sqlite3.connect(outbox.data_dir / "index.sqlite", isolation_level=None)) as other:
+    with closing(sqlite3.connect(outbox.data_dir / "outbox.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         assert not await Publisher(outbox, []).wait_until_drained(30)
