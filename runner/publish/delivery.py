@@ -19,7 +19,15 @@ from nats.js import JetStreamContext
 
 from runner.bus.errors import error_text
 from runner.bus.hardened_client import UNADVERTISED_TIMEOUT_S, advertises_jetstream
-from runner.bus.streams import BUS_ERRORS, STREAM_NAMES_SUBJECT, NoJetStream, ensure_streams, find_stream, stream_info
+from runner.bus.streams import (
+    BUS_ERRORS,
+    STREAM_NAMES_SUBJECT,
+    NoJetStream,
+    checked_reply,
+    ensure_streams,
+    find_stream,
+    stream_info,
+)
 from runner.events.codec import headers_for
 from runner.events.subjects import EVENTS_STREAM
 from runner.publish.outbox import Ack, Outbox, OutboxEvent
@@ -238,6 +246,32 @@ class StreamRoutes:
             raise nats.errors.Error("its JetStream is missing")
         return dict.fromkeys(self._subjects)
 
+    async def _last_kept(self, js: JetStreamContext, stream: str, last_seq: int) -> int:
+        """Return the last sequence up to which a stream has the events that it acknowledged.
+
+        A store that was replaced by an older copy gives the sequences of what it lost to other messages, so the newest
+        events are looked at. What cannot be read, as it has expired or may not be, counts as kept.
+        """
+        acknowledged = await asyncio.to_thread(self._outbox.acknowledged, self._key, stream)
+        known = [(seq, event_id) for seq, event_id in acknowledged if seq <= last_seq]
+        if not known or await self._is_kept(js, stream, *known[-1]):
+            return last_seq
+        first, end = 0, len(known) - 1  # the first one that is lost is in this range
+        while first < end:
+            middle = (first + end) // 2
+            if await self._is_kept(js, stream, *known[middle]):
+                first = middle + 1
+            else:
+                end = middle
+        return known[first][0] - 1
+
+    async def _is_kept(self, js: JetStreamContext, stream: str, seq: int, event_id: str) -> bool:
+        try:
+            message = await checked_reply(js.get_msg(stream, seq))
+        except BUS_ERRORS:
+            return True
+        return (message.headers or {}).get("ce-id") == event_id
+
     async def _requeue_lost(self, js: JetStreamContext, stream: str) -> None:
         try:
             info = await stream_info(js, stream)
@@ -247,8 +281,9 @@ class StreamRoutes:
             # An external broker may only allow publishing; then events that its stream loses are not sent again.
             logger.info("stream %s of sink %s cannot be inspected: %s", stream, self._key, error_text(exc))
             return
+        last_seq = await self._last_kept(js, stream, info.state.last_seq)
         lost = await asyncio.to_thread(
-            self._outbox.reconcile_stream, self._key, stream, created=info.created, last_seq=info.state.last_seq
+            self._outbox.reconcile_stream, self._key, stream, created=info.created, last_seq=last_seq
         )
         if lost:
             logger.warning("stream %s of sink %s lost %d events; sending them again", stream, self._key, lost)

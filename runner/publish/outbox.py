@@ -365,6 +365,14 @@ class Outbox:
             lost = "UPDATE marks SET state = 'pending' WHERE sink = ? AND stream = ? AND seq > ? AND state = 'acked'"
             return connection.execute(lost, (*key, last_valid_seq)).rowcount
 
+    def acknowledged(self, sink: str, stream: str) -> list[tuple[int, str]]:
+        """Return sequence and id of the events that a stream has acknowledged and that are still marked, in order."""
+        query = (
+            "SELECT seq, id FROM marks JOIN events USING (n) "
+            "WHERE sink = ? AND stream = ? AND state = 'acked' AND seq IS NOT NULL ORDER BY seq"
+        )
+        return self._select(query, (sink, stream))
+
     def has_known_stream(self, sink: str) -> bool:
         return bool(self._select("SELECT 1 FROM streams WHERE sink = ? LIMIT 1", (sink,)))
 

@@ -227,7 +227,7 @@ class Database:
             connection.executescript(self._schema.tables)
         else:
             # Without the lock, two processes could find a damaged file and one delete the other's new one.
-            with file_lock(self.path.parent, wait=True):
+            with file_lock(self.path.with_suffix(".lock"), wait=True, create=True):
                 connection = open_database(self.path, self._schema, busy_timeout_s=self._busy_timeout_s)
                 self._file_id = file_id(self.path)
         self._disconnect()

@@ -253,12 +253,18 @@ def remove_all_but_episodes(data_dir: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-async def test_episode_files_alone_get_their_events(
+async def test_a_new_address_gets_what_ends_from_then_on_and_all_that_is_stored_on_request(
     play: Player, data_dir: Path, egress: EventProxy, nats_server: NatsServer
 ) -> None:
     run = ["--run", "Maze", "--agent", "oracle", "--repeat", str(N_EPISODES)]
     assert (await asyncio.to_thread(run_agentgym, data_dir.parent, *run)).returncode == 0
     remove_all_but_episodes(data_dir)
+    earlier = episode_event_ids(data_dir)
+    await play_to_the_end(play, data_dir, egress)
+    assert (await count_stored(nats_server, "episode")).keys() == episode_event_ids(data_dir) - earlier
+    environ = {"NATS_URL": egress.url}
+    sent = await asyncio.to_thread(run_agentgym, data_dir.parent, "outbox", "--send-history", environ=environ)
+    assert (sent.returncode, sent.stderr) == (0, f"{N_EPISODES + 1} earlier events queued for egress {egress.url}\n")
     await play_to_the_end(play, data_dir, egress)
     await assert_each_event_once(nats_server, data_dir)
 
@@ -280,11 +286,6 @@ async def test_removing_derived_files_loses_no_event(
     await assert_each_event_once(nats_server, data_dir)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the marks are in index.sqlite, so every event is sent again once that is removed",
-)
 async def test_removing_derived_files_repeats_no_event(data_dir: Path, egress: EventProxy) -> None:
     await play_to_the_end(foreground_run, data_dir, egress)
     remove_derived(data_dir)
