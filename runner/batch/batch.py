@@ -383,7 +383,7 @@ class Batch:
                     self._update_wait()
             self._wait.close()
             self._spare.release()
-            self._workspace.index.database.write_waiting()
+            self._workspace.index.write_waiting()
         if (reason := self._lost.interruption) is not None and self._status == "completed":
             self._status, self._interruption = "interrupted", (reason, "workers")
         if self._status != "completed":
@@ -471,7 +471,7 @@ class Batch:
         try:
             message = self._inbox.get(timeout=max(0.01, remaining_s))
         except queue.Empty:
-            self._workspace.index.database.write_waiting()
+            self._workspace.index.write_waiting()
         else:
             self._handle(message, slots)
         self._abandon_overdue()

@@ -135,6 +135,9 @@ class EpisodeIndex:
         with self.database.session():
             self._generation = self._generation or self.database.generation
 
+    def write_waiting(self) -> None:
+        self.database.write_waiting()
+
     def unusable(self, exc: Exception) -> StoreError:
         return self.database.unusable(exc)
 

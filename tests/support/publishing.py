@@ -93,6 +93,7 @@ class RunningPublisher:
 async def run_publisher(outbox: Outbox, *sinks: Sink, **options: Any) -> AsyncIterator[RunningPublisher]:  # noqa: ANN401
     """Run a publisher; ``options`` are the keyword arguments of ``Publisher``."""
     running = RunningPublisher(outbox, sinks, **options)
+    running.publisher.register_sinks()
     task = asyncio.create_task(running.publisher.run())
     try:
         yield running

@@ -36,8 +36,9 @@ def session(tmp_path: Path) -> Iterator[FakeSession]:
     """A session on a state directory with twelve failed episodes of Maze and three of Wordle, all delivered."""
     failed = {"outcome": Outcome.FAILURE, "success": False}
     records = record_episodes(tmp_path, 12, env="Maze", end=failed) + record_episodes(tmp_path, 3, env="Wordle")
-    with closing(open_index(EpisodeStore(tmp_path))) as index:
-        Outbox(index).ack("local", [Ack(f"episode:{each.episode_id}", "S", 1) for each in records])
+    with closing(open_index(EpisodeStore(tmp_path))) as index, closing(Outbox(index)) as outbox:
+        outbox.collect()
+        outbox.ack("local", [Ack(f"episode:{each.episode_id}", "S", 1) for each in records])
     library = StateDirLibrary(lambda: tmp_path)
     session = FakeSession(data_dir=tmp_path)
     session.library, session.curation, session.exporter = library, library.curation, library.curation

@@ -57,7 +57,9 @@ def session(tmp_path: Path) -> Iterator[FakeSession]:
             recording.end(outcome=outcome, success=outcome is Outcome.SUCCESS)
             ids.append(recording.header.episode_id)
         index.write_waiting()
-        Outbox(index).ack("local", [Ack(f"episode:{each}", "S", 1) for each in ids])
+        with closing(Outbox(index)) as outbox:
+            outbox.collect()
+            outbox.ack("local", [Ack(f"episode:{each}", "S", 1) for each in ids])
     library, notes, session = StateDirLibrary(lambda: tmp_path), Notes(tmp_path), FakeSession(data_dir=tmp_path)
 
     async def annotate(args: AnnotateArgs) -> list[Note]:

@@ -395,13 +395,3 @@ def test_observers_cannot_modify_stored_episodes(workspace: Workspace) -> None:
     assert (modified.env, modified.reward, modified.rounds) == ("Counter", 1.0, 3)
     for one, other in zip(plain.timesteps, modified.timesteps, strict=True):
         assert (one.chats, one.observation) == (other.chats, other.observation)
-
-
-def test_the_outbox_of_a_development_version_is_named_and_stays(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    old = tmp_path / "outbox.sqlite"
-    old.write_bytes(b"unsent events")
-    with closing(Workspace(tmp_path, node="n", profile="p")):
-        assert f"{old} holds events of a development version and is not read" in caplog.text
-    assert old.read_bytes() == b"unsent events"

@@ -32,9 +32,9 @@ def test_counts_and_dead_letters_as_json(tmp_path: Path, capsys: pytest.CaptureF
     assert main_outbox(["--data-dir", str(tmp_path), "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
     assert output["sinks"] == {
-        EGRESS: {"configured": True, "pending": 2, "acked": 0, "dead": 2},
-        FORMER: {"configured": False, "pending": 4, "acked": 0, "dead": 0},
-        "local": {"configured": True, "pending": 3, "acked": 1, "dead": 0},
+        EGRESS: {"configured": True, "pending": 2, "acked": 0, "dead": 2, "held": 0},
+        FORMER: {"configured": False, "pending": 4, "acked": 0, "dead": 0, "held": 0},
+        "local": {"configured": True, "pending": 3, "acked": 1, "dead": 0, "held": 0},
     }
     assert [letter["id"] for letter in output["dead_letters"]] == ["event:1", "event:2"]
 

@@ -50,6 +50,7 @@ class StateDir:
         with self.index.transaction() as connection:
             connection.execute("UPDATE episodes SET ended_at = ? WHERE batch_id = ?", (ended_at, batch_id))
         if delivered:
+            self.outbox.collect()
             self.outbox.ack("local", [Ack(f"episode:{each}", "S", 1) for each in ids])
         return ids
 
