@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(60)]
 
 
 @contextmanager
-def lock_index(data_dir: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(data_dir / "index.sqlite", isolation_level=None)) as lock:
+def lock_database(data_dir: Path, name: str = "index.sqlite") -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(data_dir / name, isolation_level=None)) as lock:
         lock.execute("BEGIN IMMEDIATE")
         yield lock
 
@@ -40,19 +40,22 @@ def lock_unread_index(data_dir: Path) -> Iterator[sqlite3.Connection]:
     """Lock an index that lacks the rows of all episodes."""
     with closing(sqlite3.connect(data_dir / "index.sqlite")) as connection, connection:
         connection.execute("DELETE FROM episodes")
-    with lock_index(data_dir) as lock:
+    with lock_database(data_dir) as lock:
         yield lock
 
 
-def event_ids(connection: sqlite3.Connection) -> list[str]:
-    return [event_id for (event_id,) in connection.execute("SELECT id FROM events ORDER BY n")]
+def event_ids(data_dir: Path) -> list[str]:
+    with closing(sqlite3.connect(data_dir / "outbox.sqlite")) as connection:
+        return [event_id for (event_id,) in connection.execute("SELECT id FROM events ORDER BY n")]
 
 
-def test_a_batch_completes_while_its_events_cannot_be_added(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["index.sqlite", "outbox.sqlite"])
+def test_a_batch_completes_while_its_events_cannot_be_added(name: str, tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, node="n", profile="p")
     recorder = EventRecorder(workspace, DurableNames(), role="run")
+    recorder.finish_reading()
     episode_ids: list[str] = []
-    with lock_index(tmp_path) as lock:
+    with lock_database(tmp_path, name):
         started = time.monotonic()
         recorder.record_status("running")
         batch = Batch(resolved_batch(env="Maze", agent="oracle", repeat=3), workspace)
@@ -61,11 +64,12 @@ def test_a_batch_completes_while_its_events_cannot_be_added(tmp_path: Path) -> N
         recorder.record_status("stopped")
         assert time.monotonic() - started < MAX_LOCKED_S
         episode_ids += [f"episode:{episode.episode_id}" for episode in result.episodes]
-        assert event_ids(lock) == []
+        assert not {*episode_ids} & {*event_ids(tmp_path)}
+    recorder.outbox.collect()
+    recorder.close()
     workspace.close()
-    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as connection:
-        boot = f"status:{workspace.boot}"
-        assert event_ids(connection) == [f"{boot}:0", *episode_ids, f"batch:{batch.batch_id}", f"{boot}:1"]
+    boot = f"status:{workspace.boot}"
+    assert {*event_ids(tmp_path)} == {f"{boot}:0", *episode_ids, f"batch:{batch.batch_id}", f"{boot}:1"}
 
 
 async def test_a_node_answers_before_it_has_read_its_episodes(tmp_path: Path) -> None:
@@ -107,15 +111,16 @@ async def test_a_node_that_is_stopped_while_it_reads_its_episodes_starts_no_batc
     assert queued_ids(tmp_path, unfinished=True) == {batch_id}
 
 
-async def test_a_node_plays_and_answers_while_the_outbox_is_locked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["index.sqlite", "outbox.sqlite"])
+async def test_a_node_plays_and_answers_while_the_outbox_is_locked(name: str, tmp_path: Path) -> None:
     batch_id = str(ULID())
     with NodeProcess(tmp_path) as node:
         async with await node.connect() as connection:
-            with lock_index(tmp_path) as lock:
-                before = event_ids(lock)
+            with lock_database(tmp_path, name):
+                before = event_ids(tmp_path)
                 await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=3)
                 await node.wait_for_batch(connection, batch_id, "completed", n_done=3)
-                assert event_ids(lock) == before
+                assert not [each for each in event_ids(tmp_path) if each.startswith("episode:") and each not in before]
         expected = {f"batch:{batch_id}"} | episode_event_ids(tmp_path)
         async with subscribe_to_node(node) as recorder:
             await recorder.wait_until(lambda: count_event_ids(recorder).keys() == expected)

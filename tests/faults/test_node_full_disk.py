@@ -208,6 +208,7 @@ def test_events_that_could_not_be_stored_are_stored_with_the_next(tmp_path: Path
     with mount_small_disk(tmp_path / "disk", 4) as disk:
         workspace = Workspace(disk.folder, node="n", profile="p")
         recorder = EventRecorder(workspace, DurableNames(), role="node")
+        recorder.finish_reading()
         (other := open_index(workspace.store)).close()  # so that the episodes are stored without their rows
         first, second = (RecordedEpisode(workspace.store, other).record_episode() for _ in range(2))
         disk.fill()
@@ -222,4 +223,5 @@ def test_events_that_could_not_be_stored_are_stored_with_the_next(tmp_path: Path
         ids = [event.id for event in recorder.outbox.pending("local", 1000)]
         assert ids[-2:] == [f"episode:{first.episode_id}", f"episode:{second.episode_id}"]
         assert len([id_ for id_ in ids if id_.startswith("status:")]) == 40
+        recorder.close()
         workspace.close()

@@ -21,7 +21,7 @@ async def test_a_node_killed_between_storing_and_publishing_publishes_every_even
         async with await node.connect() as connection:
             await node.request(connection, "start", batch_id=batch_id, envs=["BabyAI"], agent="oracle", repeat=5000)
             await node.wait_for_batch(connection, batch_id, "running", n_done=3)
-        lock = sqlite3.connect(data_dir / "index.sqlite", isolation_level=None)
+        lock = sqlite3.connect(data_dir / "outbox.sqlite", isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")  # episodes are still stored, but their events cannot be added
         published = {event_id for (event_id,) in lock.execute("SELECT id FROM events")}
         await wait_until(lambda: not episode_event_ids(data_dir) <= published, 20)

@@ -34,6 +34,7 @@ DELETIONS: Final = (
     f"{LIVE}: nats/credential.json",
     f"{LIVE}: {_INDEX}",
     f"{DEAD}: {_INDEX}",
+    f"{DEAD}: {_INDEX} text.sqlite text.sqlite-wal text.sqlite-shm",
     f"{DEAD}: index.sqlite-wal",
     f"{DEAD}: node.json nats/credential.json",
 )

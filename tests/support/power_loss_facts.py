@@ -120,11 +120,13 @@ def find_violations(recording: Recording, position: int, data_dir: Path) -> list
         recorder = EventRecorder(workspace, DurableNames(), role="node")
         recover_queue(queue, workspace, recorder.ended_batches())
         recorder.record_missed_batches(queue.ids)
+        recorder.finish_reading()
         batches = queue.listed(n_waiting=1000, n_others=1000)
         statuses = {batch.batch_id: batch.status for batch in batches}
         interrupted = [batch for batch in batches if not batch.has_ended]
         finished = [batch for batch in interrupted if workspace.n_finished(batch.batch_id) >= batch.spec.n_planned]
         events = {id_.partition(":")[2] for id_ in recorder.outbox.known_ids("episode")}
+        recorder.close()
         unreadable = [f"{damaged.path.name} is damaged: {damaged.reason}" for damaged in workspace.index.damaged]
     stored = {path.stem: path.read_bytes() for path in stored_episodes(data_dir)}
     return [

@@ -19,6 +19,7 @@ from runner.events import subjects
 from runner.events.subjects import DurableNames
 from runner.publish.outbox import LOCAL, Outbox, OutboxEvent
 from runner.publish.publisher import Publisher, Sink, SinkState
+from runner.publish.sink import sink_key
 from runner.store import EpisodeStore, open_index
 from runner.util.clock import Clock
 from tests.support.nats_server import Bus
@@ -91,9 +92,10 @@ class RunningPublisher:
 
 @asynccontextmanager
 async def run_publisher(outbox: Outbox, *sinks: Sink, **options: Any) -> AsyncIterator[RunningPublisher]:  # noqa: ANN401
-    """Run a publisher; ``options`` are the keyword arguments of ``Publisher``."""
+    """Run a publisher, for which earlier events wait, too; ``options`` are the keyword arguments of ``Publisher``."""
     running = RunningPublisher(outbox, sinks, **options)
     running.publisher.register_sinks()
+    outbox.send_earlier(*(key for sink in sinks if (key := sink_key(sink)) is not None))
     task = asyncio.create_task(running.publisher.run())
     try:
         yield running

@@ -117,5 +117,5 @@ def _wait_until_archived(data_dir: Path) -> None:
 
 def _backdate_acknowledgements(data_dir: Path) -> None:
     """Let the acknowledgements of all events be older than the time in which a broker may lose them."""
-    with closing(sqlite3.connect(data_dir / "index.sqlite")) as connection, connection:
+    with closing(sqlite3.connect(data_dir / "outbox.sqlite")) as connection, connection:
         connection.execute("UPDATE marks SET at = at - 3600")
