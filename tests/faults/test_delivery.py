@@ -122,7 +122,13 @@ async def test_a_run_names_the_refusal_of_its_events_and_the_next_one_sends_them
         run = await asyncio.to_thread(run_agentgym, tmp_path, *MAZE, environ=login)
         assert "dead letters" not in run.stderr
     outbox = json.loads((await asyncio.to_thread(run_agentgym, tmp_path, "outbox", "--json", environ=login)).stdout)
-    assert outbox["sinks"][f"egress {server.display_url}"] == {"configured": True, "pending": 0, "acked": 8, "dead": 0, "held": 0}
+    assert outbox["sinks"][f"egress {server.display_url}"] == {
+        "configured": True,
+        "pending": 0,
+        "acked": 8,
+        "dead": 0,
+        "held": 0,
+    }
 
 
 async def test_an_unreachable_egress_does_not_affect_a_run_and_receives_its_events_later(

@@ -23,6 +23,7 @@ from runner.errors import StoreError
 from runner.results.summary import summarize_results
 from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore
 from runner.store.index_schema import SCHEMA
+from runner.util.sqlite import Database
 from tests.fuzz.oracles import check_displayable, outcome
 from tests.support.console.store_lines import all_lines
 from tests.support.episodes import newest_rows
@@ -35,14 +36,14 @@ MAX_ROWS = 4
 
 def check(data: bytes) -> None:
     rows = [row for line in data.split(b"\n")[:MAX_ROWS] if (row := _values(line)) is not None]
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.executescript(SCHEMA.tables)
-        for row in rows:
-            try:
-                connection.execute(f"INSERT INTO episodes VALUES ({', '.join('?' * N_COLUMNS)})", row)
-            except (sqlite3.Error, OverflowError, UnicodeEncodeError):  # not what a file can hold
-                return
-        index = EpisodeIndex(EpisodeStore(Path("/nonexistent")), connection)
+    with closing(Database(None, SCHEMA)) as database:
+        with database.session() as connection:
+            for row in rows:
+                try:
+                    connection.execute(f"INSERT INTO episodes VALUES ({', '.join('?' * N_COLUMNS)}, 0)", row)
+                except (sqlite3.Error, OverflowError, UnicodeEncodeError):  # not what a file can hold
+                    return
+        index = EpisodeIndex(EpisodeStore(Path("/nonexistent")), database)
         episodes = outcome(lambda: newest_rows(index), StoreError)
         if isinstance(episodes, list):
             _check_list(episodes)
