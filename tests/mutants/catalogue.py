@@ -328,7 +328,21 @@ MUTANTS = (
     _mutant(
         "lost",
         "runner/publish/outbox.py",
-        "                    waiting = \"INSERT INTO marks (sink, n, state) SELECT DISTINCT ?, n, 'pending' FROM marks\"\n                    connection.execute(waiting, (sink,))",
+        "            connection.execute(_ADD_MISSED)",
+        "            pass",
+        "unit/publish",
+    ),
+    _mutant(
+        "doubled",
+        "runner/publish/outbox.py",
+        "iif(has_read OR new.is_new, 'pending', 'held')",
+        "'pending'",
+        "unit/publish",
+    ),
+    _mutant(
+        "lost",
+        "runner/publish/outbox.py",
+        "                    connection.execute(_HOLD_EARLIER, (sink,))",
         "                    pass",
         "unit/publish",
     ),
