@@ -249,8 +249,7 @@ def _insert(connection: sqlite3.Connection, stamped: Stamped, passages: list[Pas
         "INSERT INTO passages (rowid, text) VALUES (?, ?)",
         [
             (number << _EPISODE_BITS | place, escape_surrogates(passage.text))
-            for passage in passages
-            if (place := _place(passage)) < 1 << _EPISODE_BITS
+            for place, passage in enumerate(passages[: 1 << _EPISODE_BITS])
         ],
     )
 
