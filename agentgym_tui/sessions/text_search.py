@@ -28,7 +28,7 @@ class TextSource(NamedTuple):
     Attributes:
         open_index: opens the full-text index; called once.
         stamps: returns the files, and whether these are all.
-        summary: returns number, size and latest change of all files; None while not all are known.
+        summary: returns number, size and latest change of all files; None where ``stamps`` is as fast.
         version: returns a value that changes with ``stamps``, without much work.
         read: returns the content of an episode file for the id of the episode.
     """
@@ -71,7 +71,7 @@ class FileTexts:
     """
 
     def __init__(self, files: OpenedFiles, folder: Path | None, paths: Sequence[Path]) -> None:
-        self.source = TextSource(self._open_index, self._stamps, self._summary, lambda: files.version, files.read)
+        self.source = TextSource(self._open_index, self._stamps, lambda: None, lambda: files.version, files.read)
         self._files, self._folder, self._paths = files, folder, paths
         self._stamped: tuple[object, list[Stamped]] = (None, [])
 
@@ -88,13 +88,6 @@ class FileTexts:
             stamps = [(row.episode_id, row.batch_id, *self._stamp(row.episode_id)) for row in self._files.rows()]
             self._stamped = version, stamps
         return self._stamped[1], version[1]
-
-    def _summary(self) -> Summary | None:
-        stamps, is_all = self._stamps()
-        if not is_all:
-            return None
-        sizes, times = [stamped[2] for stamped in stamps], [stamped[3] for stamped in stamps]
-        return len(sizes), float(sum(sizes)), max(times, default=None)
 
     def _stamp(self, episode_id: str) -> tuple[int, int]:
         """Return size and modification time of an episode's file or archive; zeros if it is gone."""
@@ -185,14 +178,13 @@ class TextSearch:
         version = (self._source.version(), file_id(index.path))
         if version == self._complete_version:
             return
-        summary, indexed = self._source.summary(), index.summary()
-        if summary is not None and (summary == indexed or self._is_building):
-            n_missing, is_all = int(summary != indexed), True
-            self.progress = SearchProgress(min(indexed[0], summary[0] - n_missing), summary[0])
+        summary = self._source.summary()
+        if summary is not None and summary == index.summary():
+            n_episodes, n_missing, is_all = summary[0], 0, True
         else:
             stamps, is_all = self._source.stamps()
-            n_missing = index.update(stamps, at_most=FEW, is_all=is_all)
-            self.progress = SearchProgress(len(stamps) - n_missing, len(stamps))
+            n_episodes, n_missing = len(stamps), index.update(stamps, at_most=FEW, is_all=is_all)
+        self.progress = SearchProgress(n_episodes - n_missing, n_episodes)
         if not n_missing and is_all:
             self._complete_version = version[0], file_id(index.path)
 

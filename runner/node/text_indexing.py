@@ -58,8 +58,6 @@ async def index_texts(data_dir: Path, is_idle: Callable[[], bool], *, interval_s
 async def _run(data_dir: Path, rest: float) -> None:
     command = (sys.executable, "-P", "-m", __name__, str(data_dir), str(rest))
     process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL)
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
     try:
         await process.wait()
     finally:
@@ -70,6 +68,7 @@ async def _run(data_dir: Path, rest: float) -> None:
 
 
 def main(data_dir: Path, rest: float) -> None:
+    os.nice(LOWEST_PRIORITY)
     parent = os.getppid()
 
     def go_on(seconds: float) -> bool:

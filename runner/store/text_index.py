@@ -19,7 +19,7 @@ from runner.errors import StoreError
 from runner.store.episode_store import EpisodeStore
 from runner.store.index import FILE_NAME as INDEX_NAME
 from runner.store.index import open_index_to_read
-from runner.store.passages import PASSAGE_KINDS, Passage, TextPattern, find_hits, read_passages
+from runner.store.passages import Passage, TextPattern, find_hits, read_passages
 from runner.util.files import file_lock
 from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
@@ -44,62 +44,54 @@ MANY: Final = 500
 """Number of episodes from which on a search that has to add them first logs it, because it takes a moment."""
 BUSY_TIMEOUT_S: Final = 5.0
 
-_STEP_BITS: Final = 3
-"""Bits of the number of a passage for its kind."""
-_EPISODE_BITS: Final = 24
-"""Bits of the number of a passage for step and kind; further steps are left out."""
+_PASSAGE_BITS: Final = 24
+"""Bits of the number of a passage for its place in its episode; further passages are left out."""
+# Fewer and larger segments than by default, as each merge of segments writes all their words again.
 _TABLES: Final = """
     CREATE TABLE episodes (
-        number INTEGER PRIMARY KEY,
-        n_passages INTEGER NOT NULL,
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
         episode_id TEXT NOT NULL,
         batch_id TEXT NOT NULL,
         size INTEGER NOT NULL,
         mtime_ns INTEGER NOT NULL,
-        gone INTEGER NOT NULL DEFAULT 0
+        UNIQUE (episode_id, batch_id)
     );
-    CREATE UNIQUE INDEX present ON episodes (episode_id, batch_id) WHERE NOT gone;
     CREATE VIRTUAL TABLE passages USING fts5(
         text, content = '', columnsize = 0, tokenize = 'unicode61 remove_diacritics 0'
     );
+    INSERT INTO passages (passages, rank) VALUES ('automerge', 8), ('hashsize', 4194304);
 """
-_SCHEMA = SqliteSchema(
-    version=1,
-    tables=f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = 1; COMMIT;",
-    probes=(
-        "SELECT number, n_passages, episode_id, batch_id, size, mtime_ns, gone FROM episodes INDEXED BY present "
-        "WHERE NOT gone AND episode_id = '' AND batch_id = '' LIMIT 0",
-        "SELECT rowid FROM passages WHERE passages MATCH 'a' LIMIT 1",
-    ),
-)
-_KNOWN = "SELECT episode_id, batch_id, size, mtime_ns FROM episodes WHERE NOT gone"
-_SET_GONE = "UPDATE episodes SET gone = 1 WHERE NOT gone AND episode_id = ? AND batch_id = ?"
-_N_GONE = (
-    "SELECT ifnull(sum(n_passages) FILTER (WHERE gone), 0), ifnull(sum(n_passages) FILTER (WHERE NOT gone), 0) "
-    "FROM episodes"
+_SCHEMA = SqliteSchema(version=2, tables=f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = 2; COMMIT;", probes=())
+_REMOVE = "DELETE FROM episodes WHERE (episode_id, batch_id, size, mtime_ns) = (?, ?, ?, ?)"
+_REMOVE_EARLIER = "DELETE FROM episodes WHERE episode_id = ? AND batch_id = ? AND (size, mtime_ns) <> (?, ?)"
+_ADD = "INSERT OR IGNORE INTO episodes (episode_id, batch_id, size, mtime_ns) VALUES (?, ?, ?, ?)"
+_IS_MOSTLY_GONE = "SELECT max(seq) > 2 * (SELECT count(*) FROM episodes) FROM sqlite_sequence"
+_START_AGAIN = (
+    "INSERT INTO passages (passages) VALUES ('delete-all')",
+    "DELETE FROM episodes",
+    "DELETE FROM sqlite_sequence",
 )
 
-_GROUPS = f"SELECT rowid >> {_EPISODE_BITS} AS number, count(*) AS n FROM passages WHERE passages MATCH ? GROUP BY 1"
-_FIND = f"""SELECT episode_id FROM (
-    SELECT DISTINCT rowid >> {_EPISODE_BITS} AS number FROM passages WHERE passages MATCH ?
-) JOIN episodes USING (number) WHERE NOT gone"""
-_COUNT = f"SELECT episode_id, n FROM ({_GROUPS}) JOIN episodes USING (number) WHERE NOT gone"
+_NUMBERS = f"SELECT DISTINCT rowid >> {_PASSAGE_BITS} AS number FROM passages WHERE passages MATCH ?"
+_COUNTS = f"SELECT rowid >> {_PASSAGE_BITS} AS number, count(*) AS n FROM passages WHERE passages MATCH ? GROUP BY 1"
+_FIND = f"SELECT episode_id FROM ({_NUMBERS}) JOIN episodes USING (number)"
+_COUNT = f"SELECT episode_id, n FROM ({_COUNTS}) JOIN episodes USING (number)"
 
 Stamped: TypeAlias = tuple[str, str, int, int]
 """Episode id, batch id, and size and modification time (in ns) of the file."""
 Summary: TypeAlias = tuple[int, float, int | None]
 """Number and size of all files, and the latest modification time."""
 SUMMARY: Final = "SELECT count(*), total(size), max(mtime_ns) FROM episodes"
-STAMPS: Final = "SELECT episode_id, batch_id, size, mtime_ns FROM episodes ORDER BY 1"
+STAMPS: Final = "SELECT episode_id, batch_id, size, mtime_ns FROM episodes"
 
 
 class TextIndex:
     """A full-text index, for several threads and processes; its first use opens the file.
 
-    A row of ``passages`` is a passage: its number consists of those of episode, step and kind. Rows of episodes that
-    are gone stay until they are more than the others, as FTS5 cannot delete rows without their text. ``read`` returns
-    the content of an episode file for the ids of batch and episode. All methods raise ``StoreError`` if the file cannot
-    be used.
+    A row of ``passages`` is a passage: its number is that of its episode and its place there, so that numbers only
+    grow; FTS5 begins a new segment at a smaller one. Passages of episodes that are gone stay until these are more than
+    the others, as FTS5 cannot delete rows without their text. ``read`` returns the content of an episode file for the
+    ids of batch and episode. All methods raise ``StoreError`` if the file cannot be used.
     """
 
     def __init__(self, path: Path, read: Callable[[str, str], bytes]) -> None:
@@ -152,13 +144,15 @@ class TextIndex:
 
     def _missing(self, wanted: Collection[Stamped], *, is_all: bool) -> list[Stamped]:
         with self._session() as connection:
-            known: set[Stamped] = set(connection.execute(_KNOWN))
-            gone = {stamped[:2] for stamped in known}.difference(stamped[:2] for stamped in wanted)
-            if gone and is_all:
+            known: set[Stamped] = set(connection.execute(STAMPS))
+            gone = known.difference(wanted) if is_all else ()
+            if gone:
                 with transaction(connection):
-                    connection.executemany(_SET_GONE, gone)
-                    _start_again_if_mostly_gone(connection)
-                known = set(connection.execute(_KNOWN))
+                    connection.executemany(_REMOVE, gone)
+                    if connection.execute(_IS_MOSTLY_GONE).fetchone() == (1,):
+                        known.clear()
+                        for statement in _START_AGAIN:
+                            connection.execute(statement)
         return [stamped for stamped in wanted if stamped not in known]
 
     def _add(self, missing: list[Stamped]) -> None:
@@ -187,7 +181,7 @@ class TextIndex:
     def summary(self) -> Summary:
         """Return what is compared with the episode index to see whether something is missing; raises ``StoreError``."""
         with self._session() as connection:
-            summary: Summary = connection.execute(f"{SUMMARY} WHERE NOT gone").fetchone()
+            summary: Summary = connection.execute(SUMMARY).fetchone()
             return summary
 
     @contextmanager
@@ -235,37 +229,14 @@ def _parts(missing: Iterable[Stamped]) -> Iterator[list[Stamped]]:
 
 
 def _insert(connection: sqlite3.Connection, stamped: Stamped, passages: list[Passage]) -> None:
-    episode_id, batch_id, *stamp = stamped
-    known = connection.execute(_KNOWN + " AND episode_id = ? AND batch_id = ?", (episode_id, batch_id)).fetchone()
-    if known == stamped:
+    connection.execute(_REMOVE_EARLIER, stamped)
+    added = connection.execute(_ADD, stamped)
+    if not added.rowcount:  # another process was faster
         return
-    connection.execute(_SET_GONE, (episode_id, batch_id))
-    number = connection.execute(
-        "INSERT INTO episodes (n_passages, episode_id, batch_id, size, mtime_ns) VALUES (?, ?, ?, ?, ?)",
-        (len(passages), episode_id, batch_id, *stamp),
-    ).lastrowid
-    assert number is not None
-    connection.executemany(
-        "INSERT INTO passages (rowid, text) VALUES (?, ?)",
-        [
-            (number << _EPISODE_BITS | place, escape_surrogates(passage.text))
-            for place, passage in enumerate(passages[: 1 << _EPISODE_BITS])
-        ],
-    )
-
-
-def _place(passage: Passage) -> int:
-    slot = 0 if passage.step is None else passage.step + 1
-    return slot << _STEP_BITS | PASSAGE_KINDS.index(passage.kind)
-
-
-def _start_again_if_mostly_gone(connection: sqlite3.Connection) -> None:
-    n_gone, n_present = connection.execute(_N_GONE).fetchone()
-    if n_gone > n_present:
-        connection.execute("DROP TABLE passages")
-        connection.execute("DROP TABLE episodes")
-        for statement in filter(str.strip, _TABLES.split(";")):
-            connection.execute(statement)
+    assert added.lastrowid is not None
+    numbers = range(added.lastrowid << _PASSAGE_BITS, (added.lastrowid + 1) << _PASSAGE_BITS)
+    texts = (escape_surrogates(passage.text) for passage in passages)
+    connection.executemany("INSERT INTO passages (rowid, text) VALUES (?, ?)", zip(numbers, texts, strict=False))
 
 
 def read_stamps(data_dir: Path) -> list[Stamped]:
@@ -277,7 +248,7 @@ def is_current(data_dir: Path) -> bool:
     """Return whether the full-text index of a state directory seems to have all episodes, without writing anything."""
     try:
         listed = _read(data_dir / INDEX_NAME, SUMMARY)
-        return listed[0][0] == 0 or listed == _read(data_dir / FILE_NAME, f"{SUMMARY} WHERE NOT gone")
+        return listed[0][0] == 0 or listed == _read(data_dir / FILE_NAME, SUMMARY)
     except StoreError:
         return False
 
@@ -299,7 +270,7 @@ def find_texts(data_dir: Path, pattern: TextPattern) -> list[str]:
     with closing(open_index_to_read(store)) as index, closing(TextIndex.of(store)) as text_index:
         stamps: list[Stamped] = index.select(STAMPS)
         try:
-            if (n_missing := text_index.update(stamps, at_most=MANY)) > 0:
+            if n_missing := text_index.update(stamps, at_most=MANY):
                 logger.warning("%s episodes are not in the full-text index yet; they are added now", f"{n_missing:,}")
                 text_index.update(stamps)
             return text_index.search([pattern])
