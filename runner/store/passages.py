@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -13,7 +13,6 @@ from runner.util.json_accessors import as_dict
 from runner.util.safe_values import escape_surrogates
 
 PassageKind: TypeAlias = Literal["observation", "prompt", "thought", "answer", "action", "tool call", "error"]
-PASSAGE_KINDS: Final[tuple[PassageKind, ...]] = get_args(PassageKind)
 
 
 class Passage(msgspec.Struct, frozen=True):

@@ -59,7 +59,7 @@ _TABLES: Final = """
     CREATE VIRTUAL TABLE passages USING fts5(
         text, content = '', columnsize = 0, tokenize = 'unicode61 remove_diacritics 0'
     );
-    INSERT INTO passages (passages, rank) VALUES ('automerge', 8), ('hashsize', 4194304);
+    INSERT INTO passages (passages, rank) VALUES ('automerge', 16), ('crisismerge', 64), ('hashsize', 4194304);
 """
 _SCHEMA = SqliteSchema(version=2, tables=f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = 2; COMMIT;", probes=())
 _REMOVE = "DELETE FROM episodes WHERE (episode_id, batch_id, size, mtime_ns) = (?, ?, ?, ?)"

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +18,7 @@ from runner.errors import StoreError
 from runner.node import text_indexing
 from runner.node.text_indexing import index_texts
 from runner.store import EpisodeIndex, EpisodeStore, open_index
-from runner.store.passages import PASSAGE_KINDS, TextPattern, find_hits, read_passages
+from runner.store.passages import PassageKind, TextPattern, find_hits, read_passages
 from runner.store.text_index import FILE_NAME, STAMPS, TextIndex, find_texts, is_current
 from runner.types import Action, ErrorInfo, Outcome, TimeStep, ToolCall
 from runner.util.files import file_lock
@@ -88,7 +88,7 @@ def test_every_text_of_an_episode_is_in_a_passage(episode_store: EpisodeStore, i
     error = ErrorInfo("Broken", "my error", "trace")
     recording = record_steps(episode_store, index, [step], error_info=error, outcome=Outcome.ERROR)
     passages = read_passages(episode_store.read_bytes(recording.header.episode_id))
-    assert {passage.kind for passage in passages} == set(PASSAGE_KINDS)
+    assert {passage.kind for passage in passages} == set(get_args(PassageKind))
     texts = {passage.kind: passage.text for passage in passages if passage.step == 0}
     assert texts["prompt"] == "be brief\nin parts"
     assert texts["tool call"] == 'open {"what": "door"}'
@@ -118,6 +118,23 @@ def test_the_index_follows_the_files(episode_store: EpisodeStore, index: Episode
     new = record(episode_store, index, "common again")
     assert text_index.update(index.select(STAMPS), go_on=lambda seconds: False) == 0
     assert found(text_index, index, "common") == [ids[2], new.header.episode_id]
+
+
+def test_what_is_gone_or_changed_is_not_found_in_what_comes_after_it(
+    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+) -> None:
+    first, *later = [record(episode_store, index, f"word{number} common") for number in range(4)]
+    ids = [recording.header.episode_id for recording in (first, *later)]
+    assert found(text_index, index, "common") == ids
+    episode_store.path(later[-1].header.batch_id, ids[-1]).unlink()
+    path = episode_store.path(first.header.batch_id, ids[0])
+    path.write_bytes(path.read_bytes().replace(b"word0 common", b"changed and common"))
+    index.reconcile()
+    new = record(episode_store, index, "new common")
+    assert found(text_index, index, "common") == [*ids[:-1], new.header.episode_id]
+    assert count(text_index, [TextPattern("common")]) == 4
+    assert found(text_index, index, "changed") == ids[:1]
+    assert found(text_index, index, "word0") == found(text_index, index, "word3") == []
 
 
 @pytest.mark.parametrize("damage", ["deleted", "cut", "later", "other"])
