@@ -77,7 +77,8 @@ def main(data_dir: Path, rest: float) -> None:
 
     try:
         with closing(TextIndex.of(EpisodeStore(data_dir))) as text_index:
-            text_index.build(read_stamps(data_dir), go_on)
+            stamps, is_all = read_stamps(data_dir, text_index.summary())
+            text_index.build(stamps, go_on, is_all=is_all)
     except StoreError as exc:
         logger.warning("texts cannot be searched for: %s", exc)
 

@@ -136,15 +136,16 @@ class TextIndex:
                 break
         return n_left
 
-    def build(self, wanted: Collection[Stamped], go_on: Callable[[float], bool]) -> None:
+    def build(self, wanted: Collection[Stamped], go_on: Callable[[float], bool], *, is_all: bool = True) -> None:
         """Add all that is missing, like ``update``, unless another process does it now."""
         with file_lock(self.path.with_suffix(".building"), wait=False, create=True) as is_mine:
             if is_mine:
-                self.update(wanted, go_on=go_on)
+                self.update(wanted, is_all=is_all, go_on=go_on)
 
     def _missing(self, wanted: Collection[Stamped], *, is_all: bool) -> list[Stamped]:
+        earliest = -1 if is_all else min((stamped[3] for stamped in wanted), default=0)
         with self._session() as connection:
-            known: set[Stamped] = set(connection.execute(STAMPS))
+            known: set[Stamped] = set(connection.execute(f"{STAMPS} WHERE mtime_ns >= ?", (earliest,)))
             gone = known.difference(wanted) if is_all else ()
             if gone:
                 with transaction(connection):
@@ -239,9 +240,16 @@ def _insert(connection: sqlite3.Connection, stamped: Stamped, passages: list[Pas
     connection.executemany("INSERT INTO passages (rowid, text) VALUES (?, ?)", zip(numbers, texts, strict=False))
 
 
-def read_stamps(data_dir: Path) -> list[Stamped]:
-    """Return the files that the episode index of a state directory lists; raises ``StoreError``."""
-    return _read(data_dir / INDEX_NAME, STAMPS)
+def read_stamps(data_dir: Path, indexed: Summary) -> tuple[list[Stamped], bool]:
+    """Return the files of a state directory to compare with a full-text index, and whether these are all.
+
+    Where nothing earlier has changed, they are those later than any indexed one, so that a few new episodes do not cost
+    a look at all others. Raises ``StoreError``.
+    """
+    path, latest = data_dir / INDEX_NAME, indexed[2] or 0
+    if _read(path, f"{SUMMARY} WHERE mtime_ns <= {latest}") == [indexed]:
+        return _read(path, f"{STAMPS} WHERE mtime_ns > {latest}"), False
+    return _read(path, STAMPS), True
 
 
 def is_current(data_dir: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from runner.node import text_indexing
 from runner.node.text_indexing import index_texts
 from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.store.passages import PassageKind, TextPattern, find_hits, read_passages
-from runner.store.text_index import FILE_NAME, STAMPS, TextIndex, find_texts, is_current
+from runner.store.text_index import FILE_NAME, STAMPS, TextIndex, find_texts, is_current, read_stamps
 from runner.types import Action, ErrorInfo, Outcome, TimeStep, ToolCall
 from runner.util.files import file_lock
 from tests.support.episodes import RecordedEpisode, damaged_bytes, make_step
@@ -135,6 +136,35 @@ def test_what_is_gone_or_changed_is_not_found_in_what_comes_after_it(
     assert count(text_index, [TextPattern("common")]) == 4
     assert found(text_index, index, "changed") == ids[:1]
     assert found(text_index, index, "word0") == found(text_index, index, "word3") == []
+
+
+def test_only_later_files_are_compared_unless_an_earlier_one_has_changed(
+    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+) -> None:
+    def compare() -> bool:
+        index.reconcile()
+        stamps, is_all = read_stamps(episode_store.data_dir, text_index.summary())
+        text_index.build(stamps, lambda seconds: True, is_all=is_all)
+        assert is_current(episode_store.data_dir)
+        return is_all
+
+    recordings = [record(episode_store, index, "word" + number * "s") for number in range(4)]
+    ids = [recording.header.episode_id for recording in recordings]
+    paths = [episode_store.path(recording.header.batch_id, recording.header.episode_id) for recording in recordings]
+    contents = [path.read_bytes() for path in paths]
+    for path in paths[1:]:
+        path.unlink()
+    assert not compare()
+    for later, (path, content) in enumerate(zip(paths[1:3], contents[1:3], strict=True), start=1):
+        path.write_bytes(content)
+        os.utime(path, (later << 32, later << 32))
+        assert not compare()
+    assert text_index.search([TextPattern("word", is_prefix=True)]) == ids[:3]
+    paths[3].write_bytes(contents[3])
+    os.utime(paths[3], (1, 1))
+    paths[0].unlink()
+    assert compare()
+    assert text_index.search([TextPattern("word", is_prefix=True)]) == ids[1:]
 
 
 @pytest.mark.parametrize("damage", ["deleted", "cut", "later", "other"])
