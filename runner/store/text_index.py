@@ -117,7 +117,7 @@ class TextIndex:
         is_all: bool = True,
         go_on: Callable[[float], bool] = lambda seconds: True,
     ) -> int:
-        """Add the files that this index lacks, and mark what is gone; return the number of files it still lacks.
+        """Add the files that this index lacks, and remove what is gone; return the number of files it still lacks.
 
         Args:
             at_most: add nothing if more than this number of files are lacking.
@@ -143,9 +143,9 @@ class TextIndex:
                 self.update(wanted, is_all=is_all, go_on=go_on)
 
     def _missing(self, wanted: Collection[Stamped], *, is_all: bool) -> list[Stamped]:
-        earliest = -1 if is_all else min((stamped[3] for stamped in wanted), default=0)
+        earliest = min((stamped[3] for stamped in wanted), default=0)
         with self._session() as connection:
-            known: set[Stamped] = set(connection.execute(f"{STAMPS} WHERE mtime_ns >= ?", (earliest,)))
+            known: set[Stamped] = set(connection.execute(STAMPS if is_all else f"{STAMPS} WHERE mtime_ns >= {earliest}"))
             gone = known.difference(wanted) if is_all else ()
             if gone:
                 with transaction(connection):
@@ -192,7 +192,9 @@ class TextIndex:
                 yield self._opened()
             except DATABASE_ERRORS as exc:
                 if is_damage(exc):
-                    self._close()  # the next use opens, checks and replaces the file
+                    if file_id(self.path) == self._file_id:  # it is not the new one of another process
+                        self.path.unlink(missing_ok=True)
+                    self._close()  # the next use makes a new file
                 advice = file_advice(exc, "search again; if this persists, delete the file, which is built again")
                 raise StoreError(f"{self.path} cannot be used: {exc}; {advice}") from exc
 

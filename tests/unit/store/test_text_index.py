@@ -116,6 +116,7 @@ def test_the_index_follows_the_files(episode_store: EpisodeStore, index: Episode
         episode_store.path(recording.header.batch_id, recording.header.episode_id).unlink()
         index.reconcile()
         assert found(text_index, index, "common") == ids[recordings.index(recording) + 1 :]
+        assert found(text_index, index, "word0") == []
     new = record(episode_store, index, "common again")
     assert text_index.update(index.select(STAMPS), go_on=lambda seconds: False) == 0
     assert found(text_index, index, "common") == [ids[2], new.header.episode_id]
@@ -131,6 +132,8 @@ def test_what_is_gone_or_changed_is_not_found_in_what_comes_after_it(
     path = episode_store.path(first.header.batch_id, ids[0])
     path.write_bytes(path.read_bytes().replace(b"word0 common", b"changed and common"))
     index.reconcile()
+    assert text_index.update(index.select(STAMPS)[:1], is_all=False) == 0
+    assert [len(text_index.search([TextPattern(word)])) for word in ("word0", "changed", "common")] == [0, 1, 4]
     new = record(episode_store, index, "new common")
     assert found(text_index, index, "common") == [*ids[:-1], new.header.episode_id]
     assert count(text_index, [TextPattern("common")]) == 4
@@ -185,6 +188,18 @@ def test_a_missing_or_damaged_index_is_built_again(
                 connection.execute("PRAGMA user_version = 99")
         case "other":
             path.write_bytes(b"no database")
+    assert found(text_index, index, "door") == [recording.header.episode_id]
+
+
+def test_an_index_whose_words_are_damaged_is_built_again(
+    episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
+) -> None:
+    recording = record(episode_store, index, "a locked door")
+    assert found(text_index, index, "door") == [recording.header.episode_id]
+    with closing(sqlite3.connect(text_index.path)) as connection, connection:
+        connection.execute("UPDATE passages_data SET block = x'0102' WHERE id > 10")
+    with pytest.raises(StoreError):
+        text_index.search([TextPattern("door")])
     assert found(text_index, index, "door") == [recording.header.episode_id]
 
 
