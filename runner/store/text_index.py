@@ -144,8 +144,9 @@ class TextIndex:
 
     def _missing(self, wanted: Collection[Stamped], *, is_all: bool) -> list[Stamped]:
         earliest = min((stamped[3] for stamped in wanted), default=0)
+        query = STAMPS if is_all else f"{STAMPS} WHERE mtime_ns >= {earliest}"
         with self._session() as connection:
-            known: set[Stamped] = set(connection.execute(STAMPS if is_all else f"{STAMPS} WHERE mtime_ns >= {earliest}"))
+            known: set[Stamped] = set(connection.execute(query))
             gone = known.difference(wanted) if is_all else ()
             if gone:
                 with transaction(connection):
