@@ -49,7 +49,7 @@ class Bounds(NamedTuple):
 
 BOUNDS: Final = {10_000: Bounds(100, 1_000, 150, 10), 100_000: Bounds(300, 3_000, 250, None)}
 """Bounds by the number of episodes."""
-MAX_GROWTH: Final = 14.0
+MAX_GROWTH: Final = 12.0
 """Largest CPU to build the index of ten times the episodes, relative to that of the episodes."""
 
 
