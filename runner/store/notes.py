@@ -7,7 +7,6 @@ later version is refused. Each change is one synced transaction, so several proc
 from __future__ import annotations
 
 import sqlite3
-import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -20,10 +19,9 @@ from runner.errors import StoreError
 from runner.types.notes import MAX_NOTE_CHARS, MAX_PER_EPISODE, MAX_STEP, MAX_TAG_CHARS, Kind, Note, NoteChange
 from runner.util.clock import Clock, is_ulid, new_ulid
 from runner.util.display_text import is_unsafe
-from runner.util.files import file_lock, make_folder
-from runner.util.resources import file_advice
+from runner.util.files import make_folder
 from runner.util.safe_values import escape_surrogates
-from runner.util.sqlite import DATABASE_ERRORS, SqliteSchema, open_database, transaction
+from runner.util.sqlite import Database, SqliteSchema, transaction
 
 FILE_NAME: Final = "notes.sqlite"
 BUSY_TIMEOUT_S: Final = 5.0
@@ -88,7 +86,6 @@ class Notes:
     def __init__(self, data_dir: Path, clock: Clock | None = None) -> None:
         self.path = data_dir / FILE_NAME
         self._clock = clock or Clock()
-        self._lock = threading.Lock()
 
     def change(self, episode_id: str, change: NoteChange) -> list[Note]:
         """Apply a change durably; return all tags and notes of the episode, the oldest first.
@@ -153,20 +150,14 @@ class Notes:
     @contextmanager
     def _session(self) -> Iterator[sqlite3.Connection]:
         try:
-            with self._lock, self._open() as connection:
-                yield connection
-        except DATABASE_ERRORS as exc:
-            advice = file_advice(exc, "check its permissions and the free disk space")
-            raise StoreError(f"{self.path} cannot be used: {exc}; {advice}") from exc
-
-    def _open(self) -> closing[sqlite3.Connection]:
-        try:
             make_folder(self.path.parent)
         except OSError as exc:
             raise StoreError(f"{self.path.parent} cannot be created: {exc}; choose another with --data-dir") from exc
-        # Without the lock, two processes could find a damaged file and one set the other's new one aside.
-        with file_lock(self.path.with_name("notes.lock"), wait=True, create=True):
-            return closing(open_database(self.path, _SCHEMA, busy_timeout_s=BUSY_TIMEOUT_S))
+        with (
+            closing(Database(self.path, _SCHEMA, busy_timeout_s=BUSY_TIMEOUT_S)) as database,
+            database.session() as connection,
+        ):
+            yield connection
 
 
 def _decode(rows: Iterable[Sequence[object]]) -> list[Note]:

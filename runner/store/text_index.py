@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -21,18 +20,8 @@ from runner.store.index import FILE_NAME as INDEX_NAME
 from runner.store.index import open_index_to_read
 from runner.store.passages import Passage, TextPattern, find_hits, read_passages
 from runner.util.files import file_lock
-from runner.util.resources import file_advice
 from runner.util.safe_values import escape_surrogates
-from runner.util.sqlite import (
-    DATABASE_ERRORS,
-    FileId,
-    SqliteSchema,
-    file_id,
-    is_damage,
-    open_database,
-    read_rows,
-    transaction,
-)
+from runner.util.sqlite import DATABASE_ERRORS, Database, SqliteSchema, read_rows, transaction
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +50,10 @@ _TABLES: Final = """
     );
     INSERT INTO passages (passages, rank) VALUES ('automerge', 16), ('crisismerge', 64), ('hashsize', 4194304);
 """
-_SCHEMA = SqliteSchema(version=2, tables=f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = 2; COMMIT;", probes=())
+_SCHEMA = SqliteSchema(
+    version=2, tables=f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = 2; COMMIT;", probes=(), is_checked=False
+)
+_ADVICE: Final = "search again; if this persists, delete the file, which is built again"
 _REMOVE = "DELETE FROM episodes WHERE (episode_id, batch_id, size, mtime_ns) = (?, ?, ?, ?)"
 _REMOVE_EARLIER = "DELETE FROM episodes WHERE episode_id = ? AND batch_id = ? AND (size, mtime_ns) <> (?, ?)"
 _ADD = "INSERT OR IGNORE INTO episodes (episode_id, batch_id, size, mtime_ns) VALUES (?, ?, ?, ?)"
@@ -96,9 +88,7 @@ class TextIndex:
 
     def __init__(self, path: Path, read: Callable[[str, str], bytes]) -> None:
         self.path, self._read_file = path, read
-        self._lock = threading.Lock()
-        self._connection: sqlite3.Connection | None = None
-        self._file_id: FileId | None = None
+        self._database = Database(path, _SCHEMA, busy_timeout_s=BUSY_TIMEOUT_S, advice=_ADVICE)
 
     @classmethod
     def of(cls, store: EpisodeStore) -> TextIndex:
@@ -106,8 +96,7 @@ class TextIndex:
 
     def close(self) -> None:
         """The next use opens the file again."""
-        with self._lock:
-            self._close()
+        self._database.release()
 
     def update(
         self,
@@ -145,7 +134,7 @@ class TextIndex:
     def _missing(self, wanted: Collection[Stamped], *, is_all: bool) -> list[Stamped]:
         earliest = min((stamped[3] for stamped in wanted), default=0)
         query = STAMPS if is_all else f"{STAMPS} WHERE mtime_ns >= {earliest}"
-        with self._session() as connection:
+        with self._database.session() as connection:
             known: set[Stamped] = set(connection.execute(query))
             gone = known.difference(wanted) if is_all else ()
             if gone:
@@ -159,7 +148,7 @@ class TextIndex:
 
     def _add(self, missing: list[Stamped]) -> None:
         read = [(stamped, self._read(stamped)) for stamped in missing]
-        with self._session() as connection, transaction(connection):
+        with self._database.transaction() as connection:
             for stamped, passages in read:
                 _insert(connection, stamped, passages)
 
@@ -172,46 +161,17 @@ class TextIndex:
             return []
 
     def search(self, patterns: Iterable[TextPattern]) -> list[str]:
-        with self._session() as connection:
-            return [episode_id for (episode_id,) in connection.execute(_FIND, (_expression(patterns),))]
+        return [episode_id for (episode_id,) in self._database.select(_FIND, (_expression(patterns),))]
 
     def count(self, patterns: Iterable[TextPattern], within: Container[str]) -> int:
-        with self._session() as connection:
+        with self._database.session() as connection:
             counts = connection.execute(_COUNT, (_expression(patterns),))
             return sum(n for episode_id, n in counts if episode_id in within)
 
     def summary(self) -> Summary:
         """Return what is compared with the episode index to see whether something is missing; raises ``StoreError``."""
-        with self._session() as connection:
-            summary: Summary = connection.execute(SUMMARY).fetchone()
-            return summary
-
-    @contextmanager
-    def _session(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                yield self._opened()
-            except DATABASE_ERRORS as exc:
-                if is_damage(exc):
-                    if file_id(self.path) == self._file_id:  # it is not the new one of another process
-                        self.path.unlink(missing_ok=True)
-                    self._close()  # the next use makes a new file
-                advice = file_advice(exc, "search again; if this persists, delete the file, which is built again")
-                raise StoreError(f"{self.path} cannot be used: {exc}; {advice}") from exc
-
-    def _opened(self) -> sqlite3.Connection:
-        if self._connection is None or file_id(self.path) != self._file_id:
-            self._close()
-            # Without the lock, two processes could find a damaged file and one delete the other's new one.
-            with file_lock(self.path.with_suffix(".lock"), wait=True, create=True):
-                self._connection = open_database(self.path, _SCHEMA, busy_timeout_s=BUSY_TIMEOUT_S)
-                self._file_id = file_id(self.path)
-        return self._connection
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        summary: Summary = self._database.select(SUMMARY)[0]
+        return summary
 
 
 def _expression(patterns: Iterable[TextPattern]) -> str:

@@ -58,6 +58,7 @@ class SqliteSchema(msgspec.Struct, frozen=True):
         version: version of the tables; a file of another version is replaced.
         probes: queries that fail unless the file has this schema.
         source: what the file is made from again, for messages.
+        is_checked: whether all pages of the file are looked at when it is opened; otherwise damage shows in use.
         durable: whether a commit must survive power loss; then a replaced file is also kept, with ``DAMAGED_SUFFIX``,
             and a file of a later version is an error.
     """
@@ -66,6 +67,7 @@ class SqliteSchema(msgspec.Struct, frozen=True):
     tables: str
     probes: tuple[str, ...]
     source: str = "the episode files"
+    is_checked: bool = True
     durable: bool = False
 
 
@@ -118,7 +120,7 @@ class Database:
     def session(self, timeout_s: float | None = None) -> Iterator[sqlite3.Connection]:
         """Use the connection alone; ``timeout_s`` are the seconds to wait for another process that has locked the file.
 
-        A damaged file is replaced at the next use.
+        A damaged file is replaced at the next use: a derived one is deleted, a durable one is checked first.
         """
         with self._lock:
             try:
@@ -128,7 +130,7 @@ class Database:
                 yield connection
             except DATABASE_ERRORS as exc:
                 if is_damage(exc):
-                    self._disconnect()
+                    self._drop()
                 raise self.unusable(exc) from exc
 
     @contextmanager
@@ -184,6 +186,11 @@ class Database:
             with suppress(StoreError):
                 self.write()
 
+    def release(self) -> None:
+        """Close the file until the next use."""
+        with self._lock:
+            self._disconnect()
+
     def close(self) -> None:
         """Write what was not written yet, if possible, and close the file for good."""
         try:
@@ -228,7 +235,7 @@ class Database:
         else:
             # Without the lock, two processes could find a damaged file and one delete the other's new one.
             with file_lock(self.path.with_suffix(".lock"), wait=True, create=True):
-                connection = open_database(self.path, self._schema, busy_timeout_s=self._busy_timeout_s)
+                connection = _open_database(self.path, self._schema, busy_timeout_s=self._busy_timeout_s)
                 self._file_id = file_id(self.path)
         self._disconnect()
         self._connection = connection
@@ -242,13 +249,20 @@ class Database:
         connection.execute("ATTACH ? AS other", (f"{attached.as_uri()}?mode=ro",))  # read-only, so never locked
         self._attached_id = found
 
+    def _drop(self) -> None:
+        # a file with another id is the new one of another process
+        if self.path is not None and not self._schema.durable and file_id(self.path) == self._file_id:
+            with suppress(OSError):
+                self.path.unlink()
+        self._disconnect()
+
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
         self._connection = self._attached_id = None
 
 
-def open_database(path: Path, schema: SqliteSchema, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+def _open_database(path: Path, schema: SqliteSchema, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
     """Open a database with mode 0600; a missing, damaged or incompatible file is replaced by a new one.
 
     The caller must hold a lock: a process could delete the new file of another. Raises ``StoreError`` if the file can
@@ -365,9 +379,10 @@ def _prepare(connection: sqlite3.Connection, schema: SqliteSchema) -> None:
         return
     if schema.durable and version > schema.version:
         raise StoreError(f"it has schema {version}, this version reads {schema.version}; use the version that wrote it")
-    (check_result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if check_result != "ok":
-        raise _IncompatibleDatabase(check_result)
+    if schema.is_checked:
+        (check_result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if check_result != "ok":
+            raise _IncompatibleDatabase(check_result)
     with _sql_errors_as_incompatible():
         if version != schema.version:
             raise _IncompatibleDatabase(f"its schema is {version}, expected {schema.version}")
