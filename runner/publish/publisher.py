@@ -49,7 +49,7 @@ CONNECTION_LOST = "the connection was lost"
 LOCK_POLL_S = 1.0
 """Seconds between two attempts to get the lock of a sink that another process holds."""
 MAX_BACKOFF_S = 10.0
-MIN_INTERVAL_S = 0.25
+MIN_INTERVAL_S = 0.1
 """Minimum seconds between two reads of the outbox, so that single events share a transaction."""
 
 
