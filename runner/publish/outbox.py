@@ -218,7 +218,7 @@ class Outbox:
                 if connection.execute("INSERT OR IGNORE INTO sinks VALUES (?, ?, ?)", row).rowcount:
                     connection.execute(_HOLD_EARLIER, (sink,))
                 else:
-                    connection.execute("UPDATE sinks SET seen_at = ?2 WHERE name = ?1", row[:2])
+                    connection.execute("UPDATE sinks SET seen_at = ?2, has_read = has_read OR ?3 WHERE name = ?1", row)
 
     def finish_reading(self) -> None:
         """Call it when everything that ended before this process was added."""
