@@ -86,10 +86,9 @@ COMMANDS: Final = Registry(
     Command("episodes.failures", "f", "Failures", "failures", "episodes", "how they failed", False, LIBRARY),
     Command("episodes.select", "space", "Select", "select", "episodes", "select the episode, or deselect it", False),
     Command("episodes.select_all", "a", "All", "select_all", "episodes", "select all that match the filter", False),
-    Command("episodes.archive", "A", "Archive", "curate('archive')", "episodes", "the selection", False, ARCHIVE),
-    Command("episodes.delete", "D", "Delete", "curate('delete')", "episodes", "the selection", False, CURATION),
+    Command("episodes.archive", "A", "Archive", "clean_up('archive')", "episodes", "the selection", False, ARCHIVE),
+    Command("episodes.delete", "D", "Delete", "clean_up('delete')", "episodes", "the selection", False, CURATION),
     Command("episodes.export", "e", "Export", "export", "episodes", "write them for trainers", False, EXPORT),
-    Command("episodes.undo", "U", "Undo", "undo", "episodes", "bring back what went last", False, CURATION),
     Command("episodes.pager", "P", "Pager", "outside('pager')", "episodes", "the file in $PAGER", False),
     Command("episodes.editor", "E", "Editor", "outside('editor')", "episodes", "a copy in $VISUAL or $EDITOR", False),
     Command("results.open", "enter", "Episodes", "open", "results", "list the episodes of the selected row"),
@@ -265,7 +264,7 @@ COMMANDS: Final = Registry(
     Command("cancel_all.nothing", "escape,q,n", "Nothing", "answer('nothing')", "cancel_all", "keep running"),
     Command("archive.archive", "y", "Archive", "answer('archive')", "archive", "readable in a zip file of their batch"),
     Command("archive.nothing", "escape,q,n", "Nothing", "answer('nothing')", "archive", "leave them as they are"),
-    Command("delete.delete", "y", "Delete", "answer('delete')", "delete", "for good when the console ends"),
+    Command("delete.delete", "y", "Delete", "answer('delete')", "delete", "for good"),
     Command("delete.nothing", "escape,q,n", "Nothing", "answer('nothing')", "delete", "leave them as they are"),
     Command(
         "stop_node.now", "s", "Now", "answer('now')", "stop_node", "after the running steps; batches can be resumed"

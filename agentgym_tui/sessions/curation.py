@@ -1,4 +1,4 @@
-"""What can be done with chosen episodes of a state directory: archive, delete, bring back, and export."""
+"""What can be done with chosen episodes of a state directory: archive, delete, and export."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from runner.errors import StoreError
 
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
     from runner.formats.format import Format
     from runner.formats.selection import Candidate, Reasons
     from runner.formats.training import Audit
-    from runner.node.curation import CurationAction, CurationPlan, CurationReport, Curator
+    from runner.node.retention import CleanUpAction, PruneReport
     from runner.store import EpisodeIndex, EpisodeStore
-
-_T = TypeVar("_T")
 
 
 class ExportStopped(StoreError):
@@ -61,7 +60,7 @@ class ExportJob:
 
 
 class Curation:
-    """Archives and deletes stored episodes outside the event loop; see ``runner.node.curation``.
+    """Archives and deletes stored episodes outside the event loop; see ``runner.node.retention``.
 
     Args:
         open_store: returns the opened episode files and their index; called at the first use, in another thread.
@@ -69,20 +68,20 @@ class Curation:
 
     def __init__(self, open_store: Callable[[], tuple[EpisodeStore, EpisodeIndex]]) -> None:
         self._open_store = open_store
-        self._lock = threading.Lock()
-        self._curator: Curator | None = None
 
-    async def plan(self, action: CurationAction, episode_ids: Collection[str]) -> CurationPlan:
-        """Return what an action would do; raises ``StoreError``."""
-        return await self._call(lambda curator: curator.plan(action, episode_ids))
+    async def clean_up(
+        self, action: CleanUpAction, episode_ids: Collection[str], *, dry_run: bool = False
+    ) -> PruneReport:
+        """Archive or delete episodes, as far as it is possible, or return what would be done; raises ``StoreError``."""
+        return await asyncio.to_thread(self._clean_up, action, episode_ids, dry_run)
 
-    async def apply(self, plan: CurationPlan) -> CurationReport:
-        """Archive or delete what was planned, as far as it is still possible; raises ``StoreError``."""
-        return await self._call(lambda curator: curator.apply(plan))
+    def _clean_up(self, action: CleanUpAction, episode_ids: Collection[str], dry_run: bool) -> PruneReport:
+        from runner.node.retention import Policy, Pruner
+        from runner.publish.outbox import Outbox
 
-    async def undo(self) -> CurationReport | None:
-        """Bring back the episodes of the last action; None if there is none. Raises ``StoreError``."""
-        return await self._call(lambda curator: curator.undo())
+        store, index = self._open_store()
+        with closing(Outbox(index)) as outbox:
+            return Pruner(store, index, outbox).prune(Policy.of_chosen(action, episode_ids), dry_run=dry_run)
 
     async def export(self, job: ExportJob) -> Manifest:
         """Write episodes in a format, and return what was written and left out; raises ``RunnerError``."""
@@ -91,24 +90,6 @@ class Curation:
     async def audit(self, job: ExportJob) -> Audit:
         """Write nothing, and return what a trainer could use of an export; raises ``RunnerError``."""
         return await asyncio.to_thread(lambda: audit_chosen(*self._open_store(), job))
-
-    def close(self) -> None:
-        """Delete what was deleted for good."""
-        with self._lock:
-            if self._curator is not None:
-                self._curator.close()
-                self._curator = None
-
-    async def _call(self, function: Callable[[Curator], _T]) -> _T:
-        def run() -> _T:
-            from runner.node.curation import Curator
-
-            with self._lock:
-                if self._curator is None:
-                    self._curator = Curator(*self._open_store())
-                return function(self._curator)
-
-        return await asyncio.to_thread(run)
 
 
 def export_chosen(

@@ -145,12 +145,6 @@ class StateDirLibrary:
         before, self._n_rows = self._n_rows, _count(self._open()[1])
         return before != self._n_rows
 
-    def remove_trash(self) -> None:
-        """Remove the trash of killed consoles; raises ``StoreError``."""
-        from runner.store.trash import remove_abandoned_trash
-
-        remove_abandoned_trash(self._open()[0].data_dir)
-
     def lookups(self) -> Mapping[str, Lookup]:
         """Return what finds the ids of episodes by their notes and texts; raises ``StoreError``."""
         from runner.query.episodes import note_lookups
@@ -200,8 +194,9 @@ class StateDirLibrary:
 
     def path(self, episode_id: str) -> Path | None:
         """Return the path of an episode's file or archive; None if it is not listed. Raises ``StoreError``."""
-        path = self._file(episode_id)
-        return path if path is None or path.exists() else self._open()[0].archive_of(path) or path
+        path, store = self._file(episode_id), self._open()[0]
+        is_archived = path is not None and not path.exists() and store.is_archived(path)
+        return store.archive_path(path.parent.name) if path is not None and is_archived else path
 
     def _file(self, episode_id: str) -> Path | None:
         store, index = self._open()
@@ -255,8 +250,7 @@ class StateDirLibrary:
         return episodes
 
     def close(self) -> None:
-        """Close the indexes; what was deleted can no longer be restored."""
-        self.curation.close()
+        """Close the indexes."""
         self.texts.close()
         with self._lock:
             if self._opened is not None:

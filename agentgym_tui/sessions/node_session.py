@@ -220,8 +220,6 @@ class NodeSession(Session):
         except RunnerError as exc:
             self.store.set_link(BusLink("failed", str(exc)))
             return
-        with contextlib.suppress(RunnerError):  # the next start goes on
-            await asyncio.to_thread(self._library.remove_trash)
 
     async def _keep_node(self, location: StateLocation) -> None:
         """Start the node where it is not running: now, and after each call of ``start_node``."""

@@ -52,13 +52,15 @@ def main_episodes(argv: Sequence[str]) -> int:
         return 0
     store = EpisodeStore(data_dir)
     with closing(open_index_to_read(store)) as index:
-        code, rows = report_damaged(index.damaged), _rows(index, condition, options.sort)
+        # a limit of hits is none of episodes
+        limit = None if options.hits else options.limit
+        code, rows = report_damaged(index.damaged), _rows(index, condition, options.sort, limit)
 
         def show() -> None:
             if options.hits:
                 _print_hits(islice(_hits(store, rows, patterns), options.limit), as_json=options.json)
             else:
-                _print(islice(rows, options.limit), cost_currency(profile.agent, index), as_json=options.json)
+                _print(rows, cost_currency(profile.agent, index), as_json=options.json)
             if code and options.json:
                 output_stream().write(f"{ascii_json({'damaged': damaged_json(index.damaged)})}\n")
 
@@ -84,9 +86,10 @@ def _sort_field(name: str) -> str:
         raise argparse.ArgumentTypeError(str(exc)) from exc
 
 
-def _rows(index: EpisodeIndex, condition: Condition, order: str | None) -> Iterator[EpisodeRow]:
+def _rows(index: EpisodeIndex, condition: Condition, order: str | None, limit: int | None) -> Iterator[EpisodeRow]:
     ids = index.select(
-        f"SELECT episode_id, batch_id FROM episodes WHERE {condition.sql} ORDER BY {order or order_by('id')}",
+        f"SELECT episode_id, batch_id FROM episodes WHERE {condition.sql} ORDER BY {order or order_by('id')} "
+        f"LIMIT {-1 if limit is None else limit}",
         condition.parameters,
     )
     clause = "WHERE episode_id IN (SELECT value FROM json_each(?))"

@@ -1,4 +1,9 @@
-"""Retention: archives or deletes old episodes, by age and by the size of all, and never one that is still needed."""
+"""Retention: archives or deletes old or chosen episodes, and never one that is still needed.
+
+It works on the files of a state directory, also while a node plays there: one process at a time holds ``prune.lock``,
+each batch is locked while its files change, and the index follows in a transaction. So several consoles and a node
+agree on what is there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -19,16 +24,17 @@ from runner.errors import StoreError
 from runner.node.batch_queue import queued_ids
 from runner.publish.outbox import KEEP_ACKED_S, Outbox
 from runner.store import EpisodeIndex, EpisodeStore
-from runner.store.archive import SUFFIX
+from runner.store.archive import NAME as ARCHIVE_NAME
 from runner.store.notes import Notes
 from runner.store.pruning import BatchInUse, archive_episodes, delete_episodes
 from runner.store.token_file import TOKENS_SUFFIX
-from runner.store.trash import remove_abandoned_trash
 from runner.util.clock import Clock
 from runner.util.files import file_lock
 
 logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # log what was pruned
+
+CleanUpAction: TypeAlias = Literal["archive", "delete"]
 
 INTERVAL_S: Final = 600.0
 """Seconds between two prunings of an idle node."""
@@ -41,18 +47,23 @@ UNDELIVERED: Final = "event not delivered"
 RECENT: Final = f"event delivered in the last {KEEP_ACKED_S // 60:.0f} minutes"
 """Reasons for which episodes are kept; a broker that fails may lose the newest events and gets them again."""
 ARCHIVED: Final = "archived"
-_SUFFIXES: Final = (".json", TOKENS_SUFFIX, SUFFIX, ".pftrace")
+_SUFFIXES: Final = (".json", TOKENS_SUFFIX, ARCHIVE_NAME, ".pftrace")
 _ROWS = "SELECT batch_id, episode_id, ended_at, size FROM episodes"
+_CHOSEN = f"{_ROWS} WHERE episode_id IN (SELECT value FROM json_each(?))"
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Which episodes are pruned, and how: those of an age, and the oldest above a size; None: it does not matter."""
+    """Which episodes are pruned, and how: those of an age, and the oldest above a size; None: it does not matter.
+
+    ``chosen`` are the ids of those that a person has chosen, of any age and also with tags.
+    """
 
     older_s: float | None = None
     max_bytes: int | None = None
     keep_tagged: bool = True
     archive: bool = True
     undelivered: bool = False
+    chosen: Collection[str] | None = None
 
     @classmethod
     def from_profile(cls, settings: RetentionSettings) -> Policy:
@@ -63,6 +74,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             archive=settings.archive,
         )
 
+    @classmethod
+    def of_chosen(cls, action: CleanUpAction, episode_ids: Collection[str]) -> Policy:
+        return cls(archive=action == "archive", keep_tagged=False, chosen=frozenset(episode_ids))
+
     @property
     def prunes(self) -> bool:
         return self.older_s is not None or self.max_bytes is not None
@@ -72,8 +87,8 @@ class PruneReport(msgspec.Struct, kw_only=True):
     """What was pruned, or would be.
 
     Attributes:
-        n_bytes: bytes of all episode files, archives and traces afterwards.
-        kept: number of episodes that are old enough, or too much, and stay, by reason.
+        n_bytes: bytes of all episode files, archives and traces afterwards; 0 if episodes were chosen.
+        kept: number of episodes that are chosen, old enough, or too much, and stay, by reason.
     """
 
     n_archived: int = 0
@@ -85,8 +100,12 @@ class PruneReport(msgspec.Struct, kw_only=True):
 
 
 class _Candidate(NamedTuple):
-    """The prunable episodes of a batch: the end of the last one, their ids and the size of their files."""
+    """The prunable episodes of a batch, which are pruned in the order of these tuples.
 
+    Those that are neither chosen nor old are ``is_young``: they are pruned while the size exceeds the quota.
+    """
+
+    is_young: bool
     ended_at: datetime
     batch_id: str
     episode_ids: list[str]
@@ -111,15 +130,14 @@ class Pruner:
         Raises:
             StoreError: another process prunes the directory, or the index, the queue or the tags cannot be read.
         """
-        with pruning_lock(self._store.data_dir):
+        with contextlib.nullcontext() if dry_run else pruning_lock(self._store.data_dir):
             self._index.reconcile()
-            if not dry_run:
-                remove_abandoned_trash(self._store.data_dir)
             report = PruneReport()
-            report.n_bytes = disk_usage(self._store, report.problems)
+            if policy.chosen is None:
+                report.n_bytes = disk_usage(self._store, report.problems)
             kept, kept_young = Counter[str](), Counter[str]()
-            for candidate in self._candidates(policy, report, kept, kept_young):
-                if should_stop():
+            for candidate in self._candidates(policy, kept, kept_young):
+                if should_stop() or (candidate.is_young and not exceeds_quota(policy, report)):
                     break
                 self._prune_batch(candidate, policy, report, kept, dry_run=dry_run)
             if exceeds_quota(policy, report):
@@ -127,52 +145,52 @@ class Pruner:
             report.kept = {reason: count for reason, count in kept.items() if count}
             return report
 
-    def _candidates(
-        self, policy: Policy, report: PruneReport, kept: Counter[str], kept_young: Counter[str]
-    ) -> Iterator[_Candidate]:
-        """Yield the episodes that are too old, then others while the size exceeds the quota, both the oldest first."""
+    def _candidates(self, policy: Policy, kept: Counter[str], kept_young: Counter[str]) -> list[_Candidate]:
         limit = None if policy.older_s is None else self._clock.now() - timedelta(seconds=policy.older_s)
-        old, young = self._split(policy, limit, kept, kept_young)
-        yield from old
-        for candidate in young:
-            if policy.max_bytes is None or report.n_bytes <= policy.max_bytes:
-                return
-            yield candidate
-
-    def _split(
-        self, policy: Policy, limit: datetime | None, kept: Counter[str], kept_young: Counter[str]
-    ) -> tuple[list[_Candidate], list[_Candidate]]:
-        """Return the prunable episodes that ended before ``limit``, and the others, by batch; count what is kept."""
-        unfinished = unfinished_batches(self._store.data_dir)
-        tagged: Collection[str] = self._notes.tags() if policy.keep_tagged else ()
-        undelivered = set() if policy.undelivered else self._outbox.undelivered_episodes(keep_acked_s=0.0)
-        recent = set() if policy.undelivered else self._outbox.undelivered_episodes()
-        groups: dict[tuple[str, bool], list[tuple[datetime, str, int]]] = defaultdict(list)
-        for batch_id, episode_id, ended, size in self._index.select(_ROWS):
+        reason_of = self._reasons(policy)
+        groups: dict[tuple[bool, str], list[tuple[datetime, str, int]]] = defaultdict(list)
+        for batch_id, episode_id, ended, size in self._rows(policy, kept):
             ended_at = datetime.fromisoformat(ended)
-            is_old = limit is not None and ended_at < limit
-            if not is_old and policy.max_bytes is None:
+            is_young = policy.chosen is None and (limit is None or ended_at >= limit)
+            if is_young and policy.max_bytes is None:
                 continue
             is_file = os.path.lexists(self._store.path(batch_id, episode_id))
             if policy.archive and not is_file:
-                kept_young[ARCHIVED] += 1
-                continue
+                (kept_young if policy.chosen is None else kept)[ARCHIVED] += 1
+            elif (reason := reason_of(batch_id, episode_id)) is not None:
+                (kept_young if is_young else kept)[reason] += 1
+            else:
+                groups[is_young, batch_id].append((ended_at, episode_id, size if is_file else 0))
+        return sorted(
+            _Candidate(is_young, max(found)[0], batch_id, [each[1] for each in found], sum(each[2] for each in found))
+            for (is_young, batch_id), found in groups.items()
+        )
+
+    def _rows(self, policy: Policy, kept: Counter[str]) -> list[tuple[str, str, str, int]]:
+        if policy.chosen is None:
+            return self._index.select(_ROWS)
+        rows = self._index.select(_CHOSEN, (msgspec.json.encode(policy.chosen).decode(),))
+        kept["not stored"] += len({*policy.chosen} - {row[1] for row in rows})
+        return rows
+
+    def _reasons(self, policy: Policy) -> Callable[[str, str], str | None]:
+        """Return what finds the reason for which an episode of a batch is kept."""
+        unfinished = queued_ids(self._store.data_dir, unfinished=True)
+        tagged: Collection[str] = self._notes.tags() if policy.keep_tagged else ()
+        undelivered = set() if policy.undelivered else self._outbox.undelivered_episodes(keep_acked_s=0.0)
+        waits = not (policy.undelivered or policy.chosen is not None)
+        recent = self._outbox.undelivered_episodes() if waits else set()
+
+        def reason_of(batch_id: str, episode_id: str) -> str | None:
             reasons = {
                 TAGGED: episode_id in tagged,
                 UNFINISHED: batch_id in unfinished,
                 UNDELIVERED: episode_id in undelivered,
                 RECENT: episode_id in recent,
             }
-            if (reason := next((name for name, holds in reasons.items() if holds), None)) is not None:
-                (kept if is_old else kept_young)[reason] += 1
-                continue
-            groups[batch_id, is_old].append((ended_at, episode_id, size if is_file else 0))
-        candidates = {
-            key: _Candidate(max(episodes)[0], key[0], [each[1] for each in episodes], sum(each[2] for each in episodes))
-            for key, episodes in groups.items()
-        }
-        old, young = ([each for key, each in candidates.items() if key[1] is is_old] for is_old in (True, False))
-        return sorted(old), sorted(young)
+            return next((name for name, holds in reasons.items() if holds), None)
+
+        return reason_of
 
     def _prune_batch(
         self, candidate: _Candidate, policy: Policy, report: PruneReport, kept: Counter[str], *, dry_run: bool
@@ -183,27 +201,22 @@ class Pruner:
         kept[TAGGED] += len(candidate.episode_ids) - len(episode_ids)
         if not episode_ids:
             return
-        n_episodes = len(episode_ids)
-        if dry_run:
-            share = ARCHIVED_SHARE if policy.archive else 0.0
-            n_freed = round(candidate.n_bytes * (1 - share))
+        try:
+            if dry_run:
+                n_freed = round(candidate.n_bytes * (1 - ARCHIVED_SHARE if policy.archive else 1))
+            else:
+                prune = archive_episodes if policy.archive else delete_episodes
+                n_freed = prune(self._store, self._index, candidate.batch_id, episode_ids)
+        except BatchInUse:
+            kept[UNFINISHED] += len(episode_ids)
+        except StoreError as exc:
+            if len(report.problems) < MAX_PROBLEMS:
+                report.problems.append(str(exc))
         else:
-            prune = archive_episodes if policy.archive else delete_episodes
-            try:
-                n_episodes, n_freed, _ = prune(self._store, self._index, candidate.batch_id, episode_ids)
-            except BatchInUse:
-                kept[UNFINISHED] += n_episodes
-                return
-            except StoreError as exc:
-                if len(report.problems) < MAX_PROBLEMS:
-                    report.problems.append(str(exc))
-                return
-        if not policy.archive:
-            kept["in an archive with others"] += len(episode_ids) - n_episodes
-        report.n_archived += n_episodes if policy.archive else 0
-        report.n_deleted += 0 if policy.archive else n_episodes
-        report.n_freed += n_freed
-        report.n_bytes -= n_freed
+            report.n_archived += len(episode_ids) if policy.archive else 0
+            report.n_deleted += 0 if policy.archive else len(episode_ids)
+            report.n_freed += n_freed
+            report.n_bytes -= n_freed
 
 
 @contextlib.contextmanager
@@ -215,11 +228,6 @@ def pruning_lock(data_dir: Path) -> Iterator[None]:
                 f"{data_dir} is being pruned by another process, or prune.lock there cannot be used; try again later"
             )
         yield
-
-
-def unfinished_batches(data_dir: Path) -> set[str]:
-    """Raises a ``StoreError`` if the queue cannot be read."""
-    return queued_ids(data_dir, unfinished=True)
 
 
 async def prune_when_idle(

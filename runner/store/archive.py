@@ -1,20 +1,21 @@
-"""Archives of episodes: zip files with the episode files of a batch, compressed one by one.
+"""Archives of episodes: one zip file for each batch, with its files compressed one by one.
 
-``unzip`` in the state directory restores the members of ``runs/<batch_id>/<archive id>.zip``. Reading is bounded,
-because an archive may come from elsewhere.
+``unzip`` in the state directory restores the members of ``runs/<batch_id>/archive.zip``. Reading is bounded, because an
+archive may come from elsewhere.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from runner.errors import StoreError
 from runner.util.files import MAX_FILE_BYTES, replacing_file
@@ -22,13 +23,11 @@ from runner.util.files import MAX_FILE_BYTES, replacing_file
 if TYPE_CHECKING:
     import zipfile  # loads several compression modules, so it is imported where it is used
 
-SUFFIX: Final = ".zip"
-MAX_MEMBERS: Final = 20_000
-"""Maximum number of members of an archive that is read; one that is written has at most half as many."""
+NAME: Final = "archive.zip"
+MAX_MEMBERS: Final = 65_000
+"""Maximum number of members of an archive that is read or written."""
 MAX_DIRECTORY_BYTES: Final = 8 << 20
 MAX_UNPACKED_BYTES: Final = 64 << 30
-MAX_WRITTEN_BYTES: Final = 1 << 30
-"""Bytes of uncompressed files after which the next archive begins; far below the limit of the plain zip format."""
 episode_member: Final = "runs/{}/{}.json".format
 tokens_member: Final = "runs/{}/{}.tokens".format
 """Both take the ids of batch and episode, ``trace_member`` that of a batch."""
@@ -36,8 +35,8 @@ trace_member: Final = "traces/{}.pftrace".format
 
 _END = struct.Struct("<4s4H2LH")
 _LOCAL = struct.Struct("<4s5H3L2H")
-_N_LOCATOR = 20
-"""Bytes of the record that precedes the end of a zip file with numbers of 64 bits."""
+_LOCATOR = struct.Struct("<4sLQL")
+_END_64 = struct.Struct("<4sQ2H2L4Q")
 _STORED, _DEFLATED, _ZSTD, _ENCRYPTED = 0, 8, 93, 0x1
 _PART_BYTES: Final = 1 << 20
 _MAX_WINDOW_BYTES: Final = 128 << 20
@@ -93,20 +92,25 @@ def _read_episodes(archive: Path, *stamp: int) -> Mapping[str, Member]:
 
 @lru_cache(maxsize=4)  # thousands of members are read one after another
 def _read_directory(archive: Path, _inode: int, _size: int, _mtime_ns: int) -> Mapping[str, Member]:
-    import zipfile
-
     try:
         descriptor = os.open(archive, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise StoreError(f"{archive} is not a regular file; move it away")
-            _check_bounds(archive, descriptor)
-            with zipfile.ZipFile(file) as opened:
-                # no folders; ZipInfo.is_dir fails for an empty name
-                files = [info for info in opened.infolist() if not info.filename.endswith("/")]
-                members = {info.filename: _member(info) for info in files}
+            return _members(archive, file)
     except OSError as exc:
         raise _unreadable(archive, exc) from exc
+
+
+def _members(archive: Path, file: IO[bytes]) -> Mapping[str, Member]:
+    import zipfile
+
+    _check_bounds(archive, file.fileno())
+    try:
+        with zipfile.ZipFile(file) as opened:
+            # no folders; ZipInfo.is_dir fails for an empty name
+            files = [info for info in opened.infolist() if not info.filename.endswith("/")]
+            members = {info.filename: _member(info) for info in files}
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OverflowError) as exc:
         raise StoreError(f"{archive} is damaged: {exc}; restore it or move it away") from exc
     if sum(member.size for member in members.values()) > MAX_UNPACKED_BYTES:
@@ -119,15 +123,21 @@ def _read_directory(archive: Path, _inode: int, _size: int, _mtime_ns: int) -> M
 def _check_bounds(archive: Path, descriptor: int) -> None:
     """Read the end of the directory, before the whole directory is read; zip files with a comment are refused."""
     size = os.fstat(descriptor).st_size
-    end = os.pread(descriptor, _END.size, max(size - _END.size, 0))
+    tail = os.pread(descriptor, _LOCATOR.size + _END.size, max(size - _LOCATOR.size - _END.size, 0))
+    end = tail[-_END.size :]
     if len(end) < _END.size or not end.startswith(b"PK\5\6"):
         raise StoreError(
             f"{archive} is damaged or no archive of episodes: its end is missing; restore it or move it away"
         )
     _, _, _, _, n_members, n_directory, _, _ = _END.unpack(end)
-    # numbers of 64 bits, which precede the end, would replace those that are checked here
-    is_zip64 = os.pread(descriptor, 4, max(size - _END.size - _N_LOCATOR, 0)) == b"PK\6\7"
-    if is_zip64 or n_members > MAX_MEMBERS or n_directory > MAX_DIRECTORY_BYTES:
+    if len(tail) == _LOCATOR.size + _END.size and tail.startswith(b"PK\6\7"):  # numbers of 64 bits replace these
+        place = size - len(tail) - _END_64.size
+        end_64 = os.pread(descriptor, _END_64.size, max(place, 0))
+        # elsewhere, some versions of zipfile would find others
+        if _LOCATOR.unpack_from(tail)[2] != place or not end_64.startswith(b"PK\6\6"):
+            raise StoreError(f"{archive} is damaged: its directory cannot be found; restore it or move it away")
+        *_, n_members, n_directory, _ = _END_64.unpack(end_64)
+    if n_members > MAX_MEMBERS or n_directory > MAX_DIRECTORY_BYTES:
         raise StoreError(
             f"{archive} has more than {MAX_MEMBERS} files, or names that are too long; unpack it and open the folder"
         )
@@ -196,41 +206,67 @@ def _unpack_zstd(packed: bytes, max_bytes: int) -> bytes:
     return content
 
 
-def write_archive(archive: Path, sources: Iterable[Source]) -> None:
-    """Write files into a new archive: on the disk and read back when this returns, or not there at all.
+def write_archive(archive: Path, sources: Sequence[Source], without: Collection[str] = ()) -> None:
+    """Add files to an archive, which may be new, and leave members out: it is on the disk and read back, or as before.
 
-    Raises ``StoreError`` if a file cannot be read or is a link, or the archive cannot be written or has other content.
+    Raises ``StoreError`` if a file cannot be read or is a link, the archive cannot be read or written or has other
+    content, or it would be too large to be read.
     """
     import zipfile
 
+    expected = {each.name: each[1:3] for each in read_directory(archive).values()} if archive.exists() else {}
+    if len(expected) + len(sources) > MAX_MEMBERS:
+        raise StoreError(f"{archive} would have more than {MAX_MEMBERS} files; delete episodes instead")
     try:
         with replacing_file(archive) as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as opened:
-                checksums = {source.name: _add(opened, source) for source in sources}
-            _check_written(archive, file.fileno(), checksums)
+            if expected:
+                _copy_members(archive, file, without)
+            with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as opened:
+                added = {source.name: _add(opened, source) for source in sources}
+            expected = {name: each for name, each in expected.items() if name not in without} | added
+            _check_written(archive, file, expected)
     except OSError as exc:
         raise StoreError(f"{archive} cannot be written: {exc}; free disk space or check the permissions") from exc
     except (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, zlib.error) as exc:
         raise StoreError(f"{archive} cannot be written: {exc}; check the disk") from exc
 
 
-def _add(opened: zipfile.ZipFile, source: Source) -> tuple[int, int]:
-    from zipfile import ZipInfo
+def _copy_members(archive: Path, file: IO[bytes], without: Collection[str]) -> None:
+    from zipfile import ZipFile
 
-    info = ZipInfo(source.name)  # with a fixed time: the episode has its own
-    info.compress_type, info.external_attr = _DEFLATED, (stat.S_IFREG | 0o600) << 16
-    with opened.open(info, "w") as member:
+    with archive.open("rb") as old:
+        if not without:
+            shutil.copyfileobj(old, file, _PART_BYTES)
+            return
+        with ZipFile(old) as opened, ZipFile(file, "w") as new:
+            for info in opened.infolist():
+                if info.filename not in without:
+                    with opened.open(info) as source, new.open(_new_info(info.filename), "w") as target:
+                        shutil.copyfileobj(source, target, _PART_BYTES)
+
+
+def _add(opened: zipfile.ZipFile, source: Source) -> tuple[int, int]:
+    with opened.open(_new_info(source.name), "w") as member:
         return _read_parts(source.path, member.write)
 
 
-def _check_written(archive: Path, descriptor: int, checksums: Mapping[str, tuple[int, int]]) -> None:
+def _new_info(name: str) -> zipfile.ZipInfo:
+    from zipfile import ZipInfo
+
+    info = ZipInfo(name)  # with a fixed time: the episode has its own
+    info.compress_type, info.external_attr = _DEFLATED, (stat.S_IFREG | 0o600) << 16
+    return info
+
+
+def _check_written(archive: Path, file: IO[bytes], expected: Mapping[str, tuple[int, int]]) -> None:
     from zipfile import ZipFile
 
-    with os.fdopen(os.dup(descriptor), "rb") as file, ZipFile(file) as opened:
+    file.flush()
+    with ZipFile(file) as opened:
         if (damaged := opened.testzip()) is not None:
             raise ValueError(f"{damaged} could not be read back")
-        if {info.filename: (info.file_size, info.CRC) for info in opened.infolist()} != dict(checksums):
-            raise ValueError("it has other content than was written")
+    if {each.name: each[1:3] for each in _members(archive, file).values()} != expected:
+        raise ValueError("it has other content than was written")
 
 
 def file_checksum(path: Path) -> tuple[int, int]:

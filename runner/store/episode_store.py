@@ -8,13 +8,13 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
 
 from runner.errors import StoreError
-from runner.store.archive import SUFFIX as ARCHIVE_SUFFIX
+from runner.store.archive import NAME as ARCHIVE_NAME
 from runner.store.archive import episode_member, read_directory, read_member, tokens_member
 from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.store.journal import (
@@ -53,32 +53,28 @@ LOCK_TICK_S = 0.02
 
 NO_BATCH: Final = "it is no folder of a batch; move it away"
 NO_EPISODE: Final = "its name is not an episode id; move it away"
+FOREIGN: Final = "it has no episode of this batch; move it away, and open it with agentgym-tui open"
 LOST_AND_FOUND: Final = "lost+found"
 
 
 class EpisodeFile(msgspec.Struct, frozen=True):
-    """Directory entry of an episode file; ``size`` (bytes) or ``mtime_ns`` changes whenever its content changes."""
+    """An episode file, or a member of the archive of its batch.
+
+    ``size`` (bytes), or ``mtime_ns`` of a file and the checksum of a member, changes whenever its content changes.
+    """
 
     batch_id: str
     episode_id: str
     size: int
     mtime_ns: int
-
-
-class ArchiveFile(msgspec.Struct, frozen=True):
-    """Directory entry of an archive of episodes; ``size`` or ``mtime_ns`` changes whenever its content changes."""
-
-    batch_id: str
-    path: Path
-    size: int
-    mtime_ns: int
+    is_archived: bool = False
 
 
 class EpisodeStore:
     """Reads and writes ``<data_dir>/runs/<batch_id>/<episode_id>.json``; safe for threads and processes.
 
     Creates the folders with mode 0700; raises ``StoreError`` if that fails. An episode without a file is read from the
-    archives of its batch, ``<data_dir>/runs/<batch_id>/*.zip``. ``damaged`` lists the journals that the last
+    archive of its batch, ``<data_dir>/runs/<batch_id>/archive.zip``. ``damaged`` lists the journals that the last
     ``recover`` could not read, or could read only in part.
     """
 
@@ -104,6 +100,9 @@ class EpisodeStore:
 
     def tokens_path(self, batch_id: str, episode_id: str) -> Path:
         return tokens_path(self.runs, batch_id, episode_id)
+
+    def archive_path(self, batch_id: str) -> Path:
+        return self.runs / batch_id / ARCHIVE_NAME
 
     def create_batch_folder(self, batch_id: str) -> None:
         """Create the folder of a batch durably; a failure is left to the first episode that is stored.
@@ -165,93 +164,68 @@ class EpisodeStore:
     def load_with_tokens(self, path: Path) -> EpisodeRecord:
         """Return a ``TokenizedEpisode`` if the episode has token ids; raises like ``load``."""
         record = self.load(path)
-        has_ref = any(step.tokens_ref is not msgspec.UNSET for step in record.timesteps)
-        if not has_ref and not self._has_token_file(path):
-            return record
+        tokens = self.tokens_path(record.batch_id, record.episode_id)
         member = tokens_member(record.batch_id, record.episode_id)
+        has_ref = any(step.tokens_ref is not msgspec.UNSET for step in record.timesteps)
+        # no step refers to a token file whose sequences are all of an unfinished step
+        if not (
+            has_ref or os.path.lexists(tokens) or (not os.path.lexists(path) and self._is_archived(tokens, member))
+        ):
+            return record
         try:
-            return with_sequences(record, self._read(self.tokens_path(record.batch_id, record.episode_id), member))
+            return with_sequences(record, self._read(tokens, member))
         except StoreError as exc:
             return with_sequences(record, exc)
-
-    def _has_token_file(self, path: Path) -> bool:
-        """Return whether there is a token file, to which no step refers if all of its sequences are of no step."""
-        tokens = path.with_suffix(TOKENS_SUFFIX)
-        if os.path.lexists(tokens) or os.path.lexists(path):
-            return os.path.lexists(tokens)
-        return self._archive_with(tokens, tokens_member(path.parent.name, path.stem)) is not None
 
     def read_bytes(self, episode_id: str) -> bytes:
         """Raises a ``StoreError`` if the file does not exist."""
         return self.read(self._find(episode_id))
 
     def read(self, path: Path) -> bytes:
-        """Read it from an archive of its batch if there is no such file; raises ``StoreError`` if there is neither."""
+        """Read it from the archive of its batch if there is no such file; raises ``StoreError`` if there is neither."""
         return self._read(path, _member_of(path))
 
     def _read(self, path: Path, member: str) -> bytes:
         try:
             return read_file(path)
         except StoreError:
-            if os.path.lexists(path) or (archive := self._archive_with(path, member)) is None:
+            if os.path.lexists(path) or not self._is_archived(path, member):
                 raise
+        archive = path.with_name(ARCHIVE_NAME)
         return read_member(archive, read_directory(archive)[member])
 
-    def archive_of(self, path: Path) -> Path | None:
-        """Return the newest readable archive with the episode of the file ``path``, which need not exist."""
-        return self._archive_with(path, _member_of(path))
+    def is_archived(self, path: Path) -> bool:
+        """Return whether the archive of its batch has an episode file."""
+        return self._is_archived(path, _member_of(path))
 
-    def _archive_with(self, path: Path, member: str) -> Path | None:
-        archives: list[ArchiveFile] = []
-        with contextlib.suppress(StoreError):  # reported by the index, as those below
-            archives += self.list_archives(path.parent.name)
-        for archive in sorted(archives, key=lambda each: each.path.name, reverse=True):
-            with contextlib.suppress(StoreError):
-                if member in read_directory(archive.path):
-                    return archive.path
-        return None
-
-    def list_archives(self, batch_id: str) -> Iterator[ArchiveFile]:
-        """In arbitrary order; raises a ``StoreError`` if the folder cannot be read."""
-        if not is_ulid(batch_id):
-            return
-        for entry in _entries(self.runs / batch_id):
-            if entry.name.endswith(ARCHIVE_SUFFIX) and is_ulid(entry.name.removesuffix(ARCHIVE_SUFFIX)):
-                with contextlib.suppress(FileNotFoundError):
-                    yield _archive_file(batch_id, entry)
+    def _is_archived(self, path: Path, member: str) -> bool:
+        with contextlib.suppress(StoreError):  # reported by the index
+            return member in read_directory(path.with_name(ARCHIVE_NAME))
+        return False
 
     def has_journal(self, batch_id: str) -> bool:
         """Return whether an episode of a batch is running, or its journal was left by a process that died."""
         return is_ulid(batch_id) and any(each.name.endswith(JOURNAL_SUFFIX) for each in _entries(self.runs / batch_id))
 
-    def batch_ids(self) -> Iterator[str]:
-        """Raises a ``StoreError`` if the folders cannot be read."""
-        return (batch.name for batch in self._batch_folders())
+    def batch_ids(self, damaged: list[DamagedFile] | None = None) -> Iterator[str]:
+        """``damaged`` receives what is no batch; raises a ``StoreError`` if the folders cannot be read."""
+        return (batch.name for batch in self._batch_folders(damaged))
+
+    def list_batch(self, batch_id: str, damaged: list[DamagedFile]) -> list[EpisodeFile]:
+        """Return all episodes of a batch in arbitrary order; of one with a file and in the archive, the file.
+
+        ``damaged`` receives what is no episode by its name or kind, and an archive that cannot be read or is of another
+        batch. Raises ``StoreError`` or ``OSError`` if the folder cannot be read.
+        """
+        return _list_batch(self.runs / batch_id, damaged)
 
     def _find(self, episode_id: str) -> Path:
         if is_ulid(episode_id):
-            for is_here in (os.path.lexists, self.archive_of):  # reading archives takes longer
+            for is_here in (os.path.lexists, self.is_archived):  # reading archives takes longer
                 for batch in self._batch_folders():
                     if is_here(path := batch / f"{episode_id}.json"):
                         return path
         raise StoreError(f"there is no episode {episode_id!r} under {self.runs}; check the id and the state directory")
-
-    def list_files(
-        self, damaged: list[DamagedFile] | None = None, archives: list[ArchiveFile] | None = None
-    ) -> Iterator[EpisodeFile]:
-        """Yield all episode files in arbitrary order.
-
-        ``damaged`` receives what is no batch or no episode by its name or kind, and the folders that cannot be read.
-        """
-        damaged = [] if damaged is None else damaged
-        archives = [] if archives is None else archives
-        for batch in self._batch_folders(damaged):
-            try:
-                files = list(_list_batch(batch, damaged, archives))
-            except (StoreError, OSError) as exc:
-                damaged.append(DamagedFile(batch, str(exc)))
-            else:
-                yield from files
 
     def stat_file(self, record: EpisodeRecord) -> EpisodeFile:
         """Raises a ``StoreError`` if the file does not exist."""
@@ -365,24 +339,36 @@ def _episode_file(batch_id: str, episode_id: str, status: os.stat_result) -> Epi
     return EpisodeFile(batch_id, episode_id, *stamp_of(status))
 
 
-def _archive_file(batch_id: str, entry: os.DirEntry[str]) -> ArchiveFile:
-    status = entry.stat(follow_symlinks=False)
-    return ArchiveFile(batch_id, Path(entry.path), *stamp_of(status))
-
-
-def _list_batch(batch: Path, damaged: list[DamagedFile], archives: list[ArchiveFile]) -> Iterator[EpisodeFile]:
+def _list_batch(batch: Path, damaged: list[DamagedFile]) -> list[EpisodeFile]:
+    files: dict[str, EpisodeFile] = {}
     for entry in _entries(batch):
         stem, _, suffix = entry.name.partition(".")
         if suffix not in ("zip", "json") and not entry.is_dir(follow_symlinks=False):
             continue  # journals, token files, locks and temporary files
-        if not is_ulid(stem) or suffix not in ("zip", "json"):
+        if entry.name == ARCHIVE_NAME:
+            continue
+        if not is_ulid(stem) or suffix != "json":
             damaged.append(DamagedFile(Path(entry.path), NO_EPISODE))
             continue
         with contextlib.suppress(FileNotFoundError):
-            if suffix == "zip":
-                archives.append(_archive_file(batch.name, entry))
-            else:
-                yield _episode_file(batch.name, stem, entry.stat(follow_symlinks=False))
+            files[stem] = _episode_file(batch.name, stem, entry.stat(follow_symlinks=False))
+    # It is read after the files, because a file is deleted only after it was archived.
+    archive = batch / ARCHIVE_NAME
+    return [*(_list_archive(archive, damaged) | files if os.path.lexists(archive) else files).values()]
+
+
+def _list_archive(archive: Path, damaged: list[DamagedFile]) -> dict[str, EpisodeFile]:
+    batch_id, found = archive.parent.name, {}
+    try:
+        for name, member in read_directory(archive).items():
+            stem = PurePosixPath(name).stem
+            if is_ulid(stem) and name == episode_member(batch_id, stem):  # an archive from elsewhere may have any names
+                found[stem] = EpisodeFile(batch_id, stem, member.size, member.crc, is_archived=True)
+        if not found:
+            damaged.append(DamagedFile(archive, FOREIGN))
+    except StoreError as exc:
+        damaged.append(DamagedFile(archive, str(exc)))
+    return found
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

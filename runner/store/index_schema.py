@@ -100,7 +100,7 @@ class EpisodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 COLUMNS = ", ".join(EpisodeRow.__struct_fields__)
 
-_VERSION = 13
+_VERSION = 14
 
 TIME_COLUMNS: Final[Mapping[Cause, str]] = {
     "queue": "queue_s",
@@ -139,6 +139,7 @@ SCHEMA = SqliteSchema(
     CREATE TABLE episodes ({COLUMNS}, size, mtime_ns, settled, PRIMARY KEY (episode_id, batch_id)) WITHOUT ROWID;
     CREATE TABLE damaged (episode_id, batch_id, size, mtime_ns, reason, PRIMARY KEY (episode_id, batch_id))
         WITHOUT ROWID;
+    CREATE TABLE folders (batch_id PRIMARY KEY, stamp) WITHOUT ROWID;
     CREATE TABLE unannounced (n INTEGER PRIMARY KEY AUTOINCREMENT, episode_id, subject, played);
     CREATE TRIGGER announced AFTER INSERT ON episodes WHEN NOT new.settled BEGIN
         INSERT INTO unannounced (episode_id, played) VALUES (new.episode_id, 0);
@@ -151,6 +152,7 @@ SCHEMA = SqliteSchema(
         f"SELECT {COLUMNS}, size, mtime_ns, settled FROM episodes LIMIT 0",
         f"EXPLAIN INSERT INTO episodes SELECT {COLUMNS}, size, mtime_ns, settled FROM episodes",  # no further column
         "SELECT episode_id, batch_id, size, mtime_ns, reason FROM damaged LIMIT 0",
+        "SELECT batch_id, stamp FROM folders LIMIT 0",
         "SELECT n, episode_id, subject, played FROM unannounced LIMIT 0",
     ),
 )

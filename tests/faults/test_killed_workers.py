@@ -30,7 +30,7 @@ from runner.types import BatchProgress, Limits, Outcome, WorkerState
 from tests.conftest import Install
 from tests.support.batches import resolved_batch
 from tests.support.command import REPOSITORY
-from tests.support.episodes import new_id
+from tests.support.episodes import new_id, stored_files
 from tests.support.slot_server import run_slot_server
 from tests.support.waiting_batch import wait_until
 
@@ -130,7 +130,7 @@ def test_killed_workers_cost_no_planned_episode(workspace: Workspace, caplog: py
     assert batch.n_killed >= 3
     assert result.workers is not None
     assert result.workers.lost == batch.n_killed
-    stored = [workspace.store.load(file.episode_id) for file in workspace.store.list_files()]
+    stored = [workspace.store.load(file.episode_id) for file in stored_files(workspace.store)]
     finished = [record for record in stored if record.outcome is Outcome.SUCCESS]
     lost = [record for record in stored if record.outcome is not Outcome.SUCCESS]
     assert sorted(record.task_index for record in finished) == list(range(200))
@@ -190,7 +190,7 @@ def test_a_killed_driver_leaves_no_worker_and_can_be_resumed(tmp_path: Path) -> 
     wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in pids))
     workspace = Workspace(folder, node="test", profile="p1")
     try:
-        earlier = [workspace.store.load(file.episode_id) for file in workspace.store.list_files()]
+        earlier = [workspace.store.load(file.episode_id) for file in stored_files(workspace.store)]
         assert set(reported) <= {record.task_index for record in earlier if record.outcome is Outcome.SUCCESS}
         assert len(workspace.recovered) <= 8 + MAX_STORING  # that were played, and that were stored meanwhile
         n_repeat = max(reported) + 10
@@ -243,7 +243,7 @@ def test_an_episode_that_kills_its_workers_costs_its_neighbors_nothing(workspace
     result = batch.batch.run()
     assert (result.status, result.interrupted_by) == ("interrupted", "workers")
     assert result.outcomes == {"success": 11, "interrupted": 1}
-    starts = Counter(workspace.store.load(file.episode_id).task_index for file in workspace.store.list_files())
+    starts = Counter(workspace.store.load(file.episode_id).task_index for file in stored_files(workspace.store))
     assert starts[1] == 5
     assert result.workers is not None
     assert result.workers.lost == 5

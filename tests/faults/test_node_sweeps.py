@@ -13,6 +13,7 @@ from ulid import ULID
 
 from runner.store import EpisodeStore
 from runner.types import UNFINISHED
+from tests.support.episodes import stored_files
 from tests.support.model_server import ModelServer
 from tests.support.node_events import collect_into, wait_until
 from tests.support.node_process import NodeProcess, clean_environ
@@ -60,7 +61,7 @@ async def test_each_model_plays_the_same_tasks_one_model_after_the_other(tmp_pat
                     changed = {**request, "batch_id": str(ULID()), **changes}
                     assert (await node.request_reply(connection, "start", **changed))["error"]["code"] == code
     store = EpisodeStore(tmp_path / "data")
-    episodes = [store.load(file.episode_id) for file in store.list_files()]
+    episodes = [store.load(file.episode_id) for file in stored_files(store)]
     played = {(each.model, each.env, each.task_index, each.attempt, each.seed) for each in episodes}
     assert played == {
         (model, env, 0, attempt, attempt) for model in MODELS for env in ("Maze", "Wordle") for attempt in (0, 1)
@@ -113,7 +114,7 @@ async def test_adaptive_repeats_go_on_where_a_killed_node_stopped(tmp_path: Path
     finally:
         node.kill()
     store = EpisodeStore(tmp_path / "data")
-    episodes = [each for file in store.list_files() if (each := store.load(file.episode_id)).battery_id == battery]
+    episodes = [each for file in stored_files(store) if (each := store.load(file.episode_id)).battery_id == battery]
     # the episode that the kill stopped stays as a file, and its task is played again
     tasks = sorted(each.task_index for each in episodes if each.outcome not in UNFINISHED)
     assert tasks == list(range(3, 131))

@@ -13,6 +13,7 @@ from ulid import ULID
 
 from runner.episode.control import EpisodeControl
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, EpisodeRow, EpisodeStore, open_index
+from runner.store.episode_store import EpisodeFile
 from runner.store.journal import EpisodeJournal
 from runner.store.parts import Ended, Part, Reset, Step
 from runner.store.recorder import LOCK_TIMEOUT_S, EpisodeLog, Meter
@@ -263,6 +264,12 @@ class FixedMeter:
     def stop(self, episode_id: str) -> GpuUse:
         self.running.remove(episode_id)
         return self._use
+
+
+def stored_files(store: EpisodeStore) -> list[EpisodeFile]:
+    """Return all episodes of a store, by id."""
+    files = [file for batch_id in store.batch_ids() for file in store.list_batch(batch_id, [])]
+    return sorted(files, key=lambda file: file.episode_id)
 
 
 def newest_rows(index: EpisodeIndex, limit: int = -1) -> list[EpisodeRow]:

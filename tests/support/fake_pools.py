@@ -16,6 +16,7 @@ from runner.pool.services import BatchServices
 from runner.store import EpisodeRecord
 from runner.worker.frames import Configure
 from tests.support.batches import resolved_batch
+from tests.support.episodes import stored_files
 from tests.support.fake_worker import FakeProcesses, Script
 
 TIMINGS = WorkerTimings(retry_s=(0.01, 0.01, 0.01), tick_s=0.02)
@@ -82,4 +83,4 @@ class PooledBatch:
         """All episodes on the disk, in the order of their ids."""
         store = self.workspace.store
         assert list(store.runs.rglob("*.journal.jsonl")) == []
-        return sorted((store.load(file.episode_id) for file in store.list_files()), key=lambda each: each.episode_id)
+        return sorted((store.load(file.episode_id) for file in stored_files(store)), key=lambda each: each.episode_id)

@@ -43,7 +43,7 @@ from agentgym_tui.widgets.table import SortableTable
 from runner.errors import StoreError
 
 if TYPE_CHECKING:
-    from runner.node.curation import CurationAction
+    from runner.node.retention import CleanUpAction
 
 
 class EpisodesScreen(LibraryScreen[Library]):
@@ -171,11 +171,11 @@ class EpisodesScreen(LibraryScreen[Library]):
         under_cursor = [] if entry is None or isinstance(entry, UnreadableFile) else [entry.episode_id]
         return [*self._episodes.selected] or under_cursor
 
-    def action_curate(self, action: CurationAction) -> None:
+    def action_clean_up(self, action: CleanUpAction) -> None:
         """Archive or delete the selection after a confirmation."""
-        from agentgym_tui.screens.episodes.clean_up import curate
+        from agentgym_tui.screens.episodes.clean_up import clean_up
 
-        curate(self, self.session, action, self.chosen_ids(), self._curated)
+        clean_up(self, self.session, action, self.chosen_ids(), self._cleaned_up)
 
     def action_export(self) -> None:
         """Write the selection, or all episodes that match the filter, in a format of trainers."""
@@ -183,13 +183,7 @@ class EpisodesScreen(LibraryScreen[Library]):
 
         export(self, self.session, self._episodes.chosen(), self._episodes.query_text)
 
-    def action_undo(self) -> None:
-        """Bring back the episodes that were archived or deleted last."""
-        from agentgym_tui.screens.episodes.clean_up import undo
-
-        undo(self, self.session, self._curated)
-
-    def _curated(self) -> None:
+    def _cleaned_up(self) -> None:
         self._episodes.selected.clear()
         self.read_again()
 

@@ -29,7 +29,7 @@ from runner.errors import StoreError
 from runner.events.control import AnnotateArgs, BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs
 from runner.formats.export import Manifest
 from runner.formats.training import Audit
-from runner.node.curation import CurationAction, CurationPlan, CurationReport
+from runner.node.retention import CleanUpAction, PruneReport
 from runner.query.fields import Lookup
 from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
@@ -220,12 +220,12 @@ class FakeCuration(Curation):
     def __init__(self) -> None:
         super().__init__(_no_store)
 
-    async def plan(self, action: CurationAction, episode_ids: Collection[str]) -> CurationPlan:
-        ids = list(episode_ids)
-        return CurationPlan(action=action, episode_ids=ids, batches={batch_id(0): ids}, n_bytes=9_000, kept={})
-
-    async def apply(self, plan: CurationPlan) -> CurationReport:
-        return CurationReport(action=plan.action, n_episodes=plan.n_episodes, n_bytes=plan.n_bytes)
+    async def clean_up(
+        self, action: CleanUpAction, episode_ids: Collection[str], *, dry_run: bool = False
+    ) -> PruneReport:
+        n_done = len(episode_ids)
+        is_final = action == "delete"
+        return PruneReport(n_archived=0 if is_final else n_done, n_deleted=n_done if is_final else 0, n_freed=9_000)
 
     async def export(self, job: ExportJob) -> Manifest:
         from runner.formats.export import Manifest
@@ -245,9 +245,6 @@ class FakeCuration(Curation):
 
     async def audit(self, job: ExportJob) -> Audit:
         return Audit(n_episodes=14, n_groups=17, n_trainable=7, summary="this export would train 41% of its groups")
-
-    async def undo(self) -> CurationReport:
-        return CurationReport(action="delete", n_episodes=1, is_undone=True)
 
 
 class FakeEvents(EventSource):

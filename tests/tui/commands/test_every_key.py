@@ -461,7 +461,6 @@ SEQUENCES = {
                     ("", "a", shows("●3 selected"), True),
                 )
             ),
-            KeyPress("episodes.undo", "U", shows("1 episode brought back"), True),
             KeyPress("episodes.export", "e", screen_name, "ExportForm"),
             KeyPress("export.next", "down", focused_id, "output"),
             KeyPress("export.previous", "up", focused_id, "format"),

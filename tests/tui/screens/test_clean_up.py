@@ -1,4 +1,4 @@
-"""Selection, archive, delete and undo in Episodes, by keyboard, on a real state directory."""
+"""Selection, archive and delete in Episodes, by keyboard, on a real state directory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.screens.episodes.clean_up import report_text
 from agentgym_tui.sessions.episode_library import StateDirLibrary
-from runner.node.curation import CurationReport
 from runner.publish.outbox import Ack, Outbox
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
@@ -56,8 +54,7 @@ async def show_episodes(pilot: Pilot[None], n: int) -> None:
     await wait_for_widget_text(pilot, SUMMARY, f"{n} episodes")
 
 
-async def test_ten_are_selected_and_archived_and_come_back(session: FakeSession) -> None:
-    before = stored(session)
+async def test_ten_are_selected_and_archived(session: FakeSession) -> None:
     async with console_pilot(session) as pilot:
         await show_episodes(pilot, 15)
         await pilot.press("slash", *"env:maze", "enter", *["space"] * 10)
@@ -65,7 +62,6 @@ async def test_ten_are_selected_and_archived_and_come_back(session: FakeSession)
         assert widget_text(pilot, LIST).count("●") == 10
         await pilot.press("A")
         await wait_for_text(pilot, "Archive 10 episodes?")
-        await wait_for_text(pilot, "U brings them back until the console ends")
         await pilot.press("escape")
         await wait_for_widget_text(pilot, SUMMARY, "●10 selected")
         await pilot.press("A")
@@ -75,36 +71,21 @@ async def test_ten_are_selected_and_archived_and_come_back(session: FakeSession)
         assert len(stored(session)) == 5
         await wait_until(pilot, lambda: "selected" not in widget_text(pilot, SUMMARY))
         assert "12 match" in widget_text(pilot, SUMMARY)  # an archived episode stays in the list
-        await pilot.press("U")
-        await wait_for_text(pilot, "10 episodes brought back, which were archived")
-        assert stored(session) == before
 
 
-async def test_all_of_a_query_are_deleted_and_restored_until_the_console_ends(session: FakeSession) -> None:
-    before = stored(session)
+async def test_all_of_a_query_are_deleted_after_a_warning(session: FakeSession) -> None:
     async with console_pilot(session) as pilot:
         await show_episodes(pilot, 15)
         await pilot.press("slash", *"env:maze outcome:failure", "enter", "a")
         await wait_for_widget_text(pilot, SUMMARY, "●12 selected")
         await pilot.press("escape")
         await wait_for_widget_text(pilot, SUMMARY, "15 episodes · ●12 selected")
-        for _ in range(2):
-            await pilot.press("D")
-            await wait_for_text(pilot, "Delete 12 episodes?")
-            await pilot.press("y")
-            await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
-            assert len(stored(session)) == 3
-            await pilot.press("U")
-            await wait_for_widget_text(pilot, SUMMARY, "15 episodes")
-            assert stored(session) == before
-            await pilot.press("slash", *"env:maze", "enter", "a", "escape")
-            await wait_for_widget_text(pilot, SUMMARY, "15 episodes · ●12 selected")
-        await pilot.press("D", "y")
+        await pilot.press("D")
+        await wait_for_text(pilot, "Delete 12 episodes?", "this is final")
+        assert len(stored(session)) == 15
+        await pilot.press("y")
+        await wait_for_text(pilot, "12 episodes deleted")
         await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
-    assert session.data_dir is not None and session.library is not None
-    assert list(session.data_dir.glob("trash/*/*"))
-    session.library.close()  # type: ignore[attr-defined]
-    assert not (session.data_dir / "trash").exists()
     assert len(stored(session)) == 3
 
 
@@ -130,8 +111,6 @@ async def test_a_selection_survives_another_filter_and_can_be_taken_back(session
 async def test_what_cannot_be_done_is_said(session: FakeSession, tmp_path: Path) -> None:
     async with console_pilot(session) as pilot:
         await show_episodes(pilot, 15)
-        await pilot.press("U")
-        await wait_for_text(pilot, "nothing to undo")
         with file_lock(tmp_path / "prune.lock", wait=False, create=True):
             await pilot.press("D")
             await wait_for_text(pilot, "Delete 1 episode?")
@@ -160,12 +139,7 @@ async def test_another_console_sees_what_was_deleted(session: FakeSession, tmp_p
 async def test_opened_files_are_only_read() -> None:
     async with console_pilot(files_session(3)) as pilot:
         await show_episodes(pilot, 3)
-        for key in "ADU":
+        for key in "AD":
             await pilot.press(key)
             await wait_for_text(pilot, "these episodes are only read")
         assert isinstance(pilot.app, Console)
-
-
-@pytest.mark.parametrize(("n", "text"), [(1, "1 episode brought back, which was deleted"), (2, "which were deleted")])
-def test_the_report_of_an_undo_counts_one_and_many(n: int, text: str) -> None:
-    assert text in report_text(CurationReport(action="delete", n_episodes=n, is_undone=True), "U")

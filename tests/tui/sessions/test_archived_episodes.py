@@ -15,7 +15,7 @@ from agentgym_tui.sessions.file_library import FileLibrary
 from runner.errors import StoreError
 from runner.store import EpisodeStore, open_index
 from runner.store.pruning import archive_episodes
-from tests.support.episodes import record_episodes
+from tests.support.episodes import record_episodes, stored_files
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def contents(tmp_path: Path) -> dict[str, bytes]:
     """Content of the files of 4 episodes, 3 of which are archived now."""
     record_episodes(tmp_path / "data", 4)
     store = EpisodeStore(tmp_path / "data")
-    contents = {file.episode_id: store.read_bytes(file.episode_id) for file in store.list_files()}
-    files = sorted(store.list_files(), key=lambda file: file.episode_id)
+    contents = {file.episode_id: store.read_bytes(file.episode_id) for file in stored_files(store)}
+    files = sorted(stored_files(store), key=lambda file: file.episode_id)
     with closing(open_index(store)) as index:
         for file in files[:3]:
             archive_episodes(store, index, file.batch_id, [file.episode_id])

@@ -11,13 +11,13 @@ from agentgym_tui.screens.dialogs.saved_queries import SavedQueries
 from agentgym_tui.screens.episodes.clean_up import ArchiveDialog, DeleteDialog
 from agentgym_tui.screens.episodes.export_form import ExportForm
 from runner.formats.format import find_format
-from runner.node.curation import CurationAction, CurationPlan
+from runner.node.retention import CleanUpAction, PruneReport
 from runner.types import Outcome
 from runner.types.notes import Note
 from tests.support.console.fake_session import FakeCuration, FakeSession, empty_session
 from tests.support.console.pilot import console_app, wait_for_text, wait_for_widget_text
 from tests.support.console.result_sessions import results_session
-from tests.support.console.samples import HOSTILE, START, batch_id, episode_id, row
+from tests.support.console.samples import HOSTILE, START, episode_id, row
 from tests.support.console.snapshots import SIZES, RunBefore, SnapCompare, stop_cursor_blink
 
 pytestmark = pytest.mark.usefixtures("utc")
@@ -148,16 +148,15 @@ def test_notes_of_a_step(snap_compare: SnapCompare, size: tuple[int, int], edite
 
 @SIZES
 @pytest.mark.parametrize("action", ["archive", "delete"])
-def test_confirmation_of_clean_up(snap_compare: SnapCompare, size: tuple[int, int], action: CurationAction) -> None:
-    plan = CurationPlan(
-        action=action,
-        episode_ids=[],
-        batches={batch_id(0): [episode_id(n) for n in range(88)]},
-        n_bytes=3_400_000,
+def test_confirmation_of_clean_up(snap_compare: SnapCompare, size: tuple[int, int], action: CleanUpAction) -> None:
+    plan = PruneReport(
+        n_archived=88 if action == "archive" else 0,
+        n_deleted=88 if action == "delete" else 0,
+        n_freed=3_400_000,
         kept={"event not delivered": 2, "batch not ended": 10},
     )
 
-    before = when_open((ArchiveDialog if action == "archive" else DeleteDialog)(plan, "U"), "until the console ends")
+    before = when_open((ArchiveDialog if action == "archive" else DeleteDialog)(plan), "frees")
     assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
 
 

@@ -15,7 +15,6 @@ from runner.cli import main
 from runner.cli.tag import main_tag
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
-from runner.util.clock import new_ulid
 from tests.support.episodes import RecordedEpisode, make_step
 
 
@@ -207,7 +206,7 @@ def test_every_command_names_what_it_left_out_and_ends_with_1(
 ) -> None:
     folder = ("--data-dir", str(tmp_path))
     (file,) = tmp_path.glob(f"runs/*/{ids[0]}.json")
-    archive, wrong = file.with_name(f"{new_ulid()}.zip"), tmp_path / "runs" / "copied runs"
+    archive, wrong = file.with_name("archive.zip"), tmp_path / "runs" / "copied runs"
     with closing(open_index(EpisodeStore(tmp_path))):
         file.write_bytes(b"{")
     archive.write_bytes(b"PK\5\6 no archive")

@@ -24,6 +24,7 @@ from runner.inference.profile_models import Models
 from runner.store import EpisodeRecord
 from runner.types import Action, Tokens
 from tests.support.batches import resolved_batch
+from tests.support.episodes import stored_files
 from tests.support.inference import agent_settings
 from tests.support.rude_model import Behavior, RudeModel, completion_response, hang, http_response
 from tests.support.scripted_are_process import write_program
@@ -52,7 +53,7 @@ def play(settings: ARESettings, data_dir: Path, workers: int, *script: Behavior)
         planned = resolved_batch(models=models, are=settings, env="are:judged", agent="oracle", workers=workers)
         with closing(models):
             Batch(planned, workspace, models=models).run()
-        (file,) = workspace.store.list_files()
+        (file,) = stored_files(workspace.store)
         return workspace.store.load(file.episode_id), model
 
 

@@ -19,12 +19,12 @@ from ulid import ULID
 from runner.batch import spec as batch_spec
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.errors import StoreError
 from runner.events.control import ERRORS
 from runner.node import handlers
 from runner.node.batch_queue import BatchQueue, QueuedBatch, derived_batch_id
-from runner.node.file_chunks import CHUNK_BYTES, EpisodeFiles
+from runner.node.file_chunks import CHUNK_BYTES
 from runner.node.handlers import ControlHandler
+from runner.store.pruning import archive_episodes
 from runner.types import Budget, Outcome
 from runner.util.clock import is_ulid
 from runner.util.files import read_file
@@ -131,14 +131,12 @@ def test_a_changed_file_is_hashed_again_and_a_deleted_file_is_rejected(
     assert "cannot be read" in send_request("episode", episode_id=path.stem)["error"]["message"]
 
 
-def test_the_hash_cache_is_bounded(workspace: Workspace) -> None:
-    files = EpisodeFiles(workspace.store, workspace.index, max_cached_hashes=2)
-    paths = [record_episode(workspace, 1) for _ in range(4)]
-    for path in (*paths, *paths):
-        assert files.chunk(path.stem, 0).data == path.read_bytes()
-        assert len(files._hashes) <= 2
-    with pytest.raises(StoreError, match="this node has no episode"):
-        files.chunk(str(ULID()), 0)
+def test_what_is_archived_or_unknown_is_said(workspace: Workspace, send_request: Callable[..., Any]) -> None:
+    path = record_episode(workspace, 1)
+    archive_episodes(workspace.store, workspace.index, path.parent.name, [path.stem])
+    message = send_request("episode", episode_id=path.stem)["error"]["message"]
+    assert f"agentgym-tui open {path.with_name('archive.zip')}" in message
+    assert "this node has no episode" in send_request("episode", episode_id=str(ULID()))["error"]["message"]
 
 
 BATCH = str(ULID())

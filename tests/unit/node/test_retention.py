@@ -15,14 +15,14 @@ from runner.batch.spec import BatchSpec
 from runner.config.profile import RetentionSettings
 from runner.errors import StoreError
 from runner.node.batch_queue import BatchQueue, QueuedBatch, Status
-from runner.node.retention import Policy, Pruner, PruneReport, disk_usage, prune_when_idle
+from runner.node.retention import CleanUpAction, Policy, Pruner, PruneReport, disk_usage, prune_when_idle
 from runner.publish.outbox import Ack, Outbox
 from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.store.notes import Notes
 from runner.types.notes import NoteChange
 from runner.util.clock import Clock
 from runner.util.files import file_lock
-from tests.support.episodes import END, RecordedEpisode, new_id, newest_rows
+from tests.support.episodes import END, RecordedEpisode, new_id, newest_rows, stored_files
 
 DAY_S = 86400.0
 
@@ -55,7 +55,12 @@ class StateDir:
         return ids
 
     def files(self) -> set[str]:
-        return {file.episode_id for file in self.store.list_files()}
+        """Return the episodes that have a file outside of an archive."""
+        return {file.episode_id for file in stored_files(self.store) if not file.is_archived}
+
+    def contents(self) -> dict[str, bytes]:
+        """Return the content of each listed episode's file, wherever it is."""
+        return {row.episode_id: self.store.read_bytes(row.episode_id) for row in newest_rows(self.index)}
 
 
 @pytest.fixture
@@ -80,6 +85,50 @@ def test_old_episodes_are_archived_and_young_ones_stay(state: StateDir) -> None:
     assert state.pruner.prune(policy).n_archived == 0
     deleted = state.pruner.prune(Policy(older_s=30 * DAY_S, archive=False))
     assert (deleted.n_deleted, {row.episode_id for row in newest_rows(state.index)}) == (2, {*young})
+
+
+@pytest.mark.parametrize("action", ["archive", "delete"])
+def test_chosen_episodes_of_several_batches_are_archived_or_deleted(state: StateDir, action: CleanUpAction) -> None:
+    first, second, kept = state.add(1), state.add(1, 3), state.add(1)
+    Notes(state.store.data_dir).change(first[0], NoteChange(add=("good",)))
+    (state.store.data_dir / "traces").mkdir()
+    trace = state.store.data_dir / "traces" / f"{newest_rows(state.index)[-1].batch_id}.pftrace"
+    trace.write_bytes(b"trace")
+    before, chosen = state.contents(), Policy.of_chosen(action, [*first, second[0], "unknown", first[0]])
+    planned = state.pruner.prune(chosen, dry_run=True)
+    assert (planned.n_archived + planned.n_deleted, planned.kept) == (3, {"not stored": 1})
+    assert planned.n_freed > 0
+    assert state.files() == {*first, *second, *kept}
+    report = state.pruner.prune(chosen)
+    assert (report.n_archived, report.n_deleted) == (planned.n_archived, planned.n_deleted)
+    assert (report.kept, report.problems) == ({"not stored": 1}, [])
+    assert report.n_freed > 0
+    assert state.files() == {*second[1:], *kept}
+    assert not trace.exists()
+    listed = before if action == "archive" else {each: before[each] for each in (*second[1:], *kept)}
+    assert state.contents() == listed
+    again = state.pruner.prune(chosen)
+    assert again.kept == ({"archived": 3, "not stored": 1} if action == "archive" else {"not stored": 4})
+    state.pruner.prune(Policy.of_chosen("delete", first[:1]))
+    assert first[0] not in state.contents()
+
+
+def test_chosen_episodes_that_are_still_needed_stay(state: StateDir) -> None:
+    waiting, running, done = state.add(1, delivered=False), state.add(1, 1), state.add(1, 1)
+    unfinished = state.add(1, 1)
+    queue = BatchQueue(state.store.data_dir)
+    batches = {row.episode_id: row.batch_id for row in newest_rows(state.index)}
+    queue.add(QueuedBatch(batch_id=batches[unfinished[0]], battery_id=None, spec=BatchSpec(env="Maze")))
+    playing = RecordedEpisode(state.store, state.index, batch_id=batches[running[0]])
+    playing.start()
+    for action in ("archive", "delete"):
+        policy = Policy.of_chosen(action, [*waiting, *running, *done, *unfinished, playing.header.episode_id])
+        kept = {"event not delivered": 2, "batch not ended": 1, "not stored": 1}
+        planned = state.pruner.prune(policy, dry_run=True)
+        assert (planned.n_archived + planned.n_deleted, planned.kept) == (2, kept)
+        report = state.pruner.prune(policy)
+        assert (report.n_archived + report.n_deleted, report.kept) == (1, {**kept, "batch not ended": 2})
+    assert state.files() == {*waiting, *running, *unfinished}
 
 
 @pytest.mark.parametrize("status", ["queued", "running", "interrupted"])
@@ -133,7 +182,7 @@ def test_an_event_that_a_broker_may_still_lose_keeps_its_file(state: StateDir) -
 
 def test_a_quota_prunes_the_oldest_batches_until_it_is_met(state: StateDir) -> None:
     oldest, older, newest = state.add(3), state.add(2), state.add(1)
-    (size,) = {file.size for file in state.store.list_files() if file.episode_id == newest[0]}
+    (size,) = {file.size for file in stored_files(state.store) if file.episode_id == newest[0]}
     report = state.pruner.prune(Policy(max_bytes=3 * size, archive=False))
     assert (report.n_deleted, state.files()) == (4, {*newest})
     assert report.n_bytes <= 3 * size

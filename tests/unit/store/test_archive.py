@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
+import sys
+import warnings
 import zipfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -14,11 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.errors import StoreError
-from runner.publish.outbox import Outbox
+from runner.publish.outbox import Ack, Outbox
 from runner.store import EpisodeIndex, EpisodeStore, open_index, pruning
 from runner.store import archive as archives
 from runner.store.archive import Source, read_directory, read_member, write_archive
-from runner.store.pruning import BatchInUse, Pruned, archive_episodes, delete_episodes
+from runner.store.index_schema import EpisodeRow
+from runner.store.pruning import BatchInUse, archive_episodes, delete_episodes
+from runner.util.files import replace_file
 from tests.support.episodes import RecordedEpisode, new_id, newest_rows
 from tests.support.examples import examples
 
@@ -38,25 +44,52 @@ def folder(store: EpisodeStore, batch_id: str) -> list[str]:
     return sorted(path.name for path in (store.runs / batch_id).iterdir())
 
 
-def zips(store: EpisodeStore, batch_id: str) -> list[Path]:
-    return sorted((store.runs / batch_id).glob("*.zip"))
+def members(store: EpisodeStore, batch_id: str) -> set[str]:
+    """Return the names without folders of what the archive of a batch has."""
+    with zipfile.ZipFile(store.archive_path(batch_id)) as opened:
+        assert opened.testzip() is None
+        names = [name.rpartition("/")[2] for name in opened.namelist()]
+    assert len({*names}) == len(names), "a member is there twice"
+    return {*names}
+
+
+def rebuilt_rows(store: EpisodeStore) -> list[EpisodeRow]:
+    """Return the rows of a new index, and check that another look at the files changes nothing."""
+    (store.data_dir / "index.sqlite").unlink()
+    with closing(open_index(store)) as rebuilt:
+        rows = newest_rows(rebuilt)
+        rebuilt.reconcile()
+        assert (newest_rows(rebuilt), rebuilt.damaged) == (rows, [])
+    return rows
 
 
 def test_archived_episodes_are_read_as_before(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     batch_id, ids = record_batch(episode_store, index)
     before = {each: episode_store.read_bytes(each) for each in ids}
     rows = newest_rows(index)
-    pruned = archive_episodes(episode_store, index, batch_id, ids)
-    (archive,) = zips(episode_store, batch_id)
+    n_freed = archive_episodes(episode_store, index, batch_id, ids)
+    archive = episode_store.archive_path(batch_id)
     assert folder(episode_store, batch_id) == [archive.name]
-    assert pruned.n_episodes == 3
-    assert pruned.n_freed == sum(map(len, before.values())) + 500 - archive.stat().st_size
+    assert n_freed == sum(map(len, before.values())) + 500 - archive.stat().st_size
     assert archive.stat().st_mode & 0o777 == 0o600
     assert {each: episode_store.read_bytes(each) for each in ids} == before
     assert episode_store.load(episode_store.path(batch_id, ids[0])).episode_id == ids[0]
     assert newest_rows(index) == rows
     index.reconcile()
     assert (newest_rows(index), index.damaged) == (rows, [])
+
+
+def test_a_batch_has_one_archive_to_which_later_ones_are_added(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    batch_id, (a, b, c) = record_batch(episode_store, index)
+    rows = newest_rows(index)
+    for each in (a, b, c):
+        archive_episodes(episode_store, index, batch_id, [each])
+    assert members(episode_store, batch_id) == {f"{a}.json", f"{b}.json", f"{c}.json", f"{batch_id}.pftrace"}
+    index.reconcile()
+    assert newest_rows(index) == rows
+    assert rebuilt_rows(episode_store) == rows
 
 
 def test_a_new_index_has_the_rows_of_archives_and_sends_no_event_again(
@@ -76,7 +109,7 @@ def test_a_new_index_has_the_rows_of_archives_and_sends_no_event_again(
 def test_unzip_restores_the_files_and_their_rows(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     batch_id, ids = record_batch(episode_store, index)
     archive_episodes(episode_store, index, batch_id, ids)
-    (archive,) = zips(episode_store, batch_id)
+    archive = episode_store.archive_path(batch_id)
     with zipfile.ZipFile(archive) as opened:
         opened.extractall(episode_store.data_dir)
     assert (episode_store.data_dir / "traces" / f"{batch_id}.pftrace").read_bytes() == b"trace" * 100
@@ -86,7 +119,7 @@ def test_unzip_restores_the_files_and_their_rows(episode_store: EpisodeStore, in
     index.reconcile()
     assert len(newest_rows(index)) == 3
     archive_episodes(episode_store, index, batch_id, ids)
-    episode_store.path(batch_id, ids[0]).write_bytes(b"{}")  # a damaged file precedes the archive until it is gone
+    replace_file(episode_store.path(batch_id, ids[0]), b"{}")  # a damaged file precedes the archive until it is gone
     index.reconcile()
     assert {row.episode_id for row in newest_rows(index)} == {*ids[1:]}
     episode_store.path(batch_id, ids[0]).unlink()
@@ -94,45 +127,101 @@ def test_unzip_restores_the_files_and_their_rows(episode_store: EpisodeStore, in
     assert {row.episode_id for row in newest_rows(index)} == {*ids}
 
 
-def test_a_restored_file_precedes_its_archive_in_a_new_index(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_a_restored_file_precedes_its_archive_and_replaces_its_member(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
     batch_id, (first, *rest) = record_batch(episode_store, index)
     archive_episodes(episode_store, index, batch_id, [first, *rest])
     path = episode_store.path(batch_id, first)
     (stored,) = (row.task_index for row in newest_rows(index) if row.episode_id == first)
-    restored = 70 + stored
-    path.write_bytes(episode_store.read_bytes(first).replace(b'"task_index":', b'"task_index":7', 1))
-    index.close()
-    (episode_store.data_dir / "index.sqlite").unlink()
-    with closing(open_index(episode_store)) as rebuilt:
-        for _ in range(2):
-            assert [row.task_index for row in newest_rows(rebuilt) if row.episode_id == first] == [restored]
-            rebuilt.reconcile()
+    content = episode_store.read_bytes(first).replace(b'"task_index":', b'"task_index":7', 1)
+    path.write_bytes(content)
+    index.reconcile()
+    for archived in (False, True):
+        if archived:
+            archive_episodes(episode_store, index, batch_id, [first])
+            assert not path.exists() and len(members(episode_store, batch_id)) == 4
+        assert episode_store.read_bytes(first) == content
+        assert [row.task_index for row in newest_rows(index) if row.episode_id == first] == [70 + stored]
+    assert [row.task_index for row in rebuilt_rows(episode_store) if row.episode_id == first] == [70 + stored]
 
 
-@pytest.mark.parametrize("killed_in", ["transaction", "_unlink"])
-def test_a_kill_before_the_files_are_deleted_loses_and_doubles_nothing(
-    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch, killed_in: str
+def killed_at_step(n: int, data_dir: Path, work: Callable[[EpisodeStore, EpisodeIndex], object]) -> bool:
+    """Work in a process that is killed before it opens, renames or removes a file for the n-th time.
+
+    Returns whether that came to pass.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the child uses nothing of other threads
+        child = os.fork()
+    if child == 0:
+        n_left = n
+
+        def count(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal n_left
+            if event in ("open", "os.rename", "os.remove") and str(arguments[0]).startswith(str(data_dir)):
+                n_left -= 1
+                if n_left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        code = 1
+        try:
+            store = EpisodeStore(data_dir)
+            index = open_index(store)
+            sys.addaudithook(count)
+            work(store, index)
+            code = 0
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
+
+
+@pytest.mark.parametrize("n_archived", [0, 1])
+def test_a_kill_at_any_step_of_archiving_loses_and_doubles_nothing(
+    episode_store: EpisodeStore, index: EpisodeIndex, n_archived: int
 ) -> None:
     batch_id, ids = record_batch(episode_store, index)
-    rows = newest_rows(index)
+    Outbox(index).ack("local", [Ack(f"episode:{ids[-1]}", "S", 1)])
+    archive_episodes(episode_store, index, batch_id, ids[:n_archived])
+    rows, pending = newest_rows(index), Outbox(index).pending("local", 9)
+    contents = {each: episode_store.read_bytes(each) for each in ids}
+    index.close()
+    n_kills = 0
 
-    def kill(*_: object) -> None:
-        raise KeyboardInterrupt
+    def archive_files(store: EpisodeStore, index: EpisodeIndex) -> None:
+        archive_episodes(store, index, batch_id, [each for each in ids if store.path(batch_id, each).exists()])
 
-    with monkeypatch.context() as patch:
-        if killed_in == "_unlink":
-            patch.setattr(pruning, "_unlink", kill)
-        else:
-            patch.setattr(index, "transaction", kill)
-        with pytest.raises(KeyboardInterrupt):
-            archive_episodes(episode_store, index, batch_id, ids)
-    index.reconcile()
-    assert newest_rows(index) == rows
-    assert archive_episodes(episode_store, index, batch_id, ids).n_episodes == 3
-    assert len(zips(episode_store, batch_id)) == 1
-    assert [name for name in folder(episode_store, batch_id) if name.endswith(".json")] == []
-    index.reconcile()
-    assert newest_rows(index) == rows
+    while killed_at_step(n_kills, episode_store.data_dir, archive_files):
+        n_kills += 1
+        with closing(open_index(episode_store)) as after:
+            assert (newest_rows(after), Outbox(after).pending("local", 9)) == (rows, pending)
+        assert {each: EpisodeStore(episode_store.data_dir).read_bytes(each) for each in ids} == contents
+    assert n_kills > 8
+    assert not (episode_store.data_dir / "traces" / f"{batch_id}.pftrace").exists()
+    assert folder(episode_store, batch_id) == ["archive.zip"]
+    assert len(members(episode_store, batch_id)) == 4
+    assert rebuilt_rows(episode_store) == rows
+
+
+def test_a_kill_at_any_step_of_deleting_loses_no_other_episode(
+    episode_store: EpisodeStore, index: EpisodeIndex
+) -> None:
+    batch_id, (a, b, c) = record_batch(episode_store, index)
+    archive_episodes(episode_store, index, batch_id, [a, b])
+    kept = [row for row in newest_rows(index) if row.episode_id == b]
+    index.close()
+    n_kills = 0
+    while killed_at_step(
+        n_kills, episode_store.data_dir, lambda store, index: delete_episodes(store, index, batch_id, [a, c])
+    ):
+        n_kills += 1
+        with closing(open_index(episode_store)) as after:
+            assert [row for row in newest_rows(after) if row.episode_id == b] == kept
+    assert n_kills > 4
+    assert members(episode_store, batch_id) == {f"{b}.json"}
+    assert rebuilt_rows(episode_store) == kept
 
 
 def test_a_full_disk_leaves_the_files(
@@ -177,22 +266,27 @@ def test_a_batch_that_is_played_stays(episode_store: EpisodeStore, index: Episod
         delete_episodes(episode_store, index, batch_id, ids)
 
 
-def test_large_batches_get_several_archives(
+def test_an_archive_that_would_be_too_large_leaves_the_files(
     episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch_id, ids = record_batch(episode_store, index, 5)
-    monkeypatch.setattr(pruning, "MAX_MEMBERS", 4)
-    archive_episodes(episode_store, index, batch_id, ids)
-    assert [len(read_directory(each)) for each in zips(episode_store, batch_id)] == [2, 2, 2]
+    batch_id, ids = record_batch(episode_store, index)
+    archive_episodes(episode_store, index, batch_id, ids[:1])
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 3)  # the trace is the fourth
+    with pytest.raises(StoreError, match="more than 3 files"):
+        archive_episodes(episode_store, index, batch_id, ids[1:])
     index.reconcile()
-    assert len(newest_rows(index)) == 5
+    assert len(newest_rows(index)) == 3
+    assert len(folder(episode_store, batch_id)) == 3
 
 
-def test_deleted_episodes_are_gone_with_their_archives(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_deleted_episodes_are_gone_from_their_archive(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     batch_id, ids = record_batch(episode_store, index)
     archive_episodes(episode_store, index, batch_id, ids[:2])
-    assert delete_episodes(episode_store, index, batch_id, [ids[0]]) == Pruned()  # its archive has another one
-    assert delete_episodes(episode_store, index, batch_id, ids).n_episodes == 3
+    delete_episodes(episode_store, index, batch_id, [ids[0]])
+    assert members(episode_store, batch_id) == {f"{ids[1]}.json"}
+    index.reconcile()
+    assert {row.episode_id for row in newest_rows(index)} == {*ids[1:]}
+    delete_episodes(episode_store, index, batch_id, ids[1:])
     assert not (episode_store.runs / batch_id).exists()
     assert not (episode_store.data_dir / "traces" / f"{batch_id}.pftrace").exists()
     assert newest_rows(index) == []
@@ -203,56 +297,54 @@ def test_deleted_episodes_are_gone_with_their_archives(episode_store: EpisodeSto
 def test_a_trace_too_large_for_an_archive_stays_until_the_last_episode_is_deleted(
     episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruning, "MAX_WRITTEN_BYTES", 499)
-    deleted, deleted_ids = record_batch(episode_store, index)
-    trace = episode_store.data_dir / "traces" / f"{deleted}.pftrace"
-    delete_episodes(episode_store, index, deleted, deleted_ids[:2])
-    assert trace.exists()
-    delete_episodes(episode_store, index, deleted, deleted_ids[2:])
-    assert not (episode_store.runs / deleted).exists()
-    assert not trace.exists()
-
-    archived, archived_ids = record_batch(episode_store, index)
-    trace = episode_store.data_dir / "traces" / f"{archived}.pftrace"
-    archive_episodes(episode_store, index, archived, archived_ids)
-    assert len(zips(episode_store, archived)) == 3, "each of them has one episode"
-    delete_episodes(episode_store, index, archived, archived_ids[:2])
-    assert trace.read_bytes() == b"trace" * 100
-    delete_episodes(episode_store, index, archived, archived_ids[2:])
-    assert not (episode_store.runs / archived).exists()
-    assert not trace.exists()
+    monkeypatch.setattr(pruning, "MAX_TRACE_BYTES", 499)
+    for archived in (False, True):
+        batch_id, ids = record_batch(episode_store, index)
+        trace = episode_store.data_dir / "traces" / f"{batch_id}.pftrace"
+        if archived:
+            archive_episodes(episode_store, index, batch_id, ids)
+        delete_episodes(episode_store, index, batch_id, ids[:2])
+        assert trace.read_bytes() == b"trace" * 100
+        delete_episodes(episode_store, index, batch_id, ids[2:])
+        assert not (episode_store.runs / batch_id).exists()
+        assert not trace.exists()
 
 
-def test_an_archive_with_foreign_files_is_not_deleted(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
+def test_what_is_not_ours_in_an_archive_stays(episode_store: EpisodeStore, index: EpisodeIndex) -> None:
     batch_id, ids = record_batch(episode_store, index)
-    foreign = episode_store.runs / batch_id / f"{new_id()}.zip"
-    with zipfile.ZipFile(foreign, "w") as opened:
+    archive_episodes(episode_store, index, batch_id, ids)
+    with zipfile.ZipFile(episode_store.archive_path(batch_id), "a") as opened:
         opened.writestr("thesis.txt", "mine")
-    other_batch = episode_store.runs / batch_id / f"{new_id()}.zip"
-    with zipfile.ZipFile(other_batch, "w") as opened:
         opened.writestr(f"runs/{new_id()}/{ids[0]}.json", "{}")
-    assert delete_episodes(episode_store, index, batch_id, ids).n_episodes == 3
-    assert zips(episode_store, batch_id) == sorted([foreign, other_batch])
+    delete_episodes(episode_store, index, batch_id, ids)
+    assert members(episode_store, batch_id) == {"thesis.txt", f"{ids[0]}.json", f"{batch_id}.pftrace"}
+    index.reconcile()
+    assert newest_rows(index) == []
+    assert [each.path for each in index.damaged] == [episode_store.archive_path(batch_id)]
 
 
 def test_a_damaged_archive_is_reported_each_time_and_hides_no_other(
     episode_store: EpisodeStore, index: EpisodeIndex
 ) -> None:
     batch_id, ids = record_batch(episode_store, index)
-    archive_episodes(episode_store, index, batch_id, ids)
-    (archive,) = zips(episode_store, batch_id)
+    archive_episodes(episode_store, index, batch_id, ids[:2])
+    archive = episode_store.archive_path(batch_id)
+    other = archive.with_name(f"{new_id()}.zip")
+    other.write_bytes(archive.read_bytes())
     content = bytearray(archive.read_bytes())
-    content[100:110] = bytes(10)  # in the first member
-    archive.write_bytes(content)
-    for _ in range(2):
-        index.reconcile()
-        assert len(newest_rows(index)) == 2
-        assert len(index.damaged) == 1
-    archive.write_bytes(content[:-30])
-    for _ in range(2):
-        index.reconcile()
-        assert newest_rows(index) == []
-        assert [damage.path for damage in index.damaged] == [archive]
+    index.close()
+    for damaged, n_rows in ((content[:100] + bytes(10) + content[110:], 2), (content[:-30], 1)):
+        replace_file(archive, bytes(damaged))
+        (episode_store.data_dir / "index.sqlite").unlink()
+        with closing(open_index(episode_store)) as rebuilt:
+            for _ in range(2):
+                assert len(newest_rows(rebuilt)) == n_rows
+                assert {each.path for each in rebuilt.damaged} == {archive, other}
+                rebuilt.reconcile()
+            with pytest.raises(StoreError):
+                archive_episodes(episode_store, rebuilt, batch_id, ids)
+        assert archive.read_bytes() == damaged
+        assert episode_store.path(batch_id, ids[2]).exists()
 
 
 def write_zip(path: Path, *members: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> Path:
@@ -274,10 +366,13 @@ def test_bounds_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(StoreError, match="more than 20 files"):
         read_directory(many)
     content = many.read_bytes()
-    zip64 = content[:-22] + struct.pack("<4sLQL", b"PK\6\7", 0, 0, 1) + content[-22:]
-    (tmp_path / "zip64.zip").write_bytes(zip64)
-    with pytest.raises(StoreError):
-        read_directory(tmp_path / "zip64.zip")
+    for n_members, offset in ((30, len(content) - 22), (10, len(content) - 21)):  # too many, and in another place
+        n_bytes, start = struct.unpack("<LL", content[-10:-2])
+        end_64 = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, n_members, n_members, n_bytes, start)
+        locator = struct.pack("<4sLQL", b"PK\6\7", 0, offset, 1)
+        (tmp_path / "zip64.zip").write_bytes(content[:-22] + end_64 + locator + content[-22:])
+        with pytest.raises(StoreError, match=r"more than 20 files|cannot be found"):
+            read_directory(tmp_path / "zip64.zip")
     monkeypatch.setattr(archives, "MAX_UNPACKED_BYTES", 1 << 10)
     with pytest.raises(StoreError, match="GiB"):
         read_directory(write_zip(tmp_path / "large.zip", ("a.json", bytes(2000))))

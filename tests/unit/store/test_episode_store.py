@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.errors import StoreError
-from runner.store import DamagedFile, EpisodeIndex, EpisodeStore, open_index
+from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.store.parts import Started, Step, Unjournaled
 from runner.types import (
     Action,
@@ -370,7 +370,8 @@ def test_a_folder_that_cannot_be_read_is_named_and_hides_no_other(
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)  # folders of root can always be read
-    damaged: list[DamagedFile] = []
-    assert [file.episode_id for file in episode_store.list_files(damaged)] == [shown.file.stem]
-    assert [each.path for each in damaged] == [hidden.file.parent]
-    assert "Permission denied" in damaged[0].reason
+    index.reconcile()
+    assert [row.episode_id for row in newest_rows(index)] == [shown.file.stem]
+    (damaged,) = index.damaged
+    assert damaged.path == hidden.file.parent
+    assert "Permission denied" in damaged.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 import zlib
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.store import EpisodeIndex, EpisodeStore
-from runner.store.pruning import archive_episodes, delete_episodes, unpack_archive
+from runner.store.pruning import archive_episodes, delete_episodes
 from runner.store.token_file import (
     HEADER,
     TOKENS_SUFFIX,
@@ -19,7 +20,6 @@ from runner.store.token_file import (
     decode_token_file,
     encode_token_file,
 )
-from runner.store.trash import Trash
 from runner.types import Outcome
 from runner.types.sequences import (
     MAX_RECORD_BYTES,
@@ -144,21 +144,14 @@ def test_token_ids_are_archived_restored_and_deleted_with_the_episode(
     episode = play_steps(episode_store, index)
     episode.end()
     batch_id, ids, path = episode.header.batch_id, [episode.header.episode_id], episode.file.with_suffix(TOKENS_SUFFIX)
-    (archive,) = archive_episodes(episode_store, index, batch_id, ids).archives
-    assert not path.exists() and not episode.file.exists()
-    check_tokens(tokens_of(episode_store, episode))
-    assert unpack_archive(episode_store, batch_id, archive) == 1
-    check_tokens(tokens_of(episode_store, episode))
-    trash = Trash(episode_store.data_dir)
-    deletion = trash.new_deletion()
-    delete_episodes(episode_store, index, batch_id, ids, lambda paths: trash.move(deletion, paths))
-    assert not path.exists() and not episode.file.exists()
-    assert trash.restore(deletion) == []
-    check_tokens(tokens_of(episode_store, episode))
-    trash.close()
-    index.reconcile()
     archive_episodes(episode_store, index, batch_id, ids)
-    assert delete_episodes(episode_store, index, batch_id, ids).n_episodes == 1
+    assert not path.exists() and not episode.file.exists()
+    check_tokens(tokens_of(episode_store, episode))
+    with zipfile.ZipFile(episode_store.archive_path(batch_id)) as opened:
+        opened.extractall(episode_store.data_dir)
+    episode_store.archive_path(batch_id).unlink()
+    check_tokens(tokens_of(episode_store, episode))
+    delete_episodes(episode_store, index, batch_id, ids)
     assert not (episode_store.runs / batch_id).exists()
 
 
