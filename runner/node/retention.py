@@ -276,20 +276,17 @@ def exceeds_quota(policy: Policy, report: PruneReport) -> bool:
 
 def disk_usage(store: EpisodeStore, problems: list[str]) -> int:
     """Unreadable folders are added to ``problems``."""
-    folders = [*(store.runs / batch_id for batch_id in store.batch_ids()), store.data_dir / "traces"]
-    return sum(_size_of(folder, problems) for folder in folders)
-
-
-def _size_of(folder: Path, problems: list[str]) -> int:
     size = 0
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(_SUFFIXES) and entry.is_file(follow_symlinks=False):
-                    size += entry.stat(follow_symlinks=False).st_size
-    except FileNotFoundError:
-        pass
-    except OSError as exc:
-        if len(problems) < MAX_PROBLEMS:
-            problems.append(f"{folder} cannot be read: {exc.strerror}; check its permissions")
+    for folder in [*(store.runs / batch_id for batch_id in store.batch_ids()), store.data_dir / "traces"]:
+        try:
+            with os.scandir(folder) as entries:
+                files = [
+                    each for each in entries if each.name.endswith(_SUFFIXES) and each.is_file(follow_symlinks=False)
+                ]
+                size += sum(each.stat(follow_symlinks=False).st_size for each in files)
+        except FileNotFoundError:
+            pass
+        except OSError as exc:
+            if len(problems) < MAX_PROBLEMS:
+                problems.append(f"{folder} cannot be read: {exc.strerror}; check its permissions")
     return size

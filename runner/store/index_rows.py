@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from runner.errors import StoreError
 from runner.store.episode_store import EpisodeFile, EpisodeStore
 from runner.store.index_schema import episode_row, to_columns
 from runner.util.child_process import ChildProcess
-from runner.util.framing import FrameBuffer, framed
+from runner.util.framing import FrameBuffer, FrameTooLarge, framed
 from runner.util.safe_values import escape_surrogates
 
 MANY: Final = 2_000
@@ -58,14 +58,14 @@ def _started(store: EpisodeStore, parts: Sequence[Sequence[EpisodeFile]]) -> Ite
     """Yield a process that reads parts of episodes; None if there is no room for one."""
     command = [sys.executable, "-P", "-m", __name__, str(store.data_dir)]
     environ = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with tempfile.TemporaryFile() as input:
-        try:
+    try:
+        with tempfile.TemporaryFile() as input:
             input.write(msgspec.msgpack.encode(parts))
             input.seek(0)
             child = ChildProcess(command, environ, stdin=input.fileno(), stdout=subprocess.PIPE)
-        except OSError:
-            yield None
-            return
+    except OSError:
+        yield None
+        return
     assert child.stdout is not None
     with child.stdout:
         try:
@@ -80,8 +80,9 @@ def _received(child: ChildProcess | None) -> Iterator[Rows]:
         return
     buffer, descriptor, poll = FrameBuffer(), child.stdout.fileno(), select.poll()
     poll.register(descriptor, select.POLLIN)
-    while poll.poll(MAX_WAIT_S * 1000) and (data := os.read(descriptor, 1 << 20)):
-        yield from map(_ROWS.decode, buffer.feed(data))
+    with suppress(FrameTooLarge, msgspec.MsgspecError):  # something else prints
+        while poll.poll(MAX_WAIT_S * 1000) and (data := os.read(descriptor, 1 << 20)):
+            yield from map(_ROWS.decode, buffer.feed(data))
 
 
 def _read(store: EpisodeStore, files: Sequence[EpisodeFile]) -> Rows:
