@@ -26,10 +26,9 @@ from runner.events.live import EpisodeEnded, EpisodeStarted
 from runner.node.batch_player import BatchPlayer
 from runner.node.batch_queue import BatchQueue, QueuedBatch
 from runner.node.handlers import ControlHandler
-from runner.publish import delivery, publisher
+from runner.publish import delivery, outbox, publisher
 from runner.publish.delivery import DeliveryOptions, DeliveryResult, Route, TransientFailure
 from runner.publish.live_publisher import LivePublisher, Queued, _Queue
-from runner.publish import outbox
 from runner.publish.outbox import Ack, OutboxEvent
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeRecorder, index
 from runner.store.episode_store import EpisodeStore
