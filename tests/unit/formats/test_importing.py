@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from runner.formats.chat import encode_messages, encode_sharegpt
 from runner.formats.format import first_object, readable_formats, recognise
 from runner.formats.importing import decoded_episodes
 from runner.formats.reading import LIMITS, Item, Limits, Malformed, Place, json_items, read_place
+from runner.publish.outbox import LOCAL, Outbox
 from runner.results.summary import summarize_results
 from runner.store import EpisodeIndex, EpisodeRecord, EpisodeStore, open_index
 from runner.util.clock import is_ulid
@@ -78,13 +80,13 @@ def test_attempts_that_went_the_same_way_are_episodes_of_their_own(
 
 def test_no_event_of_an_imported_episode_waits(chats: Path, store: EpisodeStore, index: EpisodeIndex) -> None:
     imported(store, index, chats)
-    assert index.select("SELECT count(*) FROM marks") == [(0,)]
+    with closing(Outbox(index)) as outbox:
+        assert outbox.n_pending([LOCAL]) == 0
     index.close()
     (store.data_dir / "index.sqlite").unlink()
-    rebuilt = open_index(store)
-    assert len(newest_rows(rebuilt)) == 2
-    assert rebuilt.select("SELECT count(*) FROM marks") == [(0,)]
-    rebuilt.close()
+    with closing(open_index(store)) as rebuilt, closing(Outbox(rebuilt)) as outbox:
+        assert len(newest_rows(rebuilt)) == 2
+        assert outbox.n_pending([LOCAL]) == 0
 
 
 def test_messages_and_sharegpt_are_read_again(episode: EpisodeRecord, tmp_path: Path) -> None:
