@@ -162,6 +162,7 @@ class StateDirLibrary:
         data, path = self._read(episode_id)
         if path is None:
             return episode_from_bytes(data, Path(episode_id)), data
+        self._open()[1].check_file(path)
         return episode_from_record(decode_episode(data, path)), data
 
     def _read(self, episode_id: str) -> tuple[bytes, Path | None]:

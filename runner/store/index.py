@@ -19,7 +19,7 @@ import msgspec
 
 from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord
-from runner.store.episode_store import EpisodeFile, EpisodeStore
+from runner.store.episode_store import EpisodeFile, EpisodeStore, stamp_of
 from runner.store.index_rows import Rows, read_rows
 from runner.store.index_scan import Key, scan_folders
 from runner.store.index_schema import COLUMNS, SCHEMA, EpisodeRow, episode_row, from_columns, to_columns
@@ -173,6 +173,19 @@ class EpisodeIndex:
             path, archive = self._store.path(batch_id, episode_id), self._store.archive_path(batch_id)
             damaged.append(DamagedFile(path if os.path.lexists(path) else archive, reason))
         self.damaged = damaged
+
+    def check_file(self, path: Path) -> None:
+        """Read an episode file again if it was changed in place, which changes no folder; raises ``StoreError``."""
+        try:
+            stamp = stamp_of(path.stat(follow_symlinks=False))
+        except OSError:  # it is archived, or gone
+            return
+        key = (path.parent.name, path.stem)
+        known = self.select("SELECT size, mtime_ns FROM episodes WHERE batch_id = ? AND episode_id = ?", key)
+        if known and known[0] != stamp:
+            with self.transaction() as connection:
+                connection.execute("DELETE FROM folders WHERE batch_id = ?", key[:1])
+            self.reconcile()
 
     def _replace(self, files: Iterable[EpisodeFile], found: Rows) -> None:
         with self.transaction() as connection:

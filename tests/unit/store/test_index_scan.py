@@ -49,6 +49,10 @@ def test_an_unchanged_folder_is_not_listed_and_a_changed_one_is(
     first.file.write_bytes(b"{}")  # which changes no folder
     index.reconcile()
     assert len(newest_rows(index)) == 3
+    index.check_file(third.file)
+    assert len(newest_rows(index)) == 3
+    index.check_file(first.file)
+    assert len(newest_rows(index)) == 2
     second.file.unlink()
     assert look(index, folder) == [third.file.stem]
     assert [each.path for each in index.damaged] == [first.file]
