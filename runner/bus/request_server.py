@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
-from collections import OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from typing import Generic, NamedTuple, TypeVar
 
 from nats.aio.msg import Msg
 
+from runner.bus.connection import NatsConnection
 from runner.errors import catch_foreign, log_failure
-from runner.util.display_text import one_line
 
 logger = logging.getLogger(__name__)
 
 MAX_WAITING_PER_SENDER = 100
 MAX_WAITING = 300
-MAX_SENDERS = 1000
-"""Maximum number of senders that a budget remembers; the one that was inactive for the longest time is forgotten."""
+LOG_INTERVAL_S = 60.0
 MAX_REPLY_CHARS = 255
 """Maximum length of a reply subject; inboxes of NATS clients have fewer than 60 characters."""
 
@@ -59,43 +59,24 @@ def sender_of(reply: str) -> str:
     return f"{first}.{rest[:_NUID_PREFIX_CHARS]}" if rest else ""
 
 
-class TokenBucket:
-    """Permits ``burst`` events at once and ``per_s`` events per second in the long run."""
+class RefusalBudget:
+    """Permits the replies to requests that are refused: a number per second, of which a sender gets a part.
 
-    def __init__(self, burst: float, per_s: float, now: float) -> None:
-        self._burst, self._per_s = burst, per_s
-        self._tokens, self._updated_at = burst, now
-
-    def take(self, now: float) -> bool:
-        self._tokens = min(self._burst, self._tokens + max(0.0, now - self._updated_at) * self._per_s)
-        self._updated_at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-
-class ReplyBudget:
-    """Permits replies to invalid requests: a few per sender, and a limited number for all senders together.
-
-    The limit for all senders holds for requests that pretend to come from many senders.
+    Requests may pretend to come from many senders, so the total counts, too.
     """
 
-    SENDER_BURST, SENDER_PER_S = 50, 10
-    TOTAL_BURST, TOTAL_PER_S = 500, 100
+    PER_SENDER, TOTAL = 50, 100
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._total = TokenBucket(self.TOTAL_BURST, self.TOTAL_PER_S, monotonic())
-        self._senders: OrderedDict[str, TokenBucket] = OrderedDict()
+    def __init__(self) -> None:
+        self._second = 0
+        self._sent: Counter[str] = Counter()
 
     def allows(self, sender: str) -> bool:
-        now = self._monotonic()
-        bucket = self._senders.pop(sender, None) or TokenBucket(self.SENDER_BURST, self.SENDER_PER_S, now)
-        self._senders[sender] = bucket
-        if len(self._senders) > MAX_SENDERS:
-            self._senders.popitem(last=False)
-        return bucket.take(now) and self._total.take(now)
+        if (second := int(time.monotonic())) != self._second:
+            self._second, self._sent = second, Counter()
+        allowed = self._sent[sender] < self.PER_SENDER and self._sent.total() < self.TOTAL
+        self._sent.update([sender] if allowed else [])
+        return allowed
 
 
 class FairQueue(Generic[_T]):
@@ -104,11 +85,10 @@ class FairQueue(Generic[_T]):
     def __init__(self, *, max_per_sender: int, max_total: int) -> None:
         self._max_per_sender = max_per_sender
         self._max_total = max_total
-        self._waiting: OrderedDict[str, deque[_T]] = OrderedDict()
-        self._n_waiting = 0
+        self._waiting: dict[str, deque[_T]] = {}
 
     def __len__(self) -> int:
-        return self._n_waiting
+        return sum(map(len, self._waiting.values()))
 
     def add(self, sender: str, request: _T) -> _T | None:
         """Append a request; return the request that has no room, or None.
@@ -119,34 +99,15 @@ class FairQueue(Generic[_T]):
         if len(self._waiting.get(sender, ())) >= self._max_per_sender:
             return request
         self._waiting.setdefault(sender, deque()).append(request)
-        self._n_waiting += 1
-        return self.pop() if self._n_waiting > self._max_total else None
+        return self.pop() if len(self) > self._max_total else None
 
     def pop(self) -> _T:
-        sender, requests = next(iter(self._waiting.items()), ("", deque[_T]()))
+        sender = next(iter(self._waiting))
+        requests = self._waiting.pop(sender)
         request = requests.popleft()
-        self._n_waiting -= 1
-        del self._waiting[sender]
         if requests:
-            self._waiting[sender] = requests
+            self._waiting[sender] = requests  # behind the others
         return request
-
-
-class LogThrottle:
-    def __init__(self, interval_s: float = 60.0, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._interval_s = interval_s
-        self._monotonic = monotonic
-        self._n_events = 0
-        self._logged_at: float | None = None
-
-    def count(self) -> int:
-        """Count an event; return the number of events since the last log line if one is due, else 0."""
-        self._n_events += 1
-        now = self._monotonic()
-        if self._logged_at is not None and now - self._logged_at < self._interval_s:
-            return 0
-        n_events, self._n_events, self._logged_at = self._n_events, 0, now
-        return n_events
 
 
 class RequestHandler(NamedTuple):
@@ -165,19 +126,20 @@ class RequestHandler(NamedTuple):
 class RequestServer:
     """Answers the requests of a subscription, but never on the ``reserved`` inboxes, where the service publishes."""
 
-    def __init__(self, handler: RequestHandler, reserved: Collection[str] = ()) -> None:
+    def __init__(self, connection: NatsConnection, handler: RequestHandler, reserved: Collection[str] = ()) -> None:
+        self._connection = connection
         self._handler = handler
         self._reserved = frozenset(reserved)
         self._waiting: FairQueue[Msg] = FairQueue(max_per_sender=MAX_WAITING_PER_SENDER, max_total=MAX_WAITING)
         self._arrived = asyncio.Event()
-        self._budget = ReplyBudget()
-        self._ignored, self._unanswered = LogThrottle(), LogThrottle()
+        self._budget = RefusalBudget()
+        self._logged_at: dict[str, float] = {}
 
     async def on_message(self, message: Msg) -> None:
         """Add a request to the queue, reject it, or ignore it if its reply subject is not an inbox."""
         with catch_foreign(log_failure(logger, "receiving a request")):  # nats-py would swallow the exception
             if message.reply and (not is_inbox(message.reply) or message.reply in self._reserved):
-                self._log_ignored(message.reply)
+                self._log("a control request was ignored: its reply subject is no inbox (see docs/events.md)")
                 return
             problem = self._handler.find_problem(message.data)
             if problem is not None:
@@ -190,29 +152,26 @@ class RequestServer:
         while True:
             await self._arrived.wait()
             while self._waiting:
+                message = self._waiting.pop()
                 with catch_foreign(log_failure(logger, "answering a request")):
-                    await self._answer(self._waiting.pop())
+                    reply = await asyncio.to_thread(self._handler.handle, message.data)
+                    await self._connection.wait_connected()
+                    await self._reply(message, reply)
             self._arrived.clear()
 
     async def _reject(self, message: Msg, problem: BaseException | None) -> None:
         if not self._budget.allows(sender_of(message.reply)):
-            self._log_unanswered()
+            self._log("a control request was dropped without a reply: its sender sends too many")
         elif message.reply:
-            await message.respond(self._handler.reject(message.data, problem))
+            await self._reply(message, self._handler.reject(message.data, problem))
 
-    async def _answer(self, message: Msg) -> None:
-        reply = await asyncio.to_thread(self._handler.handle, message.data)
+    async def _reply(self, message: Msg, reply: bytes) -> None:
         if message.reply:
-            await message.respond(reply)
+            await self._connection.client.publish(message.reply, reply)  # the request may have come by an earlier one
 
-    def _log_ignored(self, reply: str) -> None:
-        if n_ignored := self._ignored.count():
-            logger.warning(
-                "control requests ignored: %d; the last reply subject, %s, is no inbox (see docs/events.md)",
-                n_ignored,
-                one_line(reply, 80),
-            )
-
-    def _log_unanswered(self) -> None:
-        if n_unanswered := self._unanswered.count():
-            logger.warning("control requests dropped without a reply: %d; their senders send too many", n_unanswered)
+    def _log(self, text: str) -> None:
+        """Log a line at most once a minute: anyone can send any number of requests."""
+        now = time.monotonic()
+        if now - self._logged_at.get(text, -math.inf) >= LOG_INTERVAL_S:
+            self._logged_at[text] = now
+            logger.warning("%s", text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection
+from typing import Any
 
 import msgspec
 import nats.errors
@@ -16,6 +17,7 @@ from runner.bus.address import BusAddress
 from runner.bus.connection import NatsConnection
 from runner.bus.errors import BusError
 from runner.bus.request_server import RequestHandler, RequestServer
+from runner.bus.streams import BUS_ERRORS
 
 FLUSH_TIMEOUT_S = 5
 
@@ -45,15 +47,12 @@ async def send_request(
     Raises:
         BusError: the service did not answer within ``timeout_s`` seconds, or the bus denied the request.
     """
-    inbox = _Inbox()
+    inbox = _Inbox(connection.client.new_inbox())
     try:
-        async with inbox.subscribed(connection.client) as address:
-            left_s = timeout_s
-            while left_s > 0 and not inbox.reply.done():
-                wait_s = left_s if repeat_s is None else min(repeat_s, left_s)
-                await connection.client.publish(subject, payload, reply=address)
-                await asyncio.wait({inbox.reply}, timeout=wait_s)
-                left_s -= wait_s
+        async with asyncio.timeout(timeout_s):
+            await _exchange(connection, subject, payload, inbox, repeat_s)
+    except TimeoutError:
+        pass
     except nats.errors.Error as exc:
         raise BusError("other", f"the request to {subject} failed: {exc}") from exc
     if inbox.reply.done():
@@ -66,19 +65,39 @@ async def send_request(
     raise BusError("timeout", f"{subject} did not answer within {timeout_s:g} s; check that its node is responsive")
 
 
+async def _exchange(
+    connection: NatsConnection, subject: str, payload: bytes, inbox: _Inbox, repeat_s: float | None
+) -> None:
+    """Send the request until the reply has arrived, over as many connections as that takes."""
+    is_sent = False
+    while not inbox.reply.done():
+        await connection.wait_connected()
+        client = connection.client
+        async with inbox.subscribed(client):
+            while client.is_connected and not inbox.reply.done():
+                changed: asyncio.Future[Any] = asyncio.create_task(connection.wait_changed())
+                try:
+                    if repeat_s is not None or not is_sent:
+                        await client.publish(subject, payload, reply=inbox.address)
+                        is_sent = True
+                    await asyncio.wait([inbox.reply, changed], timeout=repeat_s, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
+
+
 class _Inbox:
     """Inbox of one request: the first message that is no stream acknowledgement is the reply."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
+        self.address = address
         self.reply: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         self.was_stored = False
 
     @contextlib.asynccontextmanager
-    async def subscribed(self, client: Client) -> AsyncIterator[str]:
-        address = client.new_inbox()
-        subscription = await client.subscribe(address, cb=self._on_message)
+    async def subscribed(self, client: Client) -> AsyncIterator[None]:
+        subscription = await client.subscribe(self.address, cb=self._on_message)
         try:
-            yield address
+            yield
         finally:
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
@@ -117,21 +136,20 @@ async def serve(
     address = read_address()
     if address is None:
         return
-    server = RequestServer(handler, reserved)
     served: int | None = None
     async with (
         await NatsConnection.open(address, name=name, read_address=read_address, required=False) as connection,
         asyncio.TaskGroup() as tasks,
     ):
+        server = RequestServer(connection, handler, reserved)
         tasks.create_task(server.run())
         while True:
-            if not connection.connected or served == connection.generation:
-                await connection.wait_changed()
-                continue
-            generation = connection.generation
-            await connection.client.subscribe(subject, cb=server.on_message)
-            with contextlib.suppress(nats.errors.Error):  # the connection reports the failure
-                await connection.client.flush(timeout=FLUSH_TIMEOUT_S)
-            served = generation
-            if on_served is not None:
-                on_served()
+            changed = connection.wait_changed()
+            if connection.connected and served != connection.generation:
+                served = connection.generation
+                with contextlib.suppress(*BUS_ERRORS):  # the connection reports the failure
+                    await connection.client.subscribe(subject, cb=server.on_message)
+                    await connection.client.flush(timeout=FLUSH_TIMEOUT_S)
+                    if on_served is not None:
+                        on_served()
+            await changed

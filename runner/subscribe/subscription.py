@@ -395,13 +395,13 @@ class Subscription:
             self._buffer.notify(notice)
 
     async def _watch_connection(self) -> None:
-        reported, n_connects = "connected", self._connection.n_connects
+        reported, generation = "connected", self._connection.generation
         while True:
             state = self._connection.state
-            if state.status == "connected" and (reported != "connected" or n_connects != self._connection.n_connects):
+            if state.status == "connected" and (reported != "connected" or generation != self._connection.generation):
                 text = self._reconnect_text(loss_reported=reported == "disconnected")
                 self._buffer.notify(Notice(kind="reconnected", text=text))
-                n_connects = self._connection.n_connects
+                generation = self._connection.generation
             elif state.status == "stalled" and reported != "stalled":
                 self._buffer.notify(Notice(kind="lost_server", text=state.reason or "the server does not answer"))
             elif state.status not in ("connected", "stalled") and reported in ("connected", "stalled"):

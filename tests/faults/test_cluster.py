@@ -216,15 +216,7 @@ def authorization(password: str) -> dict[str, object]:
     return {"authorization": {"users": [{"user": "me", "password": password}]}}
 
 
-FORGETS_ANNOUNCED = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a client that replaces one whose login was rejected knows only the addresses it was given: it forgets the "
-    "servers that the cluster has announced, and tries the killed one for ever",
-)
-
-
-@pytest.mark.parametrize("knows", [pytest.param("one address", marks=FORGETS_ANNOUNCED), "all addresses"])
+@pytest.mark.parametrize("knows", ["one address", "all addresses"])
 async def test_a_viewer_returns_to_a_server_that_has_rejected_its_login(tmp_path: Path, knows: str) -> None:
     with NatsCluster(tmp_path / "pair", n_servers=2, jetstream=False, config=authorization(CANARY)) as pair:
         first = pair.servers[0]

@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 import nats.errors
 from nats.aio.msg import Msg
 
-from runner.bus.connection import NatsConnection
-from runner.bus.hardened_client import HardenedNatsClient
+from runner.bus.connection import BusAddress, NatsConnection
+from runner.bus.hardened_client import HardenedNatsClient, Server
 from runner.bus.rpc import _is_stream_ack
 from runner.events.codec import is_live, message_id
 from runner.events.subjects import DurableNames
@@ -41,7 +41,7 @@ def check(data: bytes) -> None:
 
 
 def _headers(data: bytes) -> None:
-    client = HardenedNatsClient(tls_required=False)
+    client = HardenedNatsClient(BusAddress("nats://a"), Server("nats://a"))
     headers = event_loop().run_until_complete(client._process_headers(data)) if data else None
     assert headers is None or all(isinstance(name, str) and isinstance(value, str) for name, value in headers.items())
     assert isinstance(message_id(headers), str)

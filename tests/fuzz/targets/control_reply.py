@@ -5,6 +5,7 @@ The id of each request replaces ``@ID@`` in a reply.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, cast
@@ -48,7 +49,7 @@ def check(data: bytes) -> None:
 class _Bus:
     """A connection and its client in one: a request is answered at once with the next replies."""
 
-    connected = True
+    connected = is_connected = True
 
     def __init__(self, replies: list[bytes]) -> None:
         self._replies = [*replies, EMPTY]
@@ -75,6 +76,11 @@ class _Bus:
                 break
         if not self._replies:
             self._replies = [EMPTY]
+
+    async def wait_connected(self) -> None: ...
+
+    async def wait_changed(self) -> None:
+        await asyncio.Event().wait()
 
     def permission_error(self, subject: str) -> None:
         return None

@@ -5,10 +5,12 @@ import logging
 import time
 from pathlib import Path
 
+import nats.errors
 import pytest
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from runner.bus.connection import BusAddress, BusError, BusState, ClientLifecycle, NatsConnection
+from runner.bus.connection import BusAddress, BusError, BusState, NatsConnection
 from tests.support.bus import BusStateRecorder
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.node_events import wait_until
@@ -25,27 +27,6 @@ async def test_a_message_is_published_and_received(bus: NatsAccount) -> None:
         assert (await subscription.next_msg(timeout=5)).data == b"x"
     assert [state.status for state in states.states] == ["connected", "closed"]
     assert connection.client.is_closed
-
-
-async def test_a_message_since_the_last_check_replaces_a_ping(
-    bus: NatsAccount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lifecycle = ClientLifecycle(BusAddress(bus.url), lambda state: None, lambda: None)
-    await lifecycle.open("test", 5.0)
-    client, pings = lifecycle.client, list[int]()
-    flush = client.flush
-
-    async def count_and_flush(timeout: int = 10) -> None:  # noqa: ASYNC109 - as in nats-py
-        pings.append(timeout)
-        await flush(timeout)
-
-    subscription = await client.subscribe("a")
-    await client.publish("a", b"x")
-    await subscription.next_msg(timeout=5)
-    monkeypatch.setattr(client, "flush", count_and_flush)
-    assert await lifecycle.is_responsive(5) and pings == []
-    assert await lifecycle.is_responsive(5) and pings == [5]
-    await lifecycle.close()
 
 
 async def test_the_first_connection_error_is_raised_immediately(nats_server: NatsServer) -> None:
@@ -101,20 +82,32 @@ async def test_an_optional_connection_waits_for_its_server(nats_server: NatsServ
         await connection.client.flush()
 
 
-async def test_subscriptions_survive_a_server_restart(nats_server: NatsServer) -> None:
+async def test_each_restart_of_the_server_makes_a_new_client(nats_server: NatsServer) -> None:
     states = BusStateRecorder()
     async with await NatsConnection.open(BusAddress(nats_server.url), name="test", on_state=states) as connection:
-        subscription = await connection.client.subscribe("a")
-        for _ in range(3):
+        for restart in range(1, 4):
+            before = connection.client
             nats_server.kill()
             await states.wait_for("disconnected")
+            with pytest.raises(nats.errors.ConnectionClosedError):
+                await retry_until_closed(before)
             nats_server.start()
             started = time.monotonic()
             await states.wait_for("connected")
             assert time.monotonic() - started < 2
+            assert connection.client is not before
+            assert connection.generation == 1 + restart
+            subscription = await connection.client.subscribe("a")
             await connection.client.publish("a", b"x")
             assert (await subscription.next_msg(timeout=5)).data == b"x"
-        assert connection.generation == 1
+
+
+async def retry_until_closed(client: Client) -> None:
+    """Publish until the client of a lost connection is closed."""
+    async with asyncio.timeout(5):
+        while True:
+            await client.publish("a", b"x")
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.long
@@ -171,7 +164,7 @@ async def test_a_denied_subject_is_named(tmp_path: Path) -> None:
 async def test_a_slow_subscription_is_logged_and_the_connection_continues(
     bus: NatsAccount, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "runner.bus.connection")
+    caplog.set_level(logging.DEBUG, "runner.bus.hardened_client")
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection:
 
         async def never_done(message: Msg) -> None:

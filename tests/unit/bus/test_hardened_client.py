@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -11,9 +12,9 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from runner.bus.address import BusAddress
-from runner.bus.errors import PlaintextRefused
-from runner.bus.hardened_client import OPTIONS, HardenedNatsClient, advertises_jetstream
+from runner.bus.address import BusAddress, TlsSettings
+from runner.bus.errors import BusError
+from runner.bus.hardened_client import HardenedNatsClient, Server, advertises_jetstream, connect_options
 from tests.support.fake_nats import run_fake_nats
 from tests.support.nats_server import NatsAccount, NatsServer
 from tests.support.node_events import wait_until
@@ -22,14 +23,13 @@ from tests.support.raw_nats import RawNatsClient
 
 @asynccontextmanager
 async def connected_to(url: str, *, tls_required: bool = False) -> AsyncIterator[HardenedNatsClient]:
-    """Yield a client that does not reconnect."""
-    client = HardenedNatsClient(tls_required=tls_required)
+    address = BusAddress(url, tls=TlsSettings() if tls_required else None).with_split_login()
+    client = HardenedNatsClient(address, Server(address.display_url))
+    await client.open("test", connect_options(address), 5.0)
     try:
-        await client.connect(url, **OPTIONS | {"allow_reconnect": False})
         yield client
     finally:
-        await client.close()
-        client.drop_socket()
+        await client.shut()
 
 
 @pytest.mark.parametrize("name", [name for name in vars(HardenedNatsClient) if name.startswith("_") and name[1] != "_"])
@@ -39,7 +39,7 @@ def test_each_overridden_method_is_one_of_nats_py(name: str) -> None:
 
 async def test_no_credentials_are_sent_in_plaintext_where_tls_is_required() -> None:
     async with run_fake_nats() as server:
-        with pytest.raises(PlaintextRefused):
+        with pytest.raises(BusError, match="offers no TLS"):
             async with connected_to(server.url, tls_required=True):
                 pass
         assert server.received == b""
@@ -52,7 +52,7 @@ async def test_an_abandoned_ping_does_not_end_the_read_loop(nats_server: NatsSer
             await client.flush(timeout=1)
         nats_server.resume()
         await client.flush(timeout=5)
-        assert client.is_reading
+        assert not client.lost.is_set()
 
 
 async def test_a_flush_returns_after_the_data_before_it_was_sent() -> None:
@@ -77,7 +77,7 @@ async def test_a_message_with_malformed_headers_is_received_without_them(headers
         message = await subscription.next_msg(timeout=5)
         assert (message.data, message.headers) == (b"x", None)
         await client.flush()
-        assert client.is_reading
+        assert not client.lost.is_set()
 
 
 @pytest.mark.parametrize("reset", [False, True])
@@ -88,14 +88,27 @@ async def test_the_cause_of_a_lost_connection_is_kept(reset: bool) -> None:
             linger = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.transport.abort()
-        await wait_until(lambda: client.disconnect_cause is not None, 5)
-        assert isinstance(client.disconnect_cause, nats.errors.UnexpectedEOF)
+        async with asyncio.timeout(5):
+            await client.lost.wait()
+        assert "closed the connection" in str(client.loss)
 
 
-async def test_the_socket_of_a_failed_attempt_is_closed() -> None:
+async def test_a_message_since_the_last_check_replaces_a_ping() -> None:
     async with run_fake_nats() as server, connected_to(server.url) as client:
-        client.drop_socket()
-        await wait_until(server.writers[0].is_closing, 5)
+        subscription = await client.subscribe("a")
+        await client.flush()
+        server.received = b""
+        server.writers[0].write(b"MSG a 1 1\r\nx\r\n")
+        await subscription.next_msg(timeout=5)
+        assert await client.is_responsive(5) and b"PING" not in server.received
+        assert await client.is_responsive(5) and server.received.count(b"PING") == 1
+
+
+async def test_the_socket_of_a_closed_client_is_closed() -> None:
+    async with run_fake_nats() as server:
+        async with connected_to(server.url):
+            (writer,) = server.writers
+        await wait_until(writer.is_closing, 5)
 
 
 @pytest.mark.parametrize("advertised", [True, False])
