@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import ssl
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
+import nats.errors
 
 from runner.errors import RunnerError
 from runner.util.display_text import mask, one_line
+
+BUS_ERRORS: Final = (nats.errors.Error, OSError)
+"""Errors of a client operation on the bus, including time-outs."""
 
 BusErrorKind: TypeAlias = Literal["auth", "tls", "refused", "timeout", "permission", "other"]
 

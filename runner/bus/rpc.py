@@ -15,9 +15,8 @@ from nats.js.api import Header
 
 from runner.bus.address import BusAddress
 from runner.bus.connection import NatsConnection
-from runner.bus.errors import BusError
+from runner.bus.errors import BUS_ERRORS, BusError
 from runner.bus.request_server import RequestHandler, RequestServer
-from runner.bus.streams import BUS_ERRORS
 
 FLUSH_TIMEOUT_S = 5
 
@@ -147,8 +146,8 @@ async def serve(
             changed = connection.wait_changed()
             if connection.connected and served != connection.generation:
                 served = connection.generation
+                await connection.client.subscribe(subject, cb=server.on_message)
                 with contextlib.suppress(*BUS_ERRORS):  # the connection reports the failure
-                    await connection.client.subscribe(subject, cb=server.on_message)
                     await connection.client.flush(timeout=FLUSH_TIMEOUT_S)
                     if on_served is not None:
                         on_served()

@@ -12,12 +12,11 @@ from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig, StreamInfo
 from nats.js.errors import NotFoundError, ServiceUnavailableError
 
+from runner.bus.errors import BUS_ERRORS as BUS_ERRORS
 from runner.config import StreamSettings
 from runner.errors import catch_foreign
 from runner.events.subjects import EVENTS_STREAM, LIVE_STREAM, LIVE_SUBJECTS
 
-BUS_ERRORS: Final = (nats.errors.Error, OSError)
-"""Errors of a client operation on the bus, including time-outs."""
 STREAM_NAMES_SUBJECT: Final = "$JS.API.STREAM.NAMES"
 """Subject of the request that looks up streams; a client needs the permission to publish to it."""
 DEFAULT_STREAMS = StreamSettings()

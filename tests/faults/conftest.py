@@ -9,16 +9,15 @@ from nats.aio.client import Client
 
 from runner.batch.workspace import Workspace
 from runner.bus.broker.broker import Broker
-from runner.bus.connection import BusAddress, NatsConnection
 from runner.publish.outbox import Outbox
 from runner.util.clock import Clock
 from tests.conftest import Install
 from tests.support.env_server_process import EnvServerProcess, run_dropping_proxy
 from tests.support.hooked_agent import HookedAgent
 from tests.support.manual_clock import ManualClock
-from tests.support.nats_server import Bus, NatsAccount, NatsServer, SharedNatsServer
+from tests.support.nats_server import NatsAccount, NatsServer, SharedNatsServer
 from tests.support.node_process import NodeProcess
-from tests.support.publishing import open_outbox
+from tests.support.publishing import nats_client, open_outbox
 
 
 @pytest.fixture
@@ -57,18 +56,15 @@ def core_nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsS
 
 @pytest.fixture
 async def bus_client(bus: NatsAccount) -> AsyncIterator[Client]:
-    async with await _connect(bus) as connection:
-        yield connection.client
+    async with nats_client(bus) as client:
+        yield client
 
 
 @pytest.fixture
 async def nats_server_client(nats_server: NatsServer) -> AsyncIterator[Client]:
-    async with await _connect(nats_server) as connection:
-        yield connection.client
-
-
-async def _connect(bus: Bus) -> NatsConnection:
-    return await NatsConnection.open(BusAddress(bus.url), name="publisher")
+    """A client that reconnects by itself, unlike those of the product."""
+    async with nats_client(nats_server, max_reconnect_attempts=-1, reconnect_time_wait=0.1) as client:
+        yield client
 
 
 @pytest.fixture(params=["at the port", "behind a proxy"])

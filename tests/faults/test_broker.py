@@ -127,10 +127,9 @@ async def test_a_killed_broker_is_restarted_with_its_store(tmp_path: Path) -> No
     try:
         url = broker.url
         async with await NatsConnection.open(broker.address, name="test", on_state=states) as connection:
-            js = connection.client.jetstream()
-            await ensure_streams(js, DURABLE)
+            await ensure_streams(connection.client.jetstream(), DURABLE)
             for number in range(1, 4):
-                assert (await js.publish(DURABLE[0], b"x")).seq == number
+                assert (await connection.client.jetstream().publish(DURABLE[0], b"x")).seq == number
                 assert broker.pid is not None
                 os.kill(broker.pid, signal.SIGKILL)
                 killed_at = time.monotonic()
