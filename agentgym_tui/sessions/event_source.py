@@ -54,6 +54,7 @@ class EventSource:
             since: where reading starts; stored messages are delivered before new messages.
         """
         await self._has_connection.wait()
+        from agentgym_tui.sessions.time_ordered_buffer import TimeOrderedBuffer
         from runner.subscribe.subscription import Subscription
 
         connection = self._connection
@@ -65,7 +66,7 @@ class EventSource:
             since=since,
             capacity=self._max_waiting,
             max_bytes=MAX_WAITING_BYTES,
-            in_time_order=True,
+            buffer=TimeOrderedBuffer,
         )
         async with subscribing as subscription:
             yield subscription

@@ -102,10 +102,7 @@ class DedupBuffer:
         self._stream_ends[stream] = last
 
     def update_pending(self, stream: str, pending: int) -> None:
-        """Only ``TimeOrderedBuffer`` uses the number of messages that a stream has left."""
-
-    def remove_stream(self, stream: str) -> None:
-        """Has an effect only in ``TimeOrderedBuffer``."""
+        """Take notice of the number of messages that a stream has left, which matters only where streams are merged."""
 
     def put(self, message: RawMessage) -> None:
         """Add a message of a stream, even beyond the limits, unless a core subscription delivered it before."""

@@ -53,11 +53,24 @@ class Position(msgspec.Struct):
         created: creation time of the stream, which identifies it.
         cursor: sequence of the last message read, None before the first one.
         start: time to start from while there is no cursor.
+        time: when the stream stored the message at ``cursor``; None for a position that no message was read at.
     """
 
     created: datetime | None
     cursor: int | None = None
     start: datetime | None = None
+    time: datetime | None = None
+
+    def move(self, cursor: int) -> None:
+        if cursor != self.cursor:
+            self.cursor, self.time = cursor, None
+
+    def go_back(self, last: int) -> None:
+        """Leave a position that the stream has lost, for the messages stored since then; ``last`` is its end."""
+        if self.time is None:
+            self.move(last)
+        else:
+            self.cursor, self.start, self.time = None, self.time + timedelta(microseconds=1), None
 
     @classmethod
     def initial(cls, since: Since, info: StreamInfo, subscribed_at: datetime) -> Position:
@@ -84,26 +97,15 @@ class Position(msgspec.Struct):
 
 async def n_left(js: JetStreamContext, positions: Mapping[str, Position]) -> int:
     """Return the total number of messages after ``positions`` (keys: stream names); a deleted stream counts as 0."""
-    infos = {name: info for name in list(positions) if (info := await _existing_stream(js, name)) is not None}
-    return sum(positions[name].n_left(info) for name, info in infos.items())
-
-
-async def _existing_stream(js: JetStreamContext, stream: str) -> StreamInfo | None:
-    try:
-        return await stream_info(js, stream)
-    except NotFoundError:
-        return None
-
-
-class SequenceGap(msgspec.Struct, frozen=True):
-    """Sequences between ``before`` and ``after``, which the stream did not deliver."""
-
-    before: int
-    after: int
+    total = 0
+    for name, position in list(positions.items()):
+        with contextlib.suppress(NotFoundError):
+            total += position.n_left(await stream_info(js, name))
+    return total
 
 
 class PullConsumer:
-    """Fills a buffer from a consumer that starts after the cursor of ``position``, which it advances.
+    """Fills a buffer from a consumer that starts at the cursor of ``position``, which it advances.
 
     It fetches messages in batches and detects a failed consumer. ``PullSubscription.fetch`` of nats-py reports a
     deleted consumer only after the fetch has expired, limits the number of messages but not their bytes, and takes
@@ -113,13 +115,15 @@ class PullConsumer:
         patterns: selects subjects; [] selects all.
 
     Attributes:
-        gaps: missing sequences of a consumer with a filter; without a filter they are reported as notices.
+        gaps: sequences before and after each gap of a consumer with a filter; without a filter they are reported.
+        is_lost: whether another message has the sequence of the last one that was read.
     """
 
     def __init__(
         self, client: Client, stream: str, consumer: str, position: Position, patterns: list[str], buffer: DedupBuffer
     ) -> None:
-        self.gaps: list[SequenceGap] = []
+        self.gaps: list[tuple[int, int]] = []
+        self.is_lost = False
         self._client = client
         self._stream = stream
         self._consumer = consumer
@@ -206,28 +210,42 @@ class PullConsumer:
             self._fail()
             return
         self._delivered += 1
-        before, self._position.cursor = self._position.cursor or 0, sequence
-        if sequence > before + 1 and self._patterns:  # most of the missing ones do not match the filter
-            self.gaps.append(SequenceGap(before, sequence))
-        elif sequence > before + 1:
-            self._buffer.notify(removed_unread_notice(self._stream, sequence - before - 1), self._stream)
-        if not self._patterns or covered_by_any(self._patterns, message.subject):
-            self._buffer.put(
-                RawMessage(
-                    message.subject,
-                    message.headers or {},
-                    message.data,
-                    self._stream,
-                    sequence,
-                    metadata.timestamp,
-                    metadata.num_pending,
-                )
-            )
-        else:
+        position = self._position
+        if sequence == position.cursor:
+            self.is_lost = metadata.timestamp != position.time
             self._buffer.update_pending(self._stream, metadata.num_pending)
+            if self.is_lost:
+                self._fail()
+                return
+        else:
+            self._report_gap(position.cursor or 0, sequence)
+            position.cursor, position.time = sequence, metadata.timestamp
+            self._put(message, metadata)
         self._remaining -= 1
         if not self._remaining:
             self._fetch_ended.set()
+
+    def _report_gap(self, before: int, sequence: int) -> None:
+        if sequence > before + 1 and self._patterns:  # most of the missing ones do not match the filter
+            self.gaps.append((before, sequence))
+        elif sequence > before + 1:
+            self._buffer.notify(removed_unread_notice(self._stream, sequence - before - 1), self._stream)
+
+    def _put(self, message: Msg, metadata: Msg.Metadata) -> None:
+        if self._patterns and not covered_by_any(self._patterns, message.subject):
+            self._buffer.update_pending(self._stream, metadata.num_pending)
+            return
+        self._buffer.put(
+            RawMessage(
+                message.subject,
+                message.headers or {},
+                message.data,
+                self._stream,
+                metadata.sequence.stream,
+                metadata.timestamp,
+                metadata.num_pending,
+            )
+        )
 
     def _handle_status(self, headers: dict[str, str]) -> None:
         status, description = headers.get("Status", ""), headers.get("Description", "").lower()
@@ -296,14 +314,19 @@ class StreamReader:
         name, before, pending = await checked_reply(self._add_consumer(js))
         if self._patterns and not pending:  # no existing message matches the filter
             before = max(before, info.state.last_seq)
-        position.cursor = before
+        position.move(before)
         self._buffer.update_pending(self._stream, pending)
         async with PullConsumer(client, self._stream, name, position, self._patterns, self._buffer) as consumer:
             while await consumer.fetch():
                 await self._report_removed(js, consumer)
                 await self._buffer.wait_for_space(self._stream)
             self._check_allowed(*consumer.subjects)
-        return position.cursor > before
+        if consumer.is_lost:
+            text = f"stream {self._stream} lost messages, and others have their numbers; reading those"
+            self._notify(Notice(kind="gap", text=text))
+            position.go_back(before)
+            return True
+        return (position.cursor or 0) > before
 
     async def _add_consumer(self, js: JetStreamContext) -> tuple[str, int, int]:
         # Returns the name, the sequence it starts after, and the number of messages after it.
@@ -324,7 +347,8 @@ class StreamReader:
             config.deliver_policy = DeliverPolicy.BY_START_TIME
             config.opt_start_time = self._position.start
         else:
-            config.opt_start_seq = self._position.cursor + 1
+            # The last message that was read comes again, which shows whether the stream still has it.
+            config.opt_start_seq = self._position.cursor + (self._position.time is None)
         if are_disjoint(self._patterns):  # the server rejects overlapping filters; then the client filters
             config.filter_subjects = self._patterns or None
         return config
@@ -335,14 +359,15 @@ class StreamReader:
         if position.created != info.created:
             text = f"stream {self._stream} was recreated; reading it from its beginning"
             self._notify(Notice(kind="recreated", text=text))
-            position.created, position.cursor = info.created, first - 1
+            position.created = info.created
+            position.move(first - 1)
         elif cursor is not None and cursor > state.last_seq:
             lost = cursor - state.last_seq
             self._notify(Notice(kind="gap", text=f"stream {self._stream} lost its newest {lost} messages"))
-            position.cursor = state.last_seq
+            position.go_back(state.last_seq)
         elif cursor is not None and first > cursor + 1:
             self._notify(removed_unread_notice(self._stream, first - cursor - 1, at_most=bool(self._patterns)))
-            position.cursor = first - 1
+            position.move(first - 1)
 
     async def _report_removed(self, js: JetStreamContext, consumer: PullConsumer) -> None:
         """Report missing sequences that the stream has removed; other missing sequences did not match the filter."""
@@ -352,7 +377,7 @@ class StreamReader:
             return
         with contextlib.suppress(*BUS_ERRORS):
             first = (await stream_info(js, self._stream)).state.first_seq
-            if count := sum(max(min(gap.after, first) - gap.before - 1, 0) for gap in gaps):
+            if count := sum(max(min(after, first) - before - 1, 0) for before, after in gaps):
                 self._notify(removed_unread_notice(self._stream, count, at_most=True))
 
     def _notify(self, notice: Notice) -> None:

@@ -28,7 +28,6 @@ from runner.bus.streams import BUS_ERRORS, STREAM_NAMES_SUBJECT, stream_info
 from runner.errors import RunnerError
 from runner.events.subjects import DurableNames, covered_by_any, covers, intersection
 from runner.subscribe.buffer import DedupBuffer, RawMessage
-from runner.subscribe.merge_by_time import TimeOrderedBuffer
 from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
 from runner.subscribe.stream_reader import API_TIMEOUT_S, POLL_S, Position, StreamReader, n_left
 from runner.util.display_text import mask, one_line
@@ -198,7 +197,7 @@ class Subscription:
     Args:
         connection: connection to the bus; it may be lost at times, and is not closed.
         since: start of the history in each stream.
-        in_time_order: merge several streams by time instead of by arrival.
+        buffer: holds the unread messages and decides about their order.
     """
 
     def __init__(
@@ -210,7 +209,7 @@ class Subscription:
         names: DurableNames | None = None,
         capacity: int = 10_000,
         max_bytes: int = 64 << 20,
-        in_time_order: bool = False,
+        buffer: type[DedupBuffer] = DedupBuffer,
         lookup_interval_s: float = LOOKUP_INTERVAL_S,
         soon_lookup_interval_s: float = SOON_LOOKUP_INTERVAL_S,
     ) -> None:
@@ -220,7 +219,6 @@ class Subscription:
         self._lookup_interval_s = lookup_interval_s
         self._soon_lookup_interval_s = soon_lookup_interval_s
         self._subscribed_at = datetime.now(UTC)
-        buffer = TimeOrderedBuffer if in_time_order else DedupBuffer
         self._buffer = buffer(names or DurableNames(), capacity=capacity, max_bytes=max_bytes)
         self._listener = CoreListener(connection, self._buffer)
         self._readers: dict[str, tuple[StreamReader, asyncio.Task[None]]] = {}
@@ -369,7 +367,7 @@ class Subscription:
         ended = [(name, task) for name, (_, task) in self._readers.items() if task.done()]
         for name, task in ended:
             del self._readers[name]
-            self._buffer.remove_stream(name)
+            self._buffer.update_pending(name, 0)
             try:
                 task.result()
             except BusError as exc:

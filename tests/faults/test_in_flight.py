@@ -10,8 +10,9 @@ from typing import Final
 import pytest
 from nats.aio.client import Client
 
+from agentgym_tui.sessions.time_ordered_buffer import TimeOrderedBuffer
 from runner.bus.connection import BusAddress, NatsConnection
-from runner.subscribe.buffer import RawMessage
+from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.messages import Since
 from runner.subscribe.subscription import Subscription
 from tests.support.nats_server import NatsServer
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.long
 MAX_PENDING_BYTES: Final = 24 << 20
 """Less than the server's default of 64 MiB, so that the tests store less."""
 
+BUFFERS: Final = (DedupBuffer, TimeOrderedBuffer)
 STREAMS: Final = ("A", "B", "C", "D")
 LARGE, SMALL = b"x" * 200_000, b"x" * 300
 STARTS: Final[tuple[Since, ...]] = (5, "all", 30, 1, 60, "all", 2, 10)
@@ -44,9 +46,9 @@ def n_disconnects(nats_server: NatsServer) -> int:
     return nats_server.log.read_text().count("Slow Consumer")
 
 
-@pytest.mark.parametrize("in_time_order", [True, False])
+@pytest.mark.parametrize("buffer", BUFFERS)
 async def test_reading_large_messages_from_many_positions_causes_no_disconnect(
-    nats_server: NatsServer, in_time_order: bool
+    nats_server: NatsServer, buffer: type[DedupBuffer]
 ) -> None:
     async with (
         asyncio.timeout(50),
@@ -55,7 +57,7 @@ async def test_reading_large_messages_from_many_positions_causes_no_disconnect(
     ):
         await asyncio.gather(*(fill_stream(publisher.client, stream, 150) for stream in STREAMS))
         for since in STARTS:
-            async with Subscription(watcher, patterns=[">"], since=since, in_time_order=in_time_order) as subscription:
+            async with Subscription(watcher, patterns=[">"], since=since, buffer=buffer) as subscription:
                 read = 0
                 while read < 20:
                     read += sum(isinstance(item, RawMessage) for item in await subscription.next_raw(20))
@@ -76,12 +78,10 @@ async def test_messages_larger_than_a_buffer_part_arrive_complete_and_in_order(n
         js = publisher.client.jetstream(timeout=10)
         for number in range(30):
             await js.publish("s0", b"%d " % number + (b"x" * 900_000 if number % 4 == 0 else b""))
-        for in_time_order in (True, False):
+        for buffer in BUFFERS:
             patterns = [name.lower() for name in names]
             received: list[RawMessage] = []
-            async with Subscription(
-                watcher, patterns=patterns, since="all", in_time_order=in_time_order
-            ) as subscription:
+            async with Subscription(watcher, patterns=patterns, since="all", buffer=buffer) as subscription:
                 while len(received) < 30:
                     received += [item for item in await subscription.next_raw() if isinstance(item, RawMessage)]
             assert [int(item.payload.split()[0]) for item in received] == list(range(30))

@@ -140,12 +140,6 @@ async def test_a_viewer_names_the_loss_and_shows_what_is_sent_again_once(
             assert [row["data"]["pid"] for row in recorder.rows] == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a viewer compares its position with the end of the stream only, so it skips new events that took sequences "
-    "which it had read before, without a notice",
-)
 async def test_a_viewer_shows_new_events_that_have_taken_the_sequences_of_lost_ones(
     tmp_path: Path, nats_server: NatsServer
 ) -> None:

@@ -7,9 +7,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentgym_tui.sessions.time_ordered_buffer import TimeOrderedBuffer
 from runner.events.subjects import DurableNames
 from runner.subscribe.buffer import RawMessage
-from runner.subscribe.merge_by_time import TimeOrderedBuffer
 from runner.subscribe.messages import Notice
 
 START = datetime(2026, 3, 4, 12, 0, 0, tzinfo=UTC)
@@ -70,7 +70,7 @@ async def test_removing_a_stream_wakes_the_waiting_reader() -> None:
     waiting = asyncio.create_task(buffer.wait_filled())
     await asyncio.sleep(0)
     assert not waiting.done()
-    buffer.remove_stream("B")
+    buffer.update_pending("B", 0)
     async with asyncio.timeout(10):
         assert await waiting
     assert ready_items(buffer) == [5]
@@ -117,10 +117,11 @@ def test_core_messages_follow_the_history_and_then_keep_their_arrival_order() ->
     buffer.offer(message(101, None))
     assert ready_items(buffer) == [1, 2]
     buffer.put(message(3, "A"))
+    assert ready_items(buffer) == [3, 100, 101]
     buffer.put(message(4, "A"))
     buffer.offer(message(102, None))
     buffer.put(message(5, "A"))
-    assert ready_items(buffer) == [3, 100, 101, 4, 102, 5]
+    assert ready_items(buffer) == [4, 102, 5]
 
 
 async def test_each_stream_has_an_equal_share_of_the_capacity() -> None:
@@ -132,8 +133,8 @@ async def test_each_stream_has_an_equal_share_of_the_capacity() -> None:
     waiting = asyncio.create_task(buffer.wait_for_space("A"))
     await asyncio.sleep(0)
     assert not waiting.done()
-    buffer.remove_stream("B")  # frees its share
-    assert buffer.fetch_limit("A").count == 100
+    buffer.update_pending("B", 0)  # frees its share
     buffer.pop()
+    assert buffer.fetch_limit("A").count == 100
     async with asyncio.timeout(10):
         await waiting

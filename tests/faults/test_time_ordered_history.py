@@ -12,6 +12,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, StorageType
 
+from agentgym_tui.sessions.time_ordered_buffer import TimeOrderedBuffer
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice, Since
@@ -37,7 +38,7 @@ async def subscribe_in_time_order(
         asyncio.timeout(20),
         await NatsConnection.open(address or BusAddress(bus.url), name="watcher") as connection,
         Subscription(
-            connection, patterns=patterns, since=since, capacity=capacity, max_bytes=max_bytes, in_time_order=True
+            connection, patterns=patterns, since=since, capacity=capacity, max_bytes=max_bytes, buffer=TimeOrderedBuffer
         ) as subscription,
     ):
         yield subscription
