@@ -40,7 +40,8 @@ class TimeOrderedBuffer(DedupBuffer):
     """``DedupBuffer`` that returns the history of all streams in the order of the messages' times.
 
     Each stream has a lane until it has no more history, or has delivered nothing for ``hold_s`` seconds. A message is
-    returned once every lane has one. What belongs to no lane follows in the order of its arrival. Half of the capacity
+    returned once every lane has one. What belongs to no lane follows in the order of its arrival, also a stream that is
+    found while such messages wait. Half of the capacity
     is shared equally by the lanes, and a fetch is for half of such a share, so that two fit.
     """
 
@@ -59,7 +60,8 @@ class TimeOrderedBuffer(DedupBuffer):
 
     def add_stream(self, stream: str, last: int) -> None:
         super().add_stream(stream, last)
-        self._lanes.setdefault(stream, _Lane(0)).held_until = time.monotonic() + self._hold_s
+        if stream in self._lanes or not any(isinstance(item, RawMessage) for item in self._items):
+            self._lanes.setdefault(stream, _Lane(0)).held_until = time.monotonic() + self._hold_s
 
     def update_pending(self, stream: str, pending: int) -> None:
         if (lane := self._lanes.get(stream)) is not None:

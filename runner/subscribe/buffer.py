@@ -16,7 +16,7 @@ import msgspec
 from runner.events.codec import Decoded, DurableRow, decode, derived_id, message_id
 from runner.events.durable import EpisodeCompleted
 from runner.events.subjects import DurableNames
-from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
+from runner.subscribe.messages import BusMessage, Notice
 from runner.util.clock import digest_ulid
 
 MAX_IDS_REMEMBERED = 100_000
@@ -138,20 +138,6 @@ class DedupBuffer:
         """No more messages will be added."""
         self._ended = True
         self._filled.set()
-
-    async def next_item(self) -> SubscriptionItem | None:
-        """Return None at the end."""
-        while await self.wait_filled():
-            if (item := self.next_ready()) is not None:
-                return item
-        return None
-
-    def next_ready(self) -> SubscriptionItem | None:
-        """Return None when there is no new message or notice."""
-        while (item := self.pop()) is not None:
-            if (decoded := self.decode(item) if isinstance(item, RawMessage) else item) is not None:
-                return decoded
-        return None
 
     async def wait_filled(self) -> bool:
         """Return False at the end."""

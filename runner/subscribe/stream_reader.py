@@ -284,7 +284,10 @@ class StreamReader:
         self._patterns = [] if is_unfiltered else intersections(patterns, self.subjects)
 
     async def run(self) -> None:
-        """Read until the stream is deleted; raises ``BusError`` if the permission to read it is missing."""
+        """Read until the stream is deleted; raises ``BusError`` if the permission to read it is missing.
+
+        Cancel it when the connection is lost; another reader goes on from ``position``.
+        """
         failures = 0
         while True:
             try:
@@ -297,7 +300,6 @@ class StreamReader:
             failures = 0 if progress else min(failures + 1, len(RETRY_PAUSES_S))
             self._report_silence(failures)
             await asyncio.sleep(RETRY_PAUSES_S[max(failures - 1, 0)])
-            await self._connection.wait_connected()
 
     def _report_silence(self, failures: int) -> None:
         is_silent = failures == len(RETRY_PAUSES_S) and self._connection.connected

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
 import msgspec
 import nats.errors
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription as NatsSubscription
 from nats.js.api import RetentionPolicy, StreamInfo
@@ -50,12 +52,13 @@ _INTERNAL: Final = ("$", "_INBOX.")
 
 
 class CoreListener:
-    def __init__(self, connection: NatsConnection, buffer: DedupBuffer) -> None:
+    """Core subscriptions of one client, without the messages that streams keep."""
+
+    def __init__(self, client: Client, buffer: DedupBuffer) -> None:
         self.patterns: list[str] = []
-        self._connection = connection
+        self._client = client
         self._buffer = buffer
         self._stream_subjects: list[str] = []
-        self._generation = 0
         self._subscriptions: dict[str, NatsSubscription] = {}
 
     async def listen(self, patterns: list[str], stream_subjects: list[str]) -> None:
@@ -64,41 +67,27 @@ class CoreListener:
         Raises:
             nats.errors.Error, OSError: the bus is not connected.
         """
-        self._stream_subjects = stream_subjects
-        self.patterns = patterns
-        if self._generation != self._connection.generation:
-            self._generation = self._connection.generation
-            self._subscriptions.clear()
-        client = self._connection.client
+        self._stream_subjects, self.patterns = stream_subjects, patterns
         for pattern in [known for known in self._subscriptions if known not in patterns]:
             await self._subscriptions.pop(pattern).unsubscribe()
         for pattern in patterns:
             if pattern not in self._subscriptions:
-                self._subscriptions[pattern] = await client.subscribe(pattern, cb=self._handler(pattern))
+                handle = partial(self._on_message, pattern)
+                self._subscriptions[pattern] = await self._client.subscribe(pattern, cb=handle)
         if patterns:  # after the answer, the subscription is active or its denial has arrived
-            await client.flush(FLUSH_TIMEOUT_S)
+            await self._client.flush(FLUSH_TIMEOUT_S)
 
-    async def close(self) -> None:
-        with contextlib.suppress(*BUS_ERRORS):
-            if not self._connection.connected:
-                return
-            for subscription in self._subscriptions.values():
-                await subscription.unsubscribe()
-
-    def _handler(self, pattern: str) -> Callable[[Msg], Awaitable[None]]:
-        is_internal = pattern.startswith(_INTERNAL)
-
-        async def handle(message: Msg) -> None:
-            subject = message.subject
-            if message.reply.startswith(_DELIVERED) and not is_internal:
-                return
-            if (subject.startswith(_INTERNAL) and not is_internal) or covered_by_any(self._stream_subjects, subject):
-                return
-            if len(self.patterns) > 1 and next((p for p in self.patterns if covers(p, subject)), pattern) != pattern:
-                return  # an overlapping pattern delivers it as well
-            self._buffer.offer(RawMessage(subject, message.headers or {}, message.data))
-
-        return handle
+    async def _on_message(self, pattern: str, message: Msg) -> None:
+        subject = message.subject
+        if not pattern.startswith(_INTERNAL) and (
+            message.reply.startswith(_DELIVERED) or subject.startswith(_INTERNAL)
+        ):
+            return
+        if covered_by_any(self._stream_subjects, subject):
+            return
+        if len(self.patterns) > 1 and next((p for p in self.patterns if covers(p, subject)), pattern) != pattern:
+            return  # an overlapping pattern delivers it as well
+        self._buffer.offer(RawMessage(subject, message.headers or {}, message.data))
 
 
 class StreamsUnavailable(RunnerError):
@@ -121,7 +110,7 @@ class _Names(msgspec.Struct):
 
 
 async def find_streams(connection: NatsConnection, patterns: Iterable[str]) -> list[StreamInfo]:
-    """Return the streams that keep any subject of the patterns, including those that are not ``is_readable``.
+    """Return the streams that keep any subject of the patterns.
 
     Raises:
         StreamsUnavailable: this bus has no streams, or they cannot be looked up.
@@ -131,16 +120,6 @@ async def find_streams(connection: NatsConnection, patterns: Iterable[str]) -> l
     for pattern in patterns:
         names.update(dict.fromkeys(await _names(connection, pattern)))
     return [info for name in names if (info := await _info(connection, name)) is not None]
-
-
-def is_readable(info: StreamInfo) -> bool:
-    """Whether reading leaves a stream unchanged; a work queue deletes the messages that are read."""
-    return info.config.retention != RetentionPolicy.WORK_QUEUE
-
-
-def work_queue_notice(stream: str) -> Notice:
-    text = f"stream {stream} is a work queue, and reading would empty it; showing only new messages"
-    return Notice(kind="no_history", text=text)
 
 
 async def _names(connection: NatsConnection, pattern: str) -> list[str]:
@@ -220,7 +199,7 @@ class Subscription:
         self._soon_lookup_interval_s = soon_lookup_interval_s
         self._subscribed_at = datetime.now(UTC)
         self._buffer = buffer(names or DurableNames(), capacity=capacity, max_bytes=max_bytes)
-        self._listener = CoreListener(connection, self._buffer)
+        self._listener: CoreListener | None = None
         self._readers: dict[str, tuple[StreamReader, asyncio.Task[None]]] = {}
         self._positions: dict[str, Position] = {}
         self._forbidden: set[str] = set()
@@ -228,7 +207,6 @@ class Subscription:
         self._n_lookup_failures = 0
         self._sent_notices: set[str] = set()
         self._uncovered: set[str] = set()
-        self._work_queues: list[StreamInfo] = []
         self._has_new_uncovered = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -242,27 +220,32 @@ class Subscription:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await _cancel_all([*self._tasks, *(task for _, task in self._readers.values())])
-        await self._listener.close()
+        if self._listener is not None:
+            with contextlib.suppress(*BUS_ERRORS):
+                await self._listener.listen([], [])
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> SubscriptionItem:
-        if (item := await self._buffer.next_item()) is not None:
-            return item
-        raise self._end_reason()
+        return (await self.next_batch(1))[0]
 
     async def next_batch(self, limit: int = 500) -> list[SubscriptionItem]:
         """Wait for at least one item. Raises ``StopAsyncIteration`` when the subscription has ended."""
-        items = [await anext(self)]
-        while len(items) < limit and (item := self._buffer.next_ready()) is not None:
-            items.append(item)
+        items: list[SubscriptionItem] = []
+        while not items:
+            for each in await self.next_raw(limit):
+                if (item := each if isinstance(each, Notice) else self.decode(each)) is not None:
+                    items.append(item)
         return items
 
     async def next_raw(self, limit: int = 500, *, max_bytes: float = math.inf) -> list[RawMessage | Notice]:
         """Return items like ``next_batch``, but undecoded, with duplicates, and no further one after ``max_bytes``."""
         if not await self._buffer.wait_filled():
-            raise self._end_reason()
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            raise StopAsyncIteration
         items: list[RawMessage | Notice] = []
         while len(items) < limit and max_bytes > 0 and (item := self._buffer.pop()) is not None:
             items.append(item)
@@ -283,35 +266,38 @@ class Subscription:
         positions = {name: each for name, each in self._positions.items() if name not in self._forbidden}
         return await n_left(js, positions) + self._buffer.n_waiting
 
-    def _end_reason(self) -> Exception:
-        for task in self._tasks:
-            if task.done():
-                task.result()
-        return StopAsyncIteration()
-
     async def _run(self) -> None:
-        generation = -1
+        """Read on each client of the connection, from the positions at which the one before has ended."""
         while True:
             await self._connection.wait_connected()
-            if generation != self._connection.generation:
-                generation = self._connection.generation
-                self._forbidden.clear()
+            client = self._connection.client
+            self._forbidden.clear()
+            self._listener = CoreListener(client, self._buffer)
             try:
-                await self._cover_patterns()
-            except BUS_ERRORS:
-                await asyncio.sleep(POLL_S)
-            else:
-                await self._until_changed(generation)
+                while client.is_connected:
+                    try:
+                        await self._cover_patterns(self._listener)
+                    except BUS_ERRORS:
+                        await asyncio.sleep(POLL_S)
+                    else:
+                        await self._until_changed(client, self._listener)
+            finally:
+                await _cancel_all([task for _, task in self._readers.values()])
+                self._readers.clear()
 
-    async def _cover_patterns(self) -> None:
+    async def _cover_patterns(self, listener: CoreListener) -> None:
         """Start a reader for each stream that keeps some patterns, and core subscriptions for the rest."""
-        reason = await self._start_readers()
+        streams, reason = await self._find_streams()
+        # Reading a work queue would empty it.
+        work_queues = [info for info in streams if info.config.retention == RetentionPolicy.WORK_QUEUE]
+        self._start_readers([info for info in streams if info not in work_queues])
         kept = [subject for reader, _ in self._readers.values() for subject in reader.subjects]
         uncovered = [pattern for pattern in self._patterns if not covered_by_any(kept, pattern)]
-        await self._listener.listen(uncovered, kept)
-        for info in self._work_queues:
-            self._notify_once(work_queue_notice(info.config.name or ""))
-        in_streams = [*kept, *(subject for info in self._work_queues for subject in info.config.subjects or [])]
+        await listener.listen(uncovered, kept)
+        for info in work_queues:
+            text = f"stream {info.config.name} is a work queue, and reading would empty it; showing only new messages"
+            self._notify_once(Notice(kind="no_history", text=text))
+        in_streams = [*kept, *(subject for info in work_queues for subject in info.config.subjects or [])]
         for pattern in uncovered:
             if reason or (pattern in self._uncovered and not covered_by_any(in_streams, pattern)):
                 text = f"{pattern}: {reason or _no_history_reason(pattern, in_streams)}"
@@ -322,26 +308,27 @@ class Subscription:
             if (error := self._connection.permission_error(pattern)) is not None:
                 self._notify_once(Notice(kind="permission", text=str(error)))
 
-    async def _start_readers(self) -> str | None:
-        """Return why streams are unavailable, None when they are available."""
+    async def _find_streams(self) -> tuple[list[StreamInfo], str | None]:
+        """Return the streams, and why they are unavailable, None when they are available."""
         try:
             streams = await find_streams(self._connection, self._patterns)
         except StreamsUnavailable as exc:
             if exc.forbidden:
                 self._notify_once(Notice(kind="permission", text=str(exc)))
-            return f"{exc}; showing only new messages"
+            return [], f"{exc}; showing only new messages"
         except BUS_ERRORS:
             self._n_lookup_failures += 1
             if self._n_lookup_failures < MAX_LOOKUP_FAILURES or not self._connection.connected:
                 raise
-            return "this bus does not list its streams; showing only new messages"
+            return [], "this bus does not list its streams; showing only new messages"
         self._n_lookup_failures = 0
         self._report_removed(self._ended_streams - {info.config.name for info in streams})
-        self._work_queues = [info for info in streams if not is_readable(info)]
-        readable = [info for info in streams if is_readable(info)]
+        return streams, None
+
+    def _start_readers(self, streams: list[StreamInfo]) -> None:
         if not self._positions:
-            self._report_future_start([info.state.last_seq for info in readable])
-        for info in readable:
+            self._report_future_start([info.state.last_seq for info in streams])
+        for info in streams:
             name = info.config.name or ""
             if name in self._readers or name in self._forbidden:
                 continue
@@ -349,15 +336,14 @@ class Subscription:
             position = self._positions.setdefault(name, Position.initial(self._since, info, self._subscribed_at))
             reader = StreamReader(self._connection, info, self._patterns, position, self._buffer)
             self._readers[name] = (reader, asyncio.create_task(reader.run()))
-        return None
 
-    async def _until_changed(self, generation: int) -> None:
+    async def _until_changed(self, client: Client, listener: CoreListener) -> None:
         interval_s = self._soon_lookup_interval_s if self._has_new_uncovered else self._lookup_interval_s
         changed = asyncio.create_task(self._connection.wait_changed())
         try:
-            if self._connection.connected and self._connection.generation == generation:
+            if client.is_connected:
                 tasks = [changed, *(task for _, task in self._readers.values())]
-                timeout_s = interval_s if self._listener.patterns else None
+                timeout_s = interval_s if listener.patterns else None
                 await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
@@ -411,7 +397,11 @@ class Subscription:
 
     def _reconnect_text(self, *, loss_reported: bool) -> str:
         reason = "" if loss_reported or not self._connection.last_loss else f" ({self._connection.last_loss})"
-        gap = "; messages that no stream keeps may have been missed" if self._listener.patterns else ""
+        gap = (
+            "; messages that no stream keeps may have been missed"
+            if self._listener is not None and self._listener.patterns
+            else ""
+        )
         return f"reconnected{reason}{gap}"
 
 

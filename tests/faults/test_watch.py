@@ -185,11 +185,9 @@ def test_invalid_options_exit_with_usage(options: list[str], capsys: pytest.Capt
 
 
 async def bus_message(subject: str, payload: bytes, hours: float = 0.0) -> BusMessage:
-    buffer = DedupBuffer(DurableNames())
-    sent = AT + timedelta(hours=hours)
-    buffer.put(RawMessage(subject, status_headers(1, sent) if subject == SUBJECT else {}, payload, "S", 3, AT))
-    message = await buffer.next_item()
-    assert isinstance(message, BusMessage)
+    headers = status_headers(1, AT + timedelta(hours=hours)) if subject == SUBJECT else {}
+    message = DedupBuffer(DurableNames()).decode(RawMessage(subject, headers, payload, "S", 3, AT))
+    assert message is not None
     return message
 
 

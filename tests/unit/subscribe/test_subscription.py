@@ -42,10 +42,18 @@ def number_of(item: SubscriptionItem | None) -> int | str:
     return f"{item.kind} {item.count}"
 
 
+async def next_item(buffer: DedupBuffer) -> SubscriptionItem | None:
+    while await buffer.wait_filled():
+        raw = buffer.pop()
+        if (item := buffer.decode(raw) if isinstance(raw, RawMessage) else raw) is not None:
+            return item
+    return None
+
+
 async def drain(buffer: DedupBuffer) -> list[int | str]:
     buffer.end()
     result = []
-    while (item := await buffer.next_item()) is not None:
+    while (item := await next_item(buffer)) is not None:
         result.append(number_of(item))
     return result
 
@@ -54,10 +62,10 @@ async def test_skipped_messages_are_counted_at_their_position() -> None:
     buffer = DedupBuffer(DurableNames(), capacity=4)
     for n in range(10):
         buffer.offer(message(n))
-    assert [number_of(await buffer.next_item()) for _ in range(3)] == [0, 1, 2]
+    assert [number_of(await next_item(buffer)) for _ in range(3)] == [0, 1, 2]
     buffer.offer(message(10))
     buffer.offer(message(11))
-    assert [number_of(await buffer.next_item()) for _ in range(4)] == [3, "skipped 6", 10, 11]
+    assert [number_of(await next_item(buffer)) for _ in range(4)] == [3, "skipped 6", 10, 11]
     assert await drain(buffer) == []
 
 
@@ -65,7 +73,7 @@ async def test_messages_skipped_at_the_end_are_reported_after_the_rest() -> None
     buffer = DedupBuffer(DurableNames(), capacity=2)
     for n in range(5):
         buffer.offer(message(n))
-    assert [number_of(await buffer.next_item()) for _ in range(3)] == [0, 1, "skipped 3"]
+    assert [number_of(await next_item(buffer)) for _ in range(3)] == [0, 1, "skipped 3"]
     assert await drain(buffer) == []
 
 
@@ -91,7 +99,7 @@ async def test_a_stream_reader_waits_for_space() -> None:
     waiting = asyncio.create_task(buffer.wait_for_space("S"))
     n_read = 0
     while not waiting.done():
-        await buffer.next_item()
+        await next_item(buffer)
         n_read += 1
         await asyncio.sleep(0)
         assert n_read <= 8
@@ -137,8 +145,8 @@ async def test_an_event_with_and_without_headers_is_returned_once(
     for headers in (complete, bare) if with_headers_first else (bare, complete):
         buffer.put(RawMessage(BATCH_COMPLETED, headers, encode(event)))
     buffer.end()
-    assert isinstance(await buffer.next_item(), BusMessage)
-    assert await buffer.next_item() is None
+    assert isinstance(await next_item(buffer), BusMessage)
+    assert await next_item(buffer) is None
 
 
 async def test_ids_are_forgotten_oldest_first() -> None:
@@ -148,17 +156,16 @@ async def test_ids_are_forgotten_oldest_first() -> None:
     assert await drain(buffer) == [0, 1, 3, 5]
 
 
-async def test_next_item_waits_for_an_item_or_the_end() -> None:
+async def test_a_reader_waits_for_an_item_or_the_end() -> None:
     buffer = DedupBuffer(DurableNames())
-    next_item = asyncio.create_task(buffer.next_item())
+    waiting = asyncio.create_task(next_item(buffer))
     await asyncio.sleep(0)
     buffer.notify(Notice(kind="gap", text="x", count=2))
-    assert number_of(await next_item) == "gap 2"
-    next_item = asyncio.create_task(buffer.next_item())
+    assert number_of(await waiting) == "gap 2"
+    waiting = asyncio.create_task(next_item(buffer))
     await asyncio.sleep(0)
     buffer.end()
-    assert await next_item is None
-    assert buffer.next_ready() is None
+    assert await waiting is None
 
 
 def bus_message(sent: str | None, time: datetime | None = datetime(2026, 1, 1, 12, tzinfo=UTC)) -> BusMessage:
