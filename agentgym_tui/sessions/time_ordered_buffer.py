@@ -60,8 +60,11 @@ class TimeOrderedBuffer(DedupBuffer):
 
     def add_stream(self, stream: str, last: int) -> None:
         super().add_stream(stream, last)
-        if stream in self._lanes or not any(isinstance(item, RawMessage) for item in self._items):
+        if not any(isinstance(item, RawMessage) for item in self._items):
             self._lanes.setdefault(stream, _Lane(0)).held_until = time.monotonic() + self._hold_s
+        elif (lane := self._lanes.pop(stream, None)) is not None:  # what is read now comes after what waits
+            self._items.extendleft(reversed(lane.items))
+            self._bytes += lane.size
 
     def update_pending(self, stream: str, pending: int) -> None:
         if (lane := self._lanes.get(stream)) is not None:

@@ -200,7 +200,8 @@ class Subscription:
         self._subscribed_at = datetime.now(UTC)
         self._buffer = buffer(names or DurableNames(), capacity=capacity, max_bytes=max_bytes)
         self._listener: CoreListener | None = None
-        self._readers: dict[str, tuple[StreamReader, asyncio.Task[None]]] = {}
+        self._readers: dict[str, StreamReader] = {}
+        self._reading: dict[str, asyncio.Task[None]] = {}
         self._positions: dict[str, Position] = {}
         self._forbidden: set[str] = set()
         self._ended_streams: set[str] = set()
@@ -219,7 +220,7 @@ class Subscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await _cancel_all([*self._tasks, *(task for _, task in self._readers.values())])
+        await _cancel_all([*self._tasks, *self._reading.values()])
         if self._listener is not None:
             with contextlib.suppress(*BUS_ERRORS):
                 await self._listener.listen([], [])
@@ -273,6 +274,7 @@ class Subscription:
             client = self._connection.client
             self._forbidden.clear()
             self._listener = CoreListener(client, self._buffer)
+            self._reading = {name: asyncio.create_task(reader.run()) for name, reader in self._readers.items()}
             try:
                 while client.is_connected:
                     try:
@@ -282,8 +284,7 @@ class Subscription:
                     else:
                         await self._until_changed(client, self._listener)
             finally:
-                await _cancel_all([task for _, task in self._readers.values()])
-                self._readers.clear()
+                await _cancel_all([*self._reading.values()])
 
     async def _cover_patterns(self, listener: CoreListener) -> None:
         """Start a reader for each stream that keeps some patterns, and core subscriptions for the rest."""
@@ -291,7 +292,7 @@ class Subscription:
         # Reading a work queue would empty it.
         work_queues = [info for info in streams if info.config.retention == RetentionPolicy.WORK_QUEUE]
         self._start_readers([info for info in streams if info not in work_queues])
-        kept = [subject for reader, _ in self._readers.values() for subject in reader.subjects]
+        kept = [subject for reader in self._readers.values() for subject in reader.subjects]
         uncovered = [pattern for pattern in self._patterns if not covered_by_any(kept, pattern)]
         await listener.listen(uncovered, kept)
         for info in work_queues:
@@ -335,14 +336,14 @@ class Subscription:
             self._buffer.add_stream(name, info.state.last_seq)
             position = self._positions.setdefault(name, Position.initial(self._since, info, self._subscribed_at))
             reader = StreamReader(self._connection, info, self._patterns, position, self._buffer)
-            self._readers[name] = (reader, asyncio.create_task(reader.run()))
+            self._readers[name], self._reading[name] = reader, asyncio.create_task(reader.run())
 
     async def _until_changed(self, client: Client, listener: CoreListener) -> None:
         interval_s = self._soon_lookup_interval_s if self._has_new_uncovered else self._lookup_interval_s
         changed = asyncio.create_task(self._connection.wait_changed())
         try:
             if client.is_connected:
-                tasks = [changed, *(task for _, task in self._readers.values())]
+                tasks = [changed, *self._reading.values()]
                 timeout_s = interval_s if listener.patterns else None
                 await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -350,9 +351,8 @@ class Subscription:
         self._collect_ended_readers()
 
     def _collect_ended_readers(self) -> None:
-        ended = [(name, task) for name, (_, task) in self._readers.items() if task.done()]
-        for name, task in ended:
-            del self._readers[name]
+        for name, task in [(name, task) for name, task in self._reading.items() if task.done()]:
+            del self._readers[name], self._reading[name]
             self._buffer.update_pending(name, 0)
             try:
                 task.result()
