@@ -41,6 +41,12 @@ class NatsConnection:
 
     Each connect makes a new ``client``, on which everything has to be subscribed again.
 
+    Args:
+        name: client name shown by the server.
+        on_state: called in the event loop at each change of state.
+        read_address: called before each attempt, for a bus that may move; returns its address, None if unchanged.
+        timeout_s: seconds for an attempt at one server.
+
     Attributes:
         generation: number of clients connected so far.
         last_loss: reason of the last disconnect, "" before the first one.
@@ -80,13 +86,9 @@ class NatsConnection:
         timeout_s: float = 3.0,
         required: bool = True,
     ) -> Self:
-        """Connect to a bus and stay connected.
+        """Connect to a bus and stay connected; for the arguments see the class.
 
         Args:
-            name: client name shown by the server.
-            on_state: called in the event loop at each change of state.
-            read_address: called before each attempt, for a bus that may move; returns its address, None if unchanged.
-            timeout_s: seconds for an attempt at one server.
             required: raise when no server can be connected; otherwise retry in the background.
 
         Raises:
@@ -100,7 +102,7 @@ class NatsConnection:
             if required:
                 raise
             connection._set_disconnected(exc)
-        connection._task = asyncio.create_task(connection._run())
+        connection._task = asyncio.create_task(connection.run())
         return connection
 
     @property
@@ -146,7 +148,8 @@ class NatsConnection:
             await self._client.shut()
         self._set_state(BusState("closed"))
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Keep connected until cancelled; ``open`` has started this in a task."""
         while True:
             if self._client is not None and not self._client.is_closed:
                 await self._follow(self._client)

@@ -16,7 +16,6 @@ from typing import Final, TypeAlias
 import msgspec
 import nats.errors
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 
 from runner.batch.observers import BatchItem, EpisodeStored, Kind, LiveItems, SelectiveObserver
 from runner.bus.errors import error_text
@@ -51,7 +50,6 @@ Queued: TypeAlias = tuple[LiveChannel, list[msgspec.Raw], int]
 """The items of one event, and their size in bytes."""
 
 _ENVELOPE_BYTES = 512
-_NO_RESPONDERS = "503"
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -59,13 +57,6 @@ class TokenWatch:
     """Finds out whether anything receives the streamed tokens that are sent to one sink.
 
     ``is_watched`` is True until the broker has reported otherwise, and False without a connection.
-
-    A publisher cannot list the subscribers of a subject. Two signals are reliable:
-
-    - The own broker keeps all live items in a stream, which each console and ``watch`` reads with a consumer of its
-      own, so tokens are watched there while the stream has consumers.
-    - Any other broker reports at once that nothing receives a message with a reply subject ("no responders"). A stream
-      that keeps live items receives it.
     """
 
     def __init__(self, sink_connection: SinkConnection, node: str, boot: str) -> None:
@@ -73,58 +64,30 @@ class TokenWatch:
         self._sink_connection = sink_connection
         self._subject = live_subject("token", node)
         self._probe = encode(LiveBatch(node=node, boot=boot, dropped=0, items=[]))
-        self._client: Client | None = None
-        self._inbox = ""
 
     async def check(self) -> None:
-        """Call it every ``CHECK_INTERVAL_S``."""
-        client = self._sink_connection.client
-        if client is None:
-            self.is_watched = self.is_watched and not self._sink_connection.n_connects
-        elif self._sink_connection.sink.name == LOCAL:
-            self.is_watched = await _has_consumers(client)
-        elif not self.is_watched:  # otherwise the token messages show it
-            self.is_watched = await self._is_received(client)
+        if self._sink_connection.n_connects:
+            self.is_watched = await self.is_received()
 
     async def is_received(self) -> bool:
-        """Return whether anything receives live items of the sink now, by one request to its broker."""
-        client = self._sink_connection.client
-        if client is None:
-            return False
-        return await (_has_consumers(client) if self._sink_connection.sink.name == LOCAL else self._is_received(client))
+        """Return whether anything receives live items of the sink now, by one request to its broker.
 
-    async def publish(self, client: Client, payload: bytes) -> None:
-        """If nothing receives the message, ``is_watched`` becomes False.
-
-        Raises ``nats.errors.Error`` or ``OSError`` if it cannot be sent.
+        A publisher cannot list the subscribers of a subject. The own broker keeps all live items in a stream, which
+        each console and ``watch`` reads with a consumer of its own. Any other broker reports at once that nothing
+        receives a request, here a message without items; a stream that keeps live items receives it.
         """
-        if self._sink_connection.sink.name != LOCAL and client is not self._client:
-            self._inbox = client.new_inbox()
-            await client.subscribe(self._inbox, cb=self._on_reply)
-            self._client = client
-        await client.publish(self._subject, payload, reply=self._inbox)
-
-    async def _is_received(self, client: Client) -> bool:
-        """The request is a message without items."""
+        if (client := self._sink_connection.client) is None:
+            return False
         try:
+            if self._sink_connection.sink.name == LOCAL:
+                info = await stream_info(client.jetstream(timeout=ANSWER_TIMEOUT_S), LIVE_STREAM)
+                return info.state.consumer_count != 0
             await client.request(self._subject, self._probe, timeout=ANSWER_TIMEOUT_S)
         except nats.errors.NoRespondersError:
             return False
         except BUS_ERRORS:  # subscribers do not answer
             return self._sink_connection.client is client
         return True
-
-    async def _on_reply(self, message: Msg) -> None:
-        if (message.headers or {}).get("Status") == _NO_RESPONDERS:
-            self.is_watched = False
-
-
-async def _has_consumers(client: Client) -> bool:
-    try:
-        info = await stream_info(client.jetstream(timeout=ANSWER_TIMEOUT_S), LIVE_STREAM)
-    except BUS_ERRORS:
-        return True
-    return info.state.consumer_count != 0
 
 
 class _Batch(msgspec.Struct):
@@ -229,10 +192,7 @@ class _SinkQueue:
     async def _publish(self, client: Client, channel: LiveChannel, items: list[msgspec.Raw]) -> None:
         batch = _Batch(self._node, self._boot, self.queue.dropped, items)
         try:
-            if channel == "token":
-                await self.tokens.publish(client, _ENCODER.encode(batch))
-            else:
-                await client.publish(live_subject(channel, self._node), _ENCODER.encode(batch))
+            await client.publish(live_subject(channel, self._node), _ENCODER.encode(batch))
         except BUS_ERRORS as exc:
             logger.debug("%d live items were not sent: %s", len(items), exc)
             self.queue.drop(len(items))

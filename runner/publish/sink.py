@@ -83,45 +83,34 @@ class SinkConnection:
         return None if error is None else str(error)
 
     async def run(self) -> None:
-        while (connection := await self._open()) is None:  # noqa: ASYNC110 - the address is in a file
+        while (address := self._read_address()) is None:  # noqa: ASYNC110 - the address is in a file
             await asyncio.sleep(ADDRESS_POLL_S)
-        async with connection:
-            self._connection = connection
-            self._apply_state(connection.state)
-            try:
-                await asyncio.get_running_loop().create_future()
-            finally:
-                self._connection = None
-                self._wake()
-
-    async def _open(self) -> NatsConnection | None:
+        connection = self._connection = NatsConnection(
+            address, name=self._client_name, on_state=self._apply_state, read_address=self.sink.read_address
+        )
         try:
-            address = self.sink.read_address()
-            if address is None:
+            await connection.run()
+        finally:
+            self._connection = None
+            self._wake()
+            await connection.close()
+
+    def _read_address(self) -> BusAddress | None:
+        try:
+            if (address := self.sink.read_address()) is None:
                 self.report("absent")
-                return None
-            return await NatsConnection.open(
-                address,
-                name=self._client_name,
-                on_state=self._apply_state,
-                read_address=self.sink.read_address,
-                required=False,
-            )
         except RunnerError as exc:  # the address is invalid and may be corrected later
             self.report("down", str(exc))
             return None
+        return address
 
     def _apply_state(self, state: BusState) -> None:
-        if self._connection is None:
-            return  # ``run`` applies the state once it has the connection
         match state.status:
             case "connected":
                 self.n_connects += 1
                 self.report("up")
-            case "connecting":
-                self.report("connecting")
-            case "stalled" | "disconnected" | "closed":
-                self.report("stalled" if state.status == "stalled" else "down", state.reason or None)
+            case "stalled" | "disconnected":
+                self.report("stalled" if state.status == "stalled" else "down", state.reason)
         self._wake()
 
     def _wake(self) -> None:

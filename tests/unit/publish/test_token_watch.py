@@ -150,7 +150,7 @@ async def test_a_profile_can_switch_tokens_on_and_off(
     bus: NatsAccount, outbox: Outbox, tokens: LiveTokens, wanted: bool
 ) -> None:
     async with run_live(outbox, sink_to(bus), tokens=tokens) as live:
-        put_token(live)
+        assert live.wants("token") is wanted  # asked, it finds out whether they are watched
         await wait_until(lambda: not live._queues[0].tokens.is_watched)
         assert live.wants("token") is wanted
 
