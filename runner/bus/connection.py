@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from runner.bus.address import BusAddress, TlsSettings, address_from_environ, address_of_node
 from runner.bus.backoff import Backoff
 from runner.bus.errors import BusError, BusErrorKind, BusState
-from runner.bus.hardened_client import CLOSE_TIMEOUT_S, HardenedNatsClient, Server, connect_options
+from runner.bus.hardened_client import HardenedNatsClient, Server, connect_options
 from runner.errors import RunnerError, catch_foreign, log_failure
 
 __all__ = [
@@ -140,10 +140,10 @@ class NatsConnection:
         await self.close()
 
     async def close(self) -> None:
-        """Send pending data, then close permanently; waits for a hanging server for some seconds at most."""
-        while self._task is not None and not self._task.done():  # nats-py may swallow a cancellation
+        """Send pending data, then close permanently; waits for a hanging server for a few seconds."""
+        if self._task is not None:
             self._task.cancel()
-            await asyncio.wait({self._task}, timeout=CLOSE_TIMEOUT_S)
+            await asyncio.wait({self._task})
         if self._client is not None:
             await self._client.shut()
         self._set_state(BusState("closed"))

@@ -77,20 +77,28 @@ class HardenedNatsClient(Client):
         self._server = server
         self._cause: BaseException = UnexpectedEOF()
         self._n_messages = 0
+        self._is_open = False
 
     async def open(self, name: str, options: dict[str, Any], timeout_s: float) -> None:
         """Connect within ``timeout_s`` seconds; raises ``BusError``, and then the client is closed."""
         problems: list[BaseException] = []
+        connecting = self.connect(
+            [self._server.url], name=name, error_cb=_log, tls_hostname=self._server.tls_name, **options
+        )
+        attempt = asyncio.create_task(connecting)  # a task of its own, because nats-py may swallow a cancellation
         try:
+            done, _ = await asyncio.wait({attempt}, timeout=timeout_s)
             with catch_foreign(problems.append):  # a foreign server may send any greeting, which may raise anything
-                async with asyncio.timeout(timeout_s):
-                    await self.connect(
-                        [self._server.url], name=name, error_cb=_log, tls_hostname=self._server.tls_name, **options
-                    )
+                if not done:
+                    raise TimeoutError
+                attempt.result()
             if not self.is_connected:  # nats-py accepts any reply as a greeting
                 raise _rejection(problems[0] if problems else ConnectionResetError(), self._address)
+            self._is_open = True
         finally:
-            if not self.is_connected:
+            if not self._is_open:
+                attempt.cancel()
+                await asyncio.wait({attempt}, timeout=CLOSE_TIMEOUT_S)
                 await self.shut()
 
     async def shut(self) -> None:

@@ -69,6 +69,19 @@ async def test_one_reachable_server_of_several_is_enough(bus: NatsAccount) -> No
         assert connection.connected
 
 
+async def test_a_cancellation_while_connecting_is_never_swallowed(bus: NatsAccount) -> None:
+    for n_ticks in range(40):
+        opening = asyncio.create_task(NatsConnection.open(BusAddress(bus.url), name="test"))
+        for _ in range(n_ticks):
+            await asyncio.sleep(0.0002)
+        if opening.done():
+            await opening.result().close()
+            break
+        opening.cancel()
+        await asyncio.wait({opening}, timeout=5)
+        assert opening.cancelled()
+
+
 async def test_an_optional_connection_waits_for_its_server(nats_server: NatsServer) -> None:
     nats_server.stop()
     states = BusStateRecorder()
