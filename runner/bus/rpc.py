@@ -143,12 +143,12 @@ async def serve(
         server = RequestServer(connection, handler, reserved)
         tasks.create_task(server.run())
         while True:
-            changed = connection.wait_changed()
-            if connection.connected and served != connection.generation:
-                served = connection.generation
-                await connection.client.subscribe(subject, cb=server.on_message)
-                with contextlib.suppress(*BUS_ERRORS):  # the connection reports the failure
-                    await connection.client.flush(timeout=FLUSH_TIMEOUT_S)
-                    if on_served is not None:
-                        on_served()
-            await changed
+            if not connection.connected or served == connection.generation:
+                await connection.wait_changed()
+                continue
+            served = connection.generation
+            await connection.client.subscribe(subject, cb=server.on_message)
+            with contextlib.suppress(*BUS_ERRORS):  # the connection reports the failure
+                await connection.client.flush(timeout=FLUSH_TIMEOUT_S)
+                if on_served is not None:
+                    on_served()
