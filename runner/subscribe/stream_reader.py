@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final, Self
 
@@ -93,15 +92,6 @@ class Position(msgspec.Struct):
         if self.cursor is None:
             return 0
         return min(max(state.last_seq - self.cursor, 0), state.messages)  # purged messages do not count
-
-
-async def n_left(js: JetStreamContext, positions: Mapping[str, Position]) -> int:
-    """Return the total number of messages after ``positions`` (keys: stream names); a deleted stream counts as 0."""
-    total = 0
-    for name, position in list(positions.items()):
-        with contextlib.suppress(NotFoundError):
-            total += position.n_left(await stream_info(js, name))
-    return total
 
 
 class PullConsumer:
@@ -235,17 +225,10 @@ class PullConsumer:
         if self._patterns and not covered_by_any(self._patterns, message.subject):
             self._buffer.update_pending(self._stream, metadata.num_pending)
             return
-        self._buffer.put(
-            RawMessage(
-                message.subject,
-                message.headers or {},
-                message.data,
-                self._stream,
-                metadata.sequence.stream,
-                metadata.timestamp,
-                metadata.num_pending,
-            )
-        )
+        headers, sequence = message.headers or {}, metadata.sequence.stream
+        raw = RawMessage(message.subject, headers, message.data, self._stream, sequence, metadata.timestamp)
+        raw.pending = metadata.num_pending
+        self._buffer.put(raw)
 
     def _handle_status(self, headers: dict[str, str]) -> None:
         status, description = headers.get("Status", ""), headers.get("Description", "").lower()

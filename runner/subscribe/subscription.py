@@ -31,7 +31,7 @@ from runner.errors import RunnerError
 from runner.events.subjects import DurableNames, covered_by_any, covers, intersection
 from runner.subscribe.buffer import DedupBuffer, RawMessage
 from runner.subscribe.messages import BusMessage, Notice, Since, SubscriptionItem
-from runner.subscribe.stream_reader import API_TIMEOUT_S, POLL_S, Position, StreamReader, n_left
+from runner.subscribe.stream_reader import API_TIMEOUT_S, POLL_S, Position, StreamReader
 from runner.util.display_text import mask, one_line
 
 __all__ = ["BusMessage", "DurableNames", "Notice", "RawMessage", "Since", "Subscription", "SubscriptionItem"]
@@ -263,9 +263,12 @@ class Subscription:
         Raises:
             nats.errors.Error, OSError: the bus is not connected.
         """
-        js = self._connection.client.jetstream(timeout=API_TIMEOUT_S)
-        positions = {name: each for name, each in self._positions.items() if name not in self._forbidden}
-        return await n_left(js, positions) + self._buffer.n_waiting
+        js, n_left = self._connection.client.jetstream(timeout=API_TIMEOUT_S), 0
+        for name, position in list(self._positions.items()):
+            if name not in self._forbidden:
+                with contextlib.suppress(NotFoundError):  # it was deleted
+                    n_left += position.n_left(await stream_info(js, name))
+        return n_left + self._buffer.n_waiting
 
     async def _run(self) -> None:
         """Read on each client of the connection, from the positions at which the one before has ended."""

@@ -13,7 +13,9 @@ import pytest
 from nats.aio.client import Client
 from ulid import ULID
 
+from runner.bus.connection import BusAddress, NatsConnection, TlsSettings
 from runner.events.subjects import DURABLE
+from tests.support.bus import BusStateRecorder, Certificates
 from tests.support.command import COMMAND, ENVIRON, run_agentgym
 from tests.support.nats_cluster import SETTLE_S, NatsCluster, begin_lame_duck_mode
 from tests.support.nats_server import NatsServer
@@ -232,6 +234,21 @@ async def test_a_viewer_returns_to_a_server_that_has_rejected_its_login(tmp_path
             other.reload(accepting)
             await recorder.wait_until(lambda: any("reconnected" in notice for notice in recorder.notices), 15)
             assert await pair.wait_for_server_of(recorder.pid) is other
+
+
+async def test_an_announced_server_is_checked_against_the_name_of_the_first(tmp_path: Path) -> None:
+    """Servers announce IP addresses, but the certificate names the host of the address that was given."""
+    certificates = Certificates(tmp_path / "tls", host="localhost")
+    with NatsCluster(tmp_path / "pair", n_servers=2, jetstream=False, config=certificates.server_config()) as pair:
+        url = pair.servers[0].url.replace("127.0.0.1", "localhost")
+        states = BusStateRecorder()
+        address = BusAddress(url, tls=TlsSettings(str(certificates.ca)))
+        async with await NatsConnection.open(address, name="test", on_state=states) as connection:
+            await wait_until(lambda: bool(connection.client.discovered_servers))
+            pair.servers[0].kill()
+            await states.wait_for("disconnected")
+            await states.wait_for("connected")
+            await connection.client.flush()
 
 
 async def wait_for_more_events(cluster: NatsCluster, count: int = 10) -> None:
