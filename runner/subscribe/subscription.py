@@ -36,9 +36,8 @@ from runner.util.display_text import mask, one_line
 
 __all__ = ["BusMessage", "DurableNames", "Notice", "RawMessage", "Since", "Subscription", "SubscriptionItem"]
 
-LOOKUP_INTERVAL_S: Final = 2.0
-SOON_LOOKUP_INTERVAL_S: Final = 0.8
-"""Seconds between two lookups of streams while a subject has none; shorter directly after it was found to have none."""
+LOOKUP_INTERVAL_S: Final = 1.0
+"""Seconds between two lookups of streams while a subject has none; the second one that finds none reports it."""
 REPORT_DELAY_S: Final = 0.4
 """Seconds from the loss of the connection to its notice; a loss that ends in the meantime is one notice."""
 MAX_LOOKUP_FAILURES: Final = 2
@@ -190,13 +189,11 @@ class Subscription:
         max_bytes: int = 64 << 20,
         buffer: type[DedupBuffer] = DedupBuffer,
         lookup_interval_s: float = LOOKUP_INTERVAL_S,
-        soon_lookup_interval_s: float = SOON_LOOKUP_INTERVAL_S,
     ) -> None:
         self._connection = connection
         self._patterns = [p for p in dict.fromkeys(patterns) if not covered_by_any(set(patterns) - {p}, p)]
         self._since = since
         self._lookup_interval_s = lookup_interval_s
-        self._soon_lookup_interval_s = soon_lookup_interval_s
         self._subscribed_at = datetime.now(UTC)
         self._buffer = buffer(names or DurableNames(), capacity=capacity, max_bytes=max_bytes)
         self._listener: CoreListener | None = None
@@ -208,7 +205,6 @@ class Subscription:
         self._n_lookup_failures = 0
         self._sent_notices: set[str] = set()
         self._uncovered: set[str] = set()
-        self._has_new_uncovered = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -306,7 +302,6 @@ class Subscription:
             if reason or (pattern in self._uncovered and not covered_by_any(in_streams, pattern)):
                 text = f"{pattern}: {reason or _no_history_reason(pattern, in_streams)}"
                 self._notify_once(Notice(kind="no_history", text=text))
-        self._has_new_uncovered = not self._uncovered.issuperset(uncovered)
         self._uncovered = set(uncovered)
         for pattern in self._patterns:
             if (error := self._connection.permission_error(pattern)) is not None:
@@ -342,12 +337,11 @@ class Subscription:
             self._readers[name], self._reading[name] = reader, asyncio.create_task(reader.run())
 
     async def _until_changed(self, client: Client, listener: CoreListener) -> None:
-        interval_s = self._soon_lookup_interval_s if self._has_new_uncovered else self._lookup_interval_s
         changed = asyncio.create_task(self._connection.wait_changed())
         try:
             if client.is_connected:
                 tasks = [changed, *self._reading.values()]
-                timeout_s = interval_s if listener.patterns else None
+                timeout_s = self._lookup_interval_s if listener.patterns else None
                 await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()

@@ -47,7 +47,7 @@ async def test_a_stream_created_before_the_second_lookup_is_not_reported_missing
     bus: NatsAccount, bus_client: Client
 ) -> None:
     consumers_created = await bus_client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.CREATED.>")
-    async with subscribe_to(bus, soon_lookup_interval_s=3.0) as recorder:
+    async with subscribe_to(bus, lookup_interval_s=3.0) as recorder:
         while not recorder.numbers:
             await bus_client.publish(SUBJECT, status_event(1), headers=status_headers(1))
             await asyncio.sleep(0.02)
@@ -145,7 +145,7 @@ async def test_a_work_queue_is_not_consumed(bus: NatsAccount, bus_client: Client
 
 
 async def test_a_work_queue_is_reported_once_with_its_reason(bus: NatsAccount, bus_client: Client) -> None:
-    intervals: dict[str, Any] = {"lookup_interval_s": 0.05, "soon_lookup_interval_s": 0.05}
+    intervals: dict[str, Any] = {"lookup_interval_s": 0.05}
     await add_stream(bus_client, "JOBS", subjects=["jobs.>"], retention=RetentionPolicy.WORK_QUEUE)
     await add_stream(bus_client)
     await publish_events(bus_client, 1)
