@@ -114,7 +114,8 @@ class NatsConnection:
 
     @property
     def connected(self) -> bool:
-        return self.state.status == "connected"
+        """Whether the server answers; a loss counts before it is reported."""
+        return self.state.status == "connected" and self._client is not None and self._client.is_connected
 
     def permission_error(self, subject: str) -> BusError | None:
         """Return the error when the server denied publishing or subscribing since the last connect, else None."""

@@ -394,11 +394,7 @@ class Subscription:
 
     def _reconnect_text(self, *, loss_reported: bool) -> str:
         reason = "" if loss_reported or not self._connection.last_loss else f" ({self._connection.last_loss})"
-        gap = (
-            "; messages that no stream keeps may have been missed"
-            if self._listener is not None and self._listener.patterns
-            else ""
-        )
+        gap = "; messages that no stream keeps may have been missed" if self._uncovered else ""
         return f"reconnected{reason}{gap}"
 
 
