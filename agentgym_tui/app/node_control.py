@@ -8,12 +8,16 @@ from pathlib import Path, PurePath
 
 from agentgym_tui.app.run_starter import RunStartingApp
 from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.commands.registry import HELD
 from agentgym_tui.config.settings import Settings
-from agentgym_tui.safe_text import fill_in, sanitize_line, trusted
+from agentgym_tui.presenters.machine_sections import held_text
+from agentgym_tui.presenters.number_format import pluralize
+from agentgym_tui.safe_text import fill_in, masked_line, sanitize_line, trusted
 from agentgym_tui.services.timers import start_worker
-from agentgym_tui.services.toast import toast
+from agentgym_tui.services.toast import announce, toast
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.sessions.run_commands import control_error_text, has_unfinished
+from agentgym_tui.state.data_model import NodeInfo
 from agentgym_tui.state.nodes import ProfileDifference
 
 
@@ -25,6 +29,7 @@ class NodeControlApp(RunStartingApp, inherit_bindings=False):
     ) -> None:
         super().__init__(session, settings, now, styles)
         self._offered: ProfileDifference | None = None
+        self._mentioned: set[tuple[str, str]] = set()
 
     async def action_start_node(self) -> None:
         """Start the node again."""
@@ -53,8 +58,24 @@ class NodeControlApp(RunStartingApp, inherit_bindings=False):
 
             self.push_screen(ModelForm(), self._profile_written)
 
+    def action_send_history(self) -> None:
+        """Ask whether the earlier events are sent to the external broker of the node."""
+        node = self.session.store.holding_node
+        if not self._screen_accepts_keys:
+            return
+        if node is None or not HELD.is_met(self.session):
+            toast(self, HELD.reason(self.session), failed=True)
+            return
+        from agentgym_tui.screens.dialogs.node import SendHistoryDialog
+
+        self.push_screen(SendHistoryDialog(node), partial(self._send_history_answered, node))
+
     def after_draw(self) -> None:
-        """Offer to restart the node when its profile differs, once for each difference, and not over a dialog."""
+        """Say once which events an external broker lacks, and offer a restart when the node's profile differs.
+
+        Each difference is offered once, and not over a dialog.
+        """
+        self._mention_held()
         difference = self.session.store.profile_difference
         if difference in (None, self._offered) or not self._screen_accepts_keys or self.screen.is_modal:
             return
@@ -83,6 +104,28 @@ class NodeControlApp(RunStartingApp, inherit_bindings=False):
         command = fill_in("agentgym-tui launch --config {}", sanitize_line(path.stem))
         toast(self, fill_in("new profile, also for {}\n{}", command, sanitize_line(str(path))))
         await self.report_failure(self.session.use_profile(path))
+
+    def _mention_held(self) -> None:
+        node = self.session.store.holding_node
+        if node is None or (node.name, node.egress) in self._mentioned or not HELD.is_met(self.session):
+            return
+        self._mentioned.add((node.name, node.egress))
+        if self.settings.notify.toast:
+            key = trusted(keymap_of(self).key("node.history"))
+            announce(self, fill_in("{}\npress {} to send them", held_text(node), key))
+
+    def _send_history_answered(self, node: NodeInfo, answer: str | None) -> None:
+        if answer == "send":
+            start_worker(self, partial(self._send_history, node), group="node")
+
+    async def _send_history(self, node: NodeInfo) -> None:
+        try:
+            n = await self.commands.control.send_history()
+        except ControlRequestError as exc:
+            toast(self, control_error_text(exc), failed=True)
+        else:
+            counted = pluralize(n, "earlier event is", "earlier events are")
+            toast(self, fill_in("{} being sent to {}", counted, masked_line(node.egress, 80)))
 
     def _stop_answered(self, answer: str | None) -> None:
         if answer in ("now", "drain"):

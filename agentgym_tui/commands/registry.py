@@ -89,6 +89,11 @@ class Requirement(NamedTuple):
 ALWAYS: Final = Requirement(lambda session: True, lambda session: trusted(""))
 NODE: Final = Requirement(lambda session: not session.read_only, lambda session: sanitize_message(session.read_only))
 """A node that accepts control requests."""
+HELD: Final = Requirement(
+    lambda session: NODE.is_met(session) and session.store.holding_node is not None,
+    lambda session: NODE.reason(session) or trusted("no earlier event is left to send to an external broker"),
+)
+"""A node with earlier events that its external broker has not got."""
 BUS: Final = Requirement(
     lambda session: session.events is not None,
     lambda session: trusted("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`"),

@@ -16,9 +16,9 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.presenters.status_line import LINK_STATES
-from agentgym_tui.safe_text import fill_in, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
 from agentgym_tui.state.batches import ENDED
-from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, EnvironmentState
+from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, EnvironmentState, NodeInfo
 from agentgym_tui.state.endpoint_use import endpoint_use
 
 _LINK_STEPS: Final[dict[BusLinkStatus, str]] = {
@@ -115,7 +115,7 @@ def _batch_problems(view: MachineView, batch: BatchRun) -> Iterator[Problem]:
 
 def broker_section(view: MachineView) -> Section:
     """Return the connection to the broker, and what of its messages was lost."""
-    return Section("broker", trusted("Broker"), [_link_item(view), *_loss_items(view)])
+    return Section("broker", trusted("Broker"), [_link_item(view), *_egress_items(view), *_loss_items(view)])
 
 
 def _link_item(view: MachineView) -> Item:
@@ -140,6 +140,19 @@ def _link_problems(view: MachineView) -> Iterator[Problem]:
     what = trusted(label.get(link.status, "no connection"))
     tone: Tone = "warn" if link.status == "stalled" else "bad"
     yield problem_from_cause(what, link.cause, step, tone=tone, is_on_live=True)
+
+
+def _egress_items(view: MachineView) -> Iterator[Item]:
+    for node in view.store.nodes.values():
+        if node.egress and not node.lost:
+            notes = [Problem(held_text(node), view.press("node.history", "to send them"), "dim")] if node.n_held else []
+            yield Item(f"egress {node.name}", trusted("external"), Cell(masked_line(node.egress, 80)), problems=notes)
+
+
+def held_text(node: NodeInfo) -> SafeText:
+    """Return how many earlier events are not sent to the external broker of a node, as a sentence."""
+    counted = pluralize(node.n_held, "earlier event was", "earlier events were")
+    return fill_in("{} not sent to {}", counted, masked_line(node.egress, 80))
 
 
 def _loss_items(view: MachineView) -> Iterator[Item]:

@@ -27,6 +27,7 @@ from runner.events.control import (
     NodeList,
     Op,
     ReplayArgs,
+    SentHistory,
     ServerArgs,
     ServerInfo,
     ShutdownArgs,
@@ -131,6 +132,10 @@ class NodeControl:
     async def stop_server(self, env: str) -> ServerInfo:
         """Stop the server of an environment that the node started."""
         return await self._command("server_stop", ServerArgs(env=env), ServerInfo)
+
+    async def send_history(self) -> int:
+        """Send the earlier events of the node to its external broker; return their number."""
+        return (await self._command("send_history", NoArgs(), SentHistory)).n
 
     async def fetch_list(self) -> NodeList:
         """Fetch the batches, agents, models and environments of the node."""

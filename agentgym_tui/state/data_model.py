@@ -382,6 +382,8 @@ class NodeInfo(msgspec.Struct):
         dropped: number of live items that the current process of the node never sent.
         storage: why the node cannot store anything, and what waits; "" while it can.
         indexing: how far a starting node has read its episodes; "" once it has.
+        egress: address of its external broker; "" without one.
+        n_held: number of events that are not sent to it, because they are from before its first use.
         machine: the samples of its machine; None before the first one.
     """
 
@@ -398,6 +400,8 @@ class NodeInfo(msgspec.Struct):
     dropped: int = 0
     storage: str = ""
     indexing: str = ""
+    egress: str = ""
+    n_held: int = 0
     machine: MachineInfo | None = None
 
     @property

@@ -103,6 +103,7 @@ class NodeRegistry:
             health.data_dir[:MAX_CAUSE_CHARS],
             clip_name(health.indexing or ""),
         )
+        node.egress, node.n_held = (health.egress or "")[:MAX_CAUSE_CHARS], clamp_count(health.n_held)
         return node
 
     def apply_host(self, item: Host | Heartbeat, node_name: str) -> bool:

@@ -290,6 +290,11 @@ class RunStore:
         self._commit()
 
     @property
+    def holding_node(self) -> NodeInfo | None:
+        """The node that has earlier events which are not sent to its external broker; None if there is none."""
+        return next((node for node in self.nodes.values() if node.n_held and node.egress and not node.lost), None)
+
+    @property
     def profile_defaults(self) -> Mapping[str, float | str | None]:
         """Values of the profile, by name of the field of a start request; empty if a node may have another profile."""
         profile, values = self._profile_defaults

@@ -42,6 +42,7 @@ Op: TypeAlias = Literal[
     "list",
     "server_start",
     "server_stop",
+    "send_history",
     "shutdown",
 ]
 ServerStatus: TypeAlias = Literal["starting", "running", "stopped", "failed"]
@@ -58,6 +59,7 @@ ERRORS: Final[dict[str, str]] = {
     "not_running": "the batch is not running",
     "not_queued": "the batch does not wait in the queue",
     "nothing_left": "no episode of the batch ended with an error",
+    "no_egress": "the node has no external broker",
     "no_control": "the node accepts no control requests on this bus",
     "stopping": "the node is stopping",
     "indexing": "the node has started and still reads its episodes, which this operation needs",
@@ -245,6 +247,7 @@ ARGS: Final[dict[Op, type[Args]]] = {
     "list": NoArgs,
     "server_start": ServerArgs,
     "server_stop": ServerArgs,
+    "send_history": NoArgs,
     "shutdown": ShutdownArgs,
 }
 """Type of ``ControlRequest.args`` for each operation."""
@@ -323,6 +326,12 @@ class ServerInfo(msgspec.Struct, kw_only=True):
     cause: Annotated[str | None, Meta(description="why it is not running, with its last log line; null while it runs")]
 
 
+class SentHistory(msgspec.Struct, kw_only=True):
+    """Events from before the first use of the external broker's address, which are now sent to it."""
+
+    n: Annotated[int, Meta(description="number of events; 0 if they were requested before")]
+
+
 class NodeHealth(msgspec.Struct, kw_only=True):
     """What runs as this node, where it stores and sends to, and the latest health of what it uses."""
 
@@ -335,6 +344,13 @@ class NodeHealth(msgspec.Struct, kw_only=True):
     uptime_s: Annotated[float, Meta(description="seconds since the node started")]
     data_dir: Annotated[str, Meta(description="the node's state directory")]
     egress: Annotated[str | None, Meta(description="URL of the external broker, without credentials; null without one")]
+    n_held: Annotated[
+        int,
+        Meta(
+            description="number of events from before the first use of the external broker, which gets them only after "
+            "`send_history`; at most a minute old"
+        ),
+    ] = 0
     items: Annotated[
         list[HealthItem], Meta(description="the latest `env.health`, `model.health`, `host` and `machine` items")
     ] = msgspec.field(default_factory=list)
@@ -373,6 +389,7 @@ RESULTS: Final[dict[Op, Any]] = {
     "list": NodeList,
     "server_start": ServerInfo,
     "server_stop": ServerInfo,
+    "send_history": SentHistory,
     "shutdown": NoArgs,
 }
 """Type of ``ControlReply.result`` for each operation."""

@@ -43,6 +43,7 @@ from runner.events.control import (
     NodeList,
     Op,
     ReplayArgs,
+    SentHistory,
     ServerArgs,
     ShutdownArgs,
     StartArgs,
@@ -205,8 +206,8 @@ MAX_BATCHES = 200
 MAX_LISTED_WAITING, MAX_LISTED_OTHERS = 200, 200
 CHANGEABLE = ("concurrency", "workers", "budget")
 """Arguments that may differ when an interrupted batch is resumed."""
-NEED_INDEX: Final[frozenset[Op]] = frozenset({"cancel", "replay", "episode", "annotate"})
-"""Operations that read stored episodes, so that a node which has not read all of them rejects them."""
+NEED_INDEX: Final[frozenset[Op]] = frozenset({"cancel", "replay", "episode", "annotate", "send_history"})
+"""Operations that use all stored episodes, so that a node which has not read all of them rejects them."""
 
 LIVE: Final[tuple[Status, ...]] = ("queued", "running")
 _COMMANDS: Final[dict[Op, CommandName]] = {"cancel": "cancel", "pause": "pause", "resume": "resume", "step": "step"}
@@ -282,6 +283,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
 
     Attributes:
         indexing: returns how far the starting node has read its episodes, or None.
+        send_history: sends the earlier events to the external broker and returns their number; None without one.
         shutdown: requests the end of the node; its argument ``drain`` is whether to run the queued batches first.
     """
 
@@ -294,6 +296,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
     models: Models
     health: Callable[[], NodeHealth]
     stopping: Callable[[], bool]
+    send_history: Callable[[], int | None]
     shutdown: Callable[[bool], object]
     indexing: Callable[[], str | None] = lambda: None
 
@@ -336,6 +339,8 @@ class ControlHandler(msgspec.Struct, frozen=True):
             case ShutdownArgs() as shutdown:
                 self.shutdown(shutdown.drain)
                 return {}
+            case NoArgs() if request.op == "send_history":
+                return self._send_history()
             case NoArgs():
                 return self.health() if request.op == "health" else self._list()
             case _:
@@ -406,6 +411,12 @@ class ControlHandler(msgspec.Struct, frozen=True):
             raise RequestRejected("bad_request", str(exc)) from exc
         self.queue.on_change()  # other consoles read the tags again when the queue is reported
         return notes
+
+    def _send_history(self) -> SentHistory:
+        if (n := self.send_history()) is None:
+            hint = "set NATS_URL, or nats.url in its profile, and restart it"
+            raise RequestRejected("no_egress", "this node has no external broker", hint)
+        return SentHistory(n=n)
 
     def _batches(self, batch_id: str) -> list[QueuedBatch]:
         batch = self.queue.get(batch_id)

@@ -302,7 +302,7 @@ class Node:
             indexing=partial(self._indexing, workspace),
             sampler=sampler,
         )
-        handler = self._create_handler(workspace, queue, batch_player, health)
+        handler = self._create_handler(workspace, queue, batch_player, health, publisher)
         ready = asyncio.Event()
         local_requests = self._bus_requests(handler, commands=True)
         egress_requests = self._bus_requests(handler, commands=self._profile.nats.control)
@@ -439,7 +439,12 @@ class Node:
         return place_batch(resolve_spec(self._profile, spec), NODE_FILES)
 
     def _create_handler(
-        self, workspace: Workspace, queue: BatchQueue, batch_player: BatchPlayer, health: HealthMonitor
+        self,
+        workspace: Workspace,
+        queue: BatchQueue,
+        batch_player: BatchPlayer,
+        health: HealthMonitor,
+        publisher: Publisher,
     ) -> ControlHandler:
         loop = asyncio.get_running_loop()
         return ControlHandler(
@@ -450,13 +455,14 @@ class Node:
             batch_player=batch_player,
             servers=self._servers,
             models=self._models,
-            health=lambda: self._health(workspace, health),
+            health=lambda: self._health(workspace, health, publisher),
             stopping=self._stopping.is_set,
             indexing=partial(self._indexing, workspace),
+            send_history=publisher.send_earlier,
             shutdown=lambda drain: loop.call_soon_threadsafe(partial(self.stop, drain=drain)),
         )
 
-    def _health(self, workspace: Workspace, health: HealthMonitor) -> NodeHealth:
+    def _health(self, workspace: Workspace, health: HealthMonitor, publisher: Publisher) -> NodeHealth:
         egress = self._egress()
         return NodeHealth(
             node=self._name,
@@ -468,6 +474,7 @@ class Node:
             uptime_s=time.monotonic() - self._started,
             data_dir=str(self._data_dir),
             egress=None if egress is None else egress.display_url,
+            n_held=publisher.n_held,
             items=health.latest,
             indexing=self._indexing(workspace),
         )

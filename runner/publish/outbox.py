@@ -235,6 +235,11 @@ class Outbox:
             update = "UPDATE marks SET state = 'pending' WHERE sink = ? AND state = 'held'"
             return sum(connection.execute(update, (sink,)).rowcount for sink in sinks)
 
+    def n_held(self, *sinks: str) -> int:
+        """Return how many events ``send_earlier`` would send."""
+        query = "SELECT count(*) FROM marks WHERE sink = ? AND state = 'held'"
+        return sum(int(self._select(query, (sink,))[0][0]) for sink in sinks)
+
     def collect(self) -> None:
         """Add the events of the episodes that are new in the index; events that were added before are not repeated."""
         self.index.database.write_waiting()

@@ -271,6 +271,9 @@ class Publisher:
     An event is delivered when the stream that keeps its subject has acknowledged it. When no stream keeps the subject
     (the broker has no JetStream, or its streams have other subjects), it is delivered when the server has processed it;
     then only current subscribers get it.
+
+    Attributes:
+        n_held: number of events that are earlier than their sink, as of the last ``register_sinks``.
     """
 
     def __init__(
@@ -285,6 +288,7 @@ class Publisher:
     ) -> None:
         self._outbox = outbox
         self._on_state = on_state
+        self.n_held = 0
         self.sink_connections = [SinkConnection(sink, client_name=name, on_state=self._on_sink_state) for sink in sinks]
         durable = tuple(subjects)
         self._drains = [OutboxDrain(each, outbox, durable, options) for each in self.sink_connections]
@@ -296,9 +300,21 @@ class Publisher:
     def register_sinks(self) -> None:
         """Note the addresses of the sinks: a new one gets what ends from now on."""
         try:
-            self._outbox.register_sinks(*self._sink_keys())
+            self._outbox.register_sinks(*(keys := self._sink_keys()))
+            self.n_held = self._outbox.n_held(*keys)
         except StoreError as exc:
             logger.warning("the sinks cannot be noted in the outbox now: %s", exc)
+
+    def send_earlier(self) -> int | None:
+        """Send what is earlier than its sink and return the number of events; None if no sink is external.
+
+        Raises ``StoreError`` if the outbox cannot be used.
+        """
+        if not (keys := [key for key in self._sink_keys() if key != LOCAL]):
+            return None
+        self._outbox.register_sinks(*self._sink_keys())
+        n, self.n_held = self._outbox.send_earlier(*keys), 0
+        return n  # the drains see it within ``poll_s``
 
     async def run(self) -> None:
         self._outbox.on_add(partial(self._on_add, asyncio.get_running_loop()))

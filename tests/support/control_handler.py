@@ -39,5 +39,6 @@ def control_handler(workspace: Workspace, health: Callable[[], NodeHealth]) -> C
         models=Models(profile.agent, {}),
         health=health,
         stopping=lambda: False,
+        send_history=lambda: None,
         shutdown=ignore,
     )

@@ -12,6 +12,7 @@ from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, t
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import RunCommands, command_targets, reachable_batches
+from agentgym_tui.state.data_model import NodeInfo
 from agentgym_tui.state.nodes import ProfileDifference, VariableChange
 from agentgym_tui.state.run_store import RunStore
 
@@ -91,6 +92,24 @@ class RestartNodeDialog(_NodeDialog):
             self.leave("nothing")
         else:
             super().draw(store)
+
+
+class SendHistoryDialog(ConfirmDialog):
+    """A dialog for sending the earlier events of a node to its broker; its result is ``send`` or ``nothing``."""
+
+    SCOPE = "send_history"
+
+    def __init__(self, node: NodeInfo) -> None:
+        super().__init__(trusted("Send the earlier events?"), default="nothing")
+        self._node = node
+
+    def question(self) -> Sequence[Line]:
+        """Return lines with the number of events, the address, and why the events wait."""
+        counted = Cell(pluralize(self._node.n_held, "event"), "head")
+        return [
+            [counted, Cell(trusted(" ended before the node first used this broker:"))],
+            [Cell(trusted("  ")), Cell(cut_start(masked_line(self._node.egress, 4_096), _PATH_WIDTH))],
+        ]
 
 
 class StopServerDialog(_NodeDialog):
