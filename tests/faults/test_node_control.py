@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from ulid import ULID
 from runner.bus.address import address_from_environ
 from runner.bus.connection import NatsConnection
 from runner.config import Profile
+from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED
 from runner.node.health import HealthMonitor
 from runner.node.node import Node
 from runner.publish.live_publisher import LivePublisher
 from tests.support.nats_server import NatsAccount
 from tests.support.node_events import wait_until
 from tests.support.node_process import NodeProcess, clean_environ
+from tests.support.publishing import add_external_stream, event_ids, stored_messages
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(120)]
 
@@ -115,6 +118,42 @@ async def test_a_health_request_returns_the_latest_items(tmp_path: Path) -> None
             (host,) = (item for item in items if item["kind"] == "host")
             assert 0 < host["ram"] <= 100
             await wait_until(lambda: "heartbeat" in kinds, 20)
+
+
+async def test_a_new_external_broker_gets_what_ended_before_once_and_only_on_request(
+    tmp_path: Path, bus: NatsAccount
+) -> None:
+    await add_external_stream(bus, subjects=[EPISODE_COMPLETED, BATCH_COMPLETED])
+    batch_id = str(ULID())
+    with NodeProcess(tmp_path / "data") as node:
+        async with await node.connect() as connection:
+            await node.request(connection, "start", batch_id=batch_id, envs=["Maze"], agent="oracle", repeat=3)
+            await node.wait_for_batch(connection, batch_id, "completed")
+            rejected = await node.request_reply(connection, "send_history")
+            assert rejected["error"]["code"] == "no_egress" and "NATS_URL" in rejected["error"]["hint"]
+            assert (await node.request(connection, "health"))["n_held"] == 0
+        await asyncio.to_thread(node.terminate)
+    files = (tmp_path / "data" / "runs" / batch_id).glob("*.json")
+    ended = Counter([f"batch:{batch_id}", *(f"episode:{file.stem}" for file in files)])
+
+    async def stored(awaited: Counter[str]) -> Counter[str]:
+        async with asyncio.timeout(30):
+            while not awaited <= (ids := Counter(event_ids(await stored_messages(bus, "THEIRS")))):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        return ids
+
+    with NodeProcess(tmp_path / "data", env=clean_environ(NATS_URL=bus.url)) as node:
+        async with await node.connect() as connection:
+            health = await node.request(connection, "health")
+            assert (health["egress"], health["n_held"]) == (bus.display_url, 4)
+            later = str(ULID())
+            await node.request(connection, "start", batch_id=later, envs=["Maze"], agent="oracle")
+            assert not await stored(Counter([f"batch:{later}"])) & ended
+            assert [await node.request(connection, "send_history") for _ in range(2)] == [{"n": 4}, {"n": 0}]
+            assert (await node.request(connection, "health"))["n_held"] == 0
+            await stored(ended)
+        await asyncio.to_thread(node.terminate)
+    assert {*(await stored(ended)).values()} == {1}
 
 
 async def test_a_node_restarts_failed_services(

@@ -72,6 +72,7 @@ class FakeControl(NodeControl):
         self.annotations: list[AnnotateArgs] = []
         self.notes: dict[str, list[Note]] = {}
         self.servers: list[tuple[str, str]] = []
+        self.n_sent_histories = 0
         self.fetched: list[str] = []
         self.files: dict[str, bytes] = {}
         self.refusal: ControlRequestError | None = None
@@ -139,6 +140,11 @@ class FakeControl(NodeControl):
         self._check()
         self.servers.append(("stop", env))
         return ServerInfo(env=env, status="stopped", cause="requested")
+
+    async def send_history(self) -> int:
+        self._check()
+        self.n_sent_histories += 1
+        return 1204
 
     async def fetch_list(self) -> NodeList:
         self._check()

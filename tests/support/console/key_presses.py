@@ -33,6 +33,7 @@ from tests.support.console.samples import (
     episode_id,
     live,
     model_health,
+    node_health,
     node_list,
     row,
     started,
@@ -89,6 +90,11 @@ def n_requests_and_screen(app: Console) -> tuple[int, str]:
     return n_requests(app), screen_name(app)
 
 
+def n_sent_histories(app: Console) -> int:
+    assert isinstance(app.session, FakeSession)
+    return app.session.fake_control.n_sent_histories
+
+
 def n_node_starts(app: Console) -> int:
     assert isinstance(app.session, FakeSession)
     return app.session.n_starts
@@ -143,6 +149,13 @@ def running_battery() -> FakeSession:
     session.store.apply_list(node_list(*battery))
     session.store.agents.append("react")
     session.store.apply_events([live(started(4, battery_id="battery"))])
+    return session
+
+
+def new_broker() -> FakeSession:
+    """Session of a node with an external broker that has not got its earlier events."""
+    session = busy_session()
+    session.store.apply_health(node_health(egress="nats://broker:4222", n_held=1204))
     return session
 
 

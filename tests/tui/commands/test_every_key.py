@@ -31,6 +31,8 @@ from tests.support.console.key_presses import (
     n_reopened,
     n_requests,
     n_requests_and_screen,
+    n_sent_histories,
+    new_broker,
     node_stops,
     pane_sizes,
     running_battery,
@@ -116,6 +118,22 @@ SEQUENCES = {
             KeyPress("stop_server.stop", "y", n_requests, 2),
         ],
         ("j", "j", "j"),  # the environment that plays
+    ),
+    "earlier events": KeySequence(
+        new_broker,
+        "task 3",
+        [
+            *(
+                press
+                for key in ("escape", "q", "n")
+                for press in (
+                    KeyPress("node.history", "ctrl+g", screen_name, "SendHistoryDialog"),
+                    KeyPress("send_history.nothing", key, screen_name, "LiveScreen"),
+                )
+            ),
+            KeyPress("node.history", "ctrl+g", screen_name, "SendHistoryDialog"),
+            KeyPress("send_history.send", "y", n_sent_histories, 1),
+        ],
     ),
     "quit": KeySequence(
         running_battery,

@@ -41,6 +41,7 @@ from tests.support.console.samples import (
     hostile_store,
     live,
     model_health,
+    node_health,
     node_list,
     progress,
     started,
@@ -522,3 +523,13 @@ def test_finished_and_waiting_batches_are_not_listed() -> None:
     store.apply_list(node_list(batch_state(1, "queued", workers=WorkerCounts(n=2))))
     store.apply_events([durable(completed(1))])
     assert "nothing runs" in texts(store)
+
+
+def test_an_external_broker_without_the_earlier_events_has_a_note_that_counts_as_no_problem() -> None:
+    store = busy_store()
+    store.apply_health(node_health(egress=f"nats://{HOSTILE}", n_held=1))
+    shown = texts(store, width=200)
+    place = next(place for place, text in enumerate(shown) if text.startswith("external nats://"))
+    assert shown[place + 1].startswith("i 1 earlier event was not sent to nats://")
+    assert shown[place + 2] == "→ press ^g to send them" and problems(store) == []
+    assert not any(map(has_unsafe_chars, shown))
