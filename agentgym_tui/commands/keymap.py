@@ -210,7 +210,7 @@ COMMANDS: Final = Registry(
     ),
     Command(
         "node.history", "ctrl+g", "Send earlier", "send_history", "everywhere",
-        "events from before the first use of the external broker", False, HELD,
+        "the events that its external broker lacks", False, HELD,
     ),
     Command(
         "model.form", "ctrl+o", "Model", "model_form", "everywhere", "try a model server and write its profile",
@@ -282,7 +282,7 @@ COMMANDS: Final = Registry(
     ),
     Command("restart_node.nothing", "escape,q,g", "Go on", "answer('nothing')", "restart_node", "keep it as it is"),
     Command("send_history.send", "y", "Send them", "answer('send')", "send_history", "once; they cannot be taken back"),
-    Command("send_history.nothing", "escape,q,n", "Nothing", "answer('nothing')", "send_history", "only later events"),
+    Command("send_history.nothing", "escape,q,n", "Nothing", "answer('nothing')", "send_history", "only later ones"),
     Command("stop_server.stop", "y", "Stop it", "answer('stop')", "stop_server", "start it again to go on"),
     Command("stop_server.nothing", "escape,q,n", "Nothing", "answer('nothing')", "stop_server", "keep it running"),
     Command("palette.close", "escape", "Close", "close", "palette", "", False),
