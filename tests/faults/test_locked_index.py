@@ -90,7 +90,8 @@ async def test_a_node_answers_before_it_has_read_its_episodes(tmp_path: Path) ->
                 assert health["status"] == "starting"
                 (queued,) = await node.request(connection, "start", batch_id=new, envs=["Maze"], agent="oracle")
                 assert (queued["status"], queued["waiting_for"]) == ("queued", "indexing 0 of 3")
-                for op, args in (("cancel", {"batch_id": new}), ("episode", {"episode_id": first.episode_id})):
+                ops = {"cancel": {"batch_id": new}, "episode": {"episode_id": first.episode_id}, "send_history": {}}
+                for op, args in ops.items():
                     assert (await node.request_reply(connection, op, **args))["error"]["code"] == "indexing"
                 lock.execute("COMMIT")
                 await node.wait_for_batch(connection, new, "completed", n_done=1)

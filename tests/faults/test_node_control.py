@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from ulid import ULID
 
-from runner.bus.address import address_from_environ
+from runner.bus.address import BusAddress, address_from_environ
 from runner.bus.connection import NatsConnection
 from runner.config import Profile
 from runner.events.subjects import BATCH_COMPLETED, EPISODE_COMPLETED
@@ -149,6 +149,8 @@ async def test_a_new_external_broker_gets_what_ended_before_once_and_only_on_req
             later = str(ULID())
             await node.request(connection, "start", batch_id=later, envs=["Maze"], agent="oracle")
             assert not await stored(Counter([f"batch:{later}"])) & ended
+            async with await NatsConnection.open(BusAddress(bus.url), name="test") as outside:
+                assert (await node.request_reply(outside, "send_history"))["error"]["code"] == "no_control"
             assert [await node.request(connection, "send_history") for _ in range(2)] == [{"n": 4}, {"n": 0}]
             assert (await node.request(connection, "health"))["n_held"] == 0
             await stored(ended)

@@ -63,7 +63,7 @@ def test_display_keys_are_readable() -> None:
 
 
 async def test_a_key_that_the_user_took_from_a_command_of_a_text_field_no_longer_runs_it() -> None:
-    settings = parse_settings(b"keymap: {filter.clear: ctrl+g, episodes.clear: ctrl+g}")
+    settings = parse_settings(b"keymap: {filter.clear: ctrl+l, episodes.clear: ctrl+l}")
     async with Console(files_session(), settings).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "3 episodes")
         await pilot.press("slash", *"zzz")
@@ -71,7 +71,7 @@ async def test_a_key_that_the_user_took_from_a_command_of_a_text_field_no_longer
         await pilot.press("escape")
         await pilot.pause()
         await wait_for_text(pilot, "0 match zzz")
-        await pilot.press("ctrl+g")
+        await pilot.press("ctrl+l")
         await wait_for_no_text(pilot, "match zzz")
 
 
