@@ -126,7 +126,7 @@ async def test_all_commands_of_each_scope_of_the_live_screen_are_available() -> 
         available = {each.command.id for each in available_commands(app, session)}
         for scope in ("live", "everywhere", "list"):
             missing = {command.id for command in COMMANDS if command.scope == scope} - available
-            assert missing == ({"app.logs"} if scope == "everywhere" else set()), scope
+            assert missing == ({"app.logs", "node.history"} if scope == "everywhere" else set()), scope
 
 
 async def test_the_palette_filters_and_runs_commands() -> None:
