@@ -29,6 +29,8 @@ API_TIMEOUT_S: Final = 1.5
 POLL_S: Final = 0.1
 RETRY_PAUSES_S: Final = (0.1, 0.3, 1.0)
 """Pauses in seconds after consecutive failures; the last pause is repeated."""
+MAX_SHORTER: Final = 4
+"""How often a stream of a cluster has to look shorter than before until that counts as a loss; a second apart."""
 CONSUMER_IDLE_TIMEOUT_S: Final = 30.0
 """Seconds after which the server deletes a consumer without fetch requests."""
 FETCH_EXPIRES_S: Final = 15.0
@@ -263,6 +265,7 @@ class StreamReader:
         self._position = position
         self._buffer = buffer
         self._is_silent = False
+        self._n_shorter = 0
         is_unfiltered = all(covered_by_any(patterns, subject) for subject in self.subjects)
         self._patterns = [] if is_unfiltered else intersections(patterns, self.subjects)
 
@@ -295,6 +298,8 @@ class StreamReader:
         client, position = self._connection.client, self._position
         js = client.jetstream(timeout=API_TIMEOUT_S)
         info = await stream_info(js, self._stream)
+        if self._may_catch_up(info):
+            return False
         self._compare(info)
         name, before, pending = await checked_reply(self._add_consumer(js))
         if self._patterns and not pending:  # no existing message matches the filter
@@ -337,6 +342,12 @@ class StreamReader:
         if are_disjoint(self._patterns):  # the server rejects overlapping filters; then the client filters
             config.filter_subjects = self._patterns or None
         return config
+
+    def _may_catch_up(self, info: StreamInfo) -> bool:
+        """Return whether a stream that looks shorter is asked again: a new leader of a cluster may still be loading."""
+        is_shorter = info.cluster is not None and (self._position.cursor or 0) > info.state.last_seq
+        self._n_shorter = self._n_shorter + 1 if is_shorter and self._position.created == info.created else 0
+        return 0 < self._n_shorter <= MAX_SHORTER
 
     def _compare(self, info: StreamInfo) -> None:
         position, state = self._position, info.state
