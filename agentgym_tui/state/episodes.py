@@ -262,6 +262,7 @@ class EpisodeRegistry:
         ]
         for episode in interrupted:
             mark_ended(episode, "interrupted")
+            episode.reward = None  # its last steps may not have arrived; its event has the sum
             self._on_ended(episode)
         return bool(interrupted)
 

@@ -37,6 +37,7 @@ _OUTCOMES: Final = {
     "! interrupted": "interrupted",
 }
 _N_COLUMNS: Final = 11
+_UNKNOWN_REWARD: Final = "\N{EN DASH}"
 _ID: Final = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 
 
@@ -151,9 +152,12 @@ def _show_episodes(terminal: Terminal) -> None:
 
 
 def _parse(row: str) -> Iterator[dict[str, Any]]:
-    """Yield the id and the values of a row of the list, if it is that of an ended episode."""
+    """Yield the id and the values of a row of the list, if it is that of an ended episode.
+
+    The reward of one that a lost process has not ended is unknown until its event arrives.
+    """
     cells = re.split(r"\s{2,}", row.strip())
-    if len(cells) != _N_COLUMNS or not _ID.fullmatch(cells[-1]):
+    if len(cells) != _N_COLUMNS or not _ID.fullmatch(cells[-1]) or cells[4] == _UNKNOWN_REWARD:
         return
     for outcome in (outcome for text, outcome in _OUTCOMES.items() if cells[3].startswith(text)):
         yield {

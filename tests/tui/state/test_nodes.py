@@ -173,7 +173,8 @@ def lost_flags(store: RunStore) -> list[bool]:
 def test_a_new_boot_of_a_node_interrupts_the_episodes_of_the_old_one(run_store: RunStore) -> None:
     run_store.apply_list(node_list(batch_state()))
     run_store.apply_events([live(started(0)), live(heartbeat(), boot=NEXT_BOOT)])
-    assert run_store.episodes[episode_id(0)].outcome == "interrupted"
+    interrupted = run_store.episodes[episode_id(0)]
+    assert (interrupted.outcome, interrupted.reward) == ("interrupted", None)
     assert run_store.active_batch() is None
     assert not run_store.rewards["Wordle"][0].rated
     run_store.apply_events([live(ended(0, 1)), durable(completed(0))])
