@@ -5,27 +5,20 @@ Only the standard library is imported with this module, so that Ctrl-C works whi
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from runner.cli.arguments import Options
-    from runner.cli.run_session import RunSession
 
 USAGE = 2
-Subcommand: TypeAlias = Callable[[Sequence[str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code: 0 success, 1 error, 2 invalid usage or settings, 130 interrupted."""
-    # Searching all loaded modules for cycles is a quarter of a short command at its exit, and a twentieth before.
-    atexit.register(gc.freeze)
-    gc.disable()  # until the modules of the command are loaded
     try:
         from runner.cli.terminal import exit_despite_stuck_threads, repair_std_streams
 
@@ -35,8 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return 130
-    finally:
-        gc.enable()
 
 
 def _run(arguments: list[str]) -> int:
@@ -45,19 +36,14 @@ def _run(arguments: list[str]) -> int:
     from runner.errors import RunnerError
     from runner.util.resources import describe_shortage, find_shortage
 
-    failure = USAGE
-    code = 0
+    failure, code = USAGE, 0
     try:
-        if arguments and (subcommand := _subcommand(arguments[0])) is not None:
-            gc.enable()
-            code = subcommand(arguments[1:])
-        elif arguments and not arguments[0].startswith("-"):
-            print_stderr(_unknown_subcommand(arguments[0]))
-            code = USAGE
+        if arguments and not arguments[0].startswith("-"):
+            code = _run_subcommand(*arguments)
         else:
             options = parse_options(arguments)
             failure = 1 if options.dry_run else USAGE
-            code = _dispatch(options)
+            code = _run_action(options)
     except RunnerError as exc:
         print_stderr(f"agentgym-runner: {exc}")
         code = failure
@@ -78,14 +64,18 @@ def _run(arguments: list[str]) -> int:
     return write_result(code, output_stream().flush)
 
 
-def _subcommand(name: str) -> Subcommand | None:
+def _run_subcommand(name: str, *arguments: str) -> int:
     from runner.cli.arguments import SUBCOMMANDS
+    from runner.errors import ConfigError
+    from runner.util.argument_parser import suggestion
+    from runner.util.display_text import one_line
 
     if name not in SUBCOMMANDS:
-        return None
+        problem = f"there is no subcommand '{one_line(name, 100)}'{suggestion(name, SUBCOMMANDS)}"
+        raise ConfigError(f"{problem}; --help lists all, and runs start with --run")
     module = importlib.import_module(subcommand_module(name))
-    subcommand: Subcommand = getattr(module, f"main_{name.replace('-', '_')}")
-    return subcommand
+    code: int = getattr(module, f"main_{name.replace('-', '_')}")(arguments)
+    return code
 
 
 def subcommand_module(name: str) -> str:
@@ -93,36 +83,15 @@ def subcommand_module(name: str) -> str:
     return f"runner.cli.{'import_files' if name == 'import' else name.replace('-', '_')}"
 
 
-def _unknown_subcommand(name: str) -> str:
-    from runner.cli.arguments import SUBCOMMANDS
-    from runner.util.argument_parser import suggestion
-    from runner.util.display_text import one_line
-
-    problem = f"there is no subcommand '{one_line(name, 100)}'{suggestion(name, SUBCOMMANDS)}"
-    return f"agentgym-runner: {problem}; --help lists all, and runs start with --run"
-
-
-def _dispatch(options: Options) -> int:
+def _run_action(options: Options) -> int:
     from runner.cli.run_session import RunSession
 
-    session, action = RunSession.open(options), _action(options)
-    gc.enable()
-    return action(session)
-
-
-def _action(options: Options) -> Callable[[RunSession], int]:
     if options.list_envs:
-        from runner.cli.list_envs import list_environments
-
-        return list_environments
-    if options.results:
-        from runner.cli.results import show_results
-
-        return show_results
-    if options.dry_run:
-        from runner.cli.preflight import dry_run
-
-        return dry_run
-    from runner.cli.run import run_batches
-
-    return run_batches
+        from runner.cli.list_envs import list_environments as action
+    elif options.results:
+        from runner.cli.results import show_results as action
+    elif options.dry_run:
+        from runner.cli.preflight import dry_run as action
+    else:
+        from runner.cli.run import run_batches as action
+    return action(RunSession.open(options))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from runner import __version__
+from runner.types import MAX_WORKERS, SpanLevel, Workers
 from runner.util.argument_parser import SafeArgumentParser
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from runner.results.summary import Score
-    from runner.types import SpanLevel, Workers
+
+T = TypeVar("T", int, float)
 
 SUBCOMMANDS = {
     "node": "run batches on request over the bus",
@@ -170,13 +171,13 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--model", metavar="NAME", help="model name (default: from the profile); several with commas between")
     add_endpoint_options(group)
-    add("--script", type=path, metavar="FILE", help="actions of the scripted agent, one per line")
+    add("--script", type=Path, metavar="FILE", help="actions of the scripted agent, one per line")
     add("--repeat", type=at_least(1), metavar="N", help="number of consecutive tasks (default 1)")
     add("--attempts", type=at_least(1), metavar="K", help="number of episodes per task (default 1)")
     add("--task-index", type=at_least(0), metavar="I", help="index of the first task (default 0)")
     add(
         "--tasks",
-        type=path,
+        type=Path,
         metavar="FILE",
         help="the tasks, in place of --repeat and --task-index: AgentEval's JSON, or one id or range per "
         "line; or such ids themselves, with commas between",
@@ -276,54 +277,42 @@ def add_state_options(parser: argparse._ActionsContainer, *, json: str = "") -> 
         parser.add_argument("--json", action="store_true", help=json)
 
 
-def at_least(minimum: int) -> type[int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"{value} is below {minimum}")
+def checked(
+    convert: Callable[[str], T], is_valid: Callable[[T], bool], problem: str, name: str = ""
+) -> Callable[[str], T]:
+    """Return the type of an option; ``name`` is that of the type in the message of a text that is no number."""
+
+    def number(text: str) -> T:
+        value = convert(text)
+        if not is_valid(value):
+            raise argparse.ArgumentTypeError(f"{text} {problem}")
         return value
 
-    number.__name__ = "whole number"
-    return number  # type: ignore[return-value]  # argparse takes any callable; int is what it returns
+    number.__name__ = name
+    return number
 
 
-def path(text: str) -> Path:
-    """Load ``pathlib`` only on use."""
-    from pathlib import Path
+def at_least(minimum: int) -> Callable[[str], int]:
+    return checked(int, lambda value: value >= minimum, f"is below {minimum}", "whole number")
 
-    return Path(text)
+
+def _is_positive(value: float) -> bool:
+    return value > 0 and math.isfinite(value)
+
+
+positive_seconds = checked(float, _is_positive, "is not a positive number of seconds", "positive_seconds")
+positive_number = checked(float, _is_positive, "is not a positive number", "positive_number")
+rate = checked(float, lambda value: 0 <= value <= 1, "is not between 0 and 1", "rate")
+port = checked(int, lambda value: 0 <= value <= 65535, "is not a port from 0 to 65535", "port")
+"""The value 0 selects a free port."""
 
 
 def workers(text: str) -> Workers:
-    from runner.types import MAX_WORKERS
-
     if text == "ray":
         return "ray"
     if not text.isascii() or not text.isdecimal() or len(text) > len(str(MAX_WORKERS)) or int(text) > MAX_WORKERS:
         raise argparse.ArgumentTypeError(f"{text[:20]!r} is neither a number from 0 to {MAX_WORKERS} nor ray")
     return int(text)
-
-
-def positive_seconds(text: str) -> float:
-    return _positive(text, "number of seconds")
-
-
-def positive_number(text: str) -> float:
-    return _positive(text, "number")
-
-
-def _positive(text: str, kind: str) -> float:
-    value = float(text)
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive {kind}")
-    return value
-
-
-def rate(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
 
 
 def add_server_options(group: argparse._ActionsContainer) -> None:
@@ -337,11 +326,3 @@ def add_server_options(group: argparse._ActionsContainer) -> None:
         metavar="NAME",
         help="additional host name of this server; repeatable",
     )
-
-
-def port(text: str) -> int:
-    """The value 0 selects a free port."""
-    value = int(text)
-    if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port from 0 to 65535")
-    return value

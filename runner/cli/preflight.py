@@ -8,7 +8,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
-from typing import Literal, Self
 
 import msgspec
 
@@ -16,7 +15,6 @@ from runner.batch.spec import (
     DEFAULT_AGENT,
     MAX_CONCURRENCY,
     RUN_FILES,
-    BatchSpec,
     ResolvedBatch,
     place_batch,
     resolve_agent,
@@ -24,12 +22,13 @@ from runner.batch.spec import (
 from runner.bus.address import egress_reader
 from runner.cli.arguments import Options, add_endpoint_options, add_state_options, at_least, subcommand_parser, workers
 from runner.cli.run_session import RunSession
-from runner.cli.terminal import print_json, print_stderr, print_table, print_text, reserve_stdout, write_result
+from runner.cli.terminal import print_stderr, print_table, print_text, reserve_stdout, write_result
 from runner.config import Profile
 from runner.config.profile import FALLBACK, GATEWAY
 from runner.episode.loop import CLEANUP_TIMEOUT_S, EpisodeContext
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models, run_in_thread
+from runner.node.model_trial import try_endpoints
 from runner.node.preflight import (
     MONITOR,
     PlannedRun,
@@ -51,19 +50,6 @@ DEFAULT_MONITOR_PORT = 8222
 STATE_LABELS = {"ok": "ok", "warn": "warn", "fail": "FAIL"}
 
 
-class DryRunRow(msgspec.Struct, frozen=True):
-    """Result of one check; ``warn`` is the state for a problem that does not prevent the run."""
-
-    what: str
-    ok: bool
-    detail: str
-    state: Literal["ok", "warn", "fail"]
-
-    @classmethod
-    def of(cls, what: str, ok: bool, detail: str) -> Self:
-        return cls(what, ok, detail, "ok" if ok else "fail")
-
-
 def main_preflight(argv: Sequence[str]) -> int:
     """Run the checks and print their results; return 0, or 1 if a run would fail."""
     options = build_parser().parse_args(argv)
@@ -80,26 +66,20 @@ def main_preflight(argv: Sequence[str]) -> int:
     if options.try_models and model is None:
         raise ConfigError(f"--try-models needs an agent with a model, and {agent} has none; choose another --agent")
     with closing(session.models()) as models:
-        rows, trials = preflight(plan, models), []
+        rows, tried = preflight(plan, models), {}
         if options.try_models and model is not None:
-            from runner.node.model_trial import try_models
-
-            def announce(endpoint: str) -> None:
-                print_stderr(f"trying {one_line(endpoint)} ...")
-
-            trials = try_models(model, models, session.profile.episode.max_duration_sec, announce)
-            rows += trial_checks(trials, session.profile.agent.currency)
-    code = 0 if can_run(rows) else 1
+            max_s, currency = session.profile.episode.max_duration_sec, session.profile.agent.currency
+            trials = run_in_thread(lambda: try_endpoints(model, models, max_s, _announce))
+            rows += trial_checks(trials, currency)
+            tried = {"trials": trials, "currency": currency}
     services = _services(session.profile, rows)
-    document = {"ok": can_run(rows), "agent": agent, "model": model, "rows": rows, "services": services}
-    if options.try_models:
-        document |= {"trials": trials, "currency": session.profile.agent.currency}
-    return write_result(
-        code,
-        (lambda: print_json(document))
-        if options.json
-        else (lambda: _print(session.profile.id, agent, model, rows, services)),
-    )
+    document = {"ok": can_run(rows), "agent": agent, "model": model, "rows": rows, "services": services, **tried}
+    show = partial(_print, session.profile.id, agent, model, rows, services)
+    return write_result(0 if can_run(rows) else 1, show, document if options.json else None)
+
+
+def _announce(endpoint: str) -> None:
+    print_stderr(f"trying {one_line(endpoint)} ...")
 
 
 def _services(profile: Profile, rows: Sequence[PreflightCheck]) -> list[str]:
@@ -172,44 +152,34 @@ def dry_run(session: RunSession) -> int:
     with closing(session.models()) as models:
         names = list(dict.fromkeys(batch.spec.model for batch in batches))
         model_checks = [check for name in names for check in run_in_thread(partial(check_models, name, models))]
-        workers = check_workers(spec, session.profile)
-        rows = list(map(_to_row, [check_state_dir(session.data_dir), *workers, *model_checks]))
-        if all(check.state != "fail" for check in model_checks):  # without a model no step can run
-            rows += [_check_batch(batch, models) for batch in batches]
-    ok = all(row.ok for row in rows)
-    code = 0 if ok else 1
-    if session.options.json:
-        return write_result(code, lambda: print_json({"ok": ok, "checks": rows}))
-    lines = "\n".join(f"{STATE_LABELS[row.state]:<4} {row.what}: {row.detail}" for row in rows)
-    return write_result(code, lambda: print_text(lines))
+        checks = [check_state_dir(session.data_dir), *check_workers(spec, session.profile), *model_checks]
+        if can_run(model_checks):  # without a model no step can run
+            checks += [_check_batch(batch, models) for batch in batches]
+    rows = [(f"{check.what} {check.name}".strip(), check.state, _detail(check)) for check in checks]
+    ok, lines = can_run(checks), [f"{STATE_LABELS[state]:<4} {what}: {text}" for what, state, text in rows]
+    documents = [{"what": what, "ok": state != "fail", "detail": text, "state": state} for what, state, text in rows]
+    document = {"ok": ok, "checks": documents} if session.options.json else None
+    return write_result(0 if ok else 1, lambda: print_text("\n".join(lines)), document)
 
 
-def _to_row(check: PreflightCheck) -> DryRunRow:
-    details = [check.detail, *([f"{check.cause}; {check.hint}"] if check.cause else [])]
-    name = f"{check.what} {check.name}".strip()
-    return DryRunRow(name, check.state != "fail", ": ".join(filter(None, details)), check.state)
+def _detail(check: PreflightCheck) -> str:
+    problem = check.cause and "; ".join(filter(None, [check.cause, check.hint]))
+    return ": ".join(filter(None, [check.detail, problem]))
 
 
-def _check_batch(batch: ResolvedBatch, models: Models) -> DryRunRow:
+def _check_batch(batch: ResolvedBatch, models: Models) -> PreflightCheck:
     """Reset the first task of a batch and cancel the episode before its first step, so no model gets a request."""
     spec = batch.spec
-    what = f"{spec.env} with {spec.agent}"
+    check = PreflightCheck(what=f"{spec.env} with {spec.agent}")
+    failed = partial(msgspec.structs.replace, check, state="fail")
     try:
         placed = place_batch(batch, RUN_FILES)
     except ConfigError as exc:
-        return DryRunRow.of(what, False, str(exc))
+        return failed(detail=str(exc))
     setup = msgspec.structs.replace(placed.setup, tracing="off")
-    first = spec.plan()[0]
+    first, now = spec.plan()[0], Clock().now()
     manager = None if setup.models is None else models.manager
-    context = EpisodeContext(
-        EpisodeHeader(
-            episode_id=new_ulid(),
-            batch_id=new_ulid(),
-            env=spec.env,
-            task_index=first.task_index,
-            started_at=Clock().now(),
-        )
-    )
+    context = EpisodeContext(EpisodeHeader(episode_id=new_ulid(), batch_id=new_ulid(), env=spec.env, started_at=now))
     context.control.cancel()
     reset_kwargs = {"task_index": first.task_index, "seed": first.seed}
     played: list[Trajectory] = []
@@ -222,14 +192,11 @@ def _check_batch(batch: ResolvedBatch, models: Models) -> DryRunRow:
     thread.join(spec.limits.max_duration_s + CLEANUP_TIMEOUT_S)
     if not played or played[0].outcome is Outcome.TIMEOUT:
         limit = f"within {spec.limits.max_duration_s:g} s"
-        return DryRunRow.of(what, False, f"the reset of task {first.task_index} did not end {limit}")
+        return failed(detail=f"the reset of task {first.task_index} did not end {limit}")
     if (error := played[0].error_info) is not None:
-        return DryRunRow.of(what, False, f"{error.type}: {error.message}")
-    return DryRunRow.of(what, True, f"{_plan_text(spec, played[0])}; {placed.placement.note}")
-
-
-def _plan_text(spec: BatchSpec, trajectory: Trajectory) -> str:
+        return failed(detail=f"{error.type}: {error.message}")
     limits = f"at most {spec.limits.max_rounds} rounds and {spec.limits.max_duration_s:g} s each"
-    reset = f"task {spec.task_index} was reset in {trajectory.duration_s:.2f} s"
+    reset = f"task {spec.task_index} was reset in {played[0].duration_s:.2f} s"
     unprompted = "" if spec.model is None else "; no model was prompted"
-    return f"{pluralize(spec.n_planned, 'episode')}, {limits}; {reset}{unprompted}"
+    text = f"{pluralize(spec.n_planned, 'episode')}, {limits}; {reset}{unprompted}; {placed.placement.note}"
+    return msgspec.structs.replace(check, detail=text)

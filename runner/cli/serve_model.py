@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.arguments import add_server_options, port, subcommand_parser
+from runner.cli.arguments import add_server_options, checked, port, subcommand_parser
 from runner.cli.terminal import print_line, reserve_stdout
 from runner.serve.host import Site, check_exposure, read_token, run_apps
 from runner.serve.mock_llm.app import MARK, EchoResponder, ModelApp, Responder, ScriptResponder
@@ -20,6 +20,9 @@ and replies with its planner's next action. Four characters count as one token.
 faults: KIND for all requests, KIND:SHARE for a share of them, KINDxN for the first N; the kinds are
   400 to 599     respond with that HTTP status; 429 and 503 include Retry-After
 """
+_SECONDS = checked(
+    float, lambda value: 0 <= value <= 3600, "is not a number of seconds from 0 to 3600", "_delay_seconds"
+)
 
 
 def main_serve_model(argv: Sequence[str]) -> int:
@@ -80,22 +83,9 @@ def _add_replies(parser: argparse.ArgumentParser) -> None:
 def _add_faults(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("delays and faults")
     add = group.add_argument
-    add("--latency", type=_delay_seconds, default=0.0, metavar="SEC", help="delay before each reply")
-    add("--token-latency", type=_delay_seconds, default=0.0, metavar="SEC", help="delay between streamed tokens")
+    add("--latency", type=_SECONDS, default=0.0, metavar="SEC", help="delay before each reply")
+    add("--token-latency", type=_SECONDS, default=0.0, metavar="SEC", help="delay between streamed tokens")
     add("--fault", action="append", default=[], metavar="FAULT", help="see below; repeatable")
-    add("--retry-after", type=_delay_seconds, default=1.0, metavar="SEC", help="Retry-After of 429 and 503 (default 1)")
-    add(
-        "--drip",
-        type=_delay_seconds,
-        default=1.0,
-        metavar="SEC",
-        help="delay between bytes of the fault drip (default 1)",
-    )
+    add("--retry-after", type=_SECONDS, default=1.0, metavar="SEC", help="Retry-After of 429 and 503 (default 1)")
+    add("--drip", type=_SECONDS, default=1.0, metavar="SEC", help="delay between bytes of the fault drip (default 1)")
     add("--seed", type=int, default=0, metavar="N", help="random seed that selects the affected requests (default 0)")
-
-
-def _delay_seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0 to 3600")
-    return value

@@ -108,13 +108,16 @@ def ascii_json(value: object, indent: int | None = None) -> str:
     return json.dumps(msgspec.to_builtins(value), ensure_ascii=True, indent=indent).replace("\x7f", "\\u007f")
 
 
-def write_result(code: int, show: Callable[[], object]) -> int:
-    """Print a result with ``show`` and return ``code``; return 1 instead of 0 if the output cannot be written.
+def write_result(code: int, show: Callable[[], object], document: object = None) -> int:
+    """Print a result with ``show``, or its ``document`` as JSON; return ``code``, or 1 if there is no room for output.
 
     It is not a failure if the reader of a pipe, such as ``head``, closes the pipe early.
     """
     try:
-        show()
+        if document is None:
+            show()
+        else:
+            print_json(document)
         output_stream().flush()
     except BrokenPipeError:
         discard_output()

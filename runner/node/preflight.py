@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from nats.aio.client import Client
 
 from runner.batch.spec import BatchRequest, BatchSpec, resolve_agent, resolve_batch
 from runner.bus.address import BusAddress
+from runner.bus.broker import server_process
+from runner.bus.connection import NatsConnection
+from runner.bus.streams import BUS_ERRORS, find_stream, refusal_of, stream_info
 from runner.config import EnvironmentEntry, Profile, RaySettings
 from runner.envs.are.catalog import ADVICE, is_are
 from runner.envs.are.catalog import NOT_INSTALLED as ARE_NOT_INSTALLED
@@ -28,25 +32,20 @@ from runner.envs.availability import (
 from runner.envs.base import AS_PUBLISHED
 from runner.envs.http.server import probe_servers
 from runner.envs.names import did_you_mean, entry_advice, server_problem
-from runner.envs.placement import (
-    find_environment,
-    resolve_environment,
-    server_address,
-    start_command,
-)
+from runner.envs.placement import find_environment, resolve_environment, server_address, start_command
 from runner.errors import ConfigError, InferenceFault, RunnerError
 from runner.events.subjects import DurableNames
 from runner.inference.endpoints import NO_ENDPOINT
+from runner.inference.http import fetch
 from runner.inference.profile_models import Models, is_answering, run_in_thread
 from runner.pool.ray_cluster import RayConnection, RayNode, inspect_nodes, load_ray, require_reachable, rewrite_setup
 from runner.util.display_text import mask, one_line
 from runner.util.files import world_writable_problem
 from runner.util.resources import usable_cpus
+from runner.util.urls import safe_url
 from runner.worker.runner_setup import RunnerSetup
 
 if TYPE_CHECKING:
-    from nats.aio.client import Client
-
     from runner.inference.health import EndpointHealth
     from runner.node.model_trial import ModelTrial
 
@@ -56,18 +55,29 @@ USUAL_EVENT_BYTES = 1_000
 """Size of the event of an episode with its headers; long names make it larger."""
 MONITOR = "egress's health"
 BUS_TIMEOUT_S = 2.0
+MAX_CHARS = 500
+EVENTS_WAIT = "until then the events wait in the outbox"
 
 
 class PreflightCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The check of one resource: ``warn`` if an optional one is unavailable, ``fail`` if a required one is."""
 
     what: str
-    name: str
-    state: Literal["ok", "warn", "fail"]
-    detail: str
+    name: str = ""
+    state: Literal["ok", "warn", "fail"] = "ok"
+    detail: str = ""
     latency_s: float | None = None
     cause: str | None = None
     hint: str | None = None
+
+    def warning(self, cause: str, hint: str | None) -> PreflightCheck:
+        return msgspec.structs.replace(self, state="warn", cause=one_line(mask(cause), MAX_CHARS), hint=hint)
+
+    def failure(self, problem: str) -> PreflightCheck:
+        """``problem`` is a cause, and after the last semicolon, or else the first colon, what to do."""
+        cause, separator, hint = problem.rpartition("; ") if "; " in problem else problem.partition(": ")
+        failed = self.warning(cause if separator else problem, hint or None)
+        return msgspec.structs.replace(failed, state="fail")
 
 
 class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,15 +105,17 @@ def can_run(checks: Iterable[PreflightCheck]) -> bool:
 
 
 async def _check_all(plan: PlannedRun, models: Models, env: str | None) -> list[PreflightCheck]:
-    listed = server_addresses(plan.profile)
-    addresses = {name: address for name, address in listed.items() if _is_checked(name, env)}
+    def is_checked(name: str) -> bool:
+        return env is None or name.casefold() == env.casefold()
+
+    addresses = {name: address for name, address in server_addresses(plan.profile).items() if is_checked(name)}
     _, model = resolve_agent(plan.profile.agent, plan.request)
     model_checks, states, bus = await asyncio.gather(
         check_models(model, models), asyncio.to_thread(probe_servers, addresses), _check_buses(plan)
     )
     setups: list[RunnerSetup] = []
     rows = environment_health(plan.profile, states, () if env is None else [env])
-    environments = [_check_environment(plan, row, setups) for row in rows if _is_checked(row.name, env)]
+    environments = [_check_environment(plan, row, setups) for row in rows if is_checked(row.name)]
     spec = plan.request.with_defaults(plan.profile)
     workers = await asyncio.to_thread(check_workers, spec, plan.profile, setups)
     return [*model_checks, *_with_failures(environments), *workers, check_state_dir(plan.data_dir), *bus]
@@ -113,16 +125,16 @@ async def check_models(model: str | None, models: Models) -> list[PreflightCheck
     """Check the model endpoints; the checks fail only if no endpoint answers. Return no checks for ``model=None``."""
     if model is None:
         return []
-    if checks := [_endpoint_check(state) for state in await models.manager.check(model)]:
-        return _with_failures(checks)
-    cause, _, hint = NO_ENDPOINT.partition("; ")
-    return [PreflightCheck(what="model", name=model, state="fail", detail="", cause=cause, hint=hint)]
+    if states := await models.manager.check(model):
+        return _with_failures(map(_endpoint_check, states))
+    return [PreflightCheck(what="model", name=model).failure(NO_ENDPOINT)]
 
 
-def _with_failures(checks: Sequence[PreflightCheck]) -> list[PreflightCheck]:
+def _with_failures(checks: Iterable[PreflightCheck]) -> list[PreflightCheck]:
     # Warnings are failures if no check is ok.
+    checks = list(checks)
     if any(check.state == "ok" for check in checks):
-        return list(checks)
+        return checks
     return [msgspec.structs.replace(check, state="fail") for check in checks]
 
 
@@ -133,7 +145,7 @@ def _endpoint_check(state: EndpointHealth) -> PreflightCheck:
         what="model",
         name=state.name,
         state="ok" if is_answering(state) else "warn",
-        detail=one_line(f"{kind}, {state.model} at {state.url}{slow}", 500),
+        detail=one_line(f"{kind}, {state.model} at {state.url}{slow}", MAX_CHARS),
         latency_s=state.latency_s,
         cause=state.cause,
         hint=state.hint,
@@ -143,57 +155,47 @@ def _endpoint_check(state: EndpointHealth) -> PreflightCheck:
 def trial_checks(trials: Sequence[ModelTrial], currency: str) -> list[PreflightCheck]:
     """The checks fail only if no endpoint has answered both turns."""
     return _with_failures(
-        [
-            PreflightCheck(
-                what="trial",
-                name=trial.endpoint,
-                state="ok" if trial.failure is None else "warn",
-                detail=one_line(trial.describe(currency), 500),
-                cause=trial.failure or "; ".join(trial.warnings) or None,
-                hint=trial.hint,
-            )
-            for trial in trials
-        ]
+        PreflightCheck(
+            what="trial",
+            name=trial.endpoint,
+            state="ok" if trial.failure is None else "warn",
+            detail=one_line(trial.describe(currency), MAX_CHARS),
+            cause=trial.failure or "; ".join(trial.warnings) or None,
+            hint=trial.hint,
+        )
+        for trial in trials
     )
-
-
-def _is_checked(name: str, env: str | None) -> bool:
-    return env is None or name.casefold() == env.casefold()
 
 
 def _check_environment(plan: PlannedRun, row: EnvironmentHealth, setups: list[RunnerSetup]) -> PreflightCheck:
     """If the environment can be played, add what its workers need to ``setups``."""
     availability, state = row.availability, row.server
-    cause, hint, playable = availability.cause, None, availability.playable
-    if cause is not None:
-        hint = _hint(row.name, availability, row.entry)
-    if playable:
-        try:
-            script = () if plan.request.agent == "scripted" else None
-            request = msgspec.structs.replace(plan.request, env=row.name, script=script)
-            setup = resolve_batch(plan.profile, request).setup
-            address = state.address if state is not None and availability.transport == "http" else None
-            setups.append(msgspec.structs.replace(setup, address=address))
-        except ConfigError as exc:
-            cause, hint, playable = one_line(mask(str(exc)), 500), "choose another agent or environment", False
-    return PreflightCheck(
-        what="environment",
-        name=row.name,
-        state="ok" if playable else "warn",
-        detail=_placement_text(availability),
-        latency_s=None if state is None else state.latency_s,
-        cause=cause,
-        hint=hint if cause is not None else None,
-    )
+    latency_s = None if state is None else state.latency_s
+    detail = _placement_text(availability)
+    check = PreflightCheck(what="environment", name=row.name, detail=detail, latency_s=latency_s)
+    if not availability.playable:
+        return check.warning(availability.cause or availability.status, _hint(row.name, availability, row.entry))
+    try:
+        script = () if plan.request.agent == "scripted" else None
+        request = msgspec.structs.replace(plan.request, env=row.name, script=script)
+        setup = resolve_batch(plan.profile, request).setup
+    except ConfigError as exc:
+        return check.warning(str(exc), "choose another agent or environment")
+    address = state.address if state is not None and availability.transport == "http" else None
+    setups.append(msgspec.structs.replace(setup, address=address))
+    if availability.cause is None:
+        return check
+    noted = check.warning(availability.cause, _hint(row.name, availability, row.entry))
+    return msgspec.structs.replace(noted, state="ok")
 
 
 def _placement_text(availability: Availability) -> str:
     if not availability.playable:
         return availability.status
     placement = "embedded" if availability.transport == "embedded" else f"over HTTP, {availability.status}"
-    label = availability.data_label if availability.note is None else None
-    placement = placement if availability.note is None else f"{placement}, {availability.note}"
-    return placement if label is None else f"{placement}, data {label or AS_PUBLISHED}"
+    label = availability.data_label
+    data = None if label is None else f"data {label or AS_PUBLISHED}"
+    return ", ".join(filter(None, [placement, availability.note or data]))
 
 
 def _hint(name: str, availability: Availability, entry: EnvironmentEntry | None) -> str:
@@ -218,20 +220,15 @@ def _hint(name: str, availability: Availability, entry: EnvironmentEntry | None)
 
 def check_state_dir(data_dir: Path) -> PreflightCheck:
     """Check that the state directory, or else its nearest existing parent, is writable, but not by every user."""
-    folder = data_dir
-    while not folder.exists():
-        folder = folder.parent
-    check = PreflightCheck(what="state directory", name="", state="ok", detail=str(data_dir))
+    check = PreflightCheck(what="state directory", detail=str(data_dir))
     try:
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=next(each for each in (data_dir, *data_dir.parents) if each.exists())):
             pass
     except OSError as exc:
-        cause = f"{data_dir} cannot be written ({exc.strerror})"
-        return msgspec.structs.replace(check, state="fail", cause=cause, hint="choose another folder with --data-dir")
+        return check.failure(f"{data_dir} cannot be written ({exc.strerror}); choose another folder with --data-dir")
     if (problem := world_writable_problem(data_dir)) is None:
         return check
-    cause, _, hint = problem.rpartition("; ")
-    return msgspec.structs.replace(check, state="warn", cause=cause, hint=hint)
+    return msgspec.structs.replace(check.failure(problem), state="warn")
 
 
 def check_workers(spec: BatchSpec, profile: Profile, setups: Sequence[RunnerSetup] = ()) -> list[PreflightCheck]:
@@ -239,20 +236,19 @@ def check_workers(spec: BatchSpec, profile: Profile, setups: Sequence[RunnerSetu
     workers, concurrency = spec.chosen_workers, spec.concurrency
     if workers == "ray":
         return check_ray(profile.ray, setups)
-    check = PreflightCheck(what="workers", name="", state="ok", detail="")
     at_a_time = "one episode" if concurrency == 1 else f"{concurrency} episodes"
     if workers == 0:
-        return [msgspec.structs.replace(check, detail=f"the process of the run, {at_a_time} at a time")]
+        return [PreflightCheck(what="workers", detail=f"the process of the run, {at_a_time} at a time")]
     n_workers = min(workers, concurrency)
-    plural = "es" if n_workers > 1 else ""
+    processes = f"{n_workers} local process{'es' if n_workers > 1 else ''}"
     start = "forked from one that is loaded" if sys.platform == "linux" else "each loaded on its own"
-    text = f"{n_workers} local process{plural} for {at_a_time} at a time on {usable_cpus()} CPUs, {start}"
-    return [msgspec.structs.replace(check, detail=text)]
+    text = f"{processes} for {at_a_time} at a time on {usable_cpus()} CPUs, {start}"
+    return [PreflightCheck(what="workers", detail=text)]
 
 
 def check_ray(settings: RaySettings, setups: Sequence[RunnerSetup]) -> list[PreflightCheck]:
     """Check whether the workers of a run can be Ray actors; a cluster that the run would start is not started."""
-    check = PreflightCheck(what="workers", name="ray", state="ok", detail="")
+    check = PreflightCheck(what="workers", name="ray")
     try:
         version = load_ray(settings).__version__
         if not settings.address:
@@ -262,21 +258,14 @@ def check_ray(settings: RaySettings, setups: Sequence[RunnerSetup]) -> list[Pref
         connected = msgspec.structs.replace(check, detail=f"Ray {version}, {len(nodes)} nodes at {settings.address}")
         return [connected, *map(_check_node, nodes), *_check_addresses(settings, nodes, setups)]
     except ConfigError as exc:
-        return [_failed(check, exc)]
-
-
-def _failed(check: PreflightCheck, exc: ConfigError) -> PreflightCheck:
-    text = str(exc)
-    cause, separator, hint = text.rpartition("; ") if "; " in text else text.partition(": ")
-    return msgspec.structs.replace(check, state="fail", cause=cause if separator else text, hint=hint or None)
+        return [check.failure(str(exc))]
 
 
 def _check_node(node: RayNode) -> PreflightCheck:
-    check = PreflightCheck(what="ray node", name=node.name, state="ok", detail="installed like this machine")
+    check = PreflightCheck(what="ray node", name=node.name)
     if node.problem is None:
-        return check
-    hint = "install the same versions there, or set ray.runtime_env"
-    return msgspec.structs.replace(check, state="fail", detail="", cause=node.problem, hint=hint)
+        return msgspec.structs.replace(check, detail="installed like this machine")
+    return check.failure(f"{node.problem}; install the same versions there, or set ray.runtime_env")
 
 
 def _check_addresses(
@@ -285,17 +274,21 @@ def _check_addresses(
     """Check that workers on other machines reach models and servers by other addresses than ``localhost``."""
     if all(node.is_local for node in nodes):
         return []
-    check = PreflightCheck(what="ray addresses", name="", state="ok", detail="of models and servers")
+    check = PreflightCheck(what="ray addresses", detail="of models and servers")
     for setup in setups:
         try:
             require_reachable(*rewrite_setup(setup, settings.addresses, os.environ))
         except ConfigError as exc:
-            return [_failed(check, exc)]
+            return [check.failure(str(exc))]
     return [check]
 
 
 async def _check_buses(plan: PlannedRun) -> list[PreflightCheck]:
-    checks = [_check_broker()]
+    broker = PreflightCheck(what="bus", name="own broker", detail="used by a node")
+    try:
+        checks = [msgspec.structs.replace(broker, detail=server_process.executable())]
+    except RunnerError as exc:
+        checks = [msgspec.structs.replace(broker.failure(str(exc)), state="warn")]
     if (egress := plan.egress()) is not None:
         checks.append(await check_egress(egress, DurableNames.of(plan.profile.nats).all()))
     if plan.profile.nats.monitor_url is not None:
@@ -303,42 +296,24 @@ async def _check_buses(plan: PlannedRun) -> list[PreflightCheck]:
     return checks
 
 
-def _check_broker() -> PreflightCheck:
-    from runner.bus.broker.server_process import executable
-
-    try:
-        return PreflightCheck(what="bus", name="own broker", state="ok", detail=executable())
-    except RunnerError as exc:
-        cause, _, hint = str(exc).partition("; ")
-        return PreflightCheck(
-            what="bus", name="own broker", state="warn", detail="used by a node", cause=cause, hint=hint
-        )
-
-
 async def check_egress(address: BusAddress, subjects: Iterable[str]) -> PreflightCheck:
     """Check the egress bus, which is optional: without it, the events of a run wait in the outbox.
 
     A missing permission to publish shows only at the first event, because only a message would reveal it.
     """
-    from runner.bus.connection import NatsConnection
-
-    check = PreflightCheck(what="bus", name="egress", state="ok", detail=address.display_url)
+    check = PreflightCheck(what="bus", name="egress", detail=address.display_url)
     try:
         async with await NatsConnection.open(address, name="preflight", timeout_s=BUS_TIMEOUT_S) as connection:
             cause = await _refusal(connection.client, subjects)
     except RunnerError as exc:
-        hint = "correct NATS_URL or nats.url, or start that broker; until then the events wait in the outbox"
-        return msgspec.structs.replace(check, state="warn", cause=one_line(mask(str(exc)), 300), hint=hint)
+        return check.warning(str(exc), f"correct NATS_URL or nats.url, or start that broker; {EVENTS_WAIT}")
     if cause is None:
         return check
-    hint = "raise that limit on the broker; until then the events wait in the outbox or become dead letters"
-    return msgspec.structs.replace(check, state="warn", cause=one_line(mask(cause), 300), hint=hint)
+    return check.warning(cause, f"raise that limit on the broker; {EVENTS_WAIT} or become dead letters")
 
 
 async def _refusal(client: Client, subjects: Iterable[str]) -> str | None:
     """Return why a broker would refuse an event of usual size; None also where it does not let its streams be read."""
-    from runner.bus.streams import BUS_ERRORS, find_stream, refusal_of, stream_info
-
     if client.max_payload < USUAL_EVENT_BYTES:
         return f"its max_payload is {client.max_payload:,} bytes, and an event takes about {USUAL_EVENT_BYTES:,}"
     js = client.jetstream(timeout=BUS_TIMEOUT_S / 2)
@@ -349,26 +324,22 @@ async def _refusal(client: Client, subjects: Iterable[str]) -> str | None:
                 if (refusal := refusal_of(await stream_info(js, stream), USUAL_EVENT_BYTES)) is not None:
                     return f"{refusal}, and an event takes about {USUAL_EVENT_BYTES:,} bytes"
     except (*BUS_ERRORS, TimeoutError):
-        return None
+        pass
     return None
 
 
 async def check_monitor(url: str) -> PreflightCheck:
     """Check the health page of a broker's monitor, whose URL may leave out ``/healthz``."""
-    from runner.inference.http import fetch
-    from runner.util.urls import safe_url
-
     health_url = url.rstrip("/").removesuffix("/healthz") + "/healthz"
-    check = PreflightCheck(what="bus", name=MONITOR, state="ok", detail=safe_url(health_url))
+    check = PreflightCheck(what="bus", name=MONITOR, detail=safe_url(health_url))
     try:
         async with asyncio.timeout(BUS_TIMEOUT_S):
             reply = await fetch("GET", health_url)
-        cause = None if reply.status == 200 else f"HTTP {reply.status}: {reply.body[:200].decode(errors='replace')}"
+        if reply.status == 200:
+            return check
+        cause = f"HTTP {reply.status}: {reply.body[:200].decode(errors='replace')}"
     except TimeoutError:
         cause = f"no answer within {BUS_TIMEOUT_S:g} s"
     except InferenceFault as exc:
         cause = str(exc)
-    if cause is None:
-        return check
-    hint = "check that broker, or correct nats.monitor_url"
-    return msgspec.structs.replace(check, state="warn", cause=one_line(mask(cause), 300), hint=hint)
+    return check.warning(cause, "check that broker, or correct nats.monitor_url")
