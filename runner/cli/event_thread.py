@@ -24,8 +24,7 @@ DRAIN_TIMEOUT_S = 5.0
 class EventThread:
     """Delivers recorded events and live items to the broker of a running node and to the egress bus.
 
-    Attributes:
-        refused: after ``close``, the events of the run that a broker has refused for good.
+    ``close`` adds the events of the run that a broker has refused for good to ``refused``.
     """
 
     def __init__(
@@ -33,14 +32,12 @@ class EventThread:
         recorder: EventRecorder,
         workspace: Workspace,
         egress: Callable[[], BusAddress | None],
-        tokens: LiveTokens = "watched",
+        tokens: LiveTokens,
+        refused: list[DeadLetter],
     ) -> None:
-        self._tokens = tokens
-        self._recorder = recorder
-        self._workspace = workspace
-        self._egress = egress
+        self._recorder, self._workspace, self._egress, self._tokens = recorder, workspace, egress, tokens
+        self._refused = refused
         self._ready = threading.Event()
-        self.refused: list[DeadLetter] = []
         self._closing: Callable[[], object] = lambda: None
         self._live: LivePublisher | None = None
         self._thread = threading.Thread(target=self._serve, name="events", daemon=True)
@@ -82,7 +79,7 @@ class EventThread:
             print_stderr(
                 f"{n_waiting} events are not delivered yet; they stay in the outbox (see: agentgym-runner outbox)."
             )
-        self.refused = await publisher.refused_since(start)
+        self._refused += await publisher.refused_since(start)
         await live.flush()
         for task in tasks:
             task.cancel()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from runner import plugins
 from runner.cli.run_session import RunSession
-from runner.cli.terminal import print_json, print_table, print_text, write_result
+from runner.cli.terminal import print_table, print_text, write_result
 from runner.envs.are.catalog import OFFLINE, ScenarioCatalog, is_offline, read_catalog
 from runner.envs.availability import (
     NOT_INSTALLED,
@@ -43,7 +45,7 @@ class EnvironmentRow(msgspec.Struct, frozen=True, kw_only=True):
     transport: str | None = None
     data_label: str | None = None
     ram: str | None = None
-    deps: list[str] = []
+    deps: tuple[str, ...] = ()
     external: str | None = None
     playable: bool
     health: str
@@ -65,32 +67,27 @@ def list_environments(session: RunSession) -> int:
     rows += [_row(health) for health in checked if health.entry is None]
     others = [name for name in server_only_names() if server_address(environment_entry(profile, name)) is None]
     catalog = read_catalog(profile.are)
-    if session.options.json:
-        document = {"profile": profile.id, "environments": rows, "server_only": others, "are": catalog}
-        return write_result(0, lambda: print_json(document))
-    return write_result(0, lambda: _print(profile.id, rows, others, catalog, verbose=session.options.verbose))
+    document = {"profile": profile.id, "environments": rows, "server_only": others, "are": catalog}
+    show = partial(_print, profile.id, rows, others, catalog, verbose=session.options.verbose)
+    return write_result(0, show, document if session.options.json else None)
 
 
 def _row(health: EnvironmentHealth) -> EnvironmentRow:
     entry, state, availability = health.entry, health.server, health.availability
     identity = state.identity if state is not None and state.usable else None
-    return EnvironmentRow(
-        name=health.name,
-        tier=health.tier,
-        port=None if entry is None else entry.port,
-        server=None if state is None else state.status,
-        latency_s=None if state is None else state.latency_s,
-        kind=None if identity is None else identity.kind,
-        mode=None if identity is None else identity.mode,
-        open=None if state is None else state.open,
-        transport=availability.transport if availability.playable or entry is None else None,
-        data_label=availability.data_label,
-        ram=None if entry is None else entry.ram,
-        deps=[] if entry is None else list(entry.deps),
-        external=None if entry is None else entry.external,
-        playable=availability.playable,
-        health=_health(health.name, availability, state),
-    )
+    parts = [part for part in (entry, state, identity) if part is not None]
+    names = {name: part for part in parts for name in part.__struct_fields__}
+    fields = {name: getattr(names[name], name) for name in EnvironmentRow.__struct_fields__ if name in names}
+    fields |= {
+        "name": health.name,
+        "tier": health.tier,
+        "server": None if state is None else state.status,
+        "transport": availability.transport if availability.playable or entry is None else None,
+        "data_label": availability.data_label,
+        "playable": availability.playable,
+        "health": _health(health.name, availability, state),
+    }
+    return EnvironmentRow(**fields)
 
 
 def _health(name: str, availability: Availability, state: ServerState | None) -> str:
@@ -131,19 +128,12 @@ def _are_text(catalog: ScenarioCatalog) -> str:
 
 def _cells(row: EnvironmentRow) -> tuple[str, ...]:
     data = "-" if row.data_label is None else row.data_label or AS_PUBLISHED
-    return row.name, row.tier, _port(row), _server(row), row.transport or "-", data, row.health
+    server = row.server or "-"
+    if row.server in ("up", "slow") and row.latency_s is not None:
+        server = f"{row.server}, {row.latency_s * 1000:.0f} ms"
+    return row.name, row.tier, str(row.port or "-"), server, row.transport or "-", data, row.health
 
 
 def _needs(row: EnvironmentRow) -> tuple[str, ...]:
-    dependencies = ", ".join(filter(None, [row.external, *row.deps]))
-    return row.name, row.tier, row.ram or "-", dependencies or "None", _port(row)
-
-
-def _port(row: EnvironmentRow) -> str:
-    return "-" if row.port is None else str(row.port)
-
-
-def _server(row: EnvironmentRow) -> str:
-    if row.server in ("up", "slow") and row.latency_s is not None:
-        return f"{row.server}, {row.latency_s * 1000:.0f} ms"
-    return row.server or "-"
+    dependencies = ", ".join(filter(None, [row.external, *row.deps])) or "None"
+    return row.name, row.tier, row.ram or "-", dependencies, str(row.port or "-")

@@ -161,41 +161,30 @@ def run_batches(session: RunSession) -> int:
 
 
 def _report(
-    session: RunSession,
-    batches: list[ResolvedBatch],
-    run: _Run,
-    refused: Sequence[DeadLetter],
-    *,
-    interrupted: bool,
+    session: RunSession, batches: list[ResolvedBatch], run: _Run, refused: Sequence[DeadLetter], *, interrupted: bool
 ) -> int:
     """Print what the batches have shown; return the exit code."""
-    results, skipped, as_json, data_dir = run.results, run.skipped, session.options.json, session.data_dir
-    code = _exit_code(results, skipped, interrupted=interrupted)
-    currency = session.profile.agent.currency
-    code = write_result(code, lambda: print_summary(results, skipped, data_dir, as_json=as_json, currency=currency))
-    if not as_json:
+    results, data_dir, currency = run.results, session.data_dir, session.profile.agent.currency
+    ended_early = run.skipped or any(result.status != "completed" for result in results)
+    if (interrupted and ended_early) or any(result.interruption for result in results):
+        code = INTERRUPTED
+    else:
+        code = 1 if ended_early or any(result.has_errors for result in results) else 0
+    document = {"data_dir": str(data_dir), "batches": results, "skipped": run.skipped, "currency": currency}
+    show = partial(print_summary, results, data_dir, currency=currency)
+    code = write_result(code, show, document if session.options.json else None)
+    if not session.options.json:
         report_errors(results, data_dir)
     report_models(results)
-    _report_interruptions(batches, results, session.options.argv)
-    report_refused(refused, session.options)
-    return code
-
-
-def _report_interruptions(batches: list[ResolvedBatch], results: list[BatchResult], argv: Sequence[str]) -> None:
     specs = {(batch.spec.env, batch.spec.model): batch.spec for batch in batches}
     for result in results:
         if result.interruption is not None:
             parts = [each for each in results if (each.env, each.model) == (result.env, result.model)]
             episodes = [episode for each in parts for episode in each.episodes]
             whole = msgspec.structs.replace(result, episodes=episodes)
-            report_remaining(specs[result.env, result.model], whole, argv)
-
-
-def _exit_code(results: list[BatchResult], skipped: list[SkippedBatch], *, interrupted: bool) -> int:
-    ended_early = any(result.status != "completed" for result in results)
-    if (interrupted and (ended_early or skipped)) or any(result.interruption for result in results):
-        return INTERRUPTED
-    return 1 if ended_early or skipped or any(result.has_errors for result in results) else 0
+            report_remaining(specs[result.env, result.model], whole, session.options.argv)
+    report_refused(refused, session.options)
+    return code
 
 
 @contextmanager
@@ -227,38 +216,23 @@ def _event_recording(
     At the end, ``refused`` gets the events that a broker has refused for good.
     """
     nats = session.profile.nats
-    with closing(EventRecorder(workspace, DurableNames.of(nats), role="run")) as recorder:
+    with ExitStack() as stack:
+        recorder = stack.enter_context(closing(EventRecorder(workspace, DurableNames.of(nats), role="run")))
         recorder.record_missed_batches(partial(queued_ids, workspace.data_dir))
+        observers: list[SelectiveObserver] = []
         if nats.egress_url(os.environ) is not None or is_node_alive(workspace.data_dir):
-            with _event_thread(session, workspace, recorder, refused) as observers, _running_status(recorder):
-                yield recorder, observers
-        else:
-            with _running_status(recorder):
-                yield recorder, []
+            from runner.bus.address import egress_reader  # imported late: the bus room takes as long as the rest
+            from runner.cli.event_thread import EventThread
 
-
-@contextmanager
-def _event_thread(
-    session: RunSession, workspace: Workspace, recorder: EventRecorder, refused: list[DeadLetter]
-) -> Iterator[list[SelectiveObserver]]:
-    from runner.bus.address import egress_reader  # imported late: the bus room takes as long as the rest
-    from runner.cli.event_thread import EventThread
-
-    egress, tokens = egress_reader(session.profile), session.profile.nats.live_tokens
-    egress()  # raises ConfigError for a wrong login, before an episode is played
-    with closing(EventThread(recorder, workspace, egress, tokens)) as event_thread:
-        yield event_thread.observers
-    refused += event_thread.refused
-
-
-@contextmanager
-def _running_status(recorder: EventRecorder) -> Iterator[None]:
-    recorder.finish_reading()
-    recorder.record_status("running")
-    try:
-        yield
-    finally:
-        recorder.record_status("stopped")
+            egress = egress_reader(session.profile)
+            egress()  # raises ConfigError for a wrong login, before an episode is played
+            event_thread = EventThread(recorder, workspace, egress, nats.live_tokens, refused)
+            stack.callback(event_thread.close)
+            observers = event_thread.observers
+        recorder.finish_reading()
+        recorder.record_status("running")
+        stack.callback(recorder.record_status, "stopped")
+        yield recorder, observers
 
 
 class _Run(msgspec.Struct):

@@ -25,7 +25,7 @@ from runner.cli.cells import (
     outcomes_cell,
     usage_cells,
 )
-from runner.cli.terminal import print_json, print_stderr, print_table, stderr_console
+from runner.cli.terminal import print_stderr, print_table, stderr_console
 from runner.publish.outbox import DeadLetter
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, Outcome, WorkerCounts, WorkerInfo
@@ -158,13 +158,8 @@ class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-def print_summary(
-    results: list[BatchResult], skipped: list[SkippedBatch], data_dir: Path, *, as_json: bool, currency: str = ""
-) -> None:
-    """Print a table with one row per batch and models that answered; as JSON, all episodes and the skipped batches."""
-    if as_json:
-        print_json({"data_dir": str(data_dir), "batches": results, "skipped": skipped, "currency": currency})
-        return
+def print_summary(results: list[BatchResult], data_dir: Path, *, currency: str = "") -> None:
+    """Print a table with one row per batch and models that answered."""
     rows = [(result, part) for result in results for part in result.by_models]
     columns = ["environment", "episodes", "errors", "success", "95% interval", "reward", "rounds", "outcomes"]
     cells = [_row(result, part, data_dir) for result, part in rows]

@@ -9,9 +9,11 @@ import hashlib
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -76,6 +78,7 @@ class QueuedBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 _DECODER = msgspec.json.Decoder(QueuedBatch)
+PLACE = attrgetter("place")
 
 
 class BatchQueue:
@@ -117,10 +120,8 @@ class BatchQueue:
         def report_queue() -> None:
             with lock, catch_foreign(log_failure(logger, "reporting the queue")):  # what changed it has succeeded
                 waiting = self.with_status("queued")
-                batches = [
-                    WaitingBatch(**batch.described(WaitingBatch), paused=batch.held) for batch in waiting[:MAX_WAITING]
-                ]
-                report(QueueChanged(at=clock.now(), batches=batches, n_waiting=len(waiting)))
+                shown = [WaitingBatch(**each.described(WaitingBatch), paused=each.held) for each in waiting]
+                report(QueueChanged(at=clock.now(), batches=shown[:MAX_WAITING], n_waiting=len(waiting)))
 
         self.on_change = report_queue
 
@@ -134,7 +135,6 @@ class BatchQueue:
                 return False
             last = max((batch.place for batch in self._batches.values()), default=0)
             self._save([_changed(batch, place=last + n) for n, batch in enumerate(batches, start=1)])
-        self.on_change()
         return True
 
     def get(self, batch_id: str) -> QueuedBatch | None:
@@ -151,10 +151,10 @@ class BatchQueue:
         """Return the number of finished episodes of each battery whose batches have all ended, by its id."""
         batches = self._select(lambda batch: batch.battery_id is not None)
         unfinished = {batch.battery_id for batch in batches if not batch.has_ended}
-        n_done: dict[str, int] = {}
+        n_done: Counter[str] = Counter()
         for batch in batches:
             if batch.battery_id is not None and batch.battery_id not in unfinished:
-                n_done[batch.battery_id] = n_done.get(batch.battery_id, 0) + batch.n_done
+                n_done[batch.battery_id] += batch.n_done
         return n_done
 
     def with_status(self, *statuses: Status) -> list[QueuedBatch]:
@@ -169,7 +169,7 @@ class BatchQueue:
         """Return the batches that matter most, the newest first: what runs, what runs next, and the newest others."""
         others = self._select(lambda batch: batch.status != "queued")[::-1]
         others.sort(key=lambda batch: batch.status != "running")
-        return sorted([*self.with_status("queued")[:n_waiting], *others[:n_others]], key=_place, reverse=True)
+        return sorted([*self.with_status("queued")[:n_waiting], *others[:n_others]], key=PLACE, reverse=True)
 
     def hold(self, batch_id: str, *, held: bool = True) -> bool:
         """Keep a batch that waits from starting, even after a restart, or let it; return False if it does not wait.
@@ -181,7 +181,6 @@ class BatchQueue:
             if batch is None or batch.status != "queued" or (not held and not batch.held):
                 return False
             self._save([_changed(batch, held=held)] if batch.held != held else [])
-        self.on_change()
         return True
 
     def set_status(
@@ -203,7 +202,6 @@ class BatchQueue:
                 return False
             n_done = batch.n_done if n_done is None else n_done
             self._save([_changed(batch, status=status, n_done=n_done, interruption=interruption, held=False)])
-        self.on_change()
         return True
 
     def queue_again(self, specs: Mapping[str, BatchSpec]) -> None:
@@ -216,7 +214,6 @@ class BatchQueue:
             self._save(
                 [_changed(batch, status="queued", interruption=None, spec=specs[batch.batch_id]) for batch in found]
             )
-        self.on_change()
 
     def move(self, batch_ids: Collection[str], to: int) -> bool:
         """Move the queued batches among these so that ``to`` others run before them; return False if none is queued."""
@@ -226,7 +223,6 @@ class BatchQueue:
             others = [batch for batch in waiting if batch.batch_id not in batch_ids]
             order = zip([*others[:to], *moved, *others[to:]], waiting, strict=True)
             self._save([_changed(batch, place=old.place) for batch, old in order if batch.place != old.place])
-        self.on_change()
         return bool(moved)
 
     def set_complete(self) -> None:
@@ -236,7 +232,7 @@ class BatchQueue:
             self._written = self._rewrite(self._batches)
 
     def _select(self, condition: Callable[[QueuedBatch], bool]) -> list[QueuedBatch]:
-        return sorted(filter(condition, list(self._batches.values())), key=_place)
+        return sorted(filter(condition, list(self._batches.values())), key=PLACE)
 
     def _save(self, changed: Sequence[QueuedBatch]) -> None:
         """Write changes to the disk, then apply them; raises ``QueueFull`` or ``StoreError`` and changes nothing."""
@@ -248,6 +244,7 @@ class BatchQueue:
             is_long = self._n_lines > max(MIN_LINES, MAX_GROWTH * len(batches))
             self._written = (None if is_long else self._append(changed)) or self._rewrite(batches)
         self._batches = batches
+        self.on_change()
 
     def _append(self, batches: Sequence[QueuedBatch]) -> tuple[int, int] | None:
         """Append lines and return the version of the file; None if it is another one than that which was written last.
@@ -384,14 +381,9 @@ def _changed(batch: QueuedBatch, **fields: object) -> QueuedBatch:
     return msgspec.structs.replace(batch, **fields)
 
 
-def _place(batch: QueuedBatch) -> int:
-    return batch.place
-
-
 def derived_batch_id(battery_id: str, name: str) -> str:
     """The id is a ULID derived only from the arguments."""
-    digest = hashlib.blake2b(f"{battery_id}/{name}".encode(), digest_size=10).digest()
-    return derive_ulid(battery_id, digest)
+    return derive_ulid(battery_id, hashlib.blake2b(f"{battery_id}/{name}".encode(), digest_size=10).digest())
 
 
 def queue_entries(requested_id: str, specs: Sequence[BatchSpec]) -> list[QueuedBatch]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, assert_never
 
@@ -55,6 +56,7 @@ from runner.node.batch_queue import MAX_QUEUED, BatchQueue, QueuedBatch, QueueFu
 from runner.node.env_servers.manager import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.session import BatchSession
+from runner.store.episode_file import shared_fields
 from runner.store.notes import InvalidNote, Notes
 from runner.types.notes import Note, NoteChange
 from runner.util.clock import is_ulid, new_ulid
@@ -63,8 +65,6 @@ from runner.util.display_text import mask, one_line
 logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 64 * 1024
-QUICK_BYTES = 1024
-"""Size up to which a request is checked for duplicate keys in microseconds; most requests are smaller."""
 MAX_ECHO_CHARS = 200
 """Maximum characters of a request id or an error message in a reply; either may repeat text of the request."""
 MAX_HINT_CHARS = 400
@@ -95,32 +95,16 @@ class _RequestId(msgspec.Struct):
 def parse_request_id(payload: bytes) -> str:
     """Raises ``RequestRejected`` if the request is too large, ``msgspec.MsgspecError`` if it is no object."""
     if len(payload) > MAX_REQUEST_BYTES:
-        raise RequestRejected(
-            "bad_request", f"a request may have at most {MAX_REQUEST_BYTES} bytes; this one has {len(payload)}"
-        )
+        text = f"a request may have at most {MAX_REQUEST_BYTES} bytes; this one has {len(payload)}"
+        raise RequestRejected("bad_request", text)
     return msgspec.json.decode(payload, type=_RequestId).id
 
 
-def check_request_id(request_id: str) -> None:
-    """Raise ``RequestRejected`` if the id is too long, or contains text that a reply must mask or escape."""
-    if safe_echo(request_id) != request_id:
-        raise _invalid_id()
-
-
-def _invalid_id() -> RequestRejected:
-    return RequestRejected("bad_request", f"an id must have at most {MAX_ECHO_CHARS} characters, all of them visible")
-
-
 def find_problem(payload: bytes) -> BaseException | None:
-    """Return why a request is invalid, or None; takes microseconds, so some checks are left to ``parse_request``."""
+    """Return why a request is invalid, or None."""
     try:
-        if len(parse_request_id(payload)) > MAX_ECHO_CHARS:
-            return _invalid_id()
-        str(payload, "utf-8")  # msgspec does not read the texts of unknown fields
-        request = msgspec.json.decode(payload, type=ControlRequest)
+        request = parse_request(payload)
         parse_args(request.op, request.args)
-        if len(payload) <= QUICK_BYTES:
-            _check_keys(payload)
     except (RequestRejected, *_DECODE_ERRORS) as exc:
         return exc
     return None
@@ -130,10 +114,14 @@ def parse_request(payload: bytes) -> ControlRequest:
     """Return a request with a valid id and without duplicate keys; its arguments are not decoded.
 
     Raises:
-        RequestRejected: if the request is too large, its id is invalid, or an object has a key twice.
+        RequestRejected: if the request is too large, an object has a key twice, or its id is too long or contains text
+            that a reply must mask or escape.
         msgspec.MsgspecError, UnicodeDecodeError: if the request is not the JSON of a ``ControlRequest``.
     """
-    check_request_id(parse_request_id(payload))
+    request_id = parse_request_id(payload)
+    if len(request_id) > MAX_ECHO_CHARS or safe_echo(request_id) != request_id:
+        text = f"an id must have at most {MAX_ECHO_CHARS} characters, all of them visible"
+        raise RequestRejected("bad_request", text)
     request = msgspec.json.decode(payload, type=ControlRequest)
     _check_keys(payload)
     return request
@@ -146,13 +134,9 @@ def _check_keys(payload: bytes) -> None:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> None:
-    if len(dict(pairs)) == len(pairs):
-        return
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise RequestRejected("bad_request", f"the request has the key {key!r} twice", "send each key once")
-        seen.add(key)
+    if len(dict(pairs)) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise RequestRejected("bad_request", f"the request has the key {twice!r} twice", "send each key once")
 
 
 def parse_args(op: Op, args: msgspec.Raw) -> Args:
@@ -165,10 +149,10 @@ def reject(payload: bytes, problem: BaseException | None) -> bytes:
     problem = problem or RequestRejected(
         "busy", "too many of your requests are waiting", "wait for the replies, then send this request again"
     )
-    request_id: list[str] = [""]
+    request_id = ""
     with catch_foreign(lambda _: None):  # an unreadable id has been reported as the problem
-        request_id.append(parse_request_id(payload))
-    return msgspec.json.encode(ControlReply(id=safe_echo(request_id[-1]), ok=False, error=to_control_error(problem)))
+        request_id = safe_echo(parse_request_id(payload))
+    return msgspec.json.encode(ControlReply(id=request_id, ok=False, error=to_control_error(problem)))
 
 
 def to_control_error(exc: BaseException) -> ControlError:
@@ -220,11 +204,8 @@ def split_models(args: StartArgs) -> list[StartArgs]:
     if args.models and (args.model is not None or len(set(args.models)) < len(args.models)):
         raise RequestRejected("bad_request", "models names a model twice, or model is given, too", "name each once")
     if (n_batches := len(args.envs) * max(len(args.models), 1)) > MAX_BATCHES:
-        raise RequestRejected(
-            "bad_request",
-            f"the request is for {n_batches} batches; one request starts at most {MAX_BATCHES}",
-            "send several",
-        )
+        text = f"the request is for {n_batches} batches; one request starts at most {MAX_BATCHES}"
+        raise RequestRejected("bad_request", text, "send several")
     can_adapt = args.attempts == 1 and args.repeat > 1 and not args.tasks
     if args.until_width is not None and not (can_adapt and 0 < args.until_width <= 1):
         raise RequestRejected(
@@ -235,11 +216,6 @@ def split_models(args: StartArgs) -> list[StartArgs]:
     if not args.models:
         return [args]
     return [msgspec.structs.replace(args, model=model, models=[]) for model in args.models]
-
-
-def with_changes(spec: BatchSpec, args: StartArgs) -> BatchSpec:
-    changes = {name: value for name in CHANGEABLE if (value := getattr(args, name)) is not None}
-    return msgspec.structs.replace(spec, **changes)
 
 
 def check_same(args: StartArgs, specs: Sequence[BatchSpec], *, resumes: bool = False) -> None:
@@ -305,39 +281,37 @@ class ControlHandler(msgspec.Struct, frozen=True):
 
         Without ``commands``, every operation except ``health`` is rejected.
         """
-        replies: list[ControlReply] = []
         problems: list[BaseException] = []
         with catch_foreign(problems.append):
             request = parse_request(payload)
             if not commands and request.op != "health":
-                raise RequestRejected(
-                    "no_control", "this node accepts no commands on this bus", "set nats.control in its profile"
-                )
+                text = "this node accepts no commands on this bus"
+                raise RequestRejected("no_control", text, "set nats.control in its profile")
             if request.op in NEED_INDEX and (indexing := self.indexing()) is not None:
                 raise RequestRejected("indexing", f"this node still reads its episodes: {indexing}", "try again later")
             result = msgspec.Raw(msgspec.json.encode(self._dispatch(request)))
-            replies.append(ControlReply(id=request.id, ok=True, result=result))
-        return reject(payload, problems[0]) if problems else msgspec.json.encode(replies[0])
+            return msgspec.json.encode(ControlReply(id=request.id, ok=True, result=result))
+        return reject(payload, problems[0])
 
     def _dispatch(self, request: ControlRequest) -> object:
         args = parse_args(request.op, request.args)
         match args:
-            case StartArgs() as start:
-                return self._start(start)
-            case TargetArgs() as target:
-                return self._command(_COMMANDS[request.op], target)
-            case MoveArgs() as move:
-                return self._move(move)
-            case ReplayArgs() as replay:
-                return self._replay(replay)
-            case EpisodeArgs() as episode:
-                return self.files.chunk(episode.episode_id, episode.offset)
-            case AnnotateArgs() as annotation:
-                return self._annotate(annotation)
-            case ServerArgs() as server:
-                return (self.servers.start if request.op == "server_start" else self.servers.stop)(server.env)
-            case ShutdownArgs() as shutdown:
-                self.shutdown(shutdown.drain)
+            case StartArgs():
+                return self._start(args)
+            case TargetArgs():
+                return self._command(_COMMANDS[request.op], args)
+            case MoveArgs():
+                return self._move(args)
+            case ReplayArgs():
+                return self._replay(args)
+            case EpisodeArgs():
+                return self.files.chunk(args.episode_id, args.offset)
+            case AnnotateArgs():
+                return self._annotate(args)
+            case ServerArgs():
+                return (self.servers.start if request.op == "server_start" else self.servers.stop)(args.env)
+            case ShutdownArgs():
+                self.shutdown(args.drain)
                 return {}
             case NoArgs() if request.op == "send_history":
                 return self._send_history()
@@ -355,9 +329,8 @@ class ControlHandler(msgspec.Struct, frozen=True):
             return [self._state(batch) for batch in (self._resume(args, existing) if resumes else existing)]
         resolved = [self._resolve(request, env) for request in requests for env in args.envs]
         if len({(batch.spec.env, batch.spec.model) for batch in resolved}) < len(resolved):
-            raise RequestRejected(
-                "bad_request", "envs names an environment twice", "use repeat or attempts to run more episodes of it"
-            )
+            hint = "use repeat or attempts to run more episodes of it"
+            raise RequestRejected("bad_request", "envs names an environment twice", hint)
         for batch in resolved[:: len(args.envs)]:
             self._require_model(batch.spec)
         specs = list(map(_accept, resolved))
@@ -380,9 +353,8 @@ class ControlHandler(msgspec.Struct, frozen=True):
     def _move(self, args: MoveArgs) -> dict[str, str]:
         moved = {batch.batch_id for batch in self._known(args.batch_id)}
         if not self.queue.move(moved, args.to):
-            raise RequestRejected(
-                "not_queued", f"batch {args.batch_id!r} does not wait", "the reply to list has its state"
-            )
+            text = f"batch {args.batch_id!r} does not wait"
+            raise RequestRejected("not_queued", text, "the reply to list has its state")
         return {}
 
     def _replay(self, args: ReplayArgs) -> list[BatchState]:
@@ -402,9 +374,8 @@ class ControlHandler(msgspec.Struct, frozen=True):
 
     def _annotate(self, args: AnnotateArgs) -> list[Note]:
         if not (self.batch_player.plays(args.episode_id) or self.files.has(args.episode_id)):
-            raise RequestRejected(
-                "not_found", f"this node has no episode {args.episode_id!r}", "check the id and the node"
-            )
+            text = f"this node has no episode {args.episode_id!r}"
+            raise RequestRejected("not_found", text, "check the id and the node")
         try:
             notes = self.notes.change(args.episode_id, msgspec.convert(args, NoteChange, from_attributes=True))
         except InvalidNote as exc:
@@ -431,9 +402,10 @@ class ControlHandler(msgspec.Struct, frozen=True):
         """Queue the interrupted batches again, with what the request changes."""
         specs: dict[str, BatchSpec] = {}
         problems: list[RunnerError] = []
+        changes = {name: value for name in CHANGEABLE if (value := getattr(args, name)) is not None}
         for batch in existing:
             if batch.status == "interrupted":
-                specs[batch.batch_id] = with_changes(batch.spec, args)
+                specs[batch.batch_id] = msgspec.structs.replace(batch.spec, **changes)
                 try:
                     specs[batch.batch_id] = _accept(resolve_spec(self.profile, specs[batch.batch_id]))
                 except RunnerError as exc:
@@ -441,7 +413,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
         if len(problems) == len(specs):  # else the others play, and a batch that cannot be played ends with its reason
             raise problems[0]
         self._queue_again(specs)
-        return self._batches(existing[0].battery_id or existing[0].batch_id)
+        return self._batches(args.batch_id)
 
     def _queue_again(self, specs: dict[str, BatchSpec]) -> None:
         self._require_model(next(iter(specs.values())))
@@ -476,18 +448,13 @@ class ControlHandler(msgspec.Struct, frozen=True):
             hint = names_hint("models", self.models.names)
             raise RequestRejected("unknown_model", f"this node has no model {args.model!r}", hint)
         if ":" in env and self.profile.find_entry(env) is None:
-            raise RequestRejected(
-                "refused",
-                f"{env!r} is not in the profile {self.profile.id}",
-                "the reply to list names its environments",
-            )
-        given = {name: value for name, value in msgspec.structs.asdict(args).items() if name != "tasks"}
-        names = BatchRequest.__struct_fields__
-        request = BatchRequest(**{name: value for name, value in given.items() if name in names})
+            text = f"{env!r} is not in the profile {self.profile.id}"
+            raise RequestRejected("refused", text, "the reply to list names its environments")
         tasks = {name.lower(): tuple(numbers) for name, numbers in args.tasks.items()}.get(env.lower())
         if args.tasks and not tasks:
             raise RequestRejected("bad_request", f"tasks has no tasks of {env!r}", "name tasks of each environment")
-        return resolve_batch(self.profile, msgspec.structs.replace(request, env=env, tasks=tasks))
+        fields = shared_fields(args, BatchRequest) | {"env": env, "tasks": tasks}
+        return resolve_batch(self.profile, BatchRequest(**fields))
 
     def _command(self, name: CommandName, target: TargetArgs) -> dict[str, str]:
         if (target.batch_id is not None) + (target.episode_id is not None) + target.everything != 1:
@@ -514,19 +481,17 @@ class ControlHandler(msgspec.Struct, frozen=True):
         waiting = None if session is None else session.waiting
         shown = batch.described(BatchState) | {
             "status": _status(batch, session),
-            "waiting_for": self._waits_for(batch) if waiting is None else waiting.server,
-            "waiting_s": None if waiting is None else waiting.left_s,
+            "waiting_for": (self.indexing() or self.batch_player.storage.problem) if status in LIVE else None,
             "paused": batch.held,
             "warning": batch.spec.notice if status in LIVE else None,
         }
+        if waiting is not None:
+            shown |= {"waiting_for": waiting.server, "waiting_s": waiting.left_s}
         if session is not None and shown["status"] in ("running", "paused"):
             shown["n_done"] = session.n_done
         elif status == "interrupted":  # a killed node has not saved how many episodes have finished
             shown["n_done"] = self.batch_player.workspace.n_finished(batch.batch_id)
         return BatchState(**shown)
-
-    def _waits_for(self, batch: QueuedBatch) -> str | None:
-        return self.indexing() or self.batch_player.storage.problem if batch.status in LIVE else None
 
     def _list(self) -> NodeList:
         listed = self.queue.listed(n_waiting=MAX_LISTED_WAITING, n_others=MAX_LISTED_OTHERS)

@@ -81,30 +81,19 @@ async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -
     """
     if address is None:
         return
+    connection: NatsConnection | None = None
     try:
         async with await NatsConnection.open(address, name=name) as connection:
-            reply = await _request_health(connection, control_subject(name))
+            reply = await send_request(connection, control_subject(name), HEALTH_REQUEST, timeout_s=1.0)
     except BusError as exc:
-        logger.warning("could not check whether the node name %s is free: %s", name, exc)
+        if connection is None or exc.kind != "timeout":  # else the name is free: a mere listener is silent
+            logger.warning("could not check whether the node name %s is free: %s", name, exc)
         return
-    other = boot if reply is None else _boot_of(reply)
-    if other != boot:
-        other_boot = one_line(other, 40)
+    if reply is not None and (other := _boot_of(reply)) != boot:
         raise StoreError(
-            f"another node named {name} (boot {other_boot}) already answers on {address.display_url}; "
+            f"another node named {name} (boot {one_line(other, 40)}) already answers on {address.display_url}; "
             "choose another --node"
         )
-
-
-async def _request_health(connection: NatsConnection, subject: str) -> bytes | None:
-    """Return the reply to a health request; None after a timeout (a mere listener gets the request but is silent)."""
-    try:
-        return await send_request(connection, subject, HEALTH_REQUEST, timeout_s=1.0)
-    except BusError as exc:
-        if exc.kind != "timeout":
-            raise
-        logger.debug("no reply, so the node name is free: %s", exc)
-        return None
 
 
 def _boot_of(reply: bytes) -> str:
@@ -212,7 +201,6 @@ class Node:
         self._servers = EnvServerManager(profile, data_dir / "logs")
         self._models = Models(profile.agent, os.environ)
         self._notifier = Notifier(profile, name, os.environ)
-        self._variables: dict[str, str] = {}
         self._stopping = asyncio.Event()
         self._immediate = asyncio.Event()
         self._drain = False
@@ -243,87 +231,56 @@ class Node:
         """
         async with AsyncExitStack() as stack:
             stack.enter_context(storage_required(self._data_dir))
-            lock = StateLock(self._data_dir)
+            self._lock = lock = StateLock(self._data_dir)
             stack.callback(lock.release)
             self._variables = lock.digest_variables(variable_names(self._profile.agent), os.environ)
-            workspace = Workspace(
+            self._workspace = workspace = Workspace(
                 self._data_dir, node=self._name, profile=self._profile.id, boot=lock.boot, reconcile=False
             )
             stack.callback(workspace.close)
             await check_name_is_free(self._name, workspace.boot, self._egress())
-            queue = BatchQueue(self._data_dir)
-            recorder = EventRecorder(workspace, DurableNames.of(self._profile.nats), role="node")
-            stack.callback(recorder.close)
-            broker = Broker(
+            self._queue = BatchQueue(self._data_dir)
+            self._recorder = EventRecorder(workspace, DurableNames.of(self._profile.nats), role="node")
+            stack.callback(self._recorder.close)
+            self._broker = Broker(
                 self._data_dir,
                 self._name,
                 live_bytes=self._profile.nats.streams.live.max_bytes,
                 monitor_port=self._profile.nats.monitor_port,
-                # its port may have changed
-                on_restart=lambda: lock.write_node_file(self._node_file(workspace, broker)),
+                on_restart=lambda: lock.write_node_file(self._node_file()),  # its port may have changed
             )
-            await self._start_broker(broker)
-            stack.callback(broker.stop)
-            stack.callback(self._servers.close)
-            stack.callback(self._models.close)
-            stack.callback(self._notifier.close)
-            await self._serve(workspace, queue, recorder, broker, lock)
+            await self._start_broker()
+            for close in (self._broker.stop, self._servers.close, self._models.close, self._notifier.close):
+                stack.callback(close)
+            await self._serve()
 
-    async def _start_broker(self, broker: Broker) -> None:
+    async def _start_broker(self) -> None:
         """Report while the broker does not listen; raises a ``BusError``, also if the node is stopped."""
-        starting = asyncio.create_task(asyncio.to_thread(broker.start, self._stopping.is_set))
+        starting = asyncio.create_task(asyncio.to_thread(self._broker.start, self._stopping.is_set))
         while not (await asyncio.wait({starting}, timeout=SLOW_START_S))[0]:
-            logger.warning(
-                "the node's own broker, nats-server, has started and does not listen yet; see %s", broker.log
-            )
+            log = self._broker.log
+            logger.warning("the node's own broker, nats-server, has started and does not listen yet; see %s", log)
         await starting
 
-    async def _serve(
-        self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, broker: Broker, lock: StateLock
-    ) -> None:
-        streams = self._profile.nats.streams
-        sinks = [Sink("local", lambda: broker.address, owned=True, streams=streams), Sink("egress", self._egress)]
-        publisher = Publisher(recorder.outbox, sinks, subjects=recorder.names.all(), name=self._name)
+    async def _serve(self) -> None:
+        nats, recorder, workspace = self._profile.nats, self._recorder, self._workspace
+        local = Sink("local", lambda: self._broker.address, owned=True, streams=nats.streams)
+        sinks = [local, Sink("egress", self._egress)]
+        self._publisher = publisher = Publisher(
+            recorder.outbox, sinks, subjects=recorder.names.all(), name=self._name
+        )
         publisher.register_sinks()
-        self._set_status("starting", recorder)
-        tokens = self._profile.nats.live_tokens
-        live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot, tokens=tokens)
+        self._set_status("starting")
+        live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot, tokens=nats.live_tokens)
         sampler = MachineSampler(self._data_dir, workspace.clock)
         workspace.meter = GpuMeter(sampler, workspace.clock.monotonic)
-        batch_player = self._create_batch_player(workspace, queue, recorder, live)
-        queue.report_to(live.put, workspace.clock)
-        health = HealthMonitor(
-            self._profile,
-            workspace.clock,
-            self._servers,
-            self._models,
-            self._is_active,
-            lambda: batch_player.storage_problem,
-            indexing=partial(self._indexing, workspace),
-            sampler=sampler,
-        )
-        handler = self._create_handler(workspace, queue, batch_player, health, publisher)
+        self._player = self._create_batch_player(live)
+        self._queue.report_to(live.put, workspace.clock)
         ready = asyncio.Event()
-        local_requests = self._bus_requests(handler, commands=True)
-        egress_requests = self._bus_requests(handler, commands=self._profile.nats.control)
-        serve_requests = partial(serve, control_subject(self._name), name=self._name, reserved=recorder.names.all())
-        restore_files = {"node.json": lock.restore_node_file, "the broker's credential": broker.restore_credential}
         services: Services = {
             "event publisher": publisher.run,
             "live publisher": live.run,
-            "health monitor": partial(health.run, live),
-            "control server": partial(serve_requests, local_requests, lambda: broker.address, on_served=ready.set),
-            "control server of the egress broker": partial(serve_requests, egress_requests, self._egress),
-            "keeper of the state files": partial(keep_files, restore_files),
-        }
-        upkeep: Services = {
-            "retention": partial(
-                prune_when_idle,
-                Pruner(workspace.store, workspace.index, recorder.outbox, workspace.clock),
-                Policy.from_profile(self._profile.retention),
-                lambda: batch_player.is_idle,
-            ),
-            "full-text index": partial(index_texts, self._data_dir, lambda: batch_player.is_idle),
+            **self._control_services(live, sampler, ready),
         }
         async with asyncio.TaskGroup() as tasks:
             service_tasks: list[asyncio.Task[None]] = []
@@ -335,36 +292,81 @@ class Node:
 
             start(services)
             await _wait_for_broker(ready)
-            lock.write_node_file(self._node_file(workspace, broker))
-            self._on_ready(self._node_file(workspace, broker))
+            self._lock.write_node_file(self._node_file())
+            self._on_ready(self._node_file())
             self._servers.autostart()
-            await asyncio.to_thread(self._read_episodes, workspace, queue, recorder, batch_player)
+            await asyncio.to_thread(self._read_episodes)
             if self._has_read:
-                start(upkeep)
-                batch_player.start()
-                self._set_status("idle" if batch_player.is_idle else "running", recorder)
-                self._note_activity()
-                await self._wait_until_stopped(batch_player)
-                self._set_status("stopping", recorder)
-                await stop_batches(batch_player, lambda: self._drain, self._immediate)
-            self._set_status("stopped", recorder)
+                start(self._upkeep())
+                await self._play()
+            self._set_status("stopped")
             await publish_remaining(publisher, self._immediate)
             await live.flush()
             for task in service_tasks:
                 task.cancel()
 
-    def _read_episodes(
-        self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, batch_player: BatchPlayer
-    ) -> None:
+    def _control_services(self, live: LivePublisher, sampler: MachineSampler, ready: asyncio.Event) -> Services:
+        health = HealthMonitor(
+            self._profile,
+            self._workspace.clock,
+            self._servers,
+            self._models,
+            self._is_active,
+            lambda: self._player.storage_problem,
+            indexing=self._indexing,
+            sampler=sampler,
+        )
+        handler = self._create_handler(health)
+
+        def requests(*, commands: bool) -> RequestHandler:
+            def handle(payload: bytes) -> bytes:
+                self._note_activity()
+                return handler.handle(payload, commands=commands)
+
+            return RequestHandler(find_problem, reject, handle)
+
+        local, egress = requests(commands=True), requests(commands=self._profile.nats.control)
+        serve_requests = partial(
+            serve, control_subject(self._name), name=self._name, reserved=self._recorder.names.all()
+        )
+        restored = {
+            "node.json": self._lock.restore_node_file,
+            "the broker's credential": self._broker.restore_credential,
+        }
+        return {
+            "health monitor": partial(health.run, live),
+            "control server": partial(serve_requests, local, lambda: self._broker.address, on_served=ready.set),
+            "control server of the egress broker": partial(serve_requests, egress, self._egress),
+            "keeper of the state files": partial(keep_files, restored),
+        }
+
+    def _upkeep(self) -> Services:
+        workspace, policy = self._workspace, Policy.from_profile(self._profile.retention)
+        pruner = Pruner(workspace.store, workspace.index, self._recorder.outbox, workspace.clock)
+        return {
+            "retention": partial(prune_when_idle, pruner, policy, lambda: self._player.is_idle),
+            "full-text index": partial(index_texts, self._data_dir, lambda: self._player.is_idle),
+        }
+
+    async def _play(self) -> None:
+        self._player.start()
+        self._set_status("idle" if self._player.is_idle else "running")
+        self._note_activity()
+        await self._wait_until_stopped()
+        self._set_status("stopping")
+        await stop_batches(self._player, lambda: self._drain, self._immediate)
+
+    def _read_episodes(self) -> None:
         """Read the new episode files, which may take minutes, and derive from them what a killed node has not saved."""
+        queue, recorder, player = self._queue, self._recorder, self._player
         with storage_required(self._data_dir):
-            workspace.index.reconcile(self._is_stopping)
+            self._workspace.index.reconcile(self._is_stopping)
             if self._is_stopping():
                 return
-            recover_queue(queue, workspace, recorder.ended_batches())
-            batch_player.restore_parts()
+            recover_queue(queue, self._workspace, recorder.ended_batches())
+            player.restore_parts()
             recorder.record_missed_batches(queue.ids)
-            batch_player.publish_missing_results(recorder.ended_batches())
+            player.publish_missing_results(recorder.ended_batches())
             recorder.record_batteries(queue.ended_batteries())
             recorder.finish_reading()
             self._has_read = True
@@ -372,27 +374,18 @@ class Node:
     def _is_stopping(self) -> bool:
         return self._stopping.is_set() and not self._drain
 
-    def _indexing(self, workspace: Workspace) -> str | None:
+    def _indexing(self) -> str | None:
         if self._has_read:
             return None
-        progress = workspace.index.progress
+        progress = self._workspace.index.progress
         return "indexing" if progress is None else "indexing {:,} of {:,}".format(*progress)
-
-    def _bus_requests(self, handler: ControlHandler, *, commands: bool) -> RequestHandler:
-        """Without ``commands``, the handler only answers ``health``."""
-
-        def handle(payload: bytes) -> bytes:
-            self._note_activity()
-            return handler.handle(payload, commands=commands)
-
-        return RequestHandler(find_problem, reject, handle)
 
     def _note_activity(self) -> None:
         self._last_activity_at = time.monotonic()
 
-    async def _wait_until_stopped(self, batch_player: BatchPlayer) -> None:
+    async def _wait_until_stopped(self) -> None:
         while not self._stopping.is_set():
-            if not batch_player.is_idle:
+            if not self._player.is_idle:
                 self._note_activity()
             remaining_s = IDLE_POLL_S
             if self._idle_exit_s is not None:
@@ -406,16 +399,16 @@ class Node:
     def _is_active(self) -> bool:
         return self._status == "running" or time.monotonic() - self._last_activity_at < RECENT_REQUEST_S
 
-    def _set_status(self, status: NodeStatus, recorder: EventRecorder) -> None:
+    def _set_status(self, status: NodeStatus) -> None:
         self._status = status
-        recorder.record_status(status)
+        self._recorder.record_status(status)
 
-    def _create_batch_player(
-        self, workspace: Workspace, queue: BatchQueue, recorder: EventRecorder, live: LivePublisher
-    ) -> BatchPlayer:
+    def _create_batch_player(self, live: LivePublisher) -> BatchPlayer:
+        queue, recorder = self._queue, self._recorder
+
         def record_batteries() -> None:
             ended = queue.ended_batteries()
-            ended.pop(batch_player.battery_id or "", None)  # a batch counts as cancelled while it still ends
+            ended.pop(player.battery_id or "", None)  # a batch counts as cancelled while it still ends
             recorder.record_batteries(ended)
 
         def on_result(result: BatchResult) -> None:
@@ -427,46 +420,39 @@ class Node:
             record_batteries()
             self._note_activity()
             if not self._stopping.is_set():
-                self._set_status("running" if is_busy else "idle", recorder)
+                self._set_status("running" if is_busy else "idle")
 
         callbacks = BatchCallbacks(live, on_result, on_busy, wants_item=live.wants, on_end=self._notifier.notify)
-        batch_player = BatchPlayer(workspace, queue, callbacks, place=self._place, models=self._models)
-        return batch_player
+        player = BatchPlayer(self._workspace, queue, callbacks, place=self._place, models=self._models)
+        return player
 
     def _place(self, spec: BatchSpec) -> ResolvedBatch:
         self._models.require(spec.model)
         self._servers.wait_for(spec.env, self._stopping.is_set)
         return place_batch(resolve_spec(self._profile, spec), NODE_FILES)
 
-    def _create_handler(
-        self,
-        workspace: Workspace,
-        queue: BatchQueue,
-        batch_player: BatchPlayer,
-        health: HealthMonitor,
-        publisher: Publisher,
-    ) -> ControlHandler:
-        loop = asyncio.get_running_loop()
+    def _create_handler(self, health: HealthMonitor) -> ControlHandler:
+        workspace, loop = self._workspace, asyncio.get_running_loop()
         return ControlHandler(
             profile=self._profile,
             files=EpisodeFiles(workspace.store, workspace.index),
             notes=Notes(workspace.data_dir, workspace.clock),
-            queue=queue,
-            batch_player=batch_player,
+            queue=self._queue,
+            batch_player=self._player,
             servers=self._servers,
             models=self._models,
-            health=lambda: self._health(workspace, health, publisher),
+            health=lambda: self._health(health),
             stopping=self._stopping.is_set,
-            indexing=partial(self._indexing, workspace),
-            send_history=publisher.send_earlier,
+            indexing=self._indexing,
+            send_history=self._publisher.send_earlier,
             shutdown=lambda drain: loop.call_soon_threadsafe(partial(self.stop, drain=drain)),
         )
 
-    def _health(self, workspace: Workspace, health: HealthMonitor, publisher: Publisher) -> NodeHealth:
+    def _health(self, health: HealthMonitor) -> NodeHealth:
         egress = self._egress()
         return NodeHealth(
             node=self._name,
-            boot=workspace.boot,
+            boot=self._workspace.boot,
             pid=os.getpid(),
             profile=self._profile.id,
             version=__version__,
@@ -474,19 +460,19 @@ class Node:
             uptime_s=time.monotonic() - self._started,
             data_dir=str(self._data_dir),
             egress=None if egress is None else egress.display_url,
-            n_held=publisher.n_held,
+            n_held=self._publisher.n_held,
             items=health.latest,
-            indexing=self._indexing(workspace),
+            indexing=self._indexing(),
         )
 
-    def _node_file(self, workspace: Workspace, broker: Broker) -> NodeFile:
+    def _node_file(self) -> NodeFile:
         return NodeFile(
             node=self._name,
-            boot=workspace.boot,
+            boot=self._workspace.boot,
             pid=os.getpid(),
-            url=broker.url,
-            credential_file=str(broker.credential_file),
-            started_at=workspace.clock.now(),
+            url=self._broker.url,
+            credential_file=str(self._broker.credential_file),
+            started_at=self._workspace.clock.now(),
             version=__version__,
             profile=self._profile.id,
             profile_path="" if self._profile_file is None else str(self._profile_file.path),

@@ -75,7 +75,7 @@ def _with_publishing(planned: ResolvedBatch, workspace: Workspace, address: BusA
 @contextmanager
 def _publisher(workspace: Workspace, address: BusAddress) -> Iterator[tuple[EventRecorder, EventThread]]:
     recorder = EventRecorder(workspace, DurableNames(), role="run")
-    event_thread = EventThread(recorder, workspace, lambda: address)
+    event_thread = EventThread(recorder, workspace, lambda: address, "watched", [])
     try:
         yield recorder, event_thread
     finally:

@@ -17,7 +17,7 @@ HEAVY = {"hydra", "ulid", "nats", "google.protobuf", "prometheus_client", "shtab
 PROBES = {"asyncio", "httpx", "aiohttp", "ssl", "dataclasses", "hashlib", "logging"}
 """Modules that the probe of an environment's server needs, too."""
 UNUSED: dict[tuple[str, ...], set[str]] = {
-    ("--help",): {*HEAVY, *PROBES, "msgspec", "json", "pathlib", "rich", "yaml"},
+    ("--help",): {*HEAVY, *PROBES, "rich", "yaml"},
     ("--list-envs",): {*HEAVY, "platformdirs", "runner.batch", "runner.pool", "runner.episode", "sqlite3"},
     RUN: {*HEAVY, "platformdirs", "runner.inference.manager"},
 }

@@ -60,7 +60,7 @@ def test_a_batch_names_the_shapes_of_its_requests(
     spec = BatchSpec(env="Maze", agent="react", model="small", repeat=3)
     result = stats.result(spec, batch_id="b", battery_id=None, status="completed", data_label="", duration_s=1.0)
     assert result.shapes == {"tools as text": 2}
-    print_summary([result], [], tmp_path, as_json=False)
+    print_summary([result], tmp_path)
     assert cells_by_column(capsys.readouterr().out)["environment"] == "Maze · tools as text in 2"
 
 
@@ -89,7 +89,7 @@ def test_errors_have_a_column_of_their_own(
     ids: dict[str, Any] = {"batch_id": "b", "battery_id": None}
     spec = BatchSpec(env="Maze", agent="react", model="small", repeat=len(outcomes))
     result = stats.result(spec, **ids, status="completed", data_label="", duration_s=1.0)
-    print_summary([result], [], tmp_path, as_json=False)
+    print_summary([result], tmp_path)
     summary = cells_by_column(capsys.readouterr().out)
     assert (summary["episodes"], summary["errors"]) == (f"{len(outcomes)}/{len(outcomes)}", errors)
     assert (summary["success"], summary["95% interval"]) == (success, interval)
@@ -109,7 +109,7 @@ def test_unscored_episodes_are_marked_and_count_in_no_rate(
     ids: dict[str, Any] = {"batch_id": "b", "battery_id": None}
     spec = BatchSpec(env="are:scenario_tutorial", agent="react", model="small", repeat=2)
     result = stats.result(spec, **ids, status="completed", data_label="", duration_s=1.0)
-    print_summary([result], [], tmp_path, as_json=False)
+    print_summary([result], tmp_path)
     summary = cells_by_column(capsys.readouterr().out)
     assert stored["success_rate"] == summary["success"] == "100.0% of 1"
     assert "2 success, 1 unscored: idle play can succeed, or an import has no result" in stored["outcomes"]
