@@ -9,12 +9,19 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from runner.cli.arguments import Options
 
 USAGE = 2
+_SHARED_MODULES = {
+    **dict.fromkeys(("export", "import"), "formats"),
+    **dict.fromkeys(("clusters", "compare", "eval-report"), "analyses"),
+    "serve-model": "serve",
+    "nats-info": "node",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,14 +80,13 @@ def _run_subcommand(name: str, *arguments: str) -> int:
     if name not in SUBCOMMANDS:
         problem = f"there is no subcommand '{one_line(name, 100)}'{suggestion(name, SUBCOMMANDS)}"
         raise ConfigError(f"{problem}; --help lists all, and runs start with --run")
-    module = importlib.import_module(subcommand_module(name))
-    code: int = getattr(module, f"main_{name.replace('-', '_')}")(arguments)
+    code: int = getattr(subcommand_module(name), f"main_{name.replace('-', '_')}")(arguments)
     return code
 
 
-def subcommand_module(name: str) -> str:
-    """Return the module of a subcommand, which has its name, unless that is a word of Python."""
-    return f"runner.cli.{'import_files' if name == 'import' else name.replace('-', '_')}"
+def subcommand_module(name: str) -> ModuleType:
+    """Import the module of a subcommand, which has its name, unless it has several."""
+    return importlib.import_module(f"runner.cli.{_SHARED_MODULES.get(name, name)}")
 
 
 def _run_action(options: Options) -> int:

@@ -36,7 +36,7 @@ SUBCOMMANDS = {
     "tag": "add tags to an episode, or remove them",
     "completion": "print the completion script of a shell",
 }
-"""Each is the function ``main_NAME`` of its module, ``subcommand_module``, which is imported only for it."""
+"""Each is the function ``main_NAME`` of a module that is imported only for it, with ``NAME_parser``."""
 _SUMMARIES = "\n".join(f"  {name:<11}  {what}" for name, what in SUBCOMMANDS.items())
 EPILOG = f"""subcommands (see agentgym-runner COMMAND --help):
 {_SUMMARIES}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 from collections.abc import Sequence
 
@@ -18,7 +17,7 @@ _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def main_completion(argv: Sequence[str]) -> int:
-    shell = _completion_parser().parse_args(argv).shell
+    shell = completion_parser().parse_args(argv).shell
     whole = build_parser()
     commands = whole.add_subparsers()
     for name, parser in subcommand_parsers().items():
@@ -27,16 +26,20 @@ def main_completion(argv: Sequence[str]) -> int:
     return 0
 
 
-def _completion_parser() -> argparse.ArgumentParser:
+def completion_parser() -> argparse.ArgumentParser:
     parser = SafeArgumentParser(prog="agentgym-runner completion")
     describe_completion(parser)
     return parser
 
 
 def subcommand_parsers() -> dict[str, argparse.ArgumentParser]:
-    others = [name for name in SUBCOMMANDS if name != "completion"]
-    parsers = {name: importlib.import_module(subcommand_module(name)).build_parser() for name in others}
-    return {**parsers, "completion": _completion_parser()}
+    return {name: _build_parser(name) for name in SUBCOMMANDS}
+
+
+def _build_parser(name: str) -> argparse.ArgumentParser:
+    module = vars(subcommand_module(name))
+    parser: argparse.ArgumentParser = (module.get(f"{name.replace('-', '_')}_parser") or module["build_parser"])()
+    return parser
 
 
 def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:

@@ -1,4 +1,4 @@
-"""``agentgym-runner serve``: serve embedded environments with AgentGym's HTTP protocol."""
+"""``agentgym-runner serve`` and ``serve-model``: environments over AgentGym's HTTP protocol, and a test endpoint."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING
 
 from runner import plugins
-from runner.cli.arguments import add_server_options, port, positive_seconds
+from runner.cli.arguments import add_server_options, checked, port, positive_seconds, subcommand_parser
 from runner.cli.reports import log_to_stderr
 from runner.cli.terminal import print_line, reserve_stdout
 from runner.config import Profile, load_profile
+from runner.envs.names import server_only_name, server_only_problem
+from runner.envs.placement import resolve_environment
 from runner.errors import ConfigError
-from runner.util.argument_parser import SafeArgumentParser
-
-if TYPE_CHECKING:
-    from runner.serve.host import Site
+from runner.serve.env_api import DIALECTS, PoolOptions, environment_app
+from runner.serve.host import Site, check_exposure, read_token, run_apps
+from runner.serve.mock_llm.app import MARK, EchoResponder, ModelApp, Responder, ScriptResponder
+from runner.serve.mock_llm.completion import TEST_MODEL_NAME
+from runner.serve.mock_llm.script import FAULT_KINDS, Behavior, Fault, ScriptedReply, read_script
+from runner.serve.request_guard import RequestGuard
 
 THREADS = 16
 """Number of threads per environment, which is the maximum of its instances that run in parallel."""
 
 
 def main_serve(argv: Sequence[str]) -> int:
-    parser = build_parser()
+    parser = serve_parser()
     options = parser.parse_args(argv)
     if options.all == bool(options.env):
         parser.error("name the environments to serve, or give --all")
@@ -38,10 +41,9 @@ def main_serve(argv: Sequence[str]) -> int:
     return 0
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = SafeArgumentParser(
-        prog="agentgym-runner serve",
-        description="Serve embedded environments over AgentGym's HTTP protocol, each on its port in the profile.",
+def serve_parser() -> argparse.ArgumentParser:
+    parser = subcommand_parser(
+        "serve", "Serve embedded environments over AgentGym's HTTP protocol, each on its port in the profile."
     )
     add = parser.add_argument
     add("env", nargs="*", metavar="ENV", help="environment (case-insensitive)")
@@ -62,10 +64,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _ports(profile: Profile, names: Sequence[str], requested_port: int | None) -> dict[str, int]:
-    known: dict[str, int] = {}
-    for _, entry in profile.tiered_entries():
-        if entry.port is not None:
-            known.setdefault(entry.name.casefold(), entry.port)
+    entries = reversed(profile.tiered_entries())
+    known = {entry.name.casefold(): entry.port for _, entry in entries if entry.port is not None}
     resolved = list(dict.fromkeys(_resolve(profile, name) for name in names))
     resolved = resolved or [name for name in _servable() if name.casefold() in known]
     if not resolved:
@@ -81,16 +81,11 @@ def _ports(profile: Profile, names: Sequence[str], requested_port: int | None) -
 
 
 def _servable() -> list[str]:
-    from runner.serve.env_api import DIALECTS
-
     return [name for name in DIALECTS if plugins.is_registered(plugins.ENVS, name)]
 
 
 def _resolve(profile: Profile, name: str) -> str:
     """Return the registered name of an environment to serve."""
-    from runner.envs.names import server_only_name, server_only_problem
-    from runner.envs.placement import resolve_environment
-
     if plugins.is_registered(plugins.ENVS, name):
         return resolve_environment(profile, name).name
     names = f"Environments that can be served: {', '.join(_servable())}"
@@ -106,10 +101,6 @@ def _resolve(profile: Profile, name: str) -> str:
 
 
 def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
-    from runner.serve.env_api import PoolOptions, environment_app
-    from runner.serve.host import Site, check_exposure, read_token, run_apps
-    from runner.serve.request_guard import RequestGuard
-
     token = read_token(options.token, os.environ)
     check_exposure(options.host, token)
     reserve_stdout()
@@ -127,3 +118,80 @@ def _serve(ports: dict[str, int], options: argparse.Namespace) -> None:
     finally:
         for executor in executors.values():
             executor.shutdown(wait=False, cancel_futures=True)
+
+
+EPILOG = """No language model is involved. By default, an oracle recognizes the environment and task of a conversation
+and replies with its planner's next action. Four characters count as one token.
+
+faults: KIND for all requests, KIND:SHARE for a share of them, KINDxN for the first N; the kinds are
+  400 to 599     respond with that HTTP status; 429 and 503 include Retry-After
+"""
+_SECONDS = checked(
+    float, lambda value: 0 <= value <= 3600, "is not a number of seconds from 0 to 3600", "_delay_seconds"
+)
+
+
+def main_serve_model(argv: Sequence[str]) -> int:
+    options = serve_model_parser().parse_args(argv)
+    token = read_token(options.token, os.environ)
+    check_exposure(options.host, token)
+    behavior = Behavior(
+        latency_s=options.latency,
+        token_latency_s=options.token_latency,
+        faults=tuple(map(Fault.parse, options.fault)),
+        seed=options.seed,
+        retry_after_s=options.retry_after,
+        drip_s=options.drip,
+    )
+    app = ModelApp(_responder(options), behavior=behavior, models=options.model)
+    reserve_stdout()
+    description = f"is {TEST_MODEL_NAME}, not a language model: POST /v1/chat/completions"
+    asgi_app = app.asgi_app(token=token, allowed_hosts=[options.host, *options.allow_host])
+    run_apps([Site(asgi_app, options.host, options.port, description, (MARK,))], on_ready=print_line)
+    return 0
+
+
+def _responder(options: argparse.Namespace) -> Responder | None:
+    if options.script is not None:
+        return ScriptResponder(read_script(options.script))
+    if options.reply is not None:
+        return ScriptResponder([ScriptedReply(content=options.reply)])
+    return EchoResponder() if options.echo else None
+
+
+def serve_model_parser() -> argparse.ArgumentParser:
+    parser = subcommand_parser(
+        "serve-model",
+        "Serve an OpenAI-compatible test endpoint in place of a language model.",
+        epilog=EPILOG + "".join(f"  {kind:<13}  {meaning}\n" for kind, meaning in FAULT_KINDS.items()),
+    )
+    _add_replies(parser)
+    _add_faults(parser)
+    group = parser.add_argument_group("address")
+    group.add_argument("--port", type=port, default=0, help="default: a free port, which is printed")
+    add_server_options(group)
+    return parser
+
+
+def _add_replies(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("replies")
+    choices = group.add_mutually_exclusive_group()
+    choices.add_argument(
+        "--script", type=Path, metavar="FILE", help="reply with the lines of FILE in turn, each a text or a JSON object"
+    )
+    choices.add_argument("--reply", metavar="TEXT", help="always reply with TEXT")
+    choices.add_argument("--echo", action="store_true", help="repeat the last message")
+    group.add_argument(
+        "--model", action="append", default=[], metavar="NAME", help="additional model name to accept; repeatable"
+    )
+
+
+def _add_faults(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("delays and faults")
+    add = group.add_argument
+    add("--latency", type=_SECONDS, default=0.0, metavar="SEC", help="delay before each reply")
+    add("--token-latency", type=_SECONDS, default=0.0, metavar="SEC", help="delay between streamed tokens")
+    add("--fault", action="append", default=[], metavar="FAULT", help="see below; repeatable")
+    add("--retry-after", type=_SECONDS, default=1.0, metavar="SEC", help="Retry-After of 429 and 503 (default 1)")
+    add("--drip", type=_SECONDS, default=1.0, metavar="SEC", help="delay between bytes of the fault drip (default 1)")
+    add("--seed", type=int, default=0, metavar="N", help="random seed that selects the affected requests (default 0)")

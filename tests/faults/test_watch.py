@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from runner.bus.connection import BusAddress, NatsConnection
-from runner.cli.nats_info import main_nats_info
+from runner.cli.node import main_nats_info
 from runner.cli.watch import json_lines, main_watch, plain_lines
 from runner.errors import ConfigError
 from runner.events import subjects

@@ -1,4 +1,4 @@
-"""``agentgym-runner export``: write the stored episodes that a query selects in the format of a trainer or tool."""
+"""``agentgym-runner export`` and ``import``: stored episodes in the formats of trainers and other tools."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_text
 from runner.errors import ConfigError
 from runner.formats.export import UNREADABLE, Manifest, export_episodes
-from runner.formats.format import find_format, writable_formats
+from runner.formats.format import find_format, readable_formats, unknown_format, writable_formats
+from runner.formats.importing import Importer, ImportReport
 from runner.formats.selection import Filters, select_candidates
 from runner.formats.training import Audit, audit_episodes
-from runner.store import EpisodeStore
+from runner.store import EpisodeStore, open_index
 from runner.store.index import open_index_to_read
 from runner.util.clock import Clock
-from runner.util.display_text import pluralize
+from runner.util.display_text import one_line, pluralize
 
 
 def main_export(argv: Sequence[str]) -> int:
     """Export the selected episodes, or audit them; return 0, or 1 if a file could not be read."""
-    options = build_parser().parse_args(protect_negations(argv))
+    options = export_parser().parse_args(protect_negations(argv))
     _check_mode(options)
     log_to_stderr()
     _, data_dir = read_state(options)
@@ -59,7 +60,7 @@ def main_export(argv: Sequence[str]) -> int:
         filters=[name for name, is_on in msgspec.structs.asdict(filters).items() if is_on],
         now=now,
     )
-    _report(manifest, path, as_json=options.json)
+    _report_export(manifest, path, as_json=options.json)
     return 1 if UNREADABLE in manifest.left_out else 0
 
 
@@ -70,7 +71,7 @@ def _nothing_selected(data_dir: Path, left_out: Mapping[str, int]) -> str:
     return f"the filters leave nothing of what the query selects: {reasons}; leave a filter out or change the query"
 
 
-def build_parser() -> argparse.ArgumentParser:
+def export_parser() -> argparse.ArgumentParser:
     parser = subcommand_parser(
         "export",
         "Write stored episodes in the format of a trainer or another tool, with a manifest: the query, the "
@@ -110,7 +111,7 @@ def _report_audit(audit: Audit, *, as_json: bool) -> None:
             print_text(line)
 
 
-def _report(manifest: Manifest, path: Path, *, as_json: bool) -> None:
+def _report_export(manifest: Manifest, path: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(manifest)
         return
@@ -119,3 +120,60 @@ def _report(manifest: Manifest, path: Path, *, as_json: bool) -> None:
     print_stderr(f"{path}: {pluralize(manifest.n_written, 'episode')} as {manifest.format_version}, {size}")
     for reason, n in manifest.left_out.items():
         print_stderr(f"left out: {pluralize(n, 'episode')}: {reason}")
+
+
+_N_SHOWN = 10
+"""Number of malformed items that are printed; ``--json`` has more."""
+
+
+def main_import(argv: Sequence[str]) -> int:
+    """Import files and print what was stored; return 0, or 1 if something could not be read."""
+    options = import_parser().parse_args(argv)
+    log_to_stderr()
+    _, data_dir = read_state(options, creates=True)
+    chosen = None if options.format is None else readable_formats()[options.format]
+    path = Path(options.path)
+    if not path.exists():
+        raise ConfigError(f"there is no file or folder {path}; check the path")
+    store = EpisodeStore(data_dir)
+    with closing(open_index(store)) as index:
+        report = Importer(store, index, Clock().now()).import_path(path, chosen)
+    if not report.formats:
+        raise ConfigError(unknown_format(path))
+    return _report_import(report, path, as_json=options.json)
+
+
+def import_parser() -> argparse.ArgumentParser:
+    parser = subcommand_parser(
+        "import",
+        "Store the episodes of other tools' files, one batch per import. The format is recognised by the "
+        "content. An episode that is stored already is not stored again, and a malformed line costs only itself. "
+        "What a file does not say, such as a reward, stays unknown, and results do not rate it.",
+    )
+    parser.add_argument("path", metavar="FILE", help="file or folder to read; it is not changed")
+    parser.add_argument(
+        "--format", choices=sorted(readable_formats()), help="format of all files (default: recognised)"
+    )
+    add_state_options(parser, json="print the report on standard output")
+    return parser
+
+
+def _report_import(report: ImportReport, path: Path, *, as_json: bool) -> int:
+    code = 1 if report.n_malformed else 0
+    if as_json:
+        print_json(report)
+        return code
+    titles = ", ".join(report.formats)
+    batch = f" as batch {report.batch_id}" if report.batch_id else ""
+    print_stderr(f"{path}: {pluralize(report.n_imported, 'episode')} of {titles} imported{batch}")
+    if report.n_known:
+        print_stderr(f"skipped: {pluralize(report.n_known, 'episode')}, stored already")
+    for what, n in report.missing.items():
+        print_stderr(f"unknown in {pluralize(n, 'episode')}: {what}")
+    if report.n_unrecognised:
+        print_stderr(f"not read: {pluralize(report.n_unrecognised, 'file')} without a known format")
+    for loss in report.malformed[:_N_SHOWN]:
+        print_stderr(f"malformed: {one_line(loss.path, 300)}: {loss.unit} {loss.number}: {one_line(loss.reason, 300)}")
+    if report.n_malformed > _N_SHOWN:
+        print_stderr(f"malformed: {report.n_malformed} in all; --json lists up to {len(report.malformed)}")
+    return code
