@@ -53,7 +53,7 @@ from runner.events.control import (
 from runner.inference.profile_models import Models, NoModel
 from runner.node.batch_player import BatchPlayer
 from runner.node.batch_queue import MAX_QUEUED, BatchQueue, QueuedBatch, QueueFull, Status, queue_entries
-from runner.node.env_servers.manager import EnvServerManager
+from runner.node.env_servers import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.session import BatchSession
 from runner.store.episode_file import shared_fields

@@ -20,7 +20,7 @@ from runner.events.control import HealthItem
 from runner.events.live import EnvHealth, Gpu, Heartbeat, Host, ModelHealth, ModelMetrics
 from runner.inference.profile_models import Models
 from runner.machine.sampler import MachineSampler
-from runner.node.env_servers.manager import EnvServerManager
+from runner.node.env_servers import EnvServerManager
 from runner.node.session import watch_servers
 from runner.publish.live_publisher import LivePublisher
 from runner.store.episode_file import shared_fields

@@ -34,7 +34,7 @@ from runner.inference.profile_models import Models
 from runner.machine.sampler import GpuMeter, MachineSampler
 from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue
-from runner.node.env_servers.manager import EnvServerManager
+from runner.node.env_servers import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler, find_problem, reject
 from runner.node.health import HealthMonitor

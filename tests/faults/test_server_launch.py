@@ -15,9 +15,8 @@ import pytest
 
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import ConfigError
-from runner.node.env_servers.manager import EnvServerManager
-from runner.node.env_servers.process import child_environ, prepare_launch
-from runner.node.env_servers.process_guard import SERVER_VARIABLE_PREFIX, server_environ
+from runner.node.env_servers import EnvServerManager, child_environ, prepare_launch
+from runner.node.process_guard import SERVER_VARIABLE_PREFIX, server_environ
 from tests.support.command import run_agentgym
 from tests.support.node_process import NodeProcess, clean_environ
 

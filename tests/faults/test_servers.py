@@ -14,8 +14,7 @@ import pytest
 
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import ConfigError
-from runner.node.env_servers.manager import EnvServerManager
-from runner.node.env_servers.process import DEFAULT_TIMINGS, ServerLog, StartTimings, child_environ, log_name
+from runner.node.env_servers import DEFAULT_TIMINGS, EnvServerManager, ServerLog, StartTimings, child_environ, log_name
 from tests.support.rude_env_server import run_rude_server
 
 pytestmark = pytest.mark.long

@@ -10,7 +10,7 @@ from runner.events.control import NodeHealth
 from runner.inference.profile_models import Models
 from runner.node.batch_player import BatchCallbacks, BatchPlayer
 from runner.node.batch_queue import BatchQueue
-from runner.node.env_servers.manager import EnvServerManager
+from runner.node.env_servers import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler
 from runner.store.notes import Notes

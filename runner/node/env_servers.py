@@ -1,8 +1,9 @@
-"""One environment server that a node started: its process, output and readiness."""
+"""Environment servers as child processes of a node: each ``server_cmd`` of the profile, on request or at start."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import math
 import os
@@ -15,19 +16,22 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
 import msgspec
 
-from runner.config import EnvironmentEntry
-from runner.envs.http.server import NOT_LISTENING, PROBE_TIMEOUT_S, ServerAddress, ServerState, probe_servers
-from runner.envs.placement import server_address
-from runner.errors import ConfigError, catch_foreign
+from runner.config import EnvironmentEntry, Profile
+from runner.envs.http.server import NOT_LISTENING, PROBE_TIMEOUT_S, ServerState, probe_servers
+from runner.envs.names import UnplayableName
+from runner.envs.placement import environment_entry, server_address
+from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.events.control import ServerInfo, ServerStatus
-from runner.node.env_servers import process_guard
-from runner.node.env_servers.process_guard import SERVER_VARIABLE_PREFIX
+from runner.node import process_guard
+from runner.node.process_guard import SERVER_VARIABLE_PREFIX
 from runner.util.child_process import ChildProcess, describe_end
 from runner.util.display_text import mask, masker, one_line, public_variables, secret_lines
 from runner.util.files import resolve_path
@@ -82,19 +86,17 @@ class ServerLog:
                 text = one_line(self._mask(line.decode(errors="replace").rstrip("\r\n")), MAX_LINE_BYTES)
                 if text.strip():
                     self._recent.append(one_line(text, MAX_RECENT_CHARS))
-                self._write(f"{text}\n".encode())
+                with suppress(OSError):
+                    self._write(f"{text}\n".encode())
 
     def _write(self, line: bytes) -> None:
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._size + len(line) > self._max_bytes:
-                self.path.replace(self.path.with_suffix(".log.1"))
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "ab") as file:
-                file.write(line)
-                self._size = file.tell()
-        except OSError:
-            return
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._size + len(line) > self._max_bytes:
+            self.path.replace(self.path.with_suffix(".log.1"))
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "ab") as file:
+            file.write(line)
+            self._size = file.tell()
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,18 @@ class Launch:
 
 def prepare_launch(entry: EnvironmentEntry, environ: Mapping[str, str]) -> Launch:
     """Check that the server of an environment can be started, and return how."""
-    command = _command(entry)
+    if entry.server_cmd is None:
+        raise ConfigError(f"{entry.name} has no server_cmd in the profile; add one")
+    try:
+        command = shlex.split(entry.server_cmd)
+    except ValueError as exc:
+        raise ConfigError(f"server_cmd of {entry.name} is not a valid command line: {exc}") from exc
+    if not command:
+        raise ConfigError(f"server_cmd of {entry.name} is empty")
     folder = None if entry.cwd is None else _folder(entry.name, resolve_path(entry.cwd, environ, Path.cwd()))
-    variables = dict(entry.env)
+    inherited, variables = child_environ(environ), dict(entry.env)
     if "PATH" in variables:
         variables["PATH"] = _with_own_commands(variables["PATH"])
-    inherited = child_environ(environ)
     if _locate(command[0], folder, variables.get("PATH", inherited["PATH"])) is None:
         place = "" if folder is None else f" (searched from its cwd {_shown(folder)})"
         raise ConfigError(
@@ -145,18 +153,6 @@ def child_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _with_own_commands(search_path: str | None) -> str:
     return os.pathsep.join(filter(None, (search_path, str(Path(sys.executable).parent))))
-
-
-def _command(entry: EnvironmentEntry) -> list[str]:
-    if entry.server_cmd is None:
-        raise ConfigError(f"{entry.name} has no server_cmd in the profile; add one")
-    try:
-        command = shlex.split(entry.server_cmd)
-    except ValueError as exc:
-        raise ConfigError(f"server_cmd of {entry.name} is not a valid command line: {exc}") from exc
-    if not command:
-        raise ConfigError(f"server_cmd of {entry.name} is empty")
-    return command
 
 
 def _folder(env: str, folder: Path) -> Path:
@@ -199,38 +195,36 @@ class StartTimings(msgspec.Struct, frozen=True):
 DEFAULT_TIMINGS = StartTimings()
 
 
-class EnvServer:
-    """A server process, started once and never restarted.
+class EnvServer(threading.Thread):
+    """A server process, started once and never restarted; its thread supervises it.
 
-    ``on_change`` is called after each change of ``status``, on the thread that supervises the server.
+    ``on_change`` is called after each change of ``status``, on that thread.
 
     Raises:
         ConfigError: the profile has no usable command or port, or the working directory is missing.
     """
 
     def __init__(
-        self,
-        entry: EnvironmentEntry,
-        log: Path,
-        on_change: Callable[[], None],
-        timings: StartTimings = DEFAULT_TIMINGS,
+        self, entry: EnvironmentEntry, log: Path, on_change: Callable[[], None], timings: StartTimings
     ) -> None:
+        super().__init__(name=f"server {entry.name[:40]}", daemon=True)
         self.env = entry.name
         self._launch = prepare_launch(entry, os.environ)
-        self._address = _server_address(entry)
+        if (address := server_address(entry)) is None:
+            raise ConfigError(f"{entry.name} has a server_cmd but no port in the profile; add its port")
+        self._address = address
         self._log = ServerLog(log, mask=self._launch.mask)
         self._on_change = on_change
         self._timings = timings
         self._process: ChildProcess | None = None
         self._guard = threading.Lock()
         self._stop_requested = threading.Event()
-        self._ready_or_failed = threading.Event()
+        self.ready_or_failed = threading.Event()
         self.status: ServerStatus = "starting"
         self.cause: str | None = "it is starting"
-        self._thread = threading.Thread(target=self._run, name=f"server {entry.name[:40]}", daemon=True)
 
     @property
-    def is_alive(self) -> bool:
+    def is_up(self) -> bool:
         """Also true while the server is starting."""
         return self.status in ("starting", "running")
 
@@ -238,34 +232,22 @@ class EnvServer:
     def info(self) -> ServerInfo:
         return ServerInfo(env=self.env, status=self.status, cause=self.cause)
 
-    def start(self) -> None:
-        """Returns immediately; ``status`` changes when the server is ready or has failed."""
-        self._thread.start()
-
-    def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until the server is ready or has failed; return False if it is still starting after ``timeout_s``."""
-        return self._ready_or_failed.wait(timeout_s)
-
     def request_stop(self) -> None:
         """Returns immediately."""
-        if self.is_alive:
+        if self.is_up:
             self.cause = "it is stopping"
         self._stop_requested.set()
         self._close_stdin()
 
-    def wait_stopped(self, timeout_s: float) -> bool:
-        """Return False if the server still runs after ``timeout_s`` seconds."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
     def stop(self) -> None:
         """Stop the server and wait for its end; kill it if it still runs after ``STOP_TIMEOUT_S`` seconds."""
         self.request_stop()
-        if not self.wait_stopped(STOP_TIMEOUT_S) and self._process is not None:
+        self.join(STOP_TIMEOUT_S)
+        if self.is_alive() and self._process is not None:
             self._process.kill()
-            self.wait_stopped(STOP_TIMEOUT_S)
+            self.join(STOP_TIMEOUT_S)
 
-    def _run(self) -> None:
+    def run(self) -> None:
         problems: list[BaseException] = []
         with catch_foreign(problems.append):
             self._check_address_is_free()
@@ -280,7 +262,7 @@ class EnvServer:
 
     def _set_status(self, status: ServerStatus, cause: str | None) -> None:
         self.status, self.cause = status, cause
-        self._ready_or_failed.set()
+        self.ready_or_failed.set()
         self._on_change()
 
     def _state(self) -> ServerState:
@@ -344,7 +326,98 @@ class EnvServer:
         return None
 
 
-def _server_address(entry: EnvironmentEntry) -> ServerAddress:
-    if (address := server_address(entry)) is None:
-        raise ConfigError(f"{entry.name} has a server_cmd but no port in the profile; add its port")
-    return address
+READY_POLL_S = 0.2
+STOP_WAIT_S = 1.0
+
+
+class EnvServerManager:
+    """Starts and stops environment servers, whose log files are in the folder ``logs``; thread-safe."""
+
+    def __init__(self, profile: Profile, logs: Path, timings: StartTimings = DEFAULT_TIMINGS) -> None:
+        self._profile = profile
+        self._logs = logs
+        self._timings = timings
+        self._guard = threading.Lock()
+        self._servers: dict[str, EnvServer] = {}
+        self._start_errors: dict[str, str] = {}
+        """Reasons why servers could not be started, by environment name in lower case."""
+        self._closed = False
+        self._n_changes = itertools.count(1)
+        self.n_changes = 0
+        """Total status changes of all servers; the health monitor checks the servers again when this number grows."""
+
+    def autostart(self) -> None:
+        """Start the servers that have ``autostart`` in the profile; log each failure and return it from ``cause``."""
+        for _, entry in self._profile.tiered_entries():
+            if entry.autostart:
+                with catch_foreign(partial(self._note_start_failure, entry.name)):
+                    self.start(entry.name)
+
+    def start(self, env: str) -> ServerInfo:
+        """Start a server unless it runs, without waiting for it; raises ``ConfigError`` if it cannot be started."""
+        entry = self._entry(env)
+        with self._guard:
+            existing = self._servers.get(entry.name.casefold())
+            if existing is not None and existing.is_up:
+                return existing.info
+            if self._closed:
+                raise ConfigError(f"The server of {entry.name} cannot start: this node is stopping")
+            server = EnvServer(entry, self._logs / log_name(entry.name), self._note_change, self._timings)
+            self._servers[entry.name.casefold()] = server
+            server.start()
+        return server.info
+
+    def stop(self, env: str) -> ServerInfo:
+        """Wait ``STOP_WAIT_S`` at most for the end; raises ``ConfigError`` if this node did not start such a server."""
+        entry = self._entry(env)
+        with self._guard:
+            server = self._servers.get(entry.name.casefold())
+        if server is None:
+            raise ConfigError(f"This node did not start a server of {entry.name}")
+        server.request_stop()
+        server.join(STOP_WAIT_S)
+        return server.info
+
+    def close(self) -> None:
+        """Stop all servers and reject later starts."""
+        with self._guard:
+            self._closed = True
+            servers = list(self._servers.values())
+        for server in servers:
+            server.request_stop()
+        for server in servers:
+            server.stop()
+
+    def cause(self, env: str) -> str | None:
+        server = self._servers.get(env.casefold())
+        cause = self._start_errors.get(env.casefold()) if server is None else server.cause
+        return None if cause is None else f"its server: {cause}"
+
+    def wait_for(self, env: str, is_cancelled: Callable[[], bool]) -> None:
+        """Wait until a starting server is ready or has failed; return early if ``is_cancelled()`` becomes true.
+
+        The limit is ``StartTimings.outcome_timeout_s``, so that ``cause`` has the reason if the server has failed.
+        """
+        server = self._servers.get(env.casefold())
+        deadline = time.monotonic() + self._timings.outcome_timeout_s
+        while server is not None and not is_cancelled() and time.monotonic() < deadline:
+            if server.ready_or_failed.wait(READY_POLL_S):
+                return
+
+    def _note_start_failure(self, env: str, problem: BaseException) -> None:
+        log_failure(logger, f"starting the server of {env}")(problem)
+        self._start_errors[env.casefold()] = f"it was not started: {one_line(mask(str(problem)))}"
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self.n_changes = next(self._n_changes)
+
+    def _entry(self, env: str) -> EnvironmentEntry:
+        entry = environment_entry(self._profile, env)
+        if entry is None:
+            with_command = [each.name for _, each in self._profile.tiered_entries() if each.server_cmd]
+            raise UnplayableName(
+                f"The profile {self._profile.id} has no environment {env!r}",
+                f"Environments with a server_cmd: {', '.join(with_command) or 'none'}",
+            )
+        return entry
