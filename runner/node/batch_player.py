@@ -129,18 +129,16 @@ class BatchPlayer:
                 is_accepted = session.command(name)
                 if is_accepted and name == "cancel":
                     self._save_cancellation(session)
-            changed = [self._change_waiting(name, queued) for queued in waiting]
+            if name == "cancel":
+                changed = [self.cancel_unstarted(queued) for queued in waiting]
+            else:
+                changed = [name == "pause" and self._queue.hold(queued.batch_id) for queued in waiting]
             return is_accepted or any(changed)
 
     def command_episode(self, name: CommandName, episode_id: str) -> bool:
         """Return False if the episode is not running."""
         session = self._session
         return session is not None and session.command(name, episode_id)
-
-    def _change_waiting(self, name: CommandName, queued: QueuedBatch) -> bool:
-        if name == "cancel":
-            return self.cancel_unstarted(queued)
-        return name == "pause" and self._queue.hold(queued.batch_id)
 
     def cancel_unstarted(self, queued: QueuedBatch) -> bool:
         """Cancel for good; return False if the batch has started or ended in the meantime."""

@@ -17,7 +17,7 @@ from runner.errors import InferenceFault
 from runner.inference.errors import WRONG_KEY
 from runner.inference.health import EndpointHealth
 from runner.inference.manager import InferenceManager
-from runner.inference.profile_models import Models, run_in_thread
+from runner.inference.profile_models import Models
 from runner.types import (
     Action,
     EpisodeHeader,
@@ -95,13 +95,6 @@ class ModelTrial(msgspec.Struct, frozen=True, kw_only=True):
         usage += [] if self.cost is None else [format_amount(self.cost, currency)]
         parts = [found, acts] if self.acts else []
         return "; ".join([*parts, ", ".join([*usage, f"{self.duration_s:.1f} s"])])
-
-
-def try_models(
-    model: str, models: Models, max_duration_s: float, on_endpoint: Callable[[str], None]
-) -> list[ModelTrial]:
-    """Blocks the calling thread."""
-    return run_in_thread(lambda: try_endpoints(model, models, max_duration_s, on_endpoint))
 
 
 async def try_endpoints(

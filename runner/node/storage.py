@@ -87,7 +87,9 @@ def storage_problem(folder: Path, *, min_free: int = DISK_RECOVERED_BYTES, write
         if disk.f_files and not disk.f_ffree:
             return StorageFailure(f"nothing can be stored in {folder}: its disk has no room for another file")
         if write:
-            _write_probe(existing)
+            with tempfile.TemporaryFile(dir=existing) as file:
+                file.write(bytes(PROBE_BYTES))
+                file.flush()
     except OSError as exc:
         reason = "a size limit is reached" if exc.errno == errno.EFBIG else exc.strerror
         return StorageFailure(f"nothing can be stored in {folder}: {reason}", file_advice(exc, ADVICE))
@@ -109,10 +111,3 @@ def storage_required(data_dir: Path) -> Iterator[None]:
     except StoreError:
         require_storage(data_dir)
         raise
-
-
-def _write_probe(folder: Path) -> None:
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        remaining = PROBE_BYTES
-        while remaining:
-            remaining -= file.write(bytes(remaining))

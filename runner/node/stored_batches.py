@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from itertools import groupby
 
 import msgspec
@@ -73,20 +73,19 @@ class StoredBatches:
 
     def progress(self, queued: QueuedBatch, *, interruption: str | None = None) -> BatchProgress:
         """Its ``seq`` is 0. ``interruption`` is why the batch is interrupted, None if it is not."""
-        stats, now = BatchStats(), self._workspace.clock.now()
-        stored = self.episodes(queued.batch_id)
+        stats, stored = BatchStats(), self.episodes(queued.batch_id)
         stats.add_stored(stored, split_plan(queued.spec, stored)[0])
+        now = self._workspace.clock.now()
         progress = stats.progress(queued.batch_id, queued.spec.n_planned, at=now, seq=0)
         return msgspec.structs.replace(progress, interrupted=interruption is not None, interruption=interruption)
 
     def result(self, queued: QueuedBatch, status: BatchStatus) -> BatchResult:
         """Has no duration."""
-        stats = BatchStats()
-        stored = self.episodes(queued.batch_id)
+        stats, stored = BatchStats(), self.episodes(queued.batch_id)
         stats.add_stored(stored, one_per_plan(stored))
-        ids = (queued.batch_id, queued.battery_id)
+        batch_id, battery_id = queued.batch_id, queued.battery_id
         return stats.result(
-            queued.spec, batch_id=ids[0], battery_id=ids[1], status=status, data_label="", duration_s=0.0
+            queued.spec, batch_id=batch_id, battery_id=battery_id, status=status, data_label="", duration_s=0.0
         )
 
 
@@ -110,11 +109,10 @@ def recover_queue(queue: BatchQueue, workspace: Workspace, ended_ids: Collection
 
 
 def _restore_from_episodes(queue: BatchQueue, workspace: Workspace) -> None:
-    known = queue.ids()
-    rows = groupby(workspace.index.select(_PLANNED), key=lambda row: str(row[0]))
-    unknown = ((batch_id, episodes) for batch_id, episodes in rows if batch_id not in known)
-    found = (_batch_of(workspace, batch_id, episodes) for batch_id, episodes in unknown)
-    batches = [batch for batch in found if batch is not None]
+    known, batches = queue.ids(), list[QueuedBatch]()
+    for batch_id, rows in groupby(workspace.index.select(_PLANNED), key=lambda row: str(row[0])):
+        if batch_id not in known and (batch := _batch_of(workspace, batch_id, list(rows))) is not None:
+            batches.append(batch)
     if not batches:
         return
     queue.add(*batches)
@@ -125,34 +123,30 @@ def _restore_from_episodes(queue: BatchQueue, workspace: Workspace) -> None:
     logger.warning("%s", queue.notice)
 
 
-def _batch_of(workspace: Workspace, batch_id: str, rows: Iterable[tuple[str, str, int, int]]) -> QueuedBatch | None:
+def _batch_of(workspace: Workspace, batch_id: str, rows: Sequence[tuple[str, str, int, int]]) -> QueuedBatch | None:
     """Return the batch of these episodes, which are ordered by task; None if they do not describe their batch."""
-    episodes = list(rows)
     try:
-        first = workspace.store.load(workspace.store.path(batch_id, episodes[0][1]))
+        first = workspace.store.load(workspace.store.path(batch_id, rows[0][1]))
     except StoreError:
         return None
     if first.n_planned is None:
         return None
-    n_attempts = max(attempt for *_, attempt in episodes) + 1
-    spec = _spec_of(first, first.n_planned, n_attempts if first.n_planned % n_attempts == 0 else 1)
-    played = {(task_index, attempt) for _, _, task_index, attempt in episodes}
+    played = {(task_index, attempt) for _, _, task_index, attempt in rows}
+    n_attempts = max(attempt for _, attempt in played) + 1
+    n_attempts = n_attempts if first.n_planned % n_attempts == 0 else 1
+    spec = BatchSpec(
+        env=first.env,
+        agent=first.agent,
+        model=first.model,
+        repeat=first.n_planned // n_attempts,
+        attempts=n_attempts,
+        task_index=first.task_index,
+        seed=(first.seed or 0) - first.attempt,
+        mode=first.mode,
+    )
     if not played <= {(planned.task_index, planned.attempt) for planned in spec.plan()}:
         # single episodes were chosen: those that were not played are unknown, and no others may be played
         spec = msgspec.structs.replace(spec, chosen=tuple(sorted(played)))
     n_done = workspace.n_finished(batch_id)  # saved here and not one by one, because each save is synced
     status: Status = "completed" if n_done >= spec.n_planned else "interrupted"
     return QueuedBatch(batch_id=batch_id, battery_id=first.battery_id, spec=spec, status=status, n_done=n_done)
-
-
-def _spec_of(first: EpisodeRecord, n_planned: int, n_attempts: int) -> BatchSpec:
-    return BatchSpec(
-        env=first.env,
-        agent=first.agent,
-        model=first.model,
-        repeat=n_planned // n_attempts,
-        attempts=n_attempts,
-        task_index=first.task_index,
-        seed=(first.seed or 0) - first.attempt,
-        mode=first.mode,
-    )

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from runner.config.profile import EndpointConfig, Price
-from runner.inference.profile_models import Models
-from runner.node.model_trial import ModelTrial, try_models
+from runner.inference.profile_models import Models, run_in_thread
+from runner.node.model_trial import ModelTrial, try_endpoints
 from runner.node.preflight import can_run, trial_checks
 from tests.support.inference import agent_settings
 from tests.support.rude_model import (
@@ -83,7 +83,7 @@ def try_servers(*servers: RudeModel, limit_s: float = 60.0, **agent: Any) -> lis
         EndpointConfig(url=server.url, name=f"server {number}", kind="openai") for number, server in enumerate(servers)
     ]
     settings = agent_settings(*endpoints, **{"model": "small", "stream": True, **agent})
-    return try_models("small", Models(settings, {}), limit_s, lambda endpoint: None)
+    return run_in_thread(lambda: try_endpoints("small", Models(settings, {}), limit_s, lambda endpoint: None))
 
 
 def no_tools(body: dict[str, Any]) -> str | None:
