@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import msgspec
 
@@ -19,7 +20,7 @@ from runner.cli.cells import (
 )
 from runner.cli.reports import damaged_json, log_to_file, report_damaged, report_recovered
 from runner.cli.run_session import RunSession
-from runner.cli.terminal import print_json, print_stderr, print_table, write_result
+from runner.cli.terminal import print_stderr, print_table, write_result
 from runner.config import AgentSettings
 from runner.envs.names import server_only_names, server_only_problem, unknown_environment
 from runner.errors import ConfigError
@@ -48,8 +49,7 @@ _LEGEND = "+ success, - failure, t round limit, T time limit, E error, c cancell
 
 def print_matrices(matrices: Sequence[TaskMatrix]) -> None:
     for matrix in matrices:
-        env = environment_cell(matrix.env, matrix.mode, matrix.data_label, matrix.shape, matrix.limits)
-        name = f"{_player(matrix.agent, matrix.model)} in {env}"
+        name = f"{_player(matrix.agent, matrix.model)} in {_environment(matrix)}"
         rows = [_task_cells(task) for task in matrix.tasks]
         print_table(f"Tasks of {name} ({_LEGEND})", ("task", "attempts", "success", "reward", "note"), rows)
         cells = [(str(e.k), str(e.n_tasks), f"{e.pass_at_k:.1%}", f"{e.pass_hat_k:.1%}") for e in matrix.estimates]
@@ -64,8 +64,8 @@ def print_comparison(comparison: Comparison, baseline: str) -> None:
     print_stderr(
         f"Against {baseline}: {pluralize(comparison.n_paired, 'common task')}, "
         f"{len(comparison.won)} won, {len(comparison.lost)} lost, {comparison.n_tied} tied, "
-        f"{comparison.n_unpaired} without a partner; success {_rate(comparison.success_rate)}, "
-        f"baseline {_rate(comparison.baseline_rate)}; p = {comparison.p_value:.3g} (sign test)"
+        f"{comparison.n_unpaired} without a partner; success {format_success(comparison.success_rate, 1, 1)}, "
+        f"baseline {format_success(comparison.baseline_rate, 1, 1)}; p = {comparison.p_value:.3g} (sign test)"
         + (f"; {comparison.shape_note}" if comparison.shape_note else "")
         + (f"; a fallback answered: {', '.join(comparison.mixed)}" if comparison.mixed else "")
     )
@@ -77,41 +77,33 @@ def check_gates(rows: Sequence[ResultRow], fail_below: float | None, comparison:
     A success rate that does not exist, because no episode is rated, does not meet ``fail_below``; nor does a
     comparison without common tasks.
     """
-    problems = [] if fail_below is None else _below(rows, fail_below)
+    problems: list[str] = []
+    if fail_below is not None:
+        problems = [
+            f"{_player(row.agent, row.model)} in {_environment(row)}: "
+            f"success rate {format_success(row.success_rate, row.n_rated, row.n)} is below {fail_below:.1%}"
+            for row in rows
+            if row.success_rate is None or row.success_rate < fail_below
+        ]
+        problems += [] if rows else [f"no episode is selected, so no success rate reaches {fail_below:.1%}"]
     if comparison is not None and comparison.n_paired == 0:
         problems.append("no task is in both the selection and the baseline; check their environments and task indexes")
     elif comparison is not None and comparison.is_worse:
-        lost, won = len(comparison.lost), len(comparison.won)
-        problems.append(
-            f"{pluralize(lost, 'task')} lost and {won} won against the baseline, p = {comparison.p_value:.3g}"
-        )
+        counts = f"{pluralize(len(comparison.lost), 'task')} lost and {len(comparison.won)} won"
+        problems.append(f"{counts} against the baseline, p = {comparison.p_value:.3g}")
     for problem in problems:
         print_stderr(f"Not met: {problem}")
     return NOT_MET if problems else 0
 
 
-def _below(rows: Sequence[ResultRow], bound: float) -> list[str]:
-    if not rows:
-        return [f"no episode is selected, so no success rate reaches {bound:.1%}"]
-    return [
-        f"{_player(row.agent, row.model)} in "
-        f"{environment_cell(row.env, row.mode, row.data_label, row.shape, row.limits)}: "
-        f"success rate {format_success(row.success_rate, row.n_rated, row.n)}"
-        f" is below {bound:.1%}"
-        for row in rows
-        if row.success_rate is None or row.success_rate < bound
-    ]
-
-
 def _task_cells(task: TaskGroup) -> tuple[str, ...]:
     marks = " ".join(map(_mark, task.attempts[:MAX_COLUMNS]))
     more = len(task.attempts) - MAX_COLUMNS
-    rated = task.rated
     notes = ["zero variance"] * task.zero_variance + ["all truncated"] * task.all_truncated
     return (
         str(task.task_index),
         marks + (f" and {more} more" if more > 0 else ""),
-        f"{task.n_success}/{len(rated)}",
+        f"{task.n_success}/{len(task.rated)}",
         format_number(task.mean_reward),
         ", ".join(notes),
     )
@@ -132,10 +124,6 @@ def _player(agent: str, model: str | None) -> str:
     return agent if model is None else f"{agent} {model}"
 
 
-def _rate(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:.1%}"
-
-
 def cost_currency(settings: AgentSettings, index: EpisodeIndex) -> str:
     """The currency of the profile if that has prices, else that of the newest episode with a cost, if known."""
     newest = "SELECT currency FROM episodes WHERE cost IS NOT NULL ORDER BY episode_id DESC LIMIT 1"
@@ -152,8 +140,7 @@ def show_results(session: RunSession) -> int:
         print_stderr(f"No episodes in {session.data_dir} yet; try: agentgym-runner --battery lightweight")
     store = EpisodeStore(session.data_dir)
     report_recovered(store.recover() if store.is_writable else [])
-    index = open_index_to_read(store)
-    try:
+    with closing(open_index_to_read(store)) as index:
         damaged = [*store.damaged, *index.damaged]
         skipped = report_damaged(index.damaged)  # the recovery has logged its own
         selection = _selection(session, index)
@@ -161,16 +148,12 @@ def show_results(session: RunSession) -> int:
         matrices = task_matrices(index, selection, score=options.score) if options.matrix else None
         comparison = _comparison(options, index, selection)
         currency = cost_currency(session.profile.agent, index)
-    finally:
-        index.close()
     gate = check_gates(rows, options.fail_below, comparison) or skipped
-    if options.json:
-        document: dict[str, object] = {"data_dir": str(session.data_dir), "results": rows, "currency": currency}
-        document["score"] = options.score
-        document["damaged"] = damaged_json(damaged)
-        document |= {"matrices": matrices} if matrices is not None else {}
-        document |= {"comparison": comparison} if comparison is not None else {}
-        return write_result(gate, lambda: print_json(document))
+    document: dict[str, object] = {"data_dir": str(session.data_dir), "results": rows, "currency": currency}
+    document["score"] = options.score
+    document["damaged"] = damaged_json(damaged)
+    document |= {"matrices": matrices} if matrices is not None else {}
+    document |= {"comparison": comparison} if comparison is not None else {}
 
     def show() -> None:
         print_results(rows, session.profile.metrics, currency, score=options.score)
@@ -178,7 +161,7 @@ def show_results(session: RunSession) -> int:
         if comparison is not None and options.baseline is not None:
             print_comparison(comparison, options.baseline)
 
-    return write_result(gate, show)
+    return write_result(gate, show, document if options.json else None)
 
 
 def _selection(session: RunSession, index: EpisodeIndex) -> Selection:
@@ -233,10 +216,13 @@ def print_results(
     columns = ("n", "errors", "95% interval", *metrics, "outcomes")
     models, baselines = [row for row in rows if not row.baseline], [row for row in rows if row.baseline]
     if models:
-        cells = [(*_names(row), row.model or "-", *_numbers(row, metrics), *_usage(row, currency)) for row in models]
+        cells = [
+            (*_names(row), *_numbers(row, metrics), *usage_cells(row.tokens, row.latency_s, row.cost, currency))
+            for row in models
+        ]
         print_table(f"Models{counted}", ("environment", "agent", "model", *columns, *USAGE_COLUMNS), cells)
     if baselines:
-        cells = [(*_names(row), *_numbers(row, metrics)) for row in baselines]
+        cells = [(*_names(row)[:2], *_numbers(row, metrics)) for row in baselines]
         print_table(f"Baselines (no model){counted}", ("environment", "agent", *columns), cells)
     _print_measured([*models, *baselines])
 
@@ -245,8 +231,7 @@ def _print_measured(rows: Sequence[ResultRow]) -> None:
     columns = {"time": [row.time_text or "-" for row in rows], "GPU per episode": list(map(_gpu_cell, rows))}
     known = {title: cells for title, cells in columns.items() if set(cells) != {"-"}}
     if rows and known:
-        names = ((*_names(row), row.model or "-") for row in rows)
-        cells = [(*name, *measured) for name, *measured in zip(names, *known.values(), strict=True)]
+        cells = [(*name, *measured) for name, *measured in zip(map(_names, rows), *known.values(), strict=True)]
         print_table("Time and GPUs", ("environment", "agent", "model", *known), cells)
 
 
@@ -256,23 +241,17 @@ def _gpu_cell(row: ResultRow) -> str:
     return f"{'about ' if row.energy_shared else ''}{', '.join(known)}" if known else "-"
 
 
-def _names(row: ResultRow) -> tuple[str, ...]:
-    return environment_cell(row.env, row.mode, row.data_label, row.shape, row.limits), row.agent
+def _environment(row: ResultRow | TaskMatrix) -> str:
+    return environment_cell(row.env, row.mode, row.data_label, row.shape, row.limits)
+
+
+def _names(row: ResultRow) -> tuple[str, str, str]:
+    return _environment(row), row.agent, row.model or "-"
 
 
 def _numbers(row: ResultRow, metrics: Sequence[str]) -> tuple[str, ...]:
-    values = (_metric(row, metric) for metric in metrics)
-    return (
-        str(row.n),
-        str(row.n_errors),
-        format_interval(row.success_interval),
-        *values,
-        outcomes_cell(row.outcomes, row.n_unscored),
-    )
-
-
-def _usage(row: ResultRow, currency: str) -> tuple[str, ...]:
-    return usage_cells(row.tokens, row.latency_s, row.cost, currency)
+    counts = str(row.n), str(row.n_errors), format_interval(row.success_interval)
+    return *counts, *(_metric(row, metric) for metric in metrics), outcomes_cell(row.outcomes, row.n_unscored)
 
 
 def _metric(row: ResultRow, metric: str) -> str:

@@ -30,7 +30,6 @@ from runner.batch.stopping import first_part
 from runner.batch.workspace import Workspace
 from runner.cli.reports import log_to_file, report_damaged, report_recovered
 from runner.cli.run_output import (
-    SkippedBatch,
     batch_label,
     batch_progress,
     print_summary,
@@ -145,11 +144,9 @@ def run_batches(session: RunSession) -> int:
         report_recovered(workspace.recovered)
         report_damaged(workspace.index.damaged)
         workspace.meter = GpuMeter(MachineSampler(None, workspace.clock), workspace.clock.monotonic)
-        notifier = None
         if models is not None:
             stack.enter_context(closing(models))
-        if session.profile.notify.is_wanted:
-            notifier = stack.enter_context(closing(Notifier(session.profile, session.node, os.environ)))
+        notifier = stack.enter_context(closing(Notifier(session.profile, session.node, os.environ)))
         if models is not None and any(batch.spec.model for batch in batches):
             stack.enter_context(_reading_servers(models))
         refused: list[DeadLetter] = []
@@ -235,6 +232,13 @@ def _event_recording(
         yield recorder, observers
 
 
+class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """For example because its environment server was down."""
+
+    env: str
+    reason: str
+
+
 class _Run(msgspec.Struct):
     """Plays the batches of the command one after another, as a node does, without a queue and control requests.
 
@@ -247,7 +251,7 @@ class _Run(msgspec.Struct):
     recorder: EventRecorder
     observers: Sequence[SelectiveObserver]
     signals: SignalHandler
-    notifier: Notifier | None
+    notifier: Notifier
     results: list[BatchResult] = []
     skipped: list[SkippedBatch] = []
     storage: None = None
@@ -283,8 +287,7 @@ class _Run(msgspec.Struct):
             for result in batch.play():
                 played.append(result)
                 self.recorder.record_batch(result)
-                if self.notifier is not None:
-                    self.notifier.notify(result)
+                self.notifier.notify(result)
         except ConfigError as exc:
             if played:
                 print_stderr(f"{batch.queued.spec.env}: stopped: {exc}")

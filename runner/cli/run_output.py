@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from runner.batch.observers import BatchItem, EpisodeStored, SelectiveObserver
 from runner.batch.result import BatchResult, ModelsTotals
 from runner.batch.spec import BatchSpec
@@ -37,9 +35,7 @@ WIDE = 100
 
 @contextmanager
 def batch_progress(spec: BatchSpec) -> Iterator[SelectiveObserver]:
-    title = " · ".join(filter(None, [spec.env, spec.agent, spec.model])) + (
-        " · compat" if spec.mode == "compat" else ""
-    )
+    title = " · ".join(filter(None, [spec.env, spec.agent, spec.model, "compat" if spec.mode == "compat" else ""]))
     if sys.stderr.isatty() and stderr_console().is_terminal:
         with _bar(title, spec.n_planned) as observer:
             yield observer
@@ -85,14 +81,12 @@ class _Lines:
                 self._print(f"{text}, {record.duration_s:.2f} s{_place_text(record.worker)}")
             case BatchProgress():
                 self._show_wait(item)
-                self._show_lost(item.workers or WorkerCounts())
+                counts = item.workers or WorkerCounts()
+                if counts.lost > self._n_lost:
+                    self._print(f"a worker process was lost: {counts.text}")
+                self._n_lost = counts.lost
                 if item.n_done == item.n_planned:
                     self._print(f"{item.n_done}/{item.n_planned} episodes, {_score_text(item)}")
-
-    def _show_lost(self, counts: WorkerCounts) -> None:
-        if counts.lost > self._n_lost:
-            self._print(f"a worker process was lost: {counts.text}")
-        self._n_lost = counts.lost
 
     def _show_wait(self, progress: BatchProgress) -> None:
         if progress.waiting_s is None:
@@ -151,13 +145,6 @@ MAX_ERRORS = 5
 """Maximum number of errors to print per batch; the episode files contain all errors."""
 
 
-class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """For example because its environment server was down."""
-
-    env: str
-    reason: str
-
-
 def print_summary(results: list[BatchResult], data_dir: Path, *, currency: str = "") -> None:
     """Print a table with one row per batch and models that answered."""
     rows = [(result, part) for result in results for part in result.by_models]
@@ -176,9 +163,12 @@ def print_summary(results: list[BatchResult], data_dir: Path, *, currency: str =
 
 
 def _row(result: BatchResult, part: ModelsTotals, data_dir: Path) -> list[str]:
-    n_not_stored = _n_not_stored(result, part, data_dir)
+    stored = {path.stem for path in (data_dir / "runs" / result.batch_id).glob("*.json")}
+    n_not_stored = sum(each.episode_id not in stored for each in result.episodes if each.models == part.model)
+    counted = ((shape, f" in {count}" if count < part.n_episodes else "") for shape, count in part.shapes.items())
+    shapes = " · ".join(map("".join, counted))
     return [
-        environment_cell(result.env, result.mode, result.data_label, _shapes(part), result.limits),
+        environment_cell(result.env, result.mode, result.data_label, shapes, result.limits),
         f"{part.n_episodes}/{result.n_planned}",
         str(part.n_errors),
         format_success(part.success_rate, part.n_rated, part.n_episodes),
@@ -189,34 +179,21 @@ def _row(result: BatchResult, part: ModelsTotals, data_dir: Path) -> list[str]:
     ]
 
 
-def _shapes(part: ModelsTotals) -> str:
-    n = part.n_episodes
-    return " · ".join(f"{shape}{f' in {count}' if count < n else ''}" for shape, count in part.shapes.items())
-
-
-def _n_not_stored(result: BatchResult, part: ModelsTotals, data_dir: Path) -> int:
-    stored = {path.stem for path in (data_dir / "runs" / result.batch_id).glob("*.json")}
-    return sum(each.episode_id not in stored for each in result.episodes if each.models == part.model)
-
-
 def report_errors(results: list[BatchResult], data_dir: Path) -> None:
     for result in results:
         label = batch_label(result.env, result.model if len(results) > 1 else None)
-        _report_batch_errors(result, label)
+        errors = [f"task {episode.task_index}: {episode.error}" for episode in result.episodes if episode.error]
+        errors += result.problems
+        for line in errors[:MAX_ERRORS]:
+            print_stderr(f"{label}: {line}")
+        if (more := len(errors) - MAX_ERRORS) > 0:
+            print_stderr(f"{label}: {more} more errors, see the episode files")
         print_stderr(f"{label}: episodes in {data_dir / 'runs' / result.batch_id}")
 
 
 def batch_label(env: str, model: str | None) -> str:
     """Return the name of a batch in a line of a run: its environment, and its model if several batches are played."""
     return env if model is None else f"{env} {model}"
-
-
-def _report_batch_errors(result: BatchResult, label: str) -> None:
-    errors = [f"task {episode.task_index}: {episode.error}" for episode in result.episodes if episode.error]
-    for line in [*errors, *result.problems][:MAX_ERRORS]:
-        print_stderr(f"{label}: {line}")
-    if (more := len(errors) + len(result.problems) - MAX_ERRORS) > 0:
-        print_stderr(f"{label}: {more} more errors, see the episode files")
 
 
 def report_models(results: Iterable[BatchResult]) -> None:

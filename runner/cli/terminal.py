@@ -146,8 +146,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     from rich.table import Table
 
     mask_text = masker()
-    title, *names = _safe_cells([title, *columns], mask_text)
-    cells = [_safe_cells(row, mask_text) for row in rows]
+    (title, *names), *cells = [[one_line(mask_text(text)) for text in row] for row in ([title, *columns], *rows)]
     stream = output_stream()
     table = Table(*names, box=HEAVY_HEAD if "utf" in stream.encoding.lower() else ASCII2, header_style="")
     for row in cells:
@@ -161,7 +160,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
             lines[1] = f"\x1b[1m{lines[1]}\x1b[0m"
         lines.insert(0, title.center(width).rstrip())
     else:
-        lines = [title, *_lines(names, cells, max(map(len, names)))]
+        lines, width = [title], max(map(len, names))
+        for first, *others in cells:
+            lines += [first, *(f"  {name:<{width}}  {cell}" for name, cell in zip(names[1:], others, strict=True))]
     stream.write("".join(f"{line}\n" for line in lines))
 
 
@@ -170,17 +171,6 @@ def _terminal_width(stream: TextIO) -> int:
     if columns.isdecimal() and int(columns):
         return int(columns)
     return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH if stream.isatty() else PIPE_WIDTH
-
-
-def _lines(names: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterable[str]:
-    for first, *others in rows:
-        yield first
-        for name, cell in zip(names[1:], others, strict=True):
-            yield f"  {name:<{width}}  {cell}"
-
-
-def _safe_cells(texts: Iterable[str], mask_text: Callable[[str], str]) -> list[str]:
-    return [one_line(mask_text(text)) for text in texts]
 
 
 def print_line(line: str) -> None:
@@ -215,10 +205,12 @@ class SignalHandler:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Handle the signals in the ``with`` block; at its end, wait until the signal message is printed."""
+        previous = {number: signal.signal(number, self._receive) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            with _signal_handler(signal.SIGINT, self._receive), _signal_handler(signal.SIGTERM, self._receive):
-                yield
+            yield
         finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
             if self._message_thread is not None:
                 self._message_thread.join(self._message_timeout_s)
 
@@ -243,19 +235,8 @@ class SignalHandler:
         if not is_repeated:
             # On a separate thread: the interrupted thread may hold the lock of the stream.
             text = "Stopping after the current steps; press Ctrl-C again to stop immediately."
-            self._message_thread = threading.Thread(
-                target=print_stderr, args=(text,), name="signal message", daemon=True
-            )
+            self._message_thread = threading.Thread(target=print_stderr, args=(text,), daemon=True)
             self._message_thread.start()
-
-
-@contextmanager
-def _signal_handler(number: signal.Signals, handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    previous = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        signal.signal(number, previous)
 
 
 def exit_despite_stuck_threads(code: int) -> None:

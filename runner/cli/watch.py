@@ -13,24 +13,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from runner.bus.address import BusAddress, address_from_environ, address_of_node
+from runner.bus.connection import NatsConnection
+from runner.bus.errors import BusError
 from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.reports import log_to_stderr
-from runner.cli.terminal import INTERRUPTED, print_stderr
+from runner.cli.terminal import print_stderr
 from runner.config import Profile, find_data_dir, load_profile
 from runner.errors import ConfigError, RunnerError, catch_foreign
 from runner.events.codec import DurableRow, LiveRow, RawRow, decode_item
 from runner.events.live import LiveBatch, LiveItem
-from runner.subscribe.messages import BusMessage
+from runner.events.subjects import LIVE_SUBJECTS, PATTERN, DurableNames
+from runner.node.state_lock import is_node_alive
+from runner.subscribe.messages import BusMessage, Notice, Since
+from runner.subscribe.subscription import Subscription
 from runner.util.display_text import SecretMasker, mask, masker, one_line
-
-if TYPE_CHECKING:
-    from runner.bus.connection import BusAddress, NatsConnection
-    from runner.events.subjects import DurableNames
-    from runner.subscribe.messages import Since
 
 MAX_LINE = 600
 MAX_VALUE = 120
@@ -53,11 +54,8 @@ def plain_lines(message: BusMessage, mask: SecretMasker) -> Iterator[str]:
     at = message.time.astimezone().strftime("%H:%M:%S") if message.time else "-"
     position = "-" if message.sequence is None else f"#{message.sequence}"
     for kind, fields in _contents(message):
-        parts = (
-            f"{name}={_format_value(value)}"
-            for name, value in {**fields, **_clock(message)}.items()
-            if value is not None
-        )
+        known = ((name, value) for name, value in {**fields, **_clock(message)}.items() if value is not None)
+        parts = (f"{name}={_format_value(value)}" for name, value in known)
         yield one_line(mask(" ".join([at, position, kind, *parts])), MAX_LINE)
 
 
@@ -143,46 +141,34 @@ def main_watch(argv: Sequence[str]) -> int:
     options = build_parser().parse_args(argv)
     log_to_stderr()
     failures: list[BaseException] = []
-    try:
-        with catch_foreign(failures.append):
-            asyncio.run(_watch(options))
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    with catch_foreign(failures.append):
+        asyncio.run(_watch(options))
     for failure in failures:
-        _raise_failure(failure)
+        if isinstance(failure, RunnerError | OSError):
+            raise failure
+        # A traceback could quote untrusted data of the bus.
+        reason = one_line(mask(str(failure)))
+        raise RunnerError(f"watching the bus failed: {type(failure).__name__}: {reason}") from failure
     return 0
 
 
-def _raise_failure(failure: BaseException) -> None:
-    """Raise a failure as a `RunnerError`, because a traceback could quote untrusted data of the bus."""
-    if isinstance(failure, BrokenPipeError):  # discard buffered output, too
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    elif isinstance(failure, RunnerError | OSError):
-        raise failure
-    else:
-        reason = one_line(mask(str(failure)))
-        raise RunnerError(f"watching the bus failed: {type(failure).__name__}: {reason}") from failure
-
-
 async def _watch(options: argparse.Namespace) -> None:
-    from runner.events.subjects import DurableNames
-    from runner.subscribe.messages import Notice
-    from runner.subscribe.subscription import Subscription
-
     profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
     names = DurableNames.of(profile.nats)
     lines = json_lines if options.json else plain_lines
     mask_text = masker()
     async with await _connect(options, profile) as connection:
-        patterns = options.subject or _subjects(names, own_node=options.nats is None)
+        # The broker of a node also carries control requests, which are left out.
+        patterns = options.subject or [*names.all(), ALL_SUBJECTS if options.nats else LIVE_SUBJECTS]
         async with Subscription(connection, patterns=patterns, since=options.since, names=names) as subscription:
             while True:
                 items = await subscription.next_batch()
-                text = "".join(
-                    f"{line}\n" for item in items if not isinstance(item, Notice) for line in lines(item, mask_text)
-                )
-                for notice in (item for item in items if isinstance(item, Notice)):
-                    print_stderr(f"-- {one_line(mask(notice.text), MAX_LINE)}")
+                text = ""
+                for item in items:
+                    if isinstance(item, Notice):
+                        print_stderr(f"-- {one_line(mask(item.text), MAX_LINE)}")
+                    else:
+                        text += "".join(f"{line}\n" for line in lines(item, mask_text))
                 if text:
                     await asyncio.to_thread(_write, text)  # a full pipe may block
 
@@ -194,8 +180,6 @@ def _write(text: str) -> None:
 
 async def _connect(options: argparse.Namespace, profile: Profile) -> NatsConnection:
     """Return a connection, which may still retry to connect; only rejected credentials and TLS problems raise."""
-    from runner.bus.connection import BusError, NatsConnection, address_from_environ, address_of_node
-
     data_dir = find_data_dir(options.data_dir, os.environ, profile, Path.cwd()).path
 
     def read_address() -> BusAddress | None:
@@ -218,8 +202,6 @@ async def _connect(options: argparse.Namespace, profile: Profile) -> NatsConnect
 
 async def _wait_for_state_files(data_dir: Path, read_address: Callable[[], BusAddress | None]) -> None:
     """Wait until a running node has restored its ``node.json`` and credential, at most ``RESTORE_TIMEOUT_S``."""
-    from runner.node.state_lock import is_node_alive
-
     deadline = time.monotonic() + RESTORE_TIMEOUT_S
     while time.monotonic() < deadline:
         with contextlib.suppress(ConfigError):
@@ -228,13 +210,6 @@ async def _wait_for_state_files(data_dir: Path, read_address: Callable[[], BusAd
         if not is_node_alive(data_dir):
             return
         await asyncio.sleep(RESTORE_POLL_S)
-
-
-def _subjects(names: DurableNames, *, own_node: bool) -> list[str]:
-    # The broker of a node also carries control requests, which are left out.
-    from runner.events.subjects import LIVE_SUBJECTS
-
-    return [*names.all(), LIVE_SUBJECTS if own_node else ALL_SUBJECTS]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -277,8 +252,6 @@ def _since(text: str) -> Since:
 
 
 def _subject(text: str) -> str:
-    from runner.events.subjects import PATTERN
-
     if PATTERN.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a subject: words joined by dots, * for one word, > at the end"

@@ -112,10 +112,10 @@ class HealthMonitor:
                 self._beat = asyncio.Event()
 
     def _heartbeat(self) -> Heartbeat:
-        problems: list[str | None] = [None]
+        storage: str | None = None
         with catch_foreign(partial(self._log_failure, "the disk")):
-            problems.append(self._storage_problem())
-        return Heartbeat(at=self._clock.now(), storage=problems[-1], indexing=self._indexing())
+            storage = self._storage_problem()
+        return Heartbeat(at=self._clock.now(), storage=storage, indexing=self._indexing())
 
     async def _watch_environments(self, live: LivePublisher) -> None:
         addresses = server_addresses(self._profile)
@@ -131,7 +131,8 @@ class HealthMonitor:
         while True:
             with catch_foreign(partial(self._log_failure, MODELS)):
                 states = await asyncio.to_thread(models.check)
-                self._update(MODELS, partial(self._endpoints, states), live)
+                checked = [_model_health(state, self._clock.now()) for state in states]
+                self._update(MODELS, partial(list[HealthItem], checked), live)
             n_beats = 0
             while n_beats < (MODELS_BEATS if self._is_active() else MODELS_IDLE_BEATS):
                 await self._beat.wait()
@@ -187,9 +188,6 @@ class HealthMonitor:
 
         cpu, ram = psutil.cpu_percent(), psutil.virtual_memory().percent
         return [Host(at=self._clock.now(), cpu=cpu, ram=ram, gpu=_gpus(self._machine))]
-
-    def _endpoints(self, states: list[EndpointHealth]) -> list[HealthItem]:
-        return [_model_health(state, self._clock.now()) for state in states]
 
     def _environments(self, states: Mapping[str, ServerState]) -> list[HealthItem]:
         at, servers = self._clock.now(), self._servers
