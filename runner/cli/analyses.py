@@ -10,7 +10,7 @@ from pathlib import Path
 from runner.cli.arguments import add_state_options, at_least, subcommand_parser
 from runner.cli.cells import format_number
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
-from runner.cli.reports import damaged_json, log_to_stderr, report_damaged
+from runner.cli.reports import damaged_json, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import (
     ascii_json,
@@ -41,7 +41,6 @@ DEFAULT_LIMIT = 20
 def main_clusters(argv: Sequence[str]) -> int:
     """Print the failure clusters of the selected episodes; return 0, or 1 if a file could not be read."""
     options = clusters_parser().parse_args(protect_negations(argv))
-    log_to_stderr()
     _, data_dir = read_state(options)
     condition = query_condition(" ".join(options.query), data_dir, Clock().now())
     if not (data_dir / "runs").is_dir():
@@ -108,7 +107,6 @@ _ADVICE = "agentgym-runner episodes lists the ids"
 
 def main_compare(argv: Sequence[str]) -> int:
     options = compare_parser().parse_args(argv)
-    log_to_stderr()
     _, data_dir = read_state(options)
     left, right = (load_episode(name, data_dir) for name in (options.left, options.right))
     aligned = align(left, right)
@@ -230,7 +228,6 @@ def _marked(left: str, right: str) -> str:
 def main_eval_report(argv: Sequence[str]) -> int:
     """Print the evaluation report of the selected episodes; return 0, or 1 if a file could not be read."""
     options = eval_report_parser().parse_args(argv)
-    log_to_stderr()
     _, data_dir = read_state(options)
     selection = Selection(env=options.env, agent=options.agent, model=options.model, batch=options.batch)
     store = EpisodeStore(data_dir)

@@ -11,7 +11,7 @@ import msgspec
 
 from runner.cli.arguments import add_state_options, subcommand_parser
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
-from runner.cli.reports import log_to_stderr, report_damaged
+from runner.cli.reports import report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_text
 from runner.errors import ConfigError
@@ -30,7 +30,6 @@ def main_export(argv: Sequence[str]) -> int:
     """Export the selected episodes, or audit them; return 0, or 1 if a file could not be read."""
     options = export_parser().parse_args(protect_negations(argv))
     _check_mode(options)
-    log_to_stderr()
     _, data_dir = read_state(options)
     target, now = None if options.audit else find_format(options.format), Clock().now()
     query = " ".join(options.query)
@@ -129,7 +128,6 @@ _N_SHOWN = 10
 def main_import(argv: Sequence[str]) -> int:
     """Import files and print what was stored; return 0, or 1 if something could not be read."""
     options = import_parser().parse_args(argv)
-    log_to_stderr()
     _, data_dir = read_state(options, creates=True)
     chosen = None if options.format is None else readable_formats()[options.format]
     path = Path(options.path)

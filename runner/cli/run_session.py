@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from runner.cli.arguments import Options
 from runner.cli.terminal import print_stderr
-from runner.config import (
-    Profile,
-    ProfileFile,
-    find_data_dir,
-    load_profile,
-    read_profile,
-    resolve_node,
-)
+from runner.config import Profile, ProfileFile, find_data_dir, load_profile, read_profile, resolve_node
 from runner.errors import ConfigError
 from runner.util.display_text import one_line
 from runner.util.files import require_named_folder
@@ -63,10 +56,12 @@ class RunSession(NamedTuple):
         from runner.batch.spec import resolve_batch
 
         tasks = self._tasks()
+
+        def resolve(env: str, model: str | None) -> ResolvedBatch:
+            return resolve_batch(self.profile, self.request(env, model, (tasks or {}).get(env.lower())))
+
         if self.options.run is not None:
-            env = self.options.run
-            requests = (self.request(env, model, (tasks or {}).get(env.lower())) for model in self.model_names)
-            return [resolve_batch(self.profile, request) for request in requests]
+            return [resolve(self.options.run, model) for model in self.model_names]
         batches: list[ResolvedBatch] = []
         rejected: list[str] = []
         battery = self.options.battery or "lightweight"
@@ -76,8 +71,7 @@ class RunSession(NamedTuple):
             raise ConfigError(f"{self.options.tasks} has tasks of {', '.join(sorted(other))}, not in this battery")
         for entry, model in [(entry, model) for model in self.model_names for entry in entries]:
             try:
-                request = self.request(entry.name, model, (tasks or {}).get(entry.name.lower()))
-                batches.append(resolve_batch(self.profile, request))
+                batches.append(resolve(entry.name, model))
             except ConfigError as exc:
                 rejected.append(str(exc))
         if not batches:
@@ -154,17 +148,19 @@ def _read_script(path: Path | None) -> tuple[str, ...] | None:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(
-            f"The script {path} cannot be read ({exc}); give a UTF-8 file with one action per line"
-        ) from exc
+        advice = "give a UTF-8 file with one action per line"
+        raise ConfigError(f"The script {path} cannot be read ({exc}); {advice}") from exc
     return tuple(line for line in lines if line.strip())
 
 
 def read_state(options: argparse.Namespace, *, creates: bool = False) -> tuple[Profile, Path]:
-    """Return the profile and the state directory of a subcommand that runs no episodes.
+    """Return the profile and the state directory of a subcommand that runs no episodes, and log to standard error.
 
     Raises ``ConfigError`` if the profile is invalid, or ``--data-dir`` names no folder.
     """
+    from runner.cli.reports import log_to_stderr  # imported late: a list of environments reads no episodes
+
+    log_to_stderr()
     cwd = Path.cwd()
     profile = load_profile(options.config, environ=os.environ, cwd=cwd)
     data_dir = find_data_dir(options.data_dir, os.environ, profile, cwd).path

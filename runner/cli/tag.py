@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from runner.cli.arguments import add_state_options, at_least, subcommand_parser
-from runner.cli.reports import log_to_stderr, report_damaged
+from runner.cli.reports import report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import print_json, print_stderr, print_table
 from runner.errors import ConfigError
@@ -21,7 +21,6 @@ from runner.util.display_text import one_line
 
 def main_tag(argv: Sequence[str]) -> int:
     options = build_parser().parse_args(argv)
-    log_to_stderr()
     _, data_dir = read_state(options)
     tags = tuple(options.tag)
     if options.remove and not tags:

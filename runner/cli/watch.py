@@ -21,9 +21,8 @@ from runner.bus.address import BusAddress, address_from_environ, address_of_node
 from runner.bus.connection import NatsConnection
 from runner.bus.errors import BusError
 from runner.cli.arguments import add_state_options, subcommand_parser
-from runner.cli.reports import log_to_stderr
+from runner.cli.run_session import read_state
 from runner.cli.terminal import print_stderr
-from runner.config import Profile, find_data_dir, load_profile
 from runner.errors import ConfigError, RunnerError, catch_foreign
 from runner.events.codec import DurableRow, LiveRow, RawRow, decode_item
 from runner.events.live import LiveBatch, LiveItem
@@ -139,7 +138,6 @@ def _format_value(value: object) -> str:
 def main_watch(argv: Sequence[str]) -> int:
     """Print the messages of a bus until interrupted, or until the reader of the output closes the pipe."""
     options = build_parser().parse_args(argv)
-    log_to_stderr()
     failures: list[BaseException] = []
     with catch_foreign(failures.append):
         asyncio.run(_watch(options))
@@ -153,11 +151,11 @@ def main_watch(argv: Sequence[str]) -> int:
 
 
 async def _watch(options: argparse.Namespace) -> None:
-    profile = load_profile(options.config, environ=os.environ, cwd=Path.cwd())
+    profile, data_dir = read_state(options, creates=True)
     names = DurableNames.of(profile.nats)
     lines = json_lines if options.json else plain_lines
     mask_text = masker()
-    async with await _connect(options, profile) as connection:
+    async with await _connect(options.nats, data_dir) as connection:
         # The broker of a node also carries control requests, which are left out.
         patterns = options.subject or [*names.all(), ALL_SUBJECTS if options.nats else LIVE_SUBJECTS]
         async with Subscription(connection, patterns=patterns, since=options.since, names=names) as subscription:
@@ -178,14 +176,13 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-async def _connect(options: argparse.Namespace, profile: Profile) -> NatsConnection:
+async def _connect(url: str | None, data_dir: Path) -> NatsConnection:
     """Return a connection, which may still retry to connect; only rejected credentials and TLS problems raise."""
-    data_dir = find_data_dir(options.data_dir, os.environ, profile, Path.cwd()).path
 
     def read_address() -> BusAddress | None:
-        return address_from_environ(options.nats, os.environ) if options.nats else address_of_node(data_dir)
+        return address_from_environ(url, os.environ) if url else address_of_node(data_dir)
 
-    if not options.nats:
+    if not url:
         await _wait_for_state_files(data_dir, read_address)
     address = read_address()
     if address is None:

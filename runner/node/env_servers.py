@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import logging
 import math
 import os
@@ -31,18 +32,12 @@ from runner.envs.placement import environment_entry, server_address
 from runner.errors import ConfigError, catch_foreign, log_failure
 from runner.events.control import ServerInfo, ServerStatus
 from runner.node import process_guard
-from runner.node.process_guard import SERVER_VARIABLE_PREFIX
 from runner.util.child_process import ChildProcess, describe_end
 from runner.util.display_text import mask, masker, one_line, public_variables, secret_lines
 from runner.util.files import resolve_path
 
 logger = logging.getLogger(__name__)
 
-READY_TIMEOUT_S = 60.0
-"""Maximum seconds until a started server must be ready; some servers load large data first."""
-WRONG_SERVER_TIMEOUT_S = 10.0
-"""Seconds that a starting server may give wrong answers; some answer with errors while they load data."""
-POLL_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = process_guard.STOP_GRACE_S + 2.0
 DRAIN_TIMEOUT_S = 1.0
 """Maximum seconds to read the output of an ended server; an orphaned child process may keep the pipe open."""
@@ -104,15 +99,13 @@ class Launch:
     """Everything that starts one server.
 
     Attributes:
-        guard_environ: environment variables of the process guard, which passes them to the server. Those that the
-            profile sets have ``SERVER_VARIABLE_PREFIX`` before their names: variables of the loader or of the
-            interpreter, such as ``LD_PRELOAD``, must not affect the guard.
+        environ: all environment variables of the server.
         mask: hides the values of the profile's variables, and the secrets of this process.
     """
 
     command: list[str]
     folder: Path | None
-    guard_environ: dict[str, str] = field(repr=False)
+    environ: dict[str, str] = field(repr=False)
     mask: Callable[[str], str] = field(repr=False)
 
 
@@ -127,32 +120,25 @@ def prepare_launch(entry: EnvironmentEntry, environ: Mapping[str, str]) -> Launc
     if not command:
         raise ConfigError(f"server_cmd of {entry.name} is empty")
     folder = None if entry.cwd is None else _folder(entry.name, resolve_path(entry.cwd, environ, Path.cwd()))
-    inherited, variables = child_environ(environ), dict(entry.env)
-    if "PATH" in variables:
-        variables["PATH"] = _with_own_commands(variables["PATH"])
-    if _locate(command[0], folder, variables.get("PATH", inherited["PATH"])) is None:
+    variables = child_environ(environ, entry.env)
+    if _locate(command[0], folder, variables["PATH"]) is None:
         place = "" if folder is None else f" (searched from its cwd {_shown(folder)})"
         raise ConfigError(
             f"server_cmd of {entry.name} starts {_shown(command[0])}, which is not installed here{place}; "
             "install it, or correct server_cmd"
         )
-    prefixed = {SERVER_VARIABLE_PREFIX + name: value for name, value in variables.items()}
-    return Launch(command, folder, inherited | prefixed, masker(environ, secret_lines(entry.env.values())))
+    return Launch(command, folder, variables, masker(environ, secret_lines(entry.env.values())))
 
 
-def child_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that a server process inherits.
+def child_environ(environ: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables of a server: its ``own``, and what it inherits.
 
-    Variables that look like secrets or contain a URL with a password are removed. PATH also contains the folder of the
-    commands of this Python installation.
+    Inherited variables that look like secrets or contain a URL with a password are removed. PATH also contains the
+    folder of the commands of this Python installation.
     """
-    safe = public_variables(environ)
-    passed = {name: value for name, value in safe.items() if not name.startswith(SERVER_VARIABLE_PREFIX)}
-    return passed | {"PATH": _with_own_commands(passed.get("PATH"))}
-
-
-def _with_own_commands(search_path: str | None) -> str:
-    return os.pathsep.join(filter(None, (search_path, str(Path(sys.executable).parent))))
+    variables = public_variables(environ) | dict(own)
+    path = filter(None, (variables.get("PATH"), str(Path(sys.executable).parent)))
+    return variables | {"PATH": os.pathsep.join(path)}
 
 
 def _folder(env: str, folder: Path) -> Path:
@@ -176,11 +162,11 @@ def _shown(text: str | Path) -> str:
 
 
 class StartTimings(msgspec.Struct, frozen=True):
-    """Durations in seconds: limit for becoming ready, limit for wrong answers, interval between two checks."""
+    """Limits of a start, in which some servers load large data, and until then do not answer or answer with errors."""
 
-    ready_timeout_s: float = READY_TIMEOUT_S
-    wrong_server_timeout_s: float = WRONG_SERVER_TIMEOUT_S
-    poll_interval_s: float = POLL_INTERVAL_S
+    ready_timeout_s: float = 60.0
+    wrong_server_timeout_s: float = 10.0
+    poll_interval_s: float = 0.1
 
     @property
     def outcome_timeout_s(self) -> float:
@@ -279,19 +265,24 @@ class EnvServer(threading.Thread):
                 return None
             self._process = ChildProcess(
                 [sys.executable, "-I", "-S", process_guard.__file__, *self._launch.command],
-                self._launch.guard_environ,
+                {},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 cwd=self._launch.folder,
             )
+            with suppress(BrokenPipeError):  # its end will be reported
+                stdin = cast(IO[bytes], self._process.stdin)
+                stdin.write(json.dumps(self._launch.environ).encode() + b"\n")
+                stdin.flush()
             return self._process
 
     def _close_stdin(self) -> None:
         # The process guard stops the server when this pipe closes, also if this process dies.
         with self._guard:
             if self._process is not None:
-                cast(IO[bytes], self._process.stdin).close()
+                with suppress(BrokenPipeError):
+                    cast(IO[bytes], self._process.stdin).close()
 
     def _serve(self, process: ChildProcess) -> str:
         """Return the reason of the end."""

@@ -2,8 +2,8 @@
 
     python -I -S process_guard.py COMMAND… < pipe
 
-The server gets the environment variables of this program; a variable ``AGENTGYM_SERVER_ENV_NAME`` becomes ``NAME``, so
-that variables for the server do not affect this program.
+The first line of standard input is a JSON object with the environment variables of the server. The program itself gets
+none of them: variables of the loader or of the interpreter, such as ``LD_PRELOAD``, must not affect it.
 
 The program runs the command in its own process group and exits with the exit code of the command. The node holds the
 other end of standard input: when standard input closes, the node stops the server or has died. The program then ends
@@ -12,19 +12,18 @@ the whole process group: first with SIGTERM, and after ``STOP_GRACE_S`` seconds 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from types import FrameType
 
 STOP_GRACE_S = 3.0
 """Seconds that the server has to end after SIGTERM, before SIGKILL."""
 EXIT_NOT_STARTED = 127
-SERVER_VARIABLE_PREFIX = "AGENTGYM_SERVER_ENV_"
 
 
 def main(command: list[str]) -> int:
@@ -32,7 +31,7 @@ def main(command: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _ignore_signal)  # not SIG_IGN, which the server would inherit
     try:
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=server_environ(os.environ))
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=json.loads(sys.stdin.buffer.readline()))
     except OSError as exc:
         os.write(2, f"{command[0]} could not be started: {exc.strerror}\n".encode(errors="replace"))
         return EXIT_NOT_STARTED
@@ -40,13 +39,6 @@ def main(command: list[str]) -> int:
     code = server.wait()
     os.killpg(0, signal.SIGTERM)  # processes that the server left behind
     return code if code >= 0 else 128 - code
-
-
-def server_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of the server; a variable with the prefix replaces one without."""
-    own = {name: value for name, value in environ.items() if not name.startswith(SERVER_VARIABLE_PREFIX)}
-    prefixed = {name: value for name, value in environ.items() if name.startswith(SERVER_VARIABLE_PREFIX)}
-    return own | {name.removeprefix(SERVER_VARIABLE_PREFIX): value for name, value in prefixed.items()}
 
 
 def _ignore_signal(number: int, frame: FrameType | None) -> None: ...

@@ -87,9 +87,7 @@ def storage_problem(folder: Path, *, min_free: int = DISK_RECOVERED_BYTES, write
         if disk.f_files and not disk.f_ffree:
             return StorageFailure(f"nothing can be stored in {folder}: its disk has no room for another file")
         if write:
-            with tempfile.TemporaryFile(dir=existing) as file:
-                file.write(bytes(PROBE_BYTES))
-                file.flush()
+            _write_probe(existing)
     except OSError as exc:
         reason = "a size limit is reached" if exc.errno == errno.EFBIG else exc.strerror
         return StorageFailure(f"nothing can be stored in {folder}: {reason}", file_advice(exc, ADVICE))
@@ -111,3 +109,8 @@ def storage_required(data_dir: Path) -> Iterator[None]:
     except StoreError:
         require_storage(data_dir)
         raise
+
+
+def _write_probe(folder: Path) -> None:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(PROBE_BYTES))

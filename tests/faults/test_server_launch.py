@@ -15,8 +15,7 @@ import pytest
 
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import ConfigError
-from runner.node.env_servers import EnvServerManager, child_environ, prepare_launch
-from runner.node.process_guard import SERVER_VARIABLE_PREFIX, server_environ
+from runner.node.env_servers import EnvServerManager, prepare_launch
 from tests.support.command import run_agentgym
 from tests.support.node_process import NodeProcess, clean_environ
 
@@ -117,9 +116,8 @@ def test_without_its_folder_that_server_fails(
 
 
 def test_variables_reach_the_server_but_not_its_guard(
-    create_manager: Callable[..., EnvServerManager], folder: Path, monkeypatch: pytest.MonkeyPatch
+    create_manager: Callable[..., EnvServerManager], folder: Path
 ) -> None:
-    monkeypatch.setenv(f"{SERVER_VARIABLE_PREFIX}STRAY", "1")
     loader = {"LD_LIBRARY_PATH": "/nonexistent", "PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
     manager = create_manager("bin/textcraft", cwd=str(folder), env=loader)
     assert start(manager) is None
@@ -127,8 +125,6 @@ def test_variables_reach_the_server_but_not_its_guard(
     (server,) = guard.children()
     assert "LD_LIBRARY_PATH" not in guard.environ()
     assert {name: server.environ()[name] for name in loader} == loader
-    assert not [name for name in server.environ() if name.startswith(SERVER_VARIABLE_PREFIX)]
-    assert "STRAY" not in server.environ()
 
 
 def test_the_values_of_variables_are_masked_in_the_log_and_in_the_cause(
@@ -177,15 +173,14 @@ def test_a_command_that_is_not_in_the_folder_is_an_error_with_both(
 
 
 def test_variables_of_the_profile_win_and_own_commands_stay_on_the_path() -> None:
-    stray = f"{SERVER_VARIABLE_PREFIX}A"
-    env = {"PATH": "/opt/bin", "A_TOKEN": SECRET, stray: "y"}
+    env = {"PATH": "/opt/bin", "A_TOKEN": SECRET}
     entry = EnvironmentEntry(name="Maze", server_cmd="agentgym-runner", env=env)
     environ = {"PATH": "/bin", "A_TOKEN": "of-the-node", "HOME": "/h"}
     launch = prepare_launch(entry, environ)
     own_commands = str(Path(sys.executable).parent)
-    expected = {"PATH": f"/opt/bin:{own_commands}", "A_TOKEN": SECRET, "HOME": "/h", stray: "y"}
-    assert server_environ(launch.guard_environ) == expected
-    assert server_environ(child_environ(environ)) == {"PATH": f"/bin:{own_commands}", "HOME": "/h"}
+    assert launch.environ == {"PATH": f"/opt/bin:{own_commands}", "A_TOKEN": SECRET, "HOME": "/h"}
+    inherited = prepare_launch(EnvironmentEntry(name="Maze", server_cmd="agentgym-runner"), environ).environ
+    assert inherited == {"PATH": f"/bin:{own_commands}", "HOME": "/h"}
     assert SECRET not in repr(launch)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from runner.config import EnvironmentEntry, Environments, Profile
 from runner.errors import ConfigError
-from runner.node.env_servers import DEFAULT_TIMINGS, EnvServerManager, ServerLog, StartTimings, child_environ, log_name
+from runner.node.env_servers import DEFAULT_TIMINGS, EnvServerManager, ServerLog, StartTimings, log_name
 from tests.support.rude_env_server import run_rude_server
 
 pytestmark = pytest.mark.long
@@ -245,8 +245,3 @@ def test_a_log_is_rotated_and_its_name_is_a_file_name(tmp_path: Path) -> None:
     assert all(file.stat().st_size <= 2100 for file in files)
     assert "line 499" in server_log.recent_output or "x" in server_log.recent_output
     assert len({log_name(name) for name in ("a/b", "a_b", "a\\b", "..", "")}) == 5
-
-
-def test_commands_of_this_package_are_on_the_path_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert child_environ({"PATH": "/bin"})["PATH"] == f"/bin{os.pathsep}{Path(sys.executable).parent}"
-    assert child_environ({"A_TOKEN": "x", "HOME": "/h"}).keys() == {"HOME", "PATH"}
