@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from runner.config.own_model import OwnModel
     from runner.inference.health import EndpointHealth
-    from runner.node.model_trial import ModelTrial
+    from runner.node.preflight import ModelTrial
 
 
 async def try_own_model(own: OwnModel, on_health: Callable[[EndpointHealth], object]) -> ModelTrial | None:
@@ -27,7 +27,7 @@ async def try_own_model(own: OwnModel, on_health: Callable[[EndpointHealth], obj
     await asyncio.to_thread(_import_trial)
     from runner.config import Profile
     from runner.inference.profile_models import Models, is_answering
-    from runner.node.model_trial import try_endpoints
+    from runner.node.preflight import try_endpoints
 
     profile = own.used_by(Profile(id="own"), os.environ)
     with closing(Models(profile.agent, os.environ)) as models:
@@ -40,4 +40,4 @@ async def try_own_model(own: OwnModel, on_health: Callable[[EndpointHealth], obj
 
 
 def _import_trial() -> None:
-    import runner.node.model_trial  # noqa: F401 - takes too long for the event loop
+    import runner.node.preflight  # noqa: F401 - takes too long for the event loop

@@ -28,7 +28,6 @@ from runner.config.profile import FALLBACK, GATEWAY
 from runner.episode.loop import CLEANUP_TIMEOUT_S, EpisodeContext
 from runner.errors import ConfigError
 from runner.inference.profile_models import Models, run_in_thread
-from runner.node.model_trial import try_endpoints
 from runner.node.preflight import (
     MONITOR,
     PlannedRun,
@@ -40,6 +39,7 @@ from runner.node.preflight import (
     check_workers,
     preflight,
     trial_checks,
+    try_endpoints,
 )
 from runner.types import EpisodeHeader, Outcome, Trajectory
 from runner.util.clock import Clock, new_ulid

@@ -20,10 +20,9 @@ from runner.batch.spec import BatchSpec, ResolvedBatch
 from runner.batch.workspace import Workspace
 from runner.errors import RunnerError, StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
-from runner.node.batch_queue import ENDED, BatchQueue, QueuedBatch, Status
+from runner.node.batch_queue import ENDED, BatchQueue, QueuedBatch, Status, StoredBatches
 from runner.node.session import RETRY_S, BatchSession, Look, look_after
 from runner.node.storage import StorageWatch
-from runner.node.stored_batches import StoredBatches
 from runner.tracing import create_error_info
 from runner.types import BatchProgress, WorkerState
 from runner.util.display_text import mask, one_line

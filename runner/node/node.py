@@ -33,7 +33,7 @@ from runner.inference.api_keys import variable_names
 from runner.inference.profile_models import Models
 from runner.machine.sampler import GpuMeter, MachineSampler
 from runner.node.batch_player import BatchCallbacks, BatchPlayer
-from runner.node.batch_queue import BatchQueue
+from runner.node.batch_queue import BatchQueue, recover_queue
 from runner.node.env_servers import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
 from runner.node.handlers import ControlHandler, find_problem, reject
@@ -41,7 +41,6 @@ from runner.node.health import HealthMonitor
 from runner.node.retention import Policy, Pruner, prune_when_idle
 from runner.node.state_lock import NodeFile, StateLock, keep_files
 from runner.node.storage import storage_required
-from runner.node.stored_batches import recover_queue
 from runner.node.text_indexing import index_texts
 from runner.publish.live_publisher import LivePublisher
 from runner.publish.notifier import Notifier
@@ -266,9 +265,7 @@ class Node:
         nats, recorder, workspace = self._profile.nats, self._recorder, self._workspace
         local = Sink("local", lambda: self._broker.address, owned=True, streams=nats.streams)
         sinks = [local, Sink("egress", self._egress)]
-        self._publisher = publisher = Publisher(
-            recorder.outbox, sinks, subjects=recorder.names.all(), name=self._name
-        )
+        self._publisher = publisher = Publisher(recorder.outbox, sinks, subjects=recorder.names.all(), name=self._name)
         publisher.register_sinks()
         self._set_status("starting")
         live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot, tokens=nats.live_tokens)

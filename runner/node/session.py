@@ -26,8 +26,7 @@ from runner.batch.stopping import MAX_SERVER_CHARS, Waiting, budget_left, is_use
 from runner.batch.workspace import Workspace
 from runner.errors import ServerBusy, StoreError, catch_foreign, log_failure
 from runner.inference.profile_models import Models
-from runner.node.batch_queue import QueuedBatch, battery_entry
-from runner.node.stored_batches import StoredBatches
+from runner.node.batch_queue import QueuedBatch, StoredBatches, battery_entry
 from runner.results.summary import IS_RATED
 from runner.store import EpisodeIndex
 from runner.types import BatchProgress

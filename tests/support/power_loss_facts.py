@@ -16,8 +16,7 @@ from ulid import ULID
 from runner.batch.workspace import Workspace
 from runner.bus.connection import NatsConnection
 from runner.events.subjects import DurableNames
-from runner.node.batch_queue import BatchQueue, Status, derived_batch_id
-from runner.node.stored_batches import recover_queue
+from runner.node.batch_queue import BatchQueue, Status, derived_batch_id, recover_queue
 from runner.publish.outbox import EventRecorder
 from tests.support.node_events import stored_episodes
 from tests.support.node_process import NodeProcess

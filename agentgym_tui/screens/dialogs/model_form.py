@@ -27,7 +27,7 @@ from runner.errors import ConfigError
 if TYPE_CHECKING:
     from runner.config.own_model import OwnModel
     from runner.inference.health import EndpointHealth
-    from runner.node.model_trial import ModelTrial
+    from runner.node.preflight import ModelTrial
 
 
 class _Field(NamedTuple):

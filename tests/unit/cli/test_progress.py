@@ -7,7 +7,7 @@ import pytest
 
 from runner.batch.observers import EpisodeStored
 from runner.batch.spec import BatchSpec
-from runner.cli.run_output import batch_progress
+from runner.cli.run import batch_progress
 from runner.episode.live_items import ended_item
 from runner.store import EpisodeRecord
 from runner.types import Action, BatchProgress, ErrorInfo, Outcome, WorkerCounts, WorkerInfo

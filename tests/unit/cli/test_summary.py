@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from runner.batch.result import BatchStats
 from runner.batch.spec import BatchSpec
 from runner.cli.results import print_results
-from runner.cli.run_output import print_summary, report_errors
+from runner.cli.run import print_summary, report_errors
 from runner.cli.terminal import print_table
 from runner.results.summary import summarize_results
 from runner.store import EpisodeIndex, EpisodeStore, open_index

@@ -12,9 +12,8 @@ from runner.batch.spec import BatchSpec
 from runner.batch.stopping import first_part
 from runner.batch.workspace import Workspace
 from runner.node.batch_player import BatchCallbacks, BatchPlayer
-from runner.node.batch_queue import BatchQueue, QueuedBatch, queue_entries
+from runner.node.batch_queue import BatchQueue, QueuedBatch, queue_entries, recover_queue
 from runner.node.session import look_after
-from runner.node.stored_batches import recover_queue
 from runner.store.pruning import delete_episodes
 from runner.types import Outcome, Tokens
 from tests.support.batches import place_spec

@@ -18,8 +18,7 @@ from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
 from runner.errors import StoreError
 from runner.node import batch_queue
-from runner.node.batch_queue import FILE_NAME, BatchQueue, QueuedBatch, Status, queued_ids
-from runner.node.stored_batches import recover_queue
+from runner.node.batch_queue import FILE_NAME, BatchQueue, QueuedBatch, Status, queued_ids, recover_queue
 from runner.types import ErrorInfo, Outcome
 from tests.support.episodes import RecordedEpisode
 

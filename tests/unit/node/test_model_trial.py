@@ -11,8 +11,7 @@ import pytest
 
 from runner.config.profile import EndpointConfig, Price
 from runner.inference.profile_models import Models, run_in_thread
-from runner.node.model_trial import ModelTrial, try_endpoints
-from runner.node.preflight import can_run, trial_checks
+from runner.node.preflight import ModelTrial, can_run, trial_checks, try_endpoints
 from tests.support.inference import agent_settings
 from tests.support.rude_model import (
     FINISH_CHUNK,

@@ -20,7 +20,7 @@ from runner.batch.observers import (
 )
 from runner.batch.spec import BatchSpec
 from runner.batch.workspace import Workspace
-from runner.cli.run_output import batch_progress
+from runner.cli.run import batch_progress
 from runner.events.live import Timestep, TokenText
 from runner.pool.choose import open_pool
 from runner.types.episode_events import EpisodeItemBase
