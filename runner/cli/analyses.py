@@ -8,9 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 from runner.cli.arguments import add_state_options, at_least, subcommand_parser
-from runner.cli.cells import format_number
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
-from runner.cli.reports import damaged_json, report_damaged
+from runner.cli.reports import damaged_json, format_number, report_damaged
 from runner.cli.run_session import read_state
 from runner.cli.terminal import (
     ascii_json,

@@ -10,9 +10,8 @@ from itertools import islice
 import msgspec
 
 from runner.cli.arguments import add_state_options, at_least, subcommand_parser
-from runner.cli.cells import format_number
 from runner.cli.query_arguments import add_query_argument, protect_negations, query_condition, query_epilog
-from runner.cli.reports import damaged_json, log_to_stderr, report_damaged
+from runner.cli.reports import damaged_json, format_number, log_to_stderr, report_damaged
 from runner.cli.results import cost_currency
 from runner.cli.run_session import read_state
 from runner.cli.terminal import ascii_json, output_stream, print_stderr, safe_text, write_result

@@ -9,16 +9,19 @@ import msgspec
 
 from runner import plugins
 from runner.cli.arguments import Options
-from runner.cli.cells import (
+from runner.cli.reports import (
     USAGE_COLUMNS,
+    damaged_json,
     environment_cell,
     format_interval,
     format_number,
     format_success,
+    log_to_file,
     outcomes_cell,
+    report_damaged,
+    report_recovered,
     usage_cells,
 )
-from runner.cli.reports import damaged_json, log_to_file, report_damaged, report_recovered
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import print_stderr, print_table, write_result
 from runner.config import AgentSettings

@@ -32,16 +32,18 @@ from runner.batch.spec import (
 from runner.batch.stopping import LOG_INTERVAL_S, first_part
 from runner.batch.workspace import Workspace
 from runner.cli.arguments import Options
-from runner.cli.cells import (
+from runner.cli.reports import (
     USAGE_COLUMNS,
     environment_cell,
     format_interval,
     format_number,
     format_success,
+    log_to_file,
     outcomes_cell,
+    report_damaged,
+    report_recovered,
     usage_cells,
 )
-from runner.cli.reports import log_to_file, report_damaged, report_recovered
 from runner.cli.run_session import RunSession
 from runner.cli.terminal import (
     INTERRUPTED,
