@@ -11,14 +11,7 @@ from functools import partial
 
 import msgspec
 
-from runner.batch.spec import (
-    DEFAULT_AGENT,
-    MAX_CONCURRENCY,
-    RUN_FILES,
-    ResolvedBatch,
-    place_batch,
-    resolve_agent,
-)
+from runner.batch.spec import DEFAULT_AGENT, MAX_CONCURRENCY, RUN_FILES, ResolvedBatch, place_batch, resolve_agent
 from runner.bus.address import egress_reader
 from runner.cli.arguments import Options, add_endpoint_options, add_state_options, at_least, subcommand_parser, workers
 from runner.cli.run_session import RunSession

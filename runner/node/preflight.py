@@ -389,11 +389,7 @@ _OBSERVATIONS: Final = (
 Act: TypeAlias = Literal["call", "text", "none"]
 """How a model acted: by a tool call, by an action in its text, or not at all."""
 
-_ACTS: Final[dict[Act, str]] = {
-    "call": "called its tool",
-    "text": "wrote its action as text",
-    "none": "gave no action",
-}
+_ACTS: Final[dict[Act, str]] = {"call": "called its tool", "text": "wrote its action as text", "none": "gave no action"}
 
 
 class ModelTrial(msgspec.Struct, frozen=True, kw_only=True):
