@@ -19,7 +19,7 @@ from runner.formats.export import UNREADABLE, Manifest, export_episodes
 from runner.formats.format import find_format, readable_formats, unknown_format, writable_formats
 from runner.formats.importing import Importer, ImportReport
 from runner.formats.selection import Filters, select_candidates
-from runner.formats.training import Audit, audit_episodes
+from runner.formats.training import audit_episodes
 from runner.store import EpisodeStore, open_index
 from runner.store.index import open_index_to_read
 from runner.util.clock import Clock
@@ -29,7 +29,10 @@ from runner.util.display_text import one_line, pluralize
 def main_export(argv: Sequence[str]) -> int:
     """Export the selected episodes, or audit them; return 0, or 1 if a file could not be read."""
     options = export_parser().parse_args(protect_negations(argv))
-    _check_mode(options)
+    if options.audit and (options.format or options.output):
+        raise ConfigError("--audit writes nothing; leave out --format and --output")
+    if not options.audit and not (options.format and options.output):
+        raise ConfigError("export needs --format and --output, or --audit")
     _, data_dir = read_state(options)
     target, now = None if options.audit else find_format(options.format), Clock().now()
     query = " ".join(options.query)
@@ -46,7 +49,11 @@ def main_export(argv: Sequence[str]) -> int:
     if not candidates:
         raise ConfigError(_nothing_selected(data_dir, left_out))
     if target is None:
-        _report_audit(audit_episodes(store, candidates, left_out), as_json=options.json)
+        audit = audit_episodes(store, candidates, left_out)
+        if options.json:
+            print_json(audit)
+        else:
+            print_text("\n".join(audit.lines()))
         return code
     path = Path(options.output)
     manifest = export_episodes(
@@ -93,21 +100,6 @@ def export_parser() -> argparse.ArgumentParser:
     group.add_argument("--balanced", action="store_true", help="keep the same number of episodes per environment")
     add_state_options(parser, json="print the manifest or the audit as JSON on standard output")
     return parser
-
-
-def _check_mode(options: argparse.Namespace) -> None:
-    if options.audit and (options.format or options.output):
-        raise ConfigError("--audit writes nothing; leave out --format and --output")
-    if not options.audit and not (options.format and options.output):
-        raise ConfigError("export needs --format and --output, or --audit")
-
-
-def _report_audit(audit: Audit, *, as_json: bool) -> None:
-    if as_json:
-        print_json(audit)
-    else:
-        for line in audit.lines():
-            print_text(line)
 
 
 def _report_export(manifest: Manifest, path: Path, *, as_json: bool) -> None:

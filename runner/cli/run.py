@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from pathlib import Path
 
 import msgspec
@@ -78,6 +78,10 @@ SERVER_INTERVAL_S = 2.0
 """Seconds between two readings of the model servers, as of a node."""
 MAX_COMMANDS = 3
 """Maximum number of commands to print; one command plays consecutive tasks."""
+MAX_ERRORS = 5
+"""Maximum number of errors to print per batch; the episode files contain all errors."""
+WIDE = 100
+"""Columns of a terminal from which on the bar names the number of workers while all is well."""
 _REPLACED_OPTIONS = ("--run", "--battery", "--task-index", "--repeat", "--tasks")
 _MODEL_OPTIONS = ("--agent", "--model", "--endpoint", "--key-env")
 _ADVICE = {
@@ -121,14 +125,9 @@ def commands_for(spec: BatchSpec, left: Sequence[PlannedEpisode], argv: Sequence
 
 def _runs(tasks: Sequence[int]) -> list[tuple[int, int]]:
     """Return the first task and the number of tasks of each run of consecutive tasks, e.g. 3, 4, 7: (3, 2), (7, 1)."""
-    runs: list[tuple[int, int]] = []
-    for task in tasks:
-        first, n_tasks = runs[-1] if runs else (task, 0)
-        if task == first + n_tasks:
-            runs[-1:] = [(first, n_tasks + 1)]
-        elif task > first + n_tasks:
-            runs.append((task, 1))
-    return runs
+    numbered = enumerate(dict.fromkeys(tasks))
+    runs = [[task for _, task in run] for _, run in groupby(numbered, key=lambda pair: pair[1] - pair[0])]
+    return [(run[0], len(run)) for run in runs]
 
 
 def without_options(argv: Sequence[str], options: Sequence[str]) -> list[str]:
@@ -365,10 +364,6 @@ def command_without_model(argv: Sequence[str], batches: Iterable[ResolvedBatch])
     return shlex.join(["agentgym-runner", *without_options(argv, _MODEL_OPTIONS), "--agent", agent])
 
 
-WIDE = 100
-"""Columns of a terminal from which on the bar names the number of workers while all is well."""
-
-
 @contextmanager
 def batch_progress(spec: BatchSpec) -> Iterator[SelectiveObserver]:
     title = " · ".join(filter(None, [spec.env, spec.agent, spec.model, "compat" if spec.mode == "compat" else ""]))
@@ -475,10 +470,6 @@ def _playing_text(progress: BatchProgress) -> str:
     if counts is not None and (counts.lost or counts.starting):
         return f"{counts.text}, {score}"
     return score if counts is None or stderr_console().width < WIDE else f"{score}, {counts.text}"
-
-
-MAX_ERRORS = 5
-"""Maximum number of errors to print per batch; the episode files contain all errors."""
 
 
 def print_summary(results: list[BatchResult], data_dir: Path, *, currency: str = "") -> None:

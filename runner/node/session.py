@@ -191,7 +191,9 @@ class BatchSession:
             yield result
             if result.status == "completed" and not self._is_stopping:
                 with catch_foreign(log_failure(logger, "starting the next part of adaptive repeats")):
-                    following = self._look()
+                    look = look_after(self._host.workspace.index, self.queued)
+                    is_ready = look is not None and self._host.on_look(self.queued, look)
+                    following = look.following if look is not None and is_ready else None
             with self._changed:
                 self._is_over = following is None
 
@@ -200,12 +202,6 @@ class BatchSession:
         with self._changed:
             self._is_over = True
             return "cancelled" if self.is_cancelled else "interrupted"
-
-    def _look(self) -> QueuedBatch | None:
-        look = look_after(self._host.workspace.index, self.queued)
-        if look is None or not self._host.on_look(self.queued, look):
-            return None
-        return look.following
 
     def _play_part(self) -> BatchResult:
         placed = self._place()
@@ -249,7 +245,12 @@ class BatchSession:
         workspace, queued = self._host.workspace, self.queued
         if (workspace.store.runs / queued.batch_id).is_dir():
             workspace.index.reconcile()  # on a full disk, an episode may be stored without its row
-        keep = SelectiveObserver(self._keep_progress, lambda kind: kind is BatchProgress, is_inline=True)
+
+        def keep_progress(item: BatchItem) -> None:
+            if isinstance(item, BatchProgress):
+                self._progress = item
+
+        keep = SelectiveObserver(keep_progress, lambda kind: kind is BatchProgress, is_inline=True)
         batch = Batch(
             placed,
             workspace,
@@ -307,7 +308,3 @@ class BatchSession:
 
     def _show(self, item: BatchProgress, **changes: object) -> None:
         self._host.show(self.queued, msgspec.structs.replace(item, at=self._host.workspace.clock.now(), **changes))
-
-    def _keep_progress(self, item: BatchItem) -> None:
-        if isinstance(item, BatchProgress):
-            self._progress = item

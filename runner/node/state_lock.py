@@ -13,7 +13,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -80,13 +80,15 @@ class StateLock:
         except OSError as exc:
             raise StoreError(f"{path} cannot be opened: {exc}; choose another folder with --data-dir") from exc
         self._folder = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        if not self._lock():
-            pid = self._owner_pid()
+        is_locked, lines, node_file = self._lock(), self._lock_lines(), self._read_node_file()
+        if not is_locked:
+            pid = lines[0] if lines else "unknown" if node_file is None else node_file.pid
             self.release()
             raise StoreError(
                 f"{data_dir} belongs to the node with pid {pid}; use that one, stop it, or name another --data-dir"
             )
-        self.boot = _next_boot(*self._previous_boots())
+        # the lock file may have been deleted
+        self.boot = _next_boot(*lines[1:2], "" if node_file is None else node_file.boot)
         try:
             os.pwrite(self._descriptor, content := f"{os.getpid()}\n{self.boot}\n".encode(), 0)
             os.ftruncate(self._descriptor, len(content))
@@ -100,17 +102,6 @@ class StateLock:
                 return True
             time.sleep(LOCK_RETRY_S)
         return False
-
-    def _owner_pid(self) -> str:
-        if lines := self._lock_lines():
-            return lines[0]
-        node_file = self._read_node_file()
-        return "unknown" if node_file is None else str(node_file.pid)
-
-    def _previous_boots(self) -> Iterator[str]:
-        yield from self._lock_lines()[1:2]
-        if (node_file := self._read_node_file()) is not None:  # the lock file may have been deleted
-            yield node_file.boot
 
     def _lock_lines(self) -> list[str]:
         return os.pread(self._descriptor, 64, 0).decode("ascii", "replace").split()
@@ -217,20 +208,16 @@ async def keep_files(restore: Mapping[str, Callable[[], bool]]) -> None:
     """
     failures: dict[str, str] = {}
     while True:
-        await asyncio.to_thread(_restore_all, restore, failures)
+        for name, restore_file in restore.items():
+            try:
+                restored = await asyncio.to_thread(restore_file)
+            except (OSError, RunnerError) as exc:
+                if failures.get(name) != str(exc):
+                    failures[name] = str(exc)
+                    problem = "was deleted or changed and cannot be written"
+                    logger.warning("%s %s: %s; make room or fix its folder", name, problem, exc)
+            else:
+                failures.pop(name, None)
+                if restored:
+                    logger.warning("%s was deleted or changed while the node runs; it was written again", name)
         await asyncio.sleep(FILE_CHECK_INTERVAL_S)
-
-
-def _restore_all(restore: Mapping[str, Callable[[], bool]], failures: dict[str, str]) -> None:
-    for name, restore_file in restore.items():
-        try:
-            restored = restore_file()
-        except (OSError, RunnerError) as exc:
-            if failures.get(name) != str(exc):
-                failures[name] = str(exc)
-                problem = "was deleted or changed and cannot be written"
-                logger.warning("%s %s: %s; make room or fix its folder", name, problem, exc)
-        else:
-            failures.pop(name, None)
-            if restored:
-                logger.warning("%s was deleted or changed while the node runs; it was written again", name)
