@@ -241,7 +241,7 @@ def _event_recording(
             egress()  # raises ConfigError for a wrong login, before an episode is played
             event_thread = EventThread(recorder, workspace, egress, nats.live_tokens, refused)
             stack.callback(event_thread.close)
-            observers = event_thread.observers
+            observers.append(event_thread.observer)
         recorder.finish_reading()
         recorder.record_status("running")
         stack.callback(recorder.record_status, "stopped")

@@ -64,7 +64,7 @@ def _with_publishing(planned: ResolvedBatch, workspace: Workspace, address: BusA
     with _publisher(workspace, address) as (recorder, event_thread):
 
         def play() -> None:
-            recorder.record_batch(Batch(planned, workspace, observers=event_thread.observers).run())
+            recorder.record_batch(Batch(planned, workspace, observers=[event_thread.observer]).run())
             _wait_until_sent(recorder, key)
 
         recorder.record_status("running")
