@@ -33,13 +33,9 @@ def completion_parser() -> argparse.ArgumentParser:
 
 
 def subcommand_parsers() -> dict[str, argparse.ArgumentParser]:
-    return {name: _build_parser(name) for name in SUBCOMMANDS}
-
-
-def _build_parser(name: str) -> argparse.ArgumentParser:
-    module = vars(subcommand_module(name))
-    parser: argparse.ArgumentParser = (module.get(f"{name.replace('-', '_')}_parser") or module["build_parser"])()
-    return parser
+    modules = {name: vars(subcommand_module(name)) for name in SUBCOMMANDS}
+    own = "{}_parser".format
+    return {name: (each.get(own(name.replace("-", "_"))) or each["build_parser"])() for name, each in modules.items()}
 
 
 def completion_script(shell: str, parser: argparse.ArgumentParser) -> str:

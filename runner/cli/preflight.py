@@ -62,17 +62,17 @@ def main_preflight(argv: Sequence[str]) -> int:
         rows, tried = preflight(plan, models), {}
         if options.try_models and model is not None:
             max_s, currency = session.profile.episode.max_duration_sec, session.profile.agent.currency
-            trials = run_in_thread(lambda: try_endpoints(model, models, max_s, _announce))
+
+            def announce(endpoint: str) -> None:
+                print_stderr(f"trying {one_line(endpoint)} ...")
+
+            trials = run_in_thread(lambda: try_endpoints(model, models, max_s, announce))
             rows += trial_checks(trials, currency)
             tried = {"trials": trials, "currency": currency}
     services = _services(session.profile, rows)
     document = {"ok": can_run(rows), "agent": agent, "model": model, "rows": rows, "services": services, **tried}
     show = partial(_print, session.profile.id, agent, model, rows, services)
     return write_result(0 if can_run(rows) else 1, show, document if options.json else None)
-
-
-def _announce(endpoint: str) -> None:
-    print_stderr(f"trying {one_line(endpoint)} ...")
 
 
 def _services(profile: Profile, rows: Sequence[PreflightCheck]) -> list[str]:
@@ -148,16 +148,15 @@ def dry_run(session: RunSession) -> int:
         checks = [check_state_dir(session.data_dir), *check_workers(spec, session.profile), *model_checks]
         if can_run(model_checks):  # without a model no step can run
             checks += [_check_batch(batch, models) for batch in batches]
-    rows = [(f"{check.what} {check.name}".strip(), check.state, _detail(check)) for check in checks]
+    problems = [check.cause and "; ".join(filter(None, [check.cause, check.hint])) for check in checks]
+    rows = [
+        (f"{check.what} {check.name}".strip(), check.state, ": ".join(filter(None, [check.detail, problem])))
+        for check, problem in zip(checks, problems, strict=True)
+    ]
     ok, lines = can_run(checks), [f"{STATE_LABELS[state]:<4} {what}: {text}" for what, state, text in rows]
     documents = [{"what": what, "ok": state != "fail", "detail": text, "state": state} for what, state, text in rows]
     document = {"ok": ok, "checks": documents} if session.options.json else None
     return write_result(0 if ok else 1, lambda: print_text("\n".join(lines)), document)
-
-
-def _detail(check: PreflightCheck) -> str:
-    problem = check.cause and "; ".join(filter(None, [check.cause, check.hint]))
-    return ": ".join(filter(None, [check.detail, problem]))
 
 
 def _check_batch(batch: ResolvedBatch, models: Models) -> PreflightCheck:

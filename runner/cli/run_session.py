@@ -55,7 +55,11 @@ class RunSession(NamedTuple):
         """
         from runner.batch.spec import resolve_batch
 
-        tasks = self._tasks()
+        tasks = None
+        if self.options.tasks is not None:
+            from runner.formats.task_files import read_tasks
+
+            tasks = read_tasks(self.options.tasks, self.options.run)
 
         def resolve(env: str, model: str | None) -> ResolvedBatch:
             return resolve_batch(self.profile, self.request(env, model, (tasks or {}).get(env.lower())))
@@ -96,13 +100,6 @@ class RunSession(NamedTuple):
         from runner.inference.profile_models import Models
 
         return Models(self.profile.agent, os.environ)
-
-    def _tasks(self) -> dict[str, tuple[int, ...]] | None:
-        if self.options.tasks is None:
-            return None
-        from runner.formats.task_files import read_tasks
-
-        return read_tasks(self.options.tasks, self.options.run)
 
     def request(self, env: str = "", model: str | None = None, tasks: tuple[int, ...] | None = None) -> BatchRequest:
         """Return the batch of an environment, with a model or the profile's, that the options describe."""

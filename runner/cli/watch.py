@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -168,12 +167,7 @@ async def _watch(options: argparse.Namespace) -> None:
                     else:
                         text += "".join(f"{line}\n" for line in lines(item, mask_text))
                 if text:
-                    await asyncio.to_thread(_write, text)  # a full pipe may block
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+                    await asyncio.to_thread(print, text, end="", flush=True)  # a full pipe may block
 
 
 async def _connect(url: str | None, data_dir: Path) -> NatsConnection:

@@ -236,7 +236,9 @@ class EnvServer(threading.Thread):
     def run(self) -> None:
         problems: list[BaseException] = []
         with catch_foreign(problems.append):
-            self._check_address_is_free()
+            if (state := self._state()).cause != NOT_LISTENING:
+                reason = state.cause or "another server of this environment, not started by this node, answers there"
+                raise ConfigError(f"not started at {self._address.base}: {reason}")
             if (process := self._spawn()) is not None:
                 self._set_status("failed", self._serve(process))
         for problem in problems:
@@ -253,11 +255,6 @@ class EnvServer(threading.Thread):
 
     def _state(self) -> ServerState:
         return probe_servers({self.env: self._address})[self.env]
-
-    def _check_address_is_free(self) -> None:
-        if (state := self._state()).cause != NOT_LISTENING:
-            reason = state.cause or "another server of this environment, not started by this node, answers there"
-            raise ConfigError(f"not started at {self._address.base}: {reason}")
 
     def _spawn(self) -> ChildProcess | None:
         with self._guard:

@@ -9,7 +9,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -55,7 +55,6 @@ from runner.node.batch_player import BatchPlayer
 from runner.node.batch_queue import MAX_QUEUED, BatchQueue, QueuedBatch, QueueFull, Status, queue_entries
 from runner.node.env_servers import EnvServerManager
 from runner.node.file_chunks import EpisodeFiles
-from runner.node.session import BatchSession
 from runner.store.episode_file import shared_fields
 from runner.store.notes import InvalidNote, Notes
 from runner.types.notes import Note, NoteChange
@@ -480,13 +479,14 @@ class ControlHandler(msgspec.Struct, frozen=True):
         session, status = self.batch_player.session(batch.batch_id), batch.status
         waiting = None if session is None else session.waiting
         shown = batch.described(BatchState) | {
-            "status": _status(batch, session),
             "waiting_for": (self.indexing() or self.batch_player.storage.problem) if status in LIVE else None,
             "paused": batch.held,
             "warning": batch.spec.notice if status in LIVE else None,
         }
         if waiting is not None:
             shown |= {"waiting_for": waiting.server, "waiting_s": waiting.left_s}
+        if session is not None and (session.is_paused or status == "cancelled"):
+            shown["status"] = "paused" if session.is_paused else "running"  # what was cancelled still ends
         if session is not None and shown["status"] in ("running", "paused"):
             shown["n_done"] = session.n_done
         elif status == "interrupted":  # a killed node has not saved how many episodes have finished
@@ -509,9 +509,3 @@ class ControlHandler(msgspec.Struct, frozen=True):
 def _accept(batch: ResolvedBatch) -> BatchSpec:
     """Return what is stored of a batch that fits the open files of a node, with what will differ from its request."""
     return msgspec.structs.replace(batch.spec, notice=fit_batch(batch, NODE_FILES).warning)
-
-
-def _status(batch: QueuedBatch, session: BatchSession | None) -> Status | Literal["paused"]:
-    if session is not None and session.is_paused:
-        return "paused"
-    return "running" if batch.status == "cancelled" and session is not None else batch.status  # it still ends

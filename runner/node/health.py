@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from runner.config import Profile
-from runner.envs.availability import EnvironmentHealth, environment_health, server_addresses
+from runner.envs.availability import environment_health, server_addresses
 from runner.envs.http.server import PROBE_TIMEOUT_S, ServerState, probe_servers
 from runner.errors import catch_foreign
 from runner.events.control import HealthItem
@@ -104,18 +104,15 @@ class HealthMonitor:
             if self._sampler is not None:
                 tasks.create_task(self._watch_machine(self._sampler, live))
             for beat in itertools.count():
-                live.put(self._heartbeat())
+                storage: str | None = None
+                with catch_foreign(partial(self._log_failure, "the disk")):
+                    storage = self._storage_problem()
+                live.put(Heartbeat(at=self._clock.now(), storage=storage, indexing=self._indexing()))
                 if beat % HOST_BEATS == 0:
                     self._update("the host", self._host, live)
                 await asyncio.sleep(self._heartbeat_interval_s)
                 self._beat.set()
                 self._beat = asyncio.Event()
-
-    def _heartbeat(self) -> Heartbeat:
-        storage: str | None = None
-        with catch_foreign(partial(self._log_failure, "the disk")):
-            storage = self._storage_problem()
-        return Heartbeat(at=self._clock.now(), storage=storage, indexing=self._indexing())
 
     async def _watch_environments(self, live: LivePublisher) -> None:
         addresses = server_addresses(self._profile)
@@ -147,7 +144,9 @@ class HealthMonitor:
 
         def publish(loads: Sequence[ServerLoad]) -> None:
             for load in loads:
-                live.put(_model_metrics(load, self._clock.now()))
+                fields = shared_fields(load, ModelMetrics) | msgspec.structs.asdict(load.times)
+                fields["models"] = None if load.models is None else list(load.models)
+                live.put(ModelMetrics(at=self._clock.now(), **fields))
             self._failures.pop("the model servers", None)
 
         await watch_servers(models, is_due, publish, partial(self._log_failure, "the model servers"))
@@ -190,28 +189,20 @@ class HealthMonitor:
         return [Host(at=self._clock.now(), cpu=cpu, ram=ram, gpu=_gpus(self._machine))]
 
     def _environments(self, states: Mapping[str, ServerState]) -> list[HealthItem]:
-        at, servers = self._clock.now(), self._servers
-        return [
-            _env_health(row, at, None if servers is None else servers.cause(row.name))
-            for row in environment_health(self._profile, states)
-        ]
-
-
-def _env_health(row: EnvironmentHealth, at: datetime, start_cause: str | None) -> EnvHealth:
-    server = {} if row.server is None else shared_fields(row.server, EnvHealth)
-    fields = {"latency_s": None, "open": None} | server | shared_fields(row.availability, EnvHealth)
-    return EnvHealth(at=at, env=row.name, **(fields | {"cause": start_cause or row.availability.cause}))
+        items: list[HealthItem] = []
+        for row in environment_health(self._profile, states):
+            server = {} if row.server is None else shared_fields(row.server, EnvHealth)
+            fields = {"latency_s": None, "open": None} | server | shared_fields(row.availability, EnvHealth)
+            if self._servers is not None and (start_cause := self._servers.cause(row.name)) is not None:
+                fields["cause"] = start_cause
+            items.append(EnvHealth(at=self._clock.now(), env=row.name, **fields))
+        return items
 
 
 def _model_health(state: EndpointHealth, at: datetime) -> ModelHealth:
     fields = shared_fields(state, ModelHealth) | msgspec.structs.asdict(state.limit)
     fields["status"] = "wrong" if state.status == "misconfigured" else state.status
     return ModelHealth(at=at, endpoint=state.name, **fields)
-
-
-def _model_metrics(load: ServerLoad, at: datetime) -> ModelMetrics:
-    fields = shared_fields(load, ModelMetrics) | msgspec.structs.asdict(load.times)
-    return ModelMetrics(at=at, **(fields | {"models": None if load.models is None else list(load.models)}))
 
 
 def _gpus(machine: Machine | None) -> list[Gpu] | None:

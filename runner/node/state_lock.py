@@ -80,7 +80,10 @@ class StateLock:
         except OSError as exc:
             raise StoreError(f"{path} cannot be opened: {exc}; choose another folder with --data-dir") from exc
         self._folder = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        is_locked, lines, node_file = self._lock(), self._lock_lines(), self._read_node_file()
+        is_locked, node_file = self._lock(), None
+        lines = os.pread(self._descriptor, 64, 0).decode("ascii", "replace").split()
+        with contextlib.suppress(OSError, ValueError):
+            node_file = msgspec.json.decode(self._file.read_bytes(), type=NodeFile)
         if not is_locked:
             pid = lines[0] if lines else "unknown" if node_file is None else node_file.pid
             self.release()
@@ -103,15 +106,6 @@ class StateLock:
             time.sleep(LOCK_RETRY_S)
         return False
 
-    def _lock_lines(self) -> list[str]:
-        return os.pread(self._descriptor, 64, 0).decode("ascii", "replace").split()
-
-    def _read_node_file(self) -> NodeFile | None:
-        try:
-            return msgspec.json.decode(self._file.read_bytes(), type=NodeFile)
-        except (OSError, ValueError):
-            return None
-
     def write_node_file(self, node_file: NodeFile) -> None:
         """Write ``node.json`` atomically; if its disk has just become full, ``keep_files`` writes it later."""
         with self._writing:
@@ -122,8 +116,11 @@ class StateLock:
     def restore_node_file(self) -> bool:
         """Return whether the file was missing, changed or readable by others; raises ``OSError``."""
         with self._writing:
-            if self._content is None or _content_of(self._file) == self._content:
+            if self._content is None:
                 return False
+            with contextlib.suppress(ConfigError):  # clients reject a file that others can read
+                if read_secret(self._file, "node.json").encode() == self._content:
+                    return False
             replace_file(self._file, self._content)
             return True
 
@@ -148,13 +145,6 @@ def _next_boot(*previous: str) -> str:
         if last >= boot:
             boot = new_ulid(min(ulid_milliseconds(last) + 1, MAX_ULID_MS))
     return boot
-
-
-def _content_of(path: Path) -> bytes | None:
-    try:  # clients reject a file that others can read
-        return read_secret(path, "node.json").encode()
-    except ConfigError:
-        return None
 
 
 def variable_digests(data_dir: Path, names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from runner import cli
 from runner.batch.batch import Batch
 from runner.batch.workspace import Workspace
 from runner.cli import main, terminal
@@ -105,5 +104,5 @@ def test_an_interrupt_outside_a_run_exits_130(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(options: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_dispatch", interrupted)
+    monkeypatch.setattr("runner.cli.list_envs.list_environments", interrupted)
     assert main(["--list-envs"]) == 130
