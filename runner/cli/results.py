@@ -135,7 +135,6 @@ def cost_currency(settings: AgentSettings, index: EpisodeIndex) -> str:
 
 
 def show_results(session: RunSession) -> int:
-    """Print the results of the selected episodes in the state directory; return the exit code."""
     options = session.options
     require_named_folder(options.data_dir, session.data_dir)
     log_to_file(session.data_dir)

@@ -143,7 +143,6 @@ def without_options(argv: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def run_batches(session: RunSession) -> int:
-    """Run the batches that the command line describes; return the exit code."""
     require_open_files(RUN_FILES + SLOT_FILES, "A run")
     reserve_stdout()
     signals = SignalHandler()
@@ -176,7 +175,6 @@ def run_batches(session: RunSession) -> int:
 def _report(
     session: RunSession, batches: list[ResolvedBatch], run: _Run, refused: Sequence[DeadLetter], *, interrupted: bool
 ) -> int:
-    """Print what the batches have shown; return the exit code."""
     results, data_dir, currency = run.results, session.data_dir, session.profile.agent.currency
     ended_early = run.skipped or any(result.status != "completed" for result in results)
     if (interrupted and ended_early) or any(result.interruption for result in results):
@@ -473,7 +471,6 @@ def _playing_text(progress: BatchProgress) -> str:
 
 
 def print_summary(results: list[BatchResult], data_dir: Path, *, currency: str = "") -> None:
-    """Print a table with one row per batch and models that answered."""
     rows = [(result, part) for result in results for part in result.by_models]
     columns = ["environment", "episodes", "errors", "success", "95% interval", "reward", "rounds", "outcomes"]
     cells = [_row(result, part, data_dir) for result, part in rows]

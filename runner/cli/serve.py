@@ -85,7 +85,6 @@ def _servable() -> list[str]:
 
 
 def _resolve(profile: Profile, name: str) -> str:
-    """Return the registered name of an environment to serve."""
     if plugins.is_registered(plugins.ENVS, name):
         return resolve_environment(profile, name).name
     names = f"Environments that can be served: {', '.join(_servable())}"

@@ -90,7 +90,6 @@ class BatchPlayer:
         return None if session is None else session.queued.battery_id
 
     def session(self, batch_id: str) -> BatchSession | None:
-        """Return the session of a batch that starts or plays."""
         session = self._session
         return session if session is not None and session.queued.batch_id == batch_id else None
 
@@ -181,7 +180,6 @@ class BatchPlayer:
                 self._session.command("interrupt")
 
     def join(self, timeout_s: float | None) -> bool:
-        """Return False if the thread is still running after ``timeout_s`` seconds."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

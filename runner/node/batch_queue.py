@@ -417,8 +417,6 @@ _PLANNED = "SELECT batch_id, episode_id, task_index, attempt FROM episodes ORDER
 
 
 class StoredBatches:
-    """Reads the stored episodes of batches."""
-
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 

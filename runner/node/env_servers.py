@@ -219,7 +219,6 @@ class EnvServer(threading.Thread):
         return ServerInfo(env=self.env, status=self.status, cause=self.cause)
 
     def request_stop(self) -> None:
-        """Returns immediately."""
         if self.is_up:
             self.cause = "it is stopping"
         self._stop_requested.set()
@@ -367,7 +366,6 @@ class EnvServerManager:
         return server.info
 
     def close(self) -> None:
-        """Stop all servers and reject later starts."""
         with self._guard:
             self._closed = True
             servers = list(self._servers.values())

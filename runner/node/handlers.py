@@ -75,8 +75,6 @@ _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class RequestRejected(RunnerError):
-    """Rejection of a control request, with the error code, message and hint for the reply."""
-
     published_error_type = "refused"
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
@@ -100,7 +98,6 @@ def parse_request_id(payload: bytes) -> str:
 
 
 def find_problem(payload: bytes) -> BaseException | None:
-    """Return why a request is invalid, or None."""
     try:
         request = parse_request(payload)
         parse_args(request.op, request.args)

@@ -97,12 +97,10 @@ async def check_name_is_free(name: str, boot: str, address: BusAddress | None) -
 
 def _boot_of(reply: bytes) -> str:
     """If the reply contains none, the id is "unknown"."""
-    try:
+    with contextlib.suppress(ValueError, RecursionError):  # also for invalid UTF-8 and for deep nesting
         decoded = msgspec.json.decode(reply, type=ControlReply)
         if isinstance(decoded.result, msgspec.Raw):
             return msgspec.json.decode(decoded.result, type=NodeHealth).boot
-    except (ValueError, RecursionError):  # also for invalid UTF-8 and for deep nesting
-        pass
     return "unknown"
 
 
@@ -151,20 +149,18 @@ async def run_with_restarts(
 ) -> None:
     """Log each exception and restart the service ``retry_s`` seconds later."""
     task = asyncio.current_task()
-    done = False
 
     def report(exc: BaseException) -> None:
         while isinstance(exc, BaseExceptionGroup):
             exc = exc.exceptions[0]
         logger.warning("%s failed and restarts: %s: %s", name, type(exc).__name__, exc)
 
-    while not done and not (task is not None and task.cancelling()):
+    while not (task is not None and task.cancelling()):
         with catch_foreign(report):
             # A separate task, because a TaskGroup leaves its cancellation state on the task that runs it.
             await asyncio.create_task(create())
-            done = True
-        if not done:
-            await asyncio.sleep(retry_s)
+            return
+        await asyncio.sleep(retry_s)
 
 
 class Node:
