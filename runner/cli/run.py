@@ -409,21 +409,18 @@ class _Lines:
                 text = f"task {record.task_index} {_end_text(record)}, reward {record.reward or 0.0:g}"
                 self._print(f"{text}, {record.duration_s:.2f} s{_place_text(record.worker)}")
             case BatchProgress():
-                self._show_wait(item)
+                is_waiting = item.waiting_s is not None
+                if is_waiting and (not self._is_waiting or (item.waiting_s or 0.0) % LOG_INTERVAL_S == 0):
+                    self._print(f"{_waiting_text(item)} ({one_line(item.waiting_for or '')})")
+                elif self._is_waiting and not is_waiting and not item.interrupted:
+                    self._print("the server replies again")
+                self._is_waiting = is_waiting
                 counts = item.workers or WorkerCounts()
                 if counts.lost > self._n_lost:
                     self._print(f"a worker process was lost: {counts.text}")
                 self._n_lost = counts.lost
                 if item.n_done == item.n_planned:
                     self._print(f"{item.n_done}/{item.n_planned} episodes, {_score_text(item)}")
-
-    def _show_wait(self, progress: BatchProgress) -> None:
-        if progress.waiting_s is None:
-            if self._is_waiting and not progress.interrupted:
-                self._print("the server replies again")
-        elif not self._is_waiting or progress.waiting_s % LOG_INTERVAL_S == 0:
-            self._print(f"{_waiting_text(progress)} ({one_line(progress.waiting_for or '')})")
-        self._is_waiting = progress.waiting_s is not None
 
     def _print(self, text: str) -> None:
         print_stderr(f"{self._title}: {text}")

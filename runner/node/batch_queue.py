@@ -290,37 +290,35 @@ class BatchQueue:
     def _read(self) -> Iterable[QueuedBatch]:
         """Return the last state of each batch; a file that may have lost batches is kept beside the new one."""
         is_first = not self._path.with_name("nats").is_dir()
-        if not os.path.lexists(self._path):
-            if not is_first:
-                self._note_loss("is missing", is_first)
-            return ()
-        try:
-            content = read_file(self._path)
-        except StoreError as exc:
-            self._note_loss(f"was damaged: {exc}", is_first)
-            self._set_aside()
-            return ()
+        content, problem = b"\n", None
+        if os.path.lexists(self._path):
+            try:
+                content = read_file(self._path)
+            except StoreError as exc:
+                problem = str(exc)
+        elif not is_first:
+            self._note_loss("is missing", is_first)
         batches, n_damaged = _read_lines(content)
         n_torn = _read_lines(content.rpartition(b"\n")[2])[1]
         if n_damaged > n_torn:
-            self._note_loss(f"was damaged: {n_damaged} damaged lines", is_first)
-            self._set_aside()
+            problem = f"{n_damaged} damaged lines"
         elif n_torn:  # a kill or a power loss in the middle of a write that was not acknowledged
             logger.warning("%s has a damaged line at its end; the others are used", self._path)
-        if not content.startswith(b"\n") and self.notice is None:
-            self._note_loss("was damaged: its first line is missing", is_first)
+        if problem is not None:
+            try:
+                set_aside(self._path, self._path.with_name(f"{FILE_NAME}.damaged"))
+            except OSError as exc:
+                raise StoreError(f"{self._path} cannot be renamed: {exc}; move it away (no episode is lost)") from exc
+        elif not content.startswith(b"\n"):
+            problem = "its first line is missing"
+        if problem is not None:
+            self._note_loss(f"was damaged: {problem}", is_first)
         return batches.values()
 
     def _note_loss(self, problem: str, is_first: bool) -> None:
         self.is_incomplete = not is_first
         self.notice = f"{self._path} {problem}. Lost batches without a stored episode are not listed"
         logger.warning("%s", self.notice)
-
-    def _set_aside(self) -> None:
-        try:
-            set_aside(self._path, self._path.with_name(f"{FILE_NAME}.damaged"))
-        except OSError as exc:
-            raise StoreError(f"{self._path} cannot be renamed: {exc}; move it away (no episode is lost)") from exc
 
     def _unusable(self, exc: OSError) -> StoreError:
         advice = file_advice(exc, "check for a full disk, and that it is a file")
