@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 64 * 1024
 QUICK_BYTES = 1024
-"""Size up to which keys are checked in the event loop: there 64 KiB would take milliseconds, which a flood would use."""
+"""Size up to which the event loop checks keys: 64 KiB would take milliseconds, which a flood would use."""
 MAX_ECHO_CHARS = 200
 """Maximum characters of a request id or an error message in a reply; either may repeat text of the request."""
 MAX_HINT_CHARS = 400
