@@ -43,10 +43,10 @@ MODELS_IDLE_BEATS = 60
 """Number of heartbeats between two checks of the models while the node is idle and receives no requests."""
 
 
-class HealthMonitor:
+class HealthMonitor(msgspec.Struct):
     """Checks the host, the environments and the models periodically, and keeps the latest results.
 
-    Args:
+    Attributes:
         models: the profile's models; None: models are not checked.
         is_active: returns whether a batch runs or a request came recently; models are checked more often then. It is
             called in the event loop.
@@ -57,35 +57,21 @@ class HealthMonitor:
         probe_timeout_s: maximum seconds for one check of all environment servers.
     """
 
-    def __init__(
-        self,
-        profile: Profile,
-        clock: Clock,
-        servers: EnvServerManager | None = None,
-        models: Models | None = None,
-        is_active: Callable[[], bool] = lambda: True,
-        storage_problem: Callable[[], str | None] = lambda: None,
-        *,
-        indexing: Callable[[], str | None] = lambda: None,
-        sampler: MachineSampler | None = None,
-        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
-        probe_timeout_s: float = PROBE_TIMEOUT_S,
-    ) -> None:
-        self._profile = profile
-        self._clock = clock
-        self._servers = servers
-        self._models = models
-        self._is_active = is_active
-        self._storage_problem = storage_problem
-        self._indexing = indexing
-        self._heartbeat_interval_s = heartbeat_interval_s
-        self._probe_timeout_s = probe_timeout_s
-        self._sampler = sampler
-        self._machine: Machine | None = None
-        self._is_received = False
-        self._latest: dict[str, list[HealthItem]] = {}
-        self._failures: dict[str, str] = {}
-        self._beat = asyncio.Event()
+    profile: Profile
+    clock: Clock
+    servers: EnvServerManager | None = None
+    models: Models | None = None
+    is_active: Callable[[], bool] = lambda: True
+    storage_problem: Callable[[], str | None] = lambda: None
+    indexing: Callable[[], str | None] = lambda: None
+    sampler: MachineSampler | None = None
+    heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
+    probe_timeout_s: float = PROBE_TIMEOUT_S
+    _machine: Machine | None = None
+    _is_received: bool = False
+    _latest: dict[str, list[HealthItem]] = {}
+    _failures: dict[str, str] = {}
+    _beat: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     @property
     def latest(self) -> list[HealthItem]:
@@ -98,27 +84,27 @@ class HealthMonitor:
         async with asyncio.TaskGroup() as tasks:
             # separate tasks, because servers and endpoints may answer slowly
             tasks.create_task(self._watch_environments(live))
-            if self._models is not None:
-                tasks.create_task(self._watch_models(self._models, live))
-                tasks.create_task(self._watch_servers(self._models, live))
-            if self._sampler is not None:
-                tasks.create_task(self._watch_machine(self._sampler, live))
+            if self.models is not None:
+                tasks.create_task(self._watch_models(self.models, live))
+                tasks.create_task(self._watch_servers(self.models, live))
+            if self.sampler is not None:
+                tasks.create_task(self._watch_machine(self.sampler, live))
             for beat in itertools.count():
                 storage: str | None = None
                 with catch_foreign(partial(self._log_failure, "the disk")):
-                    storage = self._storage_problem()
-                live.put(Heartbeat(at=self._clock.now(), storage=storage, indexing=self._indexing()))
+                    storage = self.storage_problem()
+                live.put(Heartbeat(at=self.clock.now(), storage=storage, indexing=self.indexing()))
                 if beat % HOST_BEATS == 0:
                     self._update("the host", self._host, live)
-                await asyncio.sleep(self._heartbeat_interval_s)
+                await asyncio.sleep(self.heartbeat_interval_s)
                 self._beat.set()
                 self._beat = asyncio.Event()
 
     async def _watch_environments(self, live: LivePublisher) -> None:
-        addresses = server_addresses(self._profile)
+        addresses = server_addresses(self.profile)
         while True:
             n_changes = self._n_changes
-            states = await asyncio.to_thread(probe_servers, addresses, self._probe_timeout_s)
+            states = await asyncio.to_thread(probe_servers, addresses, self.probe_timeout_s)
             self._update(ENVIRONMENTS, partial(self._environments, states), live)
             for _ in range(ENVS_BEATS):
                 if self._n_changes == n_changes:
@@ -128,17 +114,17 @@ class HealthMonitor:
         while True:
             with catch_foreign(partial(self._log_failure, MODELS)):
                 states = await asyncio.to_thread(models.check)
-                checked = [_model_health(state, self._clock.now()) for state in states]
+                checked = [_model_health(state, self.clock.now()) for state in states]
                 self._update(MODELS, partial(list[HealthItem], checked), live)
             n_beats = 0
-            while n_beats < (MODELS_BEATS if self._is_active() else MODELS_IDLE_BEATS):
+            while n_beats < (MODELS_BEATS if self.is_active() else MODELS_IDLE_BEATS):
                 await self._beat.wait()
                 n_beats += 1
 
     async def _watch_servers(self, models: Models, live: LivePublisher) -> None:
         async def is_due() -> bool:
             await self._beat.wait()
-            while not (self._is_received or self._is_active()):
+            while not (self._is_received or self.is_active()):
                 await self._beat.wait()
             return True
 
@@ -146,18 +132,18 @@ class HealthMonitor:
             for load in loads:
                 fields = shared_fields(load, ModelMetrics) | msgspec.structs.asdict(load.times)
                 fields["models"] = None if load.models is None else list(load.models)
-                live.put(ModelMetrics(at=self._clock.now(), **fields))
+                live.put(ModelMetrics(at=self.clock.now(), **fields))
             self._failures.pop("the model servers", None)
 
         await watch_servers(models, is_due, publish, partial(self._log_failure, "the model servers"))
 
     async def _watch_machine(self, sampler: MachineSampler, live: LivePublisher) -> None:
         for beat in itertools.count():
-            if beat % RECEIVED_BEATS == 0 and not self._is_active():
+            if beat % RECEIVED_BEATS == 0 and not self.is_active():
                 with catch_foreign(partial(self._log_failure, MACHINE)):
                     self._is_received = await live.is_received()
             before, self._machine = self._machine, None
-            if self._is_received or self._is_active():
+            if self._is_received or self.is_active():
                 self._machine = sampler.latest()
             if self._machine is None:
                 self._latest.pop(MACHINE, None)
@@ -167,7 +153,7 @@ class HealthMonitor:
 
     @property
     def _n_changes(self) -> int:
-        return 0 if self._servers is None else self._servers.n_changes
+        return 0 if self.servers is None else self.servers.n_changes
 
     def _update(self, source: str, sample: Callable[[], list[HealthItem]], live: LivePublisher) -> None:
         with catch_foreign(partial(self._log_failure, source)):
@@ -186,16 +172,16 @@ class HealthMonitor:
         import psutil
 
         cpu, ram = psutil.cpu_percent(), psutil.virtual_memory().percent
-        return [Host(at=self._clock.now(), cpu=cpu, ram=ram, gpu=_gpus(self._machine))]
+        return [Host(at=self.clock.now(), cpu=cpu, ram=ram, gpu=_gpus(self._machine))]
 
     def _environments(self, states: Mapping[str, ServerState]) -> list[HealthItem]:
         items: list[HealthItem] = []
-        for row in environment_health(self._profile, states):
+        for row in environment_health(self.profile, states):
             server = {} if row.server is None else shared_fields(row.server, EnvHealth)
             fields = {"latency_s": None, "open": None} | server | shared_fields(row.availability, EnvHealth)
-            if self._servers is not None and (start_cause := self._servers.cause(row.name)) is not None:
+            if self.servers is not None and (start_cause := self.servers.cause(row.name)) is not None:
                 fields["cause"] = start_cause
-            items.append(EnvHealth(at=self._clock.now(), env=row.name, **fields))
+            items.append(EnvHealth(at=self.clock.now(), env=row.name, **fields))
         return items
 
 

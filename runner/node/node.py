@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -163,39 +164,31 @@ async def run_with_restarts(
         await asyncio.sleep(retry_s)
 
 
+@dataclass(eq=False, repr=False)
 class Node:
     """The service that owns one state directory and runs its batches.
 
-    Args:
+    Attributes:
         egress: returns the address of a second broker that also receives the events, or None; called before each
             attempt to connect.
         idle_exit_s: stop the node after this many seconds without batches and requests; None: never.
         on_ready: called with ``node.json`` when the node answers requests; it may still read its episodes.
     """
 
-    def __init__(
-        self,
-        profile: Profile,
-        data_dir: Path,
-        name: str,
-        *,
-        egress: Callable[[], BusAddress | None],
-        idle_exit_s: float | None = None,
-        on_ready: Callable[[NodeFile], object] = lambda node_file: None,
-        profile_file: ProfileFile | None = None,
-        retry_s: float = RETRY_S,
-    ) -> None:
-        self._profile = profile
-        self._data_dir = data_dir
-        self._name = name
-        self._egress = egress
-        self._idle_exit_s = idle_exit_s
-        self._on_ready = on_ready
-        self._profile_file = profile_file
-        self._retry_s = retry_s
-        self._servers = EnvServerManager(profile, data_dir / "logs")
-        self._models = Models(profile.agent, os.environ)
-        self._notifier = Notifier(profile, name, os.environ)
+    profile: Profile
+    data_dir: Path
+    name: str
+    _: KW_ONLY
+    egress: Callable[[], BusAddress | None]
+    idle_exit_s: float | None = None
+    on_ready: Callable[[NodeFile], object] = lambda node_file: None
+    profile_file: ProfileFile | None = None
+    retry_s: float = RETRY_S
+
+    def __post_init__(self) -> None:
+        self._servers = EnvServerManager(self.profile, self.data_dir / "logs")
+        self._models = Models(self.profile.agent, os.environ)
+        self._notifier = Notifier(self.profile, self.name, os.environ)
         self._stopping = asyncio.Event()
         self._immediate = asyncio.Event()
         self._drain = False
@@ -225,23 +218,23 @@ class Node:
                 broker cannot be started.
         """
         async with AsyncExitStack() as stack:
-            stack.enter_context(storage_required(self._data_dir))
-            self._lock = lock = StateLock(self._data_dir)
+            stack.enter_context(storage_required(self.data_dir))
+            self._lock = lock = StateLock(self.data_dir)
             stack.callback(lock.release)
-            self._variables = lock.digest_variables(variable_names(self._profile.agent), os.environ)
+            self._variables = lock.digest_variables(variable_names(self.profile.agent), os.environ)
             self._workspace = workspace = Workspace(
-                self._data_dir, node=self._name, profile=self._profile.id, boot=lock.boot, reconcile=False
+                self.data_dir, node=self.name, profile=self.profile.id, boot=lock.boot, reconcile=False
             )
             stack.callback(workspace.close)
-            await check_name_is_free(self._name, workspace.boot, self._egress())
-            self._queue = BatchQueue(self._data_dir)
-            self._recorder = EventRecorder(workspace, DurableNames.of(self._profile.nats), role="node")
+            await check_name_is_free(self.name, workspace.boot, self.egress())
+            self._queue = BatchQueue(self.data_dir)
+            self._recorder = EventRecorder(workspace, DurableNames.of(self.profile.nats), role="node")
             stack.callback(self._recorder.close)
             self._broker = Broker(
-                self._data_dir,
-                self._name,
-                live_bytes=self._profile.nats.streams.live.max_bytes,
-                monitor_port=self._profile.nats.monitor_port,
+                self.data_dir,
+                self.name,
+                live_bytes=self.profile.nats.streams.live.max_bytes,
+                monitor_port=self.profile.nats.monitor_port,
                 on_restart=lambda: lock.write_node_file(self._node_file()),  # its port may have changed
             )
             await self._start_broker()
@@ -258,14 +251,14 @@ class Node:
         await starting
 
     async def _serve(self) -> None:
-        nats, recorder, workspace = self._profile.nats, self._recorder, self._workspace
+        nats, recorder, workspace = self.profile.nats, self._recorder, self._workspace
         local = Sink("local", lambda: self._broker.address, owned=True, streams=nats.streams)
-        sinks = [local, Sink("egress", self._egress)]
-        self._publisher = publisher = Publisher(recorder.outbox, sinks, subjects=recorder.names.all(), name=self._name)
+        sinks = [local, Sink("egress", self.egress)]
+        self._publisher = publisher = Publisher(recorder.outbox, sinks, subjects=recorder.names.all(), name=self.name)
         publisher.register_sinks()
         self._set_status("starting")
-        live = LivePublisher(publisher.sink_connections, node=self._name, boot=workspace.boot, tokens=nats.live_tokens)
-        sampler = MachineSampler(self._data_dir, workspace.clock)
+        live = LivePublisher(publisher.sink_connections, node=self.name, boot=workspace.boot, tokens=nats.live_tokens)
+        sampler = MachineSampler(self.data_dir, workspace.clock)
         workspace.meter = GpuMeter(sampler, workspace.clock.monotonic)
         self._player = self._create_batch_player(live)
         self._queue.report_to(live.put, workspace.clock)
@@ -280,13 +273,13 @@ class Node:
 
             def start(services: Services) -> None:
                 for name, create in services.items():
-                    service = run_with_restarts(name, create, retry_s=self._retry_s)
+                    service = run_with_restarts(name, create, retry_s=self.retry_s)
                     service_tasks.append(tasks.create_task(service))
 
             start(services)
             await _wait_for_broker(ready)
             self._lock.write_node_file(self._node_file())
-            self._on_ready(self._node_file())
+            self.on_ready(self._node_file())
             self._servers.autostart()
             await asyncio.to_thread(self._read_episodes)
             if self._has_read:
@@ -300,7 +293,7 @@ class Node:
 
     def _control_services(self, live: LivePublisher, sampler: MachineSampler, ready: asyncio.Event) -> Services:
         health = HealthMonitor(
-            self._profile,
+            self.profile,
             self._workspace.clock,
             self._servers,
             self._models,
@@ -318,10 +311,8 @@ class Node:
 
             return RequestHandler(find_problem, reject, handle)
 
-        local, egress = requests(commands=True), requests(commands=self._profile.nats.control)
-        serve_requests = partial(
-            serve, control_subject(self._name), name=self._name, reserved=self._recorder.names.all()
-        )
+        local, egress = requests(commands=True), requests(commands=self.profile.nats.control)
+        serve_requests = partial(serve, control_subject(self.name), name=self.name, reserved=self._recorder.names.all())
         restored = {
             "node.json": self._lock.restore_node_file,
             "the broker's credential": self._broker.restore_credential,
@@ -329,16 +320,16 @@ class Node:
         return {
             "health monitor": partial(health.run, live),
             "control server": partial(serve_requests, local, lambda: self._broker.address, on_served=ready.set),
-            "control server of the egress broker": partial(serve_requests, egress, self._egress),
+            "control server of the egress broker": partial(serve_requests, egress, self.egress),
             "keeper of the state files": partial(keep_files, restored),
         }
 
     def _upkeep(self) -> Services:
-        workspace, policy = self._workspace, Policy.from_profile(self._profile.retention)
+        workspace, policy = self._workspace, Policy.from_profile(self.profile.retention)
         pruner = Pruner(workspace.store, workspace.index, self._recorder.outbox, workspace.clock)
         return {
             "retention": partial(prune_when_idle, pruner, policy, lambda: self._player.is_idle),
-            "full-text index": partial(index_texts, self._data_dir, lambda: self._player.is_idle),
+            "full-text index": partial(index_texts, self.data_dir, lambda: self._player.is_idle),
         }
 
     async def _play(self) -> None:
@@ -352,7 +343,7 @@ class Node:
     def _read_episodes(self) -> None:
         """Read the new episode files, which may take minutes, and derive from them what a killed node has not saved."""
         queue, recorder, player = self._queue, self._recorder, self._player
-        with storage_required(self._data_dir):
+        with storage_required(self.data_dir):
             self._workspace.index.reconcile(self._is_stopping)
             if self._is_stopping():
                 return
@@ -381,8 +372,8 @@ class Node:
             if not self._player.is_idle:
                 self._note_activity()
             remaining_s = IDLE_POLL_S
-            if self._idle_exit_s is not None:
-                remaining_s = self._last_activity_at + self._idle_exit_s - time.monotonic()
+            if self.idle_exit_s is not None:
+                remaining_s = self._last_activity_at + self.idle_exit_s - time.monotonic()
             if remaining_s <= 0:
                 return
             with contextlib.suppress(TimeoutError):
@@ -422,12 +413,12 @@ class Node:
     def _place(self, spec: BatchSpec) -> ResolvedBatch:
         self._models.require(spec.model)
         self._servers.wait_for(spec.env, self._stopping.is_set)
-        return place_batch(resolve_spec(self._profile, spec), NODE_FILES)
+        return place_batch(resolve_spec(self.profile, spec), NODE_FILES)
 
     def _create_handler(self, health: HealthMonitor) -> ControlHandler:
         workspace, loop = self._workspace, asyncio.get_running_loop()
         return ControlHandler(
-            profile=self._profile,
+            profile=self.profile,
             files=EpisodeFiles(workspace.store, workspace.index),
             notes=Notes(workspace.data_dir, workspace.clock),
             queue=self._queue,
@@ -442,16 +433,16 @@ class Node:
         )
 
     def _health(self, health: HealthMonitor) -> NodeHealth:
-        egress = self._egress()
+        egress = self.egress()
         return NodeHealth(
-            node=self._name,
+            node=self.name,
             boot=self._workspace.boot,
             pid=os.getpid(),
-            profile=self._profile.id,
+            profile=self.profile.id,
             version=__version__,
             status=self._status,
             uptime_s=time.monotonic() - self._started,
-            data_dir=str(self._data_dir),
+            data_dir=str(self.data_dir),
             egress=None if egress is None else egress.display_url,
             n_held=self._publisher.n_held,
             items=health.latest,
@@ -460,16 +451,16 @@ class Node:
 
     def _node_file(self) -> NodeFile:
         return NodeFile(
-            node=self._name,
+            node=self.name,
             boot=self._workspace.boot,
             pid=os.getpid(),
             url=self._broker.url,
             credential_file=str(self._broker.credential_file),
             started_at=self._workspace.clock.now(),
             version=__version__,
-            profile=self._profile.id,
-            profile_path="" if self._profile_file is None else str(self._profile_file.path),
-            profile_digest="" if self._profile_file is None else self._profile_file.digest,
+            profile=self.profile.id,
+            profile_path="" if self.profile_file is None else str(self.profile_file.path),
+            profile_digest="" if self.profile_file is None else self.profile_file.digest,
             variables=self._variables,
         )
 
