@@ -289,8 +289,7 @@ def _add_launch(commands: argparse._SubParsersAction[SafeArgumentParser]) -> Non
         "launch",
         help="show this machine's node; start one if none is running",
         description="Show the node of the state directory; if none is running, start one in the background. "
-        "The node keeps running when the console ends, and exits when it is idle. "
-        "Episodes deleted in the console can be restored until it ends.",
+        "The node keeps running when the console ends, and exits when it is idle.",
         allow_abbrev=False,
     )
     _add_location_options(launch)

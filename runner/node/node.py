@@ -328,7 +328,7 @@ class Node:
         workspace, policy = self._workspace, Policy.from_profile(self.profile.retention)
         pruner = Pruner(workspace.store, workspace.index, self._recorder.outbox, workspace.clock)
         return {
-            "retention": partial(prune_when_idle, pruner, policy, lambda: self._player.is_idle),
+            "retention": partial(prune_when_idle, pruner, policy, self._is_idle),
             "full-text index": partial(index_texts, self.data_dir, lambda: self._player.is_idle),
         }
 
@@ -358,11 +358,20 @@ class Node:
     def _is_stopping(self) -> bool:
         return self._stopping.is_set() and not self._drain
 
+    def _is_idle(self) -> bool:
+        return self._player.is_idle and not self._stopping.is_set()
+
     def _indexing(self) -> str | None:
-        if self._has_read:
+        if self._has_read and self._is_index_complete():
             return None
         progress = self._workspace.index.progress
         return "indexing" if progress is None else "indexing {:,} of {:,}".format(*progress)
+
+    def _is_index_complete(self) -> bool:
+        """Return False while another thread reads the files again because the index was deleted."""
+        with contextlib.suppress(StoreError):
+            return self._workspace.index.is_complete()
+        return True
 
     def _note_activity(self) -> None:
         self._last_activity_at = time.monotonic()

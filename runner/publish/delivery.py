@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 import nats.errors
@@ -90,8 +90,8 @@ class _ApiError(msgspec.Struct):
 
 
 class _PublishAnswer(msgspec.Struct):
-    stream: str | None = None
-    seq: int | None = None
+    stream: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    seq: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
     error: _ApiError | None = None
 
 
@@ -182,6 +182,7 @@ class StreamRoutes:
         self._subjects = set(subjects)
         self._options = options
         self._routes: dict[str, Route] = {}
+        self._streams: dict[str, str | None] = {}
         self._missing_since: float | None = None
 
     def forget(self) -> None:
@@ -190,6 +191,13 @@ class StreamRoutes:
     def route_of(self, subject: str) -> Route:
         """The subject must have been passed to ``learn``."""
         return self._routes[subject]
+
+    def checked(self, subject: str, result: DeliveryResult) -> DeliveryResult:
+        """Return the result of a delivery; the answer of another stream than that of the subject is none."""
+        expected = self._streams.get(subject)
+        if isinstance(result, Ack) and None not in (expected, result.stream) and result.stream != expected:
+            return TransientFailure(f"{one_line(mask(result.stream or ''), 80)} has answered in place of {expected}")
+        return result
 
     async def learn(self, client: Client, subjects: Iterable[str]) -> None:
         """Look up all subjects if one is unknown, and make events pending again that a stream has lost.
@@ -211,8 +219,9 @@ class StreamRoutes:
             except BUS_ERRORS:
                 if self._sink_connection.publish_denial(STREAM_NAMES_SUBJECT) is None:
                     raise
-                self._routes = dict.fromkeys(self._subjects, "unknown")
+                self._routes, self._streams = dict.fromkeys(self._subjects, "unknown"), {}
                 return
+        self._streams = streams
         for stream in {stream for stream in streams.values() if stream is not None}:
             await self._requeue_lost(js, stream)
         self._routes = {subject: "core" if stream is None else "stream" for subject, stream in streams.items()}

@@ -114,6 +114,7 @@ _FINISHED_STATUS = (
 
 # The event of an episode whose file was deleted waits ABANDON_AFTER_S until the file returns.
 _SENDABLE = "(payload IS NOT NULL OR EXISTS (SELECT 1 FROM other.episodes WHERE episode_id = substr(id, 9)))"
+_SENDABLE_EVENTS = f"SELECT n FROM events WHERE {_SENDABLE}"
 
 
 class OutboxEvent(msgspec.Struct, frozen=True):
@@ -190,7 +191,7 @@ class Outbox:
         self.is_reading = False
         self._clock = clock or Clock()
         self._generation = 0
-        self._sinks: tuple[str, ...] = ()
+        self._sinks: dict[str, None] = {}
         index_path = index.data_dir / INDEX_NAME
         self.database = Database(index.data_dir / FILE_NAME, _SCHEMA, advice=_ADVICE, attached=index_path)
 
@@ -211,7 +212,7 @@ class Outbox:
     def register_sinks(self, *sinks: str) -> None:
         """Register the configured sinks; a new sink gets what ends from now on, see ``send_earlier``."""
         self.collect()
-        self._sinks = sinks
+        self._sinks |= dict.fromkeys(sinks)
         with self._transaction() as connection:
             for sink in sinks:
                 row = (sink, self._now(), not self.is_reading)
@@ -232,12 +233,14 @@ class Outbox:
     def send_earlier(self, *sinks: str) -> int:
         """Let the events that are earlier than a sink wait for it, too; return their number."""
         with self._transaction() as connection:
-            update = "UPDATE marks SET state = 'pending' WHERE sink = ? AND state = 'held'"
+            update = (
+                f"UPDATE marks SET state = 'pending' WHERE sink = ? AND state = 'held' AND n IN ({_SENDABLE_EVENTS})"
+            )
             return sum(connection.execute(update, (sink,)).rowcount for sink in sinks)
 
     def n_held(self, *sinks: str) -> int:
         """Return how many events ``send_earlier`` would send."""
-        query = "SELECT count(*) FROM marks WHERE sink = ? AND state = 'held'"
+        query = f"SELECT count(*) FROM marks WHERE sink = ? AND state = 'held' AND n IN ({_SENDABLE_EVENTS})"
         return sum(int(self._select(query, (sink,))[0][0]) for sink in sinks)
 
     def collect(self) -> None:
@@ -289,7 +292,7 @@ class Outbox:
             "FROM marks INDEXED BY waiting CROSS JOIN events USING (n) "
             "LEFT JOIN other.episodes ON payload IS NULL AND episode_id = substr(id, 9) "
             "WHERE sink = ?1 AND state = 'pending' AND (payload IS NOT NULL OR episode_id IS NOT NULL) "
-            f"AND coalesce(subject, ?2) NOT IN ({others}) ORDER BY n LIMIT ?3"
+            f"AND coalesce(subject, ?2) NOT IN ({others}) GROUP BY n ORDER BY n LIMIT ?3"
         )
         events = []
         self.collect()
@@ -391,7 +394,8 @@ class Outbox:
             abandoned = "(SELECT name FROM sinks WHERE name != ? AND seen_at < ?)"
             for table, column in (("marks", "sink"), ("streams", "sink"), ("sinks", "name")):
                 connection.execute(f"DELETE FROM {table} WHERE {column} IN {abandoned}", (LOCAL, now - ABANDON_AFTER_S))
-            self._forget_deleted(connection, now - ABANDON_AFTER_S)
+            if not self.is_reading:  # the index may lack rows of files that are there
+                self._forget_deleted(connection, now - ABANDON_AFTER_S)
             limits = (now - KEEP_ACKED_S, now - ABANDON_AFTER_S, MAX_PER_TRANSACTION)
             n_deleted = connection.execute(_FINISHED_MARKS, limits).rowcount
             connection.execute(_FINISHED_STATUS)
@@ -437,7 +441,7 @@ class Outbox:
     def counts(self) -> dict[str, SinkCounts]:
         query = (
             "SELECT name, state, count(n) FROM sinks LEFT JOIN (SELECT sink, state, n FROM marks JOIN events USING (n) "
-            f"WHERE state != 'pending' OR {_SENDABLE}) ON sink = name GROUP BY name, state"
+            f"WHERE state NOT IN ('pending', 'held') OR {_SENDABLE}) ON sink = name GROUP BY name, state"
         )
         by_sink: dict[str, dict[str, int]] = {}
         self.collect()
@@ -449,11 +453,11 @@ class Outbox:
         return self._clock.now().timestamp()
 
     def _select(self, query: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        self.index.refresh()
+        self.index.complete()
         return self.database.select(query, parameters)
 
     def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
-        self.index.refresh()
+        self.index.complete()
         return self.database.transaction(LOCK_TIMEOUT_S)
 
 

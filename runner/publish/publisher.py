@@ -240,7 +240,8 @@ class _OutboxSender(msgspec.Struct):
     async def _deliver(self, event: OutboxEvent) -> DeliveryResult:
         if (denial := self.sink_connection.publish_denial(event.subject)) is not None:
             return PermanentFailure(denial)
-        result = await deliver(self.client, event, self.routes.route_of(event.subject), self.options)
+        answer = await deliver(self.client, event, self.routes.route_of(event.subject), self.options)
+        result = self.routes.checked(event.subject, answer)
         # The server reports a denied subject separately: the delivery itself looks like a time-out, or like a success
         # when no stream acknowledges it.
         if (denial := self.sink_connection.publish_denial(event.subject)) is not None and getattr(

@@ -62,7 +62,7 @@ def open_index_to_read(store: EpisodeStore) -> EpisodeIndex:
 def _opened(store: EpisodeStore, database: Database, *, reconcile: bool) -> EpisodeIndex:
     index = EpisodeIndex(store, database)
     try:
-        index.refresh()
+        index.is_complete()
         if reconcile:
             index.reconcile()
     except StoreError:
@@ -119,16 +119,20 @@ class EpisodeIndex:
 
     def select(self, query: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         """Write first what was not written yet; raises ``StoreError``."""
-        with self._scanning:  # a new file has all rows only after its scan
-            self.refresh()
-            if self._generation != self.database.generation:
-                self.reconcile()
+        self.complete()
         return self.database.select(query, parameters)
 
-    def refresh(self) -> None:
-        """Open the file again if it was deleted, replaced or damaged; raises ``StoreError``."""
-        with self.database.session():
+    def complete(self) -> None:
+        """Read the files again if the database was deleted, replaced or damaged; raises ``StoreError``."""
+        with self._scanning:  # other threads wait for the rows
+            if not self.is_complete():
+                self.reconcile()
+
+    def is_complete(self) -> bool:
+        """Return whether the file is the one that was opened first, or scanned last; raises ``StoreError``."""
+        with self.database.session():  # opens another file
             self._generation = self._generation or self.database.generation
+            return self._generation == self.database.generation
 
     def write_waiting(self) -> None:
         self.database.write_waiting()

@@ -73,7 +73,7 @@ def _stamp(store: EpisodeStore, batch_id: str) -> tuple[int, str]:
         status = (store.runs / batch_id).stat(follow_symlinks=False)
     except OSError:  # it has just been deleted
         return time.time_ns(), ""
-    return status.st_mtime_ns, f"{status.st_mtime_ns} {status.st_ctime_ns}"
+    return max(status.st_mtime_ns, status.st_ctime_ns), f"{status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def _list(store: EpisodeStore, batch_id: str, damaged: list[DamagedFile]) -> list[EpisodeFile]:

@@ -344,7 +344,7 @@ class StreamReader:
         return config
 
     def _may_catch_up(self, info: StreamInfo) -> bool:
-        """Return whether a stream that looks shorter is asked again: a new leader of a cluster may still be loading."""
+        """Return whether a stream that looks shorter is read again: a new leader of a cluster may still be loading."""
         is_shorter = info.cluster is not None and (self._position.cursor or 0) > info.state.last_seq
         self._n_shorter = self._n_shorter + 1 if is_shorter and self._position.created == info.created else 0
         return 0 < self._n_shorter <= MAX_SHORTER

@@ -21,6 +21,8 @@ import msgspec
 from runner.errors import ConfigError, StoreError
 from runner.util.display_text import one_line
 
+MAX_LOCKED_S = 5.0
+LOCK_TICK_S = 0.02
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """Maximum size in bytes of a file for ``read_file``."""
 MAX_SECRET_BYTES = 64 * 1024
@@ -154,7 +156,10 @@ def read_file(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def file_lock(path: Path, *, wait: bool, create: bool = False) -> Iterator[bool]:
-    """Hold the lock of a file or folder; yield False if it cannot be opened, or is locked and ``wait`` is False."""
+    """Hold the lock of a file or folder; yield False if it cannot be opened, or another process holds its lock.
+
+    With ``wait``, that process has ``MAX_LOCKED_S``: it may be stopped.
+    """
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
@@ -169,12 +174,12 @@ def file_lock(path: Path, *, wait: bool, create: bool = False) -> Iterator[bool]
 
 def _lock(descriptor: int, wait: bool) -> bool:
     try:
-        if not wait:
-            return try_lock(descriptor)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        deadline_s = time.monotonic() + (MAX_LOCKED_S if wait else 0)
+        while not (is_locked := try_lock(descriptor)) and time.monotonic() < deadline_s:
+            time.sleep(LOCK_TICK_S)
     except OSError:
         return False
-    return True
+    return is_locked
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:

@@ -216,7 +216,7 @@ class Database:
 
     def _opened(self) -> sqlite3.Connection:
         if self._is_closed:
-            raise sqlite3.ProgrammingError("it was closed")
+            raise StoreError(f"{self.path or 'the index'} cannot be used: it was closed")
         if self._connection is None:
             self._connect()
         elif self.path is not None and file_id(self.path) != self._file_id:
@@ -232,13 +232,14 @@ class Database:
         if self.path is None:
             connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             connection.executescript(self._schema.tables)
+            found = None
         else:
             # Without the lock, two processes could find a damaged file and one delete the other's new one.
             with file_lock(self.path.with_suffix(".lock"), wait=True, create=True):
                 connection = _open_database(self.path, self._schema, busy_timeout_s=self._busy_timeout_s)
-                self._file_id = file_id(self.path)
+                found = file_id(self.path)
         self._disconnect()
-        self._connection = connection
+        self._connection, self._file_id = connection, found
         self.generation += 1
 
     def _attach(self, connection: sqlite3.Connection, attached: Path) -> None:
@@ -259,7 +260,7 @@ class Database:
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
-        self._connection = self._attached_id = None
+        self._connection = self._attached_id = self._file_id = None
 
 
 def _open_database(path: Path, schema: SqliteSchema, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
@@ -402,7 +403,7 @@ def is_damage(exc: Exception) -> bool:
     """Return whether a database file is damaged or of another kind, so that waiting does not help."""
     if isinstance(exc, _IncompatibleDatabase | UnicodeDecodeError):
         return True
-    code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    code = getattr(exc, "sqlite_errorcode", sqlite3.SQLITE_OK)  # a wrong use of the library has none
     return code & 0xFF in _DAMAGE or code == _SHORT_READ
 
 

@@ -44,7 +44,11 @@ async def test_an_event_is_acknowledged_by_stream_and_sequence() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"{}", b"null", b"[]", b'{"stream": "S"}', b'{"seq": 7}', b"+OK", b"\xff", b"7"]
+    "answer",
+    [
+        *(b"", b"{}", b"null", b"[]", b'{"stream": "S"}', b'{"seq": 7}', b"+OK", b"\xff", b"7"),
+        *(b'{"stream": "", "seq": 7}', b'{"stream": "S", "seq": 0}', b'{"stream": "S", "seq": 9223372036854775808}'),
+    ],
 )
 async def test_another_answer_is_no_acknowledgement(answer: bytes) -> None:
     assert await delivered(ScriptedBroker(answer)) == TransientFailure("the answer is not an acknowledgement")

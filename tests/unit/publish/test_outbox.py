@@ -28,8 +28,10 @@ from runner.publish.outbox import (
     SinkCounts,
 )
 from runner.publish.publisher import Publisher
+from runner.store import EpisodeStore, open_index
+from runner.util.clock import Clock
 from runner.util.sqlite import Database
-from tests.support.episodes import RecordedEpisode, newest_rows, record_episodes
+from tests.support.episodes import RecordedEpisode, new_id, newest_rows, record_episodes
 from tests.support.publishing import open_outbox, outbox_event, pending_ids
 from tests.unit.publish.conftest import ManualWallClock
 
@@ -363,6 +365,70 @@ def test_an_older_copy_of_the_outbox_gets_the_events_that_it_lacks(outbox: Outbo
     copy.replace(outbox.data_dir / "outbox.sqlite")
     with open_outbox(outbox.data_dir) as restored:
         assert pending_ids(restored) == [f"episode:{second}"]
+
+
+def test_events_are_pending_again_right_after_the_index_was_deleted(outbox: Outbox) -> None:
+    episodes = {f"episode:{record.episode_id}" for record in record_episodes(outbox.data_dir, 2)}
+    outbox.index.reconcile()
+    assert set(pending_ids(outbox)) == episodes
+    (outbox.data_dir / "index.sqlite").unlink()
+    assert outbox.n_pending([LOCAL]) == 2  # without any use of the index by others
+    (outbox.data_dir / "index.sqlite").unlink()
+    assert set(pending_ids(outbox)) == episodes
+
+
+def test_no_event_is_forgotten_before_the_files_were_read(outbox: Outbox, clock: ManualWallClock) -> None:
+    clock.now = datetime.now(UTC)
+    (record,) = record_episodes(outbox.data_dir, 1)
+    outbox.register_sinks("egress")
+    outbox.index.reconcile()
+    event_id = f"episode:{record.episode_id}"
+    assert pending_ids(outbox) == [event_id]
+    outbox.send_earlier("egress")
+    outbox.ack("egress", [Ack(event_id)])
+    outbox.close()
+    outbox.index.close()
+    (outbox.data_dir / "index.sqlite").unlink()
+    clock.advance(ABANDON_AFTER_S + 60)
+    store = EpisodeStore(outbox.data_dir)
+    with (
+        closing(open_index(store, reconcile=False)) as index,
+        closing(Outbox(index, clock=Clock(now=lambda: clock.now))) as later,
+    ):
+        later.is_reading = True
+        later.register_sinks("egress")
+        later.prune()
+        index.reconcile()
+        later.finish_reading()
+        assert (pending_ids(later), pending_ids(later, "egress")) == ([event_id], [])
+
+
+def test_earlier_events_of_deleted_episodes_are_not_counted(outbox: Outbox) -> None:
+    records = record_episodes(outbox.data_dir, 2)
+    outbox.index.reconcile()
+    outbox.register_sinks("egress")
+    outbox.index._store.path(records[0].batch_id, records[0].episode_id).unlink()
+    outbox.index.reconcile()
+    assert (outbox.n_held("egress"), outbox.counts()["egress"].held, outbox.send_earlier("egress")) == (1, 1, 1)
+
+
+def test_all_sinks_are_known_again_after_the_outbox_was_deleted(outbox: Outbox) -> None:
+    outbox.register_sinks("egress")
+    outbox.register_sinks(LOCAL)
+    (outbox.data_dir / "outbox.sqlite").unlink()
+    outbox.add(event(1))
+    assert pending_ids(outbox, "egress") == ["episode:1"]
+
+
+def test_an_id_in_two_batches_is_sent_once(outbox: Outbox) -> None:
+    (record,) = record_episodes(outbox.data_dir, 1)
+    path, other = outbox.index._store.path(record.batch_id, record.episode_id), new_id()
+    copy = outbox.index._store.path(other, record.episode_id)
+    copy.parent.mkdir()
+    copy.write_bytes(path.read_bytes().replace(record.batch_id.encode(), other.encode()))
+    outbox.index.reconcile()
+    assert len(newest_rows(outbox.index)) == 2
+    assert pending_ids(outbox) == [f"episode:{record.episode_id}"]
 
 
 def test_the_event_of_a_deleted_episode_is_forgotten_after_a_month(outbox: Outbox, clock: ManualWallClock) -> None:

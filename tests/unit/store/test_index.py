@@ -336,6 +336,7 @@ def test_a_closed_index_raises_a_store_error_and_loses_nothing(episode_store: Ep
     (recording,) = record_episodes(episode_store, index, 1)
     with pytest.raises(StoreError, match="it was closed"):
         newest_rows(index)
+    assert database_path(episode_store).exists()
     assert [row.episode_id for row in read_rows(episode_store)] == [recording.header.episode_id]
 
 
