@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
 import yaml
@@ -162,70 +161,37 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value_of, text)
 
 
-class Expanded:
-    """Data of a profile with all references expanded, copied so that a value stands in one place only.
+def expand_data(data: YamlValue, environ: Mapping[str, str], texts: Collection[str] = ()) -> YamlValue:
+    """Return data of a profile with all references expanded, copied so that a value stands in one place only.
 
-    A value that is one reference is read as YAML: the text ``12`` is a number, until ``restore_texts`` is called for a
-    key that expects a text.
+    Args:
+        texts: paths of the values that are texts, as msgspec writes them, such as ``.environments.skip[0].name``, or
+            with ``[...]`` for all keys of a mapping. Elsewhere a value that is one reference is read as YAML: the
+            text ``12`` is a number. Whole numbers below ``[...]`` become texts, too.
 
     Raises:
         ConfigError: a reference is not valid, or a key or text is not allowed.
     """
 
-    def __init__(self, data: YamlValue, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-        self._restore: dict[str, list[Callable[[], None]]] = {}
-        self.data = self._copy(data, "")
-
-    def restore_texts(self, path: str) -> bool:
-        """Replace the value at a path by its text, False if there is none.
-
-        Args:
-            path: the keys as msgspec writes them, such as ``.environments.skip[0].name``. ``[...]`` for a key that the
-                schema does not define stands for all keys there, and whole numbers become texts, too.
-        """
-        functions = self._restore.pop(path, [])
-        for restore in functions:
-            restore()
-        return bool(functions)
-
-    def _copy(self, value: YamlValue, path: str) -> YamlValue:
+    def copy(value: YamlValue, path: str, any_key: str = "") -> YamlValue:
         if isinstance(value, dict):
-            mapping: dict[str, YamlValue] = {}
-            for key, item in value.items():
-                place = f"{path}.{key}"
+            for key in value:
                 if key.startswith("_") and not path.endswith(".env"):
-                    raise ConfigError(f"{place.removeprefix('.')}: keys must not start with _")
-                mapping[key] = self._copy(item, place)
-                self._remember(item, partial(mapping.__setitem__, key), place, f"{path}[...]")
-            return mapping
+                    raise ConfigError(f"{path}.{key}: keys must not start with _".removeprefix("."))
+            return {key: copy(item, f"{path}.{key}", f"{path}[...]") for key, item in value.items()}
         if isinstance(value, list):
-            items: list[YamlValue] = []
-            for index, item in enumerate(value):
-                place = f"{path}[{index}]"
-                items.append(self._copy(item, place))
-                self._remember(item, partial(items.__setitem__, index), place)
-            return items
-        if isinstance(value, str):
-            text = self._expand(value, path)
-            return resolve_scalar(text) if _REFERENCE.fullmatch(value) else text
-        return value
-
-    def _remember(self, given: YamlValue, replace: Callable[[str], None], place: str, any_key: str = "") -> None:
-        if isinstance(given, str) and _REFERENCE.fullmatch(given):
-            text, places = expand(given, self._environ), (place, any_key)
-        elif type(given) is int:
-            text, places = str(given), (any_key, "")
-        else:
-            return
-        for path in filter(None, places):
-            self._restore.setdefault(path, []).append(partial(replace, text))
-
-    def _expand(self, value: str, path: str) -> str:
+            return [copy(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        if type(value) is int and any_key in texts:
+            return str(value)
+        if not isinstance(value, str):
+            return value
         try:
-            text = expand(value, self._environ)
+            text = expand(value, environ)
             if _CONTROL_CHARACTERS.search(text):
                 raise ConfigError("expected a text without control characters")
         except ConfigError as exc:
             raise ConfigError(f"{path.removeprefix('.') or 'top level'}: {exc}") from None
-        return text
+        is_text = path in texts or any_key in texts or not _REFERENCE.fullmatch(value)
+        return text if is_text else resolve_scalar(text)
+
+    return copy(data, "")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.inspect import DictType, ListType, LiteralType, StructType, Type, UnionType, VarTupleType, type_info
 
-from runner.config.document import Expanded, YamlValue, parse_yaml
+from runner.config.document import YamlValue, expand_data, parse_yaml
 from runner.config.profile import (
     FALLBACK,
     GATEWAY,
@@ -85,7 +85,7 @@ def read_profile(
 def convert_profile(data: YamlValue, source: str, environ: Mapping[str, str]) -> Profile:
     """Return the profile with these data; the ``ConfigError`` of invalid data begins with ``source``."""
     try:
-        profile = _convert(Expanded(data, environ))
+        profile = _convert(data, environ)
         for problem in _violations(profile):
             raise ConfigError(problem)
     except ConfigError as exc:
@@ -93,15 +93,18 @@ def convert_profile(data: YamlValue, source: str, environ: Mapping[str, str]) ->
     return profile
 
 
-def _convert(expanded: Expanded) -> Profile:
+def _convert(data: YamlValue, environ: Mapping[str, str]) -> Profile:
+    texts = set[str]()
     while True:
+        expanded = expand_data(data, environ, texts)
         try:
-            return _with_own_endpoints(msgspec.convert(expanded.data, Profile), expanded.data)
+            return _with_own_endpoints(msgspec.convert(expanded, Profile), expanded)
         except msgspec.ValidationError as exc:
             problem, _, path = str(exc).partition(" - at `$")
             path = path.removesuffix("`")
-            if not expanded.restore_texts(path):
+            if path in texts:
                 raise ConfigError(_explain(problem, path)) from None
+            texts.add(path)  # perhaps a text was expected there
 
 
 def _choices(path: str) -> str:

@@ -127,6 +127,10 @@ def age_seconds(age: str) -> float:
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of all sections of a profile; an unknown key is an error."""
 
+    def __repr__(self) -> str:
+        """Without what ``__rich_repr__`` of a section hides, since it may appear in tracebacks and logs."""
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.__rich_repr__())})"
+
 
 class Hardware(_Section, frozen=True):
     """The node's machine; ``node`` is its name, None for the host name."""
@@ -270,10 +274,6 @@ class EnvironmentEntry(_Section, frozen=True):
     places: Count | None = None
     autostart: bool = False
 
-    def __repr__(self) -> str:
-        """Without secrets, since it may appear in tracebacks and logs."""
-        return f"EnvironmentEntry({', '.join(f'{key}={value!r}' for key, value in self.__rich_repr__())})"
-
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         values = {key: getattr(self, key) for key in self.__struct_fields__}
         shown = {key: mask(value) if isinstance(value, str) else value for key, value in values.items()}
@@ -387,12 +387,9 @@ class NotifySettings(_Section, frozen=True):
     def is_wanted(self) -> bool:
         return bool(self.command) or self.url is not None
 
-    def __repr__(self) -> str:
-        shown = self.command[:1], MASK if self.url else None
-        return f"NotifySettings(command={shown[0]}, url={shown[1]}, timeout_sec={self.timeout_sec})"
-
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("command", self.command[:1]), ("url", MASK if self.url else None)]
+        hidden = {"command": self.command[:1], "url": MASK if self.url else None}
+        return [*hidden.items(), ("timeout_sec", self.timeout_sec)]
 
 
 class Profile(_Section, frozen=True):

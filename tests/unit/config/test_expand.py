@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.config.document import Expanded, YamlValue, expand, parse_yaml, resolve_scalar
+from runner.config.document import YamlValue, expand, expand_data, parse_yaml, resolve_scalar
 from runner.errors import ConfigError
 
 
@@ -81,21 +81,19 @@ def test_scalars_of_files_and_variables_are_parsed_alike(text: str, value: objec
     assert type(resolve_scalar(text)) is type(value)
     assert parse_yaml(f"key: {text}") == {"key": value}
     assert parse_yaml(f"key: '{text}'") == {"key": text}
-    expanded = Expanded({"key": "${VAR}"}, {"VAR": text})
-    assert expanded.data == {"key": value}
-    assert expanded.restore_texts(".key") and expanded.data == {"key": text}
+    assert expand_data({"key": "${VAR}"}, {"VAR": text}) == {"key": value}
+    assert expand_data({"key": "${VAR}"}, {"VAR": text}, {".key"}) == {"key": text}
 
 
 def test_a_reference_within_a_text_expands_to_text() -> None:
-    expanded = Expanded({"key": "${A}${B}", "other": " ${A}"}, {"A": "1", "B": "2"})
-    assert expanded.data == {"key": "12", "other": " 1"}
-    assert not expanded.restore_texts(".key")
+    data: YamlValue = {"key": "${A}${B}", "other": " ${A}"}
+    assert expand_data(data, {"A": "1", "B": "2"}) == {"key": "12", "other": " 1"}
 
 
 def test_keys_are_not_expanded_and_leading_underscores_are_rejected() -> None:
-    assert Expanded({"${A}": []}, {"A": "a"}).data == {"${A}": []}
+    assert expand_data({"${A}": []}, {"A": "a"}) == {"${A}": []}
     with pytest.raises(ConfigError, match=r"^a\[0\]\._target_: keys must not start with _$"):
-        Expanded({"a": [{"_target_": "os.system"}]}, {})
+        expand_data({"a": [{"_target_": "os.system"}]}, {})
 
 
 @pytest.mark.parametrize(
@@ -108,11 +106,11 @@ def test_keys_are_not_expanded_and_leading_underscores_are_rejected() -> None:
 )
 def test_a_problem_is_reported_with_its_path(data: dict[str, YamlValue], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        Expanded(data, {})
+        expand_data(data, {})
 
 
 def test_expanded_aliases_are_separate_copies() -> None:
-    data = Expanded(parse_yaml("a: &x {k: [1]}\nb: *x"), {}).data
+    data = expand_data(parse_yaml("a: &x {k: [1]}\nb: *x"), {})
     assert isinstance(data, dict)
     assert data["a"] == data["b"]
     assert data["a"] is not data["b"]
