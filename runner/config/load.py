@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from urllib.parse import urlsplit
@@ -33,8 +36,6 @@ MAX_PROFILE_BYTES = 1 << 20
 SUFFIXES = (".yaml", ".yml")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_HTTP = ("http", "https")
-_NATS = ("nats", "tls")
 _VARIABLE_NAME = re.compile(VARIABLE_NAME_PATTERN)
 _DEFAULT_ENDPOINT_KEYS = ("mode", "api_endpoint", "local_fallback")
 """Keys of ``agent`` about the gateway and Ollama, which are used by default."""
@@ -53,7 +54,7 @@ class ProfileFile(NamedTuple):
 
     @property
     def digest(self) -> str:
-        return _digest(self.content)
+        return sha256(self.content).hexdigest()
 
 
 def load_profile(
@@ -144,8 +145,9 @@ def _explain(problem: str, path: str) -> str:
 def _find_profile(name_or_path: str, cwd: Path, user_config: Path | None) -> Path:
     if "/" in name_or_path or name_or_path.endswith(SUFFIXES):
         path = cwd / name_or_path
-        if _is_missing(path):
-            raise ConfigError(f"There is no profile {path}. {_suggest_profile(path.stem, cwd, user_config)}")
+        with suppress(OSError):  # unknown: opening the file reports the error
+            if not path.exists():
+                raise ConfigError(f"There is no profile {path}. {_suggest_profile(path.stem, cwd, user_config)}")
         return path
     if not _NAME.fullmatch(name_or_path):
         raise ConfigError(
@@ -153,26 +155,13 @@ def _find_profile(name_or_path: str, cwd: Path, user_config: Path | None) -> Pat
         )
     for folder in _profile_dirs(cwd, user_config):
         for suffix in SUFFIXES:
-            if _is_file(file := folder.joinpath(name_or_path + suffix)):
-                return file
+            with suppress(OSError):  # e.g. no permission to search the folder
+                if (file := folder.joinpath(name_or_path + suffix)).is_file():
+                    return file
     searched = ", ".join(map(str, _profile_dirs(cwd, user_config)))
     raise ConfigError(
         f"There is no profile named {name_or_path} in {searched}. {_suggest_profile(name_or_path, cwd, user_config)}"
     )
-
-
-def _is_missing(path: Path) -> bool:
-    try:
-        return not path.exists()
-    except OSError:  # unknown: opening the file reports the error
-        return False
-
-
-def _is_file(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except OSError:  # e.g. no permission to search the folder
-        return False
 
 
 def _profile_dirs(cwd: Path, user_config: Path | None) -> Iterator[Path]:
@@ -183,23 +172,17 @@ def _profile_dirs(cwd: Path, user_config: Path | None) -> Iterator[Path]:
 
 
 def _suggest_profile(name: str, cwd: Path, user_config: Path | None) -> str:
-    from difflib import get_close_matches  # needed only after a failed search
-
     names = profile_names(cwd, user_config)
     close = get_close_matches(name, names)
     return f"Did you mean {' or '.join(close)}?" if close else f"Available: {', '.join(names) or 'none'}."
 
 
 def profile_names(cwd: Path, user_config: Path | None) -> list[str]:
-    return sorted({name for folder in _profile_dirs(cwd, user_config) for name in _names_in(folder)})
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        files = [Path(file.name) for file in folder.iterdir()]
-    except OSError:  # missing or unreadable
-        return []
-    return [file.stem for file in files if file.suffix in SUFFIXES]
+    names = set[str]()
+    for folder in _profile_dirs(cwd, user_config):
+        with suppress(OSError):  # missing or unreadable
+            names.update(file.stem for file in folder.iterdir() if file.suffix in SUFFIXES)
+    return sorted(names)
 
 
 def default_environments(environ: Mapping[str, str], cwd: Path) -> YamlValue:
@@ -231,15 +214,9 @@ def _read(file: Path) -> tuple[bytes, str]:
 def profile_digest(file: Path) -> str | None:
     """Return None if the file cannot be read."""
     try:
-        return _digest(read_regular(file, MAX_PROFILE_BYTES)[0])
+        return sha256(read_regular(file, MAX_PROFILE_BYTES)[0]).hexdigest()
     except OSError:
         return None
-
-
-def _digest(content: bytes) -> str:
-    from hashlib import sha256  # imported late: only a node and its console compare digests
-
-    return sha256(content).hexdigest()
 
 
 def user_config_dir(environ: Mapping[str, str]) -> Path | None:
@@ -326,9 +303,10 @@ def _invalid_urls(profile: Profile, entries: _Entries) -> Iterator[str]:
         "notify.url": profile.notify.url,
     }
     for path, url in urls.items():
-        if url is not None and not _is_url(url, _HTTP):
+        if url is not None and not _is_url(url, ("http", "https")):
             yield f"{path}: expected an http:// or https:// URL"
-    if profile.nats.url and not all(_is_url(server.strip(), _NATS) for server in profile.nats.url.split(",")):
+    servers = profile.nats.url.split(",") if profile.nats.url else []
+    if not all(_is_url(server.strip(), ("nats", "tls")) for server in servers):
         yield "nats.url: expected nats:// or tls:// URLs separated by commas"
 
 

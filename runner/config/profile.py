@@ -111,15 +111,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return ", ".join(filter(None, parts))
 
 
-class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an idle node does with old episodes, or with the oldest above ``max_bytes`` of files; by default nothing."""
-
-    older: Age | None = None
-    max_bytes: Count | None = None
-    keep: Literal["tagged", "none"] = "tagged"
-    archive: bool = True
-
-
 def age_seconds(age: str) -> float:
     return float(int(age[:-1]) * _UNITS[age[-1]])
 
@@ -132,6 +123,15 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self.__rich_repr__())})"
 
 
+class RetentionSettings(_Section, frozen=True):
+    """What an idle node does with old episodes, or with the oldest above ``max_bytes`` of files; by default nothing."""
+
+    older: Age | None = None
+    max_bytes: Count | None = None
+    keep: Literal["tagged", "none"] = "tagged"
+    archive: bool = True
+
+
 class Hardware(_Section, frozen=True):
     """The node's machine; ``node`` is its name, None for the host name."""
 
@@ -142,13 +142,7 @@ class Hardware(_Section, frozen=True):
 
 
 class EpisodeSettings(_Section, frozen=True):
-    """Hard limits of one episode, how many run at once and where, waiting for a lost server, and what is recorded.
-
-    Attributes:
-        workers: see ``runner.types.Workers``; None: this process for one episode at a time, else local processes.
-        wait_sec: seconds that a batch waits for an environment server that goes away; 0: it goes on at once.
-        world: whether each timestep has a picture of an environment that can draw its state.
-    """
+    """``workers``: None: this process for one episode at a time, else local processes."""
 
     max_duration_sec: Seconds = 300.0
     max_rounds: Rounds = 15
@@ -195,13 +189,8 @@ class AgentSettings(_Section, frozen=True):
     """The agent's model, the endpoint that serves it, and the fallback endpoints.
 
     Attributes:
-        timeout_sec: time limit of a whole answer in seconds, retries excluded; None: only that of the episode.
-        idle_timeout_sec: seconds without text, reasoning or a tool call that end a streamed answer.
-        first_token_timeout_sec: the same before the first of these.
-        context_tokens: conversations are trimmed to this size before they are sent; a token is about 4 characters.
+        timeout_sec: time limit of a whole answer, retries excluded; None: only that of the episode.
         local_fallback: model of Ollama that answers if no endpoint does; None, or empty in the profile, for none.
-        max_unparsed: number of consecutive replies without an action after which the episode fails.
-        feedback: TensorZero metrics that receive the result of each episode; None sends no feedback.
     """
 
     mode: Literal["api", "local"] = "api"
@@ -245,16 +234,8 @@ class AgentSettings(_Section, frozen=True):
 class EnvironmentEntry(_Section, frozen=True):
     """An environment that the node runs, embedded without ``server_cmd`` and ``base_url``.
 
-    None in a limit or in ``wait_sec`` means the value of ``episode``.
-
-    Attributes:
-        cwd: working directory of ``server_cmd``; None for that of the node.
-        env: environment variables of ``server_cmd``, in addition to those of the node. The values may be secret.
-        ram: memory of its server, for display only, e.g. ``110 MiB``.
-        deps: Python distributions that the environment needs in addition to those of the runner.
-        external: what else its server needs, for display only, e.g. ``ALFWorld data``.
-        base_url: URL of a remote server, instead of ``port``.
-        places: maximum number of episodes that play on its server at the same time; None: the server's own limit.
+    None in a limit or in ``wait_sec`` means the value of ``episode``, and in ``places`` the server's own limit. The
+    values of ``env`` may be secret.
     """
 
     name: Text
@@ -333,11 +314,8 @@ class RaySettings(_Section, frozen=True):
     """The Ray cluster that plays episodes with ``--workers ray``.
 
     Attributes:
-        address: ``HOST:PORT`` of the cluster's head, or ``auto`` for the cluster of this machine; empty: a cluster of
-            this machine is started for the run.
-        max_workers: maximum number of workers; None: as many as episodes at a time.
-        placement: ``spread`` the workers over the nodes, or ``pack`` them, so that one node is filled before the next.
-        runtime_env: Ray's ``runtime_env`` of the workers. Ray shows it, so it must not contain secrets.
+        address: empty: a cluster of this machine is started for the run.
+        max_workers: None: as many as episodes at a time.
         addresses: hosts of models and servers as the workers reach them, by the host in the profile.
     """
 
@@ -354,11 +332,9 @@ class ARESettings(_Section, frozen=True):
     """The worker process that runs ARE, for environments named ``are:<scenario>``.
 
     Attributes:
-        python: Python interpreter of the virtual environment with ARE; None for the interpreter of this process.
-        memory_mib: memory that an episode may use in addition to that of the loaded package, in MiB.
-        judge_model: model of scenarios whose judge needs one, at the endpoints of ``agent`` that serve it; None: such
-            a judge does not rate.
-        judge_timeout_sec: seconds for all answers of that model in one episode.
+        python: interpreter of the virtual environment with ARE; None for the interpreter of this process.
+        memory_mib: memory of an episode in addition to that of the loaded package.
+        judge_model: None: a judge that needs a model does not rate.
     """
 
     python: Text | None = None
@@ -370,12 +346,7 @@ class ARESettings(_Section, frozen=True):
 
 
 class NotifySettings(_Section, frozen=True):
-    """A command and a webhook that receive the end of each batch as JSON: on standard input and as a POST request.
-
-    Attributes:
-        pass_env: names of variables with secrets that the command inherits, too; it inherits all others anyway.
-        token_env: name of the variable with the bearer token of the requests.
-    """
+    """A command and a webhook that receive the end of each batch as JSON: on standard input and as a POST request."""
 
     command: tuple[Text, ...] = ()
     pass_env: tuple[VariableName, ...] = ()
