@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 
 from runner.config import AgentSettings
-from runner.config.profile import Capabilities, RateLimit
+from runner.config.profile import EndpointConfig, RateLimit
 from runner.util.urls import url_origin
 
 Kind: TypeAlias = Literal["tensorzero", "ollama", "openai"]
@@ -28,25 +28,15 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """Loopback address for clients, by the wildcard address that a server listens on."""
 
 
-class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One configured endpoint; it has the names of API key variables, but no key.
+class EndpointSpec(EndpointConfig, frozen=True):
+    """An endpoint of the profile, the gateway or Ollama; it has the names of API key variables, but no key.
 
-    Attributes:
-        model: the model of this endpoint; None: the model of the episode.
-        api_key_env: environment variable that must contain the API key; None: no key is required.
-        optional_key_env: environment variable that may contain an API key; the key is sent only to TensorZero.
-        capabilities: what the endpoint takes, by the profile; None if that is not set there.
+    ``optional_key_env`` is a variable that may contain an API key, which is sent only to TensorZero.
     """
 
     name: str
-    url: str
-    kind: AnyKind = "auto"
-    model: str | None = None
-    api_key_env: str | None = None
     optional_key_env: str | None = None
     limit: RateLimit = RateLimit()
-    token_ids: bool = False
-    capabilities: Capabilities | None = None
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,10 +53,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 def resolve_endpoints(settings: AgentSettings, environ: Mapping[str, str]) -> tuple[EndpointSpec, ...]:
     """With unique names: the gateway, the named endpoints, Ollama."""
-    limits = settings.rate_limits
+    specs = [EndpointSpec(**{**msgspec.structs.asdict(entry), "name": ""}) for entry in settings.endpoints]
+    if settings.mode == "api":
+        specs.insert(0, EndpointSpec(name="", url=settings.api_endpoint, optional_key_env=GATEWAY_KEY_ENV))
+    if (model := settings.local_fallback) is not None:
+        specs.append(EndpointSpec(name="", url=ollama_url(environ), kind="ollama", model=model))
     return tuple(
-        msgspec.structs.replace(spec, name=name, limit=limits.get(name, spec.limit))
-        for name, spec in zip(settings.endpoint_names, _unnamed_specs(settings, environ), strict=True)
+        msgspec.structs.replace(spec, name=name, limit=settings.rate_limits.get(name, spec.limit))
+        for name, spec in zip(settings.endpoint_names, specs, strict=True)
     )
 
 
@@ -86,14 +80,11 @@ def resolve_target(spec: EndpointSpec, kind: Kind, model: str) -> Target:
 def ollama_url(environ: Mapping[str, str]) -> str:
     """Return Ollama's URL from the variable OLLAMA_HOST; as in Ollama, its scheme and port are optional."""
     configured = environ.get(OLLAMA_HOST_ENV, "").strip().strip("'\"")
-    scheme, separator, rest = configured.rpartition("://")
+    scheme, _, rest = configured.rpartition("://")
     if scheme not in ("", "http", "https"):
         return f"http://127.0.0.1:{OLLAMA_PORT}"
     default_port = {"": OLLAMA_PORT, "http": 80, "https": 443}[scheme]
-    return _with_port(scheme if separator else "http", rest.partition("/")[0], default_port)
-
-
-def _with_port(scheme: str, netloc: str, default_port: int) -> str:
+    netloc = rest.partition("/")[0]
     try:
         parts = urlsplit(f"//{netloc}")
         host, port = parts.hostname or "127.0.0.1", parts.port or default_port
@@ -101,21 +92,4 @@ def _with_port(scheme: str, netloc: str, default_port: int) -> str:
         return f"http://127.0.0.1:{OLLAMA_PORT}"
     userinfo, at, _ = netloc.rpartition("@")
     host = _ANY_ADDRESS.get(host) or (f"[{host}]" if ":" in host else host)
-    return f"{scheme}://{userinfo}{at}{host}:{port}"
-
-
-def _unnamed_specs(settings: AgentSettings, environ: Mapping[str, str]) -> Iterator[EndpointSpec]:
-    if settings.mode == "api":
-        yield EndpointSpec(name="", url=settings.api_endpoint, optional_key_env=GATEWAY_KEY_ENV)
-    for entry in settings.endpoints:
-        yield EndpointSpec(
-            name="",
-            url=entry.url,
-            kind=entry.kind,
-            model=entry.model,
-            api_key_env=entry.api_key_env,
-            token_ids=entry.token_ids,
-            capabilities=entry.capabilities,
-        )
-    if settings.local_fallback is not None:
-        yield EndpointSpec(name="", url=ollama_url(environ), kind="ollama", model=settings.local_fallback)
+    return f"{scheme or 'http'}://{userinfo}{at}{host}:{port}"

@@ -13,7 +13,7 @@ import msgspec
 from runner.config.profile import RateLimit
 from runner.inference.endpoints import EndpointSpec
 from runner.inference.errors import EndpointFailure
-from runner.inference.learning import Lessons
+from runner.inference.learning import Lessons, WatchedValues
 from runner.types.phases import ServerTimes
 from runner.util.thread_replies import wait_for_reply
 
@@ -27,7 +27,6 @@ TOLERATED_FAILURES = 2
 """Number of consecutive server errors or invalid replies after which an endpoint still gets no rest."""
 WINDOW_S = 60.0
 
-OnServerTimes: TypeAlias = Callable[[str, ServerTimes | None], None]
 CallLater: TypeAlias = Callable[[float, Callable[[], None]], object]
 
 
@@ -120,7 +119,6 @@ class LocalGate:
         self, specs: Iterable[EndpointSpec], now: Callable[[], float], call_later: CallLater | None = None
     ) -> None:
         self._lock = threading.RLock()  # a garbage collection may end a request that waits
-        self._times_lock = threading.Lock()
         self._call_later = call_later or _start_timer
         specs = list(specs)
         self._entrances = {spec.name: _Entrance(spec.limit, now) for spec in specs}
@@ -128,8 +126,7 @@ class LocalGate:
         self._entrances |= {learner_of(spec.name): _Entrance(one, now) for spec in specs}
         self.lessons = Lessons(specs)
         self._requests: dict[Hashable, dict[Hashable, _Request]] = {}
-        self._server_times: dict[str, ServerTimes] = {}
-        self._time_watchers: list[OnServerTimes] = []
+        self.server_times = WatchedValues[str, ServerTimes | None]()
 
     async def enter(self, endpoint: str, key: str, time_left_s: float) -> bool:
         """Wait for the rate limits of an endpoint, and return whether a request may be sent.
@@ -162,33 +159,6 @@ class LocalGate:
         """Return the failure for which an endpoint rests; without one, its rate limits."""
         entrance = self._entrances[endpoint]
         return entrance.cause or entrance.limit_text
-
-    def server_times(self, endpoint: str) -> ServerTimes | None:
-        return self._server_times.get(endpoint)
-
-    def set_server_times(self, endpoint: str, times: ServerTimes | None) -> None:
-        with self._times_lock:
-            if self._server_times.get(endpoint) == times:
-                return
-            if times is None:
-                self._server_times.pop(endpoint, None)
-            else:
-                self._server_times[endpoint] = times
-            for watcher in self._time_watchers:
-                watcher(endpoint, times)
-
-    def watch_server_times(self, on_times: OnServerTimes) -> Callable[[], None]:
-        """Call ``on_times``, which must not block, with each server's means, now and later; return what ends that."""
-        with self._times_lock:
-            self._time_watchers = [*self._time_watchers, on_times]
-            for state in self._server_times.items():
-                on_times(*state)
-
-        def end() -> None:
-            with self._times_lock:
-                self._time_watchers = [each for each in self._time_watchers if each is not on_times]
-
-        return end
 
     def request(self, owner: Hashable, key: Hashable, endpoint: str, on_reply: Callable[[bool], object]) -> None:
         """Request admission for a worker, which knows the request by ``key``; an unknown endpoint is refused.

@@ -61,30 +61,6 @@ _NO_TRACER = Tracer("off")
 _numbers = itertools.count()  # of requests: the sessions of an episode share its ids
 
 
-class InferenceRequest(msgspec.Struct, frozen=True):
-    """The parameters of one inference.
-
-    Attributes:
-        id: unique id of the inference, part of its flow ids in the trace.
-        gateway_ids: TensorZero's id of the episode by endpoint name.
-        on_tokens: receives also the token ids of discarded answers; None: no request asks for them.
-        on_delta, label, can_shorten, tools_as_text: as in ``ModelSession.infer``.
-    """
-
-    question: InferenceQuestion
-    model: str
-    episode: str
-    id: str
-    time_left_s: float
-    tracer: Tracer
-    on_delta: Callable[[StreamDelta], None] | None = None
-    gateway_ids: dict[str, str] = msgspec.field(default_factory=dict)
-    on_tokens: Callable[[TokenSequence], None] | None = None
-    label: Label = "agent"
-    can_shorten: bool = False
-    tools_as_text: bool = False
-
-
 class EndpointAnswer(msgspec.Struct, frozen=True):
     """A reply, the shape of its request, TensorZero's id of the episode or "", and what the agent gets of them."""
 
@@ -98,20 +74,38 @@ class _NotAdmitted(Exception):
     pass
 
 
-class FallbackChain:
-    """Tries the endpoints in order until one answers; ``run`` may be awaited only once.
+class FallbackChain(msgspec.Struct, kw_only=True, dict=True):
+    """One inference: tries the endpoints in order until one answers; ``run`` may be awaited only once.
 
     After a failure the next endpoint is tried immediately. When all endpoints have failed, the chain waits until at
     least one of them is ready again and then tries all once more, up to ``MAX_PASSES`` passes. An endpoint that refuses
     the shape of a request gets it in other shapes first, see ``learning``.
+
+    Attributes:
+        id: unique id of the inference, part of its flow ids in the trace.
+        gateway_ids: TensorZero's id of the episode by endpoint name.
+        on_tokens: receives also the token ids of discarded answers; None: no request asks for them.
+        on_delta, label, can_shorten, tools_as_text: as in ``ModelSession.infer``.
     """
 
-    def __init__(self, context: InferenceContext, request: InferenceRequest) -> None:
-        self._context = context
-        self._gate = context.gate
-        self._request = request
-        self._now = context.timing.clock.monotonic
-        self._deadline = self._now() + request.time_left_s
+    context: InferenceContext
+    question: InferenceQuestion
+    model: str
+    episode: str
+    id: str
+    time_left_s: float
+    tracer: Tracer
+    gateway_ids: dict[str, str]
+    on_delta: Callable[[StreamDelta], None] | None
+    on_tokens: Callable[[TokenSequence], None] | None
+    label: Label
+    can_shorten: bool
+    tools_as_text: bool
+
+    def __post_init__(self) -> None:
+        self._gate = self.context.gate
+        self._now = self.context.timing.clock.monotonic
+        self._deadline = self._now() + self.time_left_s
         self._notes: dict[str, str] = {}
         self._lessons: dict[str, str] = {}
         self._excluded: set[str] = set()
@@ -132,7 +126,7 @@ class FallbackChain:
         for attempt in range(MAX_PASSES):
             if attempt and not await self._wait(attempt):
                 break
-            for endpoint in self._context.endpoints:
+            for endpoint in self.context.endpoints:
                 answer = await self._try_endpoint(endpoint)
                 if answer is not None:
                     return answer
@@ -140,15 +134,15 @@ class FallbackChain:
 
     async def _wait(self, attempt: int) -> bool:
         """Return False if no endpoint will be ready before the time limit."""
-        usable = [end for end in self._context.endpoints if end.name not in self._excluded]
+        usable = [end for end in self.context.endpoints if end.name not in self._excluded]
         if not usable:
             return False
         rest_s = min(self._gate.wait_s(end.name) for end in usable)
         longest_s = FIRST_PAUSE_S * 2.0 ** (attempt - 1)  # exponential backoff with jitter
-        pause = max(self._context.timing.uniform(longest_s / 2, longest_s), rest_s)
+        pause = max(self.context.timing.uniform(longest_s / 2, longest_s), rest_s)
         if pause >= self._deadline - self._now():
             return False
-        await self._context.timing.sleep(pause)
+        await self.context.timing.sleep(pause)
         return True
 
     async def _try_endpoint(self, endpoint: LiveEndpoint) -> EndpointAnswer | None:
@@ -193,7 +187,7 @@ class FallbackChain:
     ) -> EndpointAnswer:
         """Learn what the endpoint takes; what another request has learned meanwhile is tried first."""
         self._leave(endpoint.name)
-        place = learner_of(endpoint.name), f"{self._request.id}:learner"
+        place = learner_of(endpoint.name), f"{self.id}:learner"
         if not await self._gate.enter(*place, self._deadline - self._now()):
             raise failure
         try:
@@ -207,7 +201,7 @@ class FallbackChain:
             learner = Learner(
                 partial(self._send_again, endpoint),
                 partial(self._confirm, endpoint),
-                self._request.question,
+                self.question,
                 known,
                 token_ids=self._wants_tokens(endpoint),
             )
@@ -217,7 +211,7 @@ class FallbackChain:
         finally:
             self._gate.leave(*place)
         if learned != known:
-            reason = self._context.error_text(failure)
+            reason = self.context.error_text(failure)
             self._lessons[endpoint.name] = f"learned {learned.describe() or 'the usual shape'} from {reason}"
         return answer
 
@@ -228,11 +222,11 @@ class FallbackChain:
                 await self._send_request(endpoint, capabilities, is_shown=False)
 
     def _key(self, endpoint: LiveEndpoint) -> LessonKey:
-        model = endpoint.spec.model or self._request.model
-        return LessonKey(endpoint.name, model, bool(self._request.question.tools))
+        model = endpoint.spec.model or self.model
+        return LessonKey(endpoint.name, model, bool(self.question.tools))
 
     def _wants_tokens(self, endpoint: LiveEndpoint) -> bool:
-        return endpoint.spec.token_ids and self._request.on_tokens is not None
+        return endpoint.spec.token_ids and self.on_tokens is not None
 
     def _leave(self, name: str) -> None:
         if self._admitted:
@@ -240,7 +234,7 @@ class FallbackChain:
             self._admitted = ""
 
     def _record_tokens(self, label: Label, n_completion: int | None, cause: str = "") -> None:
-        capture, on_tokens = self._capture, self._request.on_tokens
+        capture, on_tokens = self._capture, self.on_tokens
         if capture is None or on_tokens is None or (label == "discarded" and capture.is_empty):
             return
         on_tokens(capture.sequence(label, n_completion, cause))
@@ -253,7 +247,7 @@ class FallbackChain:
         self._emit(StreamDelta(failure=f"{name}: {self._notes[name]}"))
 
     def _fail(self, endpoint: LiveEndpoint, failure: EndpointFailure) -> None:
-        name, text = endpoint.name, self._context.error_text(failure)
+        name, text = endpoint.name, self.context.error_text(failure)
         if find_shortage(failure) is not None:  # this process failed, and it would fail at every endpoint
             raise failure
         endpoint.reconsider_kind(failure)
@@ -261,7 +255,7 @@ class FallbackChain:
         if failure.context_tokens is not None:
             if failure.context_tokens:
                 self._gate.lessons.keep_context(self._key(endpoint), failure.context_tokens)
-            if self._request.can_shorten:
+            if self.can_shorten:
                 self._notes[name] = f"shortened for its context: {text}"
                 raise ContextExceeded(f"{name}: {text}", failure.context_tokens, self.warnings)
         if failure.is_about_key and failure.status is not None:
@@ -279,9 +273,8 @@ class FallbackChain:
         self, endpoint: LiveEndpoint, capabilities: Capabilities, *, is_shown: bool = True
     ) -> EndpointAnswer:
         """Send the request once, when the endpoint admits it; ``is_shown``: the answer is streamed to the viewer."""
-        request, name = self._request, endpoint.name
         self._n_requests += 1
-        id, model = f"{request.id}:{self._n_requests}", endpoint.spec.model or request.model
+        name, id, model = endpoint.name, f"{self.id}:{self._n_requests}", endpoint.spec.model or self.model
         self._leave(name)
         if not await self._gate.enter(name, id, self._deadline - self._now() + GRACE_S):
             raise _NotAdmitted
@@ -291,23 +284,23 @@ class FallbackChain:
         self._capture = TokenCapture(name, model) if self._wants_tokens(endpoint) else None
         try:
             with (
-                request.tracer.span("inference", "agent", endpoint=name) as outer,
-                request_span(request.tracer, endpoint.spec, model, request.question, request.episode) as span,
+                self.tracer.span("inference", "agent", endpoint=name) as outer,
+                request_span(self.tracer, endpoint.spec, model, self.question, self.episode) as span,
             ):
                 outer.start_flow(create_flow_id("inference", id))
                 span.end_flow(create_flow_id("inference", id))
                 flow_id = create_flow_id("inference_response", id)
                 answer = await self._exchange(
-                    endpoint, capabilities, span, flow_id, request.on_delta if is_shown else None
+                    endpoint, capabilities, span, flow_id, self.on_delta if is_shown else None
                 )
-                record_answer(request.tracer, span, answer)
+                record_answer(self.tracer, span, answer)
                 span.start_flow(flow_id)
         except EndpointFailure as failure:
-            self._record_tokens("discarded", None, self._context.error_text(failure))
+            self._record_tokens("discarded", None, self.context.error_text(failure))
             raise
         if is_shown and (self._has_repeated or not answer.reply.is_silent):
             tokens = answer.reply.tokens
-            self._record_tokens(request.label, None if tokens is None else tokens.completion)
+            self._record_tokens(self.label, None if tokens is None else tokens.completion)
         else:
             self._record_tokens("discarded", None, "the answer is not used")
         return answer
@@ -320,25 +313,25 @@ class FallbackChain:
         flow_id: int,
         on_delta: Callable[[StreamDelta], None] | None,
     ) -> EndpointAnswer:
-        request, context, spec = self._request, self._context, endpoint.spec
+        context, spec = self.context, endpoint.spec
         async with limit_answer(context.settings, self._deadline - self._now() + GRACE_S) as limits:
             kind = await endpoint.find_kind(context.mask, context.timing.clock.now())
-            target = resolve_target(spec, kind, request.model)
+            target = resolve_target(spec, kind, self.model)
             span.set_attribute("gen_ai.provider.name", kind)  # known only after detection
             key = read_api_key(spec, kind, context.environ)
-            gateway_id = request.gateway_ids.get(spec.name) if kind == "tensorzero" else None
+            gateway_id = self.gateway_ids.get(spec.name) if kind == "tensorzero" else None
             origin = f"{spec.name} {target.model}"
-            chat = sent_chat(request.question, capabilities, origin)
+            chat = sent_chat(self.question, capabilities, origin)
             with_ids = self._capture is not None
             call = InferenceCall(
                 target=target,
                 body=request_body(
-                    request.question, target, capabilities, chat, episode_id=gateway_id, with_token_ids=with_ids
+                    self.question, target, capabilities, chat, episode_id=gateway_id, with_token_ids=with_ids
                 ),
                 key=key,
                 mask=context.mask,
                 limits=limits,
-                streams=request.question.stream and capabilities.stream,
+                streams=self.question.stream and capabilities.stream,
                 on_delta=on_delta,
                 clock=context.timing.clock,
                 capture=self._capture,
@@ -354,43 +347,43 @@ class FallbackChain:
             cause_of_silence=reply.cause_of_silence,
             usage=usage,
             finish_reason=reply.finish_reason,
-            used_tools=bool(request.question.tools) and capabilities.tools == "native",
+            used_tools=bool(self.question.tools) and capabilities.tools == "native",
             flow_id=flow_id,
         )
         new_id = reply.episode_id or "" if kind == "tensorzero" else ""
         return EndpointAnswer(reply, capabilities, new_id, inference)
 
     def _usage(self, spec: EndpointSpec, capabilities: Capabilities, reply: ModelReply, total_s: float) -> Usage:
-        request, model = self._request, spec.model or self._request.model
-        as_text = request.tools_as_text or (bool(request.question.tools) and capabilities.tools == "text")
-        has_system = any(message["role"] == "system" for message in request.question.messages)
+        model = spec.model or self.model
+        as_text = self.tools_as_text or (bool(self.question.tools) and capabilities.tools == "text")
+        has_system = any(message["role"] == "system" for message in self.question.messages)
         shape = zip(SHAPES, (as_text, capabilities.system == "folded" and has_system), strict=True)
-        server = self._gate.server_times(spec.name)
+        server = self._gate.server_times.values.get(spec.name)
         return Usage(
             endpoint=spec.name,
             model=model,
             ttft_s=reply.ttft_s,
             tokens_per_s=tokens_per_s(reply, total_s),
             tokens=reply.tokens,
-            cost=token_cost(reply.tokens, self._context.settings.price.get(model)),
+            cost=token_cost(reply.tokens, self.context.settings.price.get(model)),
             shape=join_shapes(name for name, holds in shape if holds),
             times=answer_times(total_s, reply.ttft_s, (reply.prefill_s, reply.decode_s), server),
         )
 
     def _emit(self, delta: StreamDelta) -> None:
-        if self._request.on_delta is not None:
-            self._request.on_delta(delta)
+        if self.on_delta is not None:
+            self.on_delta(delta)
 
     def _failure_summary(self) -> str:
-        if not self._context.endpoints:
+        if not self.context.endpoints:
             return NO_ENDPOINT
         causes = []
-        for endpoint in self._context.endpoints:
+        for endpoint in self.context.endpoints:
             name, url = endpoint.name, safe_url(endpoint.spec.url)
-            model = one_line(endpoint.spec.model or self._request.model)
+            model = one_line(endpoint.spec.model or self.model)
             causes.append(f"{name} ({url}, model {model}): {self._notes.get(name, 'not tried, no time left')}")
         refused = ""
-        if self._n_refusals == len(self._context.endpoints):
+        if self._n_refusals == len(self.context.endpoints):
             others = "; the other endpoints refused it, too" if self._n_refusals > 1 else ""
             refused = f"{others}. Check agent.model, agent.max_tokens and agent.context_tokens in the profile"
         return f"no model answered; {'; '.join(causes)}{refused}. Run agentgym-runner preflight for a hint on each"
@@ -483,21 +476,21 @@ class InferenceSession:
             max_tokens=settings.max_tokens,
             stream=settings.stream,
         )
-        request = InferenceRequest(
+        chain = FallbackChain(
+            context=self._context,
             question=question,
             model=self.model,
             episode=self._episode,
             id=f"{self._episode}:{next(_numbers)}",
             time_left_s=time_left_s,
             tracer=tracer or _NO_TRACER,
-            on_delta=on_delta,
             gateway_ids=self._gateway_ids,
+            on_delta=on_delta,
             on_tokens=on_tokens,
             label=label,
             can_shorten=can_shorten,
             tools_as_text=tools_as_text,
         )
-        chain = FallbackChain(self._context, request)
         answer = await chain.run()
         usage, id = answer.inference.usage, answer.gateway_id
         # TensorZero returns its episode id with the first reply and expects it in all later requests

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,8 +20,9 @@ from runner.inference.chat_format import InferenceQuestion
 from runner.inference.endpoints import EndpointSpec
 from runner.inference.errors import EndpointFailure, Field, named_field, wants_completion_tokens, wants_reasoning
 
-OnLesson: TypeAlias = Callable[[LessonKey, Capabilities], None]
 _AnswerT = TypeVar("_AnswerT")
+_KeyT = TypeVar("_KeyT")
+_ValueT = TypeVar("_ValueT")
 
 KNOWN_SERVERS: Final[dict[str, Capabilities]] = {
     "api.openai.com": Capabilities(rename={"max_tokens": "max_completion_tokens"}),
@@ -37,20 +38,49 @@ _MAX_REPEATS = 4
 """Maximum number of times that a request is repeated unchanged until a server error comes twice in a row."""
 
 
-class Lessons:
-    """The capabilities of the endpoints; thread-safe. The driver has them, and each worker a copy."""
+class WatchedValues(Generic[_KeyT, _ValueT]):
+    """Values by key that the driver of a batch and its workers pass to each other; thread-safe."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # the driver sends a value back to the worker that it came from
+        self.values: dict[_KeyT, _ValueT] = {}
+        self._watchers: list[Callable[[_KeyT, _ValueT], None]] = []
+
+    def set(self, key: _KeyT, value: _ValueT, *, is_news: bool = True) -> None:
+        """Pass the value, if it is another one, to the watchers unless it ``is_news`` to none of them."""
+        with self.lock:
+            if self.values.get(key) == value:
+                return
+            self.values[key] = value
+            for watcher in self._watchers if is_news else ():
+                watcher(key, value)
+
+    def watch(self, on_value: Callable[[_KeyT, _ValueT], None]) -> Callable[[], None]:
+        """Call ``on_value``, which must not block, with each value, now and later; return what ends the calls."""
+        with self.lock:
+            self._watchers = [*self._watchers, on_value]
+            for key, value in self.values.items():
+                on_value(key, value)
+
+        def end() -> None:
+            with self.lock:
+                self._watchers = [each for each in self._watchers if each is not on_value]
+
+        return end
+
+
+class Lessons(WatchedValues[LessonKey, Capabilities]):
+    """The capabilities of the endpoints. The driver has them, and each worker a copy."""
 
     def __init__(self, specs: Iterable[EndpointSpec]) -> None:
-        self._lock = threading.RLock()  # the driver sends a lesson back to the worker that it came from
+        super().__init__()
         self._first = {
             spec.name: spec.capabilities or KNOWN_SERVERS.get(urlsplit(spec.url).hostname or "", Capabilities())
             for spec in specs
         }
-        self._kept: dict[LessonKey, Capabilities] = {}
-        self._watchers: list[OnLesson] = []
 
     def get(self, key: LessonKey) -> Capabilities:
-        return self._kept.get(key) or self._first[key.endpoint]
+        return self.values.get(key) or self._first[key.endpoint]
 
     def keep(self, key: LessonKey, learned: Capabilities, *, is_news: bool = True) -> None:
         """Keep a lesson, and pass it to the watchers if it ``is_news`` to them.
@@ -60,34 +90,19 @@ class Lessons:
         """
         if key.endpoint not in self._first:
             return
-        with self._lock:
-            if self._kept.get(key) == learned:
+        with self.lock:
+            if self.values.get(key) == learned:
                 return
-            self._kept[key] = learned
             sibling = key._replace(with_tools=not key.with_tools)
             other = self.get(sibling)
             stream = other.stream if key.with_tools and learned.tools == "native" else learned.stream
-            self._kept[sibling] = msgspec.structs.replace(learned, tools=other.tools, stream=stream)
-            for watcher in self._watchers if is_news else ():
-                watcher(key, learned)
+            self.values[sibling] = msgspec.structs.replace(learned, tools=other.tools, stream=stream)
+            self.set(key, learned, is_news=is_news)
 
     def keep_context(self, key: LessonKey, context_tokens: int) -> None:
         """Keep the size of a context, whatever else is learned at the same time."""
-        with self._lock:
+        with self.lock:
             self.keep(key, msgspec.structs.replace(self.get(key), context_tokens=context_tokens))
-
-    def watch(self, on_lesson: OnLesson) -> Callable[[], None]:
-        """Call ``on_lesson``, which must not block, with each lesson, now and later; return what ends the calls."""
-        with self._lock:
-            self._watchers = [*self._watchers, on_lesson]
-            for lesson in self._kept.items():
-                on_lesson(*lesson)
-
-        def end() -> None:
-            with self._lock:
-                self._watchers = [each for each in self._watchers if each is not on_lesson]
-
-        return end
 
 
 def changes(capabilities: Capabilities, field: Field, refusal: str = "") -> Iterator[Capabilities]:

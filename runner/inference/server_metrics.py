@@ -80,7 +80,7 @@ class MetricsReader:
             self._rests_until[name] = self._now() + REST_S[problem]
             self._previous.pop(name, None)
             self._means.pop(name, None)
-        self._context.gate.set_server_times(name, self._means.get(name))
+        self._context.gate.server_times.set(name, self._means.get(name))
         return load
 
     async def _load(self, endpoint: LiveEndpoint) -> ServerLoad | None:

@@ -62,10 +62,7 @@ class BatchServices:
         def send_lesson(key: LessonKey, learned: Capabilities) -> None:
             send(EndpointLesson(key=key, capabilities=learned))
 
-        ends = (
-            self._gate.watch_server_times(send_times),
-            self._gate.lessons.watch(send_lesson),
-        )
+        ends = self._gate.server_times.watch(send_times), self._gate.lessons.watch(send_lesson)
         self._end_watches[owner] = lambda: [end() for end in ends]
 
     def disconnect(self, owner: Hashable) -> None:

@@ -226,7 +226,7 @@ class WorkerEpisodes:
             case EndpointTimes():
                 self._server_times[frame.endpoint] = frame
                 if self._gate is not None:
-                    self._gate.set_server_times(frame.endpoint, frame.times)
+                    self._gate.server_times.set(frame.endpoint, frame.times)
             case EndpointLesson():
                 self._lessons.append(frame)
                 if self._gate is not None:
@@ -288,7 +288,7 @@ class WorkerEpisodes:
         environ = {**os.environ, **self._secrets}
         manager, gate = remote_manager(self._setup.models, environ, self._driver, self._clock.monotonic)
         for times in list(self._server_times.values()):
-            gate.set_server_times(times.endpoint, times.times)
+            gate.server_times.set(times.endpoint, times.times)
         for lesson in self._lessons.copy():
             gate.lessons.keep(lesson.key, lesson.capabilities, is_news=False)
         self._gate = gate

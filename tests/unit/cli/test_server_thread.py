@@ -55,7 +55,7 @@ def test_the_means_of_a_server_are_known_while_a_run_plays_and_then_the_thread_e
             assert busy.is_compared.wait(TIMEOUT_S)
         thread.join(TIMEOUT_S)
     assert not thread.is_alive()
-    assert models.gate.server_times("lab") == ServerTimes(queue_s=1.0, prefill_s=0.0, decode_s=3.0)
+    assert models.gate.server_times.values.get("lab") == ServerTimes(queue_s=1.0, prefill_s=0.0, decode_s=3.0)
 
 
 @pytest.mark.long

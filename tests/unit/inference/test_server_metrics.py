@@ -143,14 +143,14 @@ async def test_the_means_split_the_next_answer_and_are_forgotten_with_the_server
         reader = manager(server, clock)
         gate = reader._context.gate
         await reader.read_servers()
-        assert gate.server_times("lab") is None
+        assert gate.server_times.values.get("lab") is None
         clock.elapsed_s += 2.0
         server.routes = {"/metrics": text_response(VLLM.replace(b"420.5", b"440.5").replace(b" 140.0", b" 145.0"))}
         await reader.read_servers()
-        assert gate.server_times("lab") == ServerTimes(queue_s=4.0, prefill_s=0.0, decode_s=0.0)
+        assert gate.server_times.values.get("lab") == ServerTimes(queue_s=4.0, prefill_s=0.0, decode_s=0.0)
         clock.elapsed_s += 2.0
         await reader.read_servers()  # no request ended: the means stay
-        assert gate.server_times("lab") is not None
+        assert gate.server_times.values.get("lab") is not None
         server.routes = {"/metrics": http_response(500, b"")}
         await reader.read_servers()
-        assert gate.server_times("lab") is None
+        assert gate.server_times.values.get("lab") is None

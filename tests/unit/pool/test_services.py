@@ -95,13 +95,13 @@ def test_a_batch_without_models_refuses_requests_to_endpoints() -> None:
 def test_all_workers_learn_the_times_of_a_server_until_they_end(models: Models) -> None:
     services, times = BatchServices(PlaceTable(), models), ServerTimes(queue_s=3.0, prefill_s=0.5)
     (first,) = workers_of(services, 1)
-    models.gate.set_server_times("a", times)
-    models.gate.set_server_times("a", times)
+    models.gate.server_times.set("a", times)
+    models.gate.server_times.set("a", times)
     late = ConnectedWorker("late", services)
     expected = [EndpointTimes(endpoint="a", times=times)]
     assert first.drain() == late.drain() == expected
     late.lose("it ended")
-    models.gate.set_server_times("a", None)
+    models.gate.server_times.set("a", None)
     assert (first.drain(), late.drain()) == ([EndpointTimes(endpoint="a")], [])
 
 
