@@ -26,7 +26,7 @@ _DECODER = msgspec.json.Decoder(ModelReply)
 
 def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> str | None:
     """Raises ``EndpointFailure`` if a key is missing or no valid header, or the URL has a login in addition to it."""
-    name = spec.api_key_env or (spec.optional_key_env if kind == "tensorzero" else None)
+    name = _key_variable(spec, kind)
     value = environ.get(name, "").strip() if name else ""
     if value and not _SENDABLE.fullmatch(value):
         raise EndpointFailure("configuration", f"{name} contains characters that are not allowed in a key")
@@ -39,9 +39,12 @@ def read_api_key(spec: EndpointSpec, kind: Kind, environ: Mapping[str, str]) -> 
     return value or None
 
 
+def _key_variable(spec: EndpointSpec, kind: AnyKind) -> str | None:
+    return spec.api_key_env or (spec.optional_key_env if kind == "tensorzero" else None)
+
+
 def key_advice(spec: EndpointSpec, kind: AnyKind) -> str:
-    name = spec.api_key_env or (spec.optional_key_env if kind == "tensorzero" else None)
-    if name is not None:
+    if (name := _key_variable(spec, kind)) is not None:
         return f"set the variable {name} to a valid key"
     if spec.optional_key_env is not None:
         return f"{spec.optional_key_env} is only for TensorZero; list this server in agent.endpoints with api_key_env"
@@ -89,54 +92,35 @@ def _forms(key: str) -> list[str]:
     return sorted({key, quoted, quoted.replace("/", "\\/")}, key=len, reverse=True)
 
 
-class KeyFilter:
-    """Redacts a key in a streamed text, even if the key is split between deltas."""
-
-    def __init__(self, key: str) -> None:
-        self._forms = _forms(key)
-        self._withheld = ""
-
-    def add(self, text_delta: str) -> str:
-        """Add text and return all text that can be emitted; withhold an end that may be the beginning of the key."""
-        text = _redact(self._withheld + text_delta, self._forms)
-        longest = min(len(self._forms[0]) - 1, len(text))
-        ends = (size for size in range(longest, 0, -1) if any(form.startswith(text[-size:]) for form in self._forms))
-        n_withheld = next(ends, 0)
-        self._withheld = text[len(text) - n_withheld :]
-        return text[: len(text) - n_withheld]
-
-    def flush(self) -> str:
-        withheld, self._withheld = self._withheld, ""
-        return withheld
-
-
 class DeltaFilter:
-    """Redacts a key in a streamed answer, separately in each part (reasoning, text, each tool call)."""
+    """Redacts a key in a streamed answer, even if it is split between deltas, separately in each part and tool call."""
 
     def __init__(self, key: str, emit: Callable[[StreamDelta], None]) -> None:
-        self._key = key
         self._forms = _forms(key)
         self._emit = emit
-        self._parts: dict[tuple[DeltaPart, int], tuple[KeyFilter, StreamDelta]] = {}
+        self._withheld: dict[tuple[DeltaPart, int], StreamDelta] = {}
 
     def add(self, delta: StreamDelta) -> None:
         """The end that may begin the key is withheld; a restart discards it."""
         if delta.restart:
-            self._parts.clear()
+            self._withheld.clear()
             self._emit(delta)
             return
         part = delta.part, delta.call
-        filter = self._parts[part][0] if part in self._parts else KeyFilter(self._key)
-        tool = _redact(delta.tool, self._forms)
-        filtered = msgspec.structs.replace(delta, text=filter.add(delta.text), tool=tool)
-        self._parts[part] = filter, msgspec.structs.replace(filtered, n=0)
-        if filtered.text or not delta.text:
+        earlier = self._withheld[part].text if part in self._withheld else ""
+        text = _redact(earlier + delta.text, self._forms)
+        longest = min(len(self._forms[0]) - 1, len(text))
+        starts = (size for size in range(longest, 0, -1) if any(form.startswith(text[-size:]) for form in self._forms))
+        shown = text[: len(text) - next(starts, 0)]
+        filtered = msgspec.structs.replace(delta, text=shown, tool=_redact(delta.tool, self._forms))
+        self._withheld[part] = msgspec.structs.replace(filtered, n=0, text=text[len(shown) :])
+        if shown or not delta.text:
             self._emit(filtered)
 
     def flush(self) -> None:
-        for filter, last in self._parts.values():
-            if text := filter.flush():
-                self._emit(msgspec.structs.replace(last, text=text))
+        for rest in self._withheld.values():
+            if rest.text:
+                self._emit(rest)
 
 
 def _redact(text: str, forms: list[str]) -> str:

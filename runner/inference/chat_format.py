@@ -323,19 +323,14 @@ def reasoning_of(message: dict[str, Any]) -> str:
 
 def reasoning_field(message: dict[str, Any]) -> str:
     """Return the field that reasoning goes back in; "" if it is also in one that goes back as it is."""
-    if (
-        "reasoning_details" in message
-        or "tensorzero_extra_content" in message
-        or isinstance(message.get("content"), list)
-    ):
+    kept = "reasoning_details" in message or "tensorzero_extra_content" in message
+    if kept or isinstance(message.get("content"), list):
         return ""
     return next((name for name in _REASONING_FIELDS if as_text(message.get(name))), "reasoning_content")
 
 
 def unknown_fields(message: dict[str, Any]) -> dict[str, Any]:
     """Return what a message has besides its text, reasoning and calls; its parts if some are no plain text."""
-    if _KNOWN_FIELDS.issuperset(message) and not isinstance(message.get("content"), list):
-        return {}
     unknown = other_fields(message, _KNOWN_FIELDS)
     content = message.get("content")
     if isinstance(content, list) and any(as_dict(part).get("type") != "text" for part in content):

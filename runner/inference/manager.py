@@ -6,9 +6,7 @@ import itertools
 import logging
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -31,20 +29,11 @@ from runner.util.urls import url_origin
 
 logger = logging.getLogger(__name__)
 
-PATH = "/feedback"
 REQUEST_TIMEOUT_S = 10.0
 FLUSH_TIMEOUT_S = 5.0
-"""Maximum seconds that ``InferenceManager.close`` takes to send the queued feedback."""
 MAX_QUEUED = 1000
 MAX_EPISODES = 10_000
 """Maximum number of running episodes whose gateway ids are kept; the oldest ids are dropped."""
-
-
-class _FeedbackItem(NamedTuple):
-    spec: EndpointSpec
-    gateway_id: str
-    metric: str
-    value: float | bool
 
 
 class FeedbackSender:
@@ -58,7 +47,7 @@ class FeedbackSender:
         self._environ = environ
         self._mask = mask
         self._lock = threading.Lock()
-        self._links: OrderedDict[str, list[tuple[EndpointSpec, str]]] = OrderedDict()
+        self._links: dict[str, list[tuple[EndpointSpec, str]]] = {}
         self._queue = BackgroundQueue("feedback", self._deliver, MAX_QUEUED)
         self._warned = False
 
@@ -70,7 +59,7 @@ class FeedbackSender:
         with self._lock:
             self._links.setdefault(episode_id, []).append((spec, gateway_id))
             if len(self._links) > MAX_EPISODES:
-                self._links.popitem(last=False)
+                del self._links[next(iter(self._links))]
 
     def send(self, episode_id: str, reward: float, success: bool) -> None:
         """Queue the feedback on an episode for every gateway that answered in it; never raises and never blocks."""
@@ -80,24 +69,24 @@ class FeedbackSender:
             return
         values = (self._metrics.reward, float(reward)), (self._metrics.success, bool(success))
         for link, (metric, value) in itertools.product(links, values):
-            if metric is not None and not self._queue.put(_FeedbackItem(*link, metric, value)):
+            if metric is not None and not self._queue.put((*link, metric, value)):
                 self._warn(f"{MAX_QUEUED} items are queued already")
 
-    def close(self, timeout_s: float) -> None:
-        """Send the queued feedback for at most ``timeout_s`` seconds, then drop the rest."""
-        if not self._queue.close(timeout_s):
+    def close(self) -> None:
+        """Takes at most ``FLUSH_TIMEOUT_S`` seconds, and drops what is not sent by then."""
+        if not self._queue.close(FLUSH_TIMEOUT_S):
             self._warn("the gateway is too slow; the unsent feedback is dropped")
 
-    async def _deliver(self, item: _FeedbackItem) -> None:
-        url = url_origin(item.spec.url) + PATH
-        body = {"metric_name": item.metric, "value": item.value, "episode_id": item.gateway_id}
+    async def _deliver(self, item: tuple[EndpointSpec, str, str, float | bool]) -> None:
+        spec, gateway_id, metric, value = item
+        body = {"metric_name": metric, "value": value, "episode_id": gateway_id}
         try:
-            headers = bearer_header(read_api_key(item.spec, "tensorzero", self._environ))
-            response = await fetch("POST", url, body, headers, REQUEST_TIMEOUT_S)
+            headers = bearer_header(read_api_key(spec, "tensorzero", self._environ))
+            response = await fetch("POST", url_origin(spec.url) + "/feedback", body, headers, REQUEST_TIMEOUT_S)
             if response.status != 200:
                 raise response_failure(response.status, response.body, self._mask)
         except EndpointFailure as failure:
-            self._warn(f"{item.metric}: {failure}")
+            self._warn(f"{metric}: {failure}")
 
     def _warn(self, text: str) -> None:
         # Only the first failure is logged: a gateway without a database rejects every item.
@@ -172,8 +161,8 @@ class InferenceManager:
         self._feedback.send(episode_id, reward, success)
 
     def close(self) -> None:
-        """Takes at most ``FLUSH_TIMEOUT_S`` seconds; each event loop closes its connections."""
-        self._feedback.close(FLUSH_TIMEOUT_S)
+        """Send the queued feedback; each event loop closes its connections."""
+        self._feedback.close()
 
 
 def _rebuild(kind: type[InferenceManager], settings: AgentSettings) -> InferenceManager:

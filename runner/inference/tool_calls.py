@@ -25,10 +25,8 @@ MAX_DEPTH = 64
 
 _FIELDS = frozenset({"id", "type", "function", "index"})
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
-_INDEX_TYPES = frozenset({int, str})
 _EMPTY: tuple[object, ...] = (None, "", [], {})
 _PORTABLE_ID = re.compile(r"[A-Za-z0-9]{9}")
-_NOTHING: dict[str, Any] = {}
 
 
 class CallPiece(msgspec.Struct, frozen=True):
@@ -58,13 +56,13 @@ def read_piece(value: object) -> CallPiece:
     arguments = function.get("arguments")
     is_text = arguments is None or isinstance(arguments, str)  # some servers send an object instead
     return CallPiece(
-        index if type(index) in _INDEX_TYPES else None,
+        index if type(index) in (int, str) else None,
         id if len(id) <= MAX_ID_CHARS else "",
         as_text(function.get("name"))[:200],
         as_text(arguments) if is_text else encode_json(arguments).decode(),
         isinstance(arguments, dict),
-        _NOTHING if _FIELDS.issuperset(call) else other_fields(call, _FIELDS),
-        _NOTHING if _FUNCTION_FIELDS.issuperset(function) else other_fields(function, _FUNCTION_FIELDS),
+        other_fields(call, _FIELDS),
+        other_fields(function, _FUNCTION_FIELDS),
     )
 
 
@@ -94,7 +92,7 @@ def unique_ids(ids: Sequence[str]) -> list[str]:
 
 
 def made_id(number: int) -> str:
-    """Return an id for the call with this number: nine letters and digits, since Mistral's servers accept no other."""
+    """Of nine letters and digits, since Mistral's servers accept no other id."""
     return f"call{number % 100_000:05}"
 
 
@@ -129,14 +127,15 @@ def calls_size(calls: Iterable[dict[str, Any]]) -> int:
     """Counts the arguments, and the other fields as JSON."""
     size = 0
     for call in calls:
-        size += len(call["function"]["arguments"])
-        parts = (call, _FIELDS), (call["function"], _FUNCTION_FIELDS)
-        size += sum(len(encode_json(part)) for part, known in parts if not known.issuperset(part))
+        others = other_fields(call, _FIELDS), other_fields(call["function"], _FUNCTION_FIELDS)
+        size += len(call["function"]["arguments"]) + sum(len(encode_json(fields)) for fields in others if fields)
     return size
 
 
 def other_fields(value: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
     """Return what a message, a call or a function has besides its known fields; nothing if it nests too deeply."""
+    if known.issuperset(value):  # as in nearly all pieces of a stream
+        return {}
     others = ((key, each) for key, each in value.items() if key not in known and each not in _EMPTY)
     try:
         return {as_text(key): _writable(each, MAX_DEPTH) for key, each in others}

@@ -10,7 +10,7 @@ import pytest
 
 from runner.config import AgentSettings
 from runner.config.profile import EndpointConfig, Price
-from runner.inference.api_keys import DeltaFilter, KeyFilter, endpoint_variables, read_api_key, redact_key
+from runner.inference.api_keys import DeltaFilter, endpoint_variables, read_api_key, redact_key
 from runner.inference.chat_format import ModelReply, split_thinking
 from runner.inference.endpoints import (
     GATEWAY_PATH,
@@ -201,10 +201,13 @@ def test_a_worker_elsewhere_gets_only_the_variables_of_its_endpoints() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 def test_a_key_split_over_deltas_is_masked(size: int) -> None:
-    keyless = KeyFilter("sk-abcdabc")
+    emitted = list[StreamDelta]()
+    keyless = DeltaFilter("sk-abcdabc", emitted.append)
     text = "a sk-abcd sk-abcdabc b sk-abcdsk-abcdabc sk-a"
-    emitted = [keyless.add(text[start : start + size]) for start in range(0, len(text), size)]
-    assert "".join([*emitted, keyless.flush()]) == "a sk-abcd *** b sk-abcd*** sk-a"
+    for start in range(0, len(text), size):
+        keyless.add(StreamDelta(text=text[start : start + size], n=1))
+    keyless.flush()
+    assert "".join(delta.text for delta in emitted) == "a sk-abcd *** b sk-abcd*** sk-a"
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
