@@ -8,13 +8,12 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping
-from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 
-from runner.envs.http.dialects import ClientDialect, fill_placeholders
+from runner.envs.http.dialects import ClientDialect
 from runner.envs.http.places import Desk, InstanceRegistry, PlaceTable
 from runner.envs.http.response import (
     CHECK_ADDRESS_ADVICE,
@@ -111,8 +110,7 @@ class RemoteInstance:
         self._server, self._places = places_on(dialect, address)
         self._timeout_s = address.timeout_s
         self._timings = timings
-        login = {"Authorization": address.authorization} if address.authorization else {}
-        self._headers = {"Accept": "application/json"} | login
+        self._headers = {"Accept": "application/json"} | address.login
         self._release: Callable[[], object] = lambda: None
         """Gives back the place and the lease once; without this call, the garbage collection of this object does."""
 
@@ -129,19 +127,16 @@ class RemoteInstance:
 
     async def _create(self, task: int, registry: InstanceRegistry, place: int) -> None:
         """Create an instance and lease it; if the server returns a leased one, ``id`` remains None."""
-        body = fill_placeholders(self._dialect.create_body, task=task, env=self._dialect.name)
-        payload = await self._fetch(self._dialect.create, body)
+        payload = await self._fetch(self._dialect.create, self._dialect.body(self._dialect.create_body, task))
         instance_id = payload.id(self._dialect.created_at)
         if await registry.lease(self._server, instance_id):
             self.id = instance_id
-            finalizer = weakref.finalize(self, registry.leave, self._server, place, instance_id)
+            self._release = finalizer = weakref.finalize(self, registry.leave, self._server, place, instance_id)
             finalizer.atexit = False
-            leave = partial(registry.leave, self._server, place, instance_id)
-            self._release = lambda: finalizer.detach() and leave()
 
     async def reset(self, task: int) -> Payload:
-        body = fill_placeholders(self._dialect.reset_body, task=task, env=self._dialect.name)
-        return await self._fetch(self._dialect.reset, self._with_id(body))
+        body = self._with_id(self._dialect.body(self._dialect.reset_body, task))
+        return await self._fetch(self._dialect.reset, body)
 
     def request_size(self, text: str) -> int:
         return len(_encode_json(self._with_id({"action": text})))

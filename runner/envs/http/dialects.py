@@ -5,22 +5,20 @@ They follow AgentGym at commit 3ef9235; a comment at each dialect names the serv
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, permutations
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 import msgspec
+
+from runner.envs.http.response import JsonPath, Payload
 
 _RECIPE_LINE = re.compile(r"^craft \d+ (?P<output>.+?) using (?P<ingredients>.+)$", re.MULTILINE)
 MAX_ACTIONS_PER_TEMPLATE = 2500
 """Maximum number of actions that are made from one of ScienceWorld's templates."""
 _OBJECT = re.compile(r"\b(?:OBJ|LOC)\b")
 _MAX_TEMPLATE_PARTS = 3
-_RESTART = "reset task"
-_SEARCH_BUTTON = "search"
-"""WebShop lists the button of its search bar as clickable, but a click on it does nothing."""
 
 
 def textcraft_actions(opening: str) -> list[str]:
@@ -44,7 +42,8 @@ def webshop_actions(opening: str, *, has_search_bar: bool, clickables: Iterable[
     """Return a click per element of a WebShop page, after a search for the instruction if the page has a search bar."""
     instruction = opening.partition("Instruction: [SEP] ")[2].partition(" [SEP] ")[0]
     searches = [f"search[{instruction}]"] if has_search_bar and instruction else []
-    return searches + [f"click[{element}]" for element in clickables if element != _SEARCH_BUTTON]
+    # the button of the search bar is listed as clickable, but a click on it does nothing
+    return searches + [f"click[{element}]" for element in clickables if element != "search"]
 
 
 def sciworld_actions(templates: Iterable[str], objects: Iterable[str]) -> list[str]:
@@ -57,7 +56,7 @@ def sciworld_actions(templates: Iterable[str], objects: Iterable[str]) -> list[s
     return [
         action
         for template in dict.fromkeys(templates)
-        if template != _RESTART
+        if template != "reset task"
         for action in _fill_template(_OBJECT.split(template), names)
     ]
 
@@ -69,15 +68,8 @@ def _fill_template(parts: list[str], names: Sequence[str]) -> Iterator[str]:
     yield from ("".join(chain(*zip(parts, (*choice, ""), strict=True))) for choice in choices)
 
 
-JsonPath: TypeAlias = tuple[str | int, ...]
-"""Path to a value in a JSON reply: object keys and list indices; an empty path is the reply itself."""
-
-
-class Placeholder(enum.Enum):
-    """Value in a request body that is filled in for each episode."""
-
-    TASK = "the task's index"
-    ENV = "the environment's name"
+TASK: Final = object()
+"""Value in a request body that stands for the task's index."""
 
 
 class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +89,8 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
         actions_at: path of the list of possible actions; the list is appended to each observation in BabyAI's form.
         actions: source of the admissible actions: the task rules, the last line of each observation, or a function of
             the first observation. This project's own servers list them at ``/admissible`` instead.
-        page_at: request path of the clickable elements of WebShop's page.
-        hint_at: request path of SciWorld's command templates and visible objects.
+        page_at: request path of what WebShop's page or SciWorld's room offers, of which, with the first observation,
+            ``page_actions`` makes the admissible actions.
         reward: meaning of the reward field: ``step`` for the reward of the step, ``once`` for a reward that every later
             reply repeats, ``total`` for the sum of the rewards of all steps. What the reset has earned, as SciWorld's
             first look around, is in the reward of the first step, so that the steps add up to the server's score.
@@ -131,12 +123,15 @@ class ClientDialect(msgspec.Struct, frozen=True, kw_only=True):
     actions_at: JsonPath | None = None
     actions: Literal["rules", "shown"] | Callable[[str], list[str] | None] | None = None
     page_at: str | None = None
-    hint_at: str | None = None
+    page_actions: Callable[[str, Payload], list[str]] = lambda opening, page: []
     reward: Literal["step", "once", "total"] = "step"
     reward_at: JsonPath = ("reward",)
     best: float = 1.0
     planner: str | None = None
     sends_meaning: bool = False
+
+    def body(self, template: Mapping[str, Any], task: int) -> dict[str, Any]:
+        return {key: task if value is TASK else value for key, value in template.items()}
 
 
 def _goal_and_latest(opening: str, latest: str) -> str:
@@ -150,9 +145,9 @@ def _tool_server(name: str) -> ClientDialect:
         expected='a text with "Action: NAME with Action Input: JSON", such as "Action: finish with Action Input: '
         '{\\"answer\\": \\"42\\"}"',
         id_field="env_idx",
-        create_body={"id": Placeholder.TASK},
+        create_body={"id": TASK},
         created_at=(),
-        reset_body={"id": Placeholder.TASK},
+        reset_body={"id": TASK},
         opening=((),),
         reward="total",
     )
@@ -164,7 +159,7 @@ _ROWS = (
         name="BabyAI",
         greeting="BabyAI",
         embedded="runner.envs.babyai:BabyAI",
-        reset_body={"data_idx": Placeholder.TASK},
+        reset_body={"data_idx": TASK},
         shows=_goal_and_latest,
         shown_at=("observation",),
         actions="shown",
@@ -176,7 +171,7 @@ _ROWS = (
         greeting="TextCraft",
         embedded="runner.envs.textcraft:TextCraft",
         n_tasks=544,
-        reset_body={"data_idx": Placeholder.TASK},
+        reset_body={"data_idx": TASK},
         shows=lambda opening, latest: latest,
         actions=textcraft_actions,
         planner="runner.envs.textcraft.ListingPlanner",
@@ -188,7 +183,7 @@ _ROWS = (
         embedded="runner.envs.maze:Maze",
         n_tasks=25,
         prefix="/maze",
-        reset_body={"game": Placeholder.TASK},
+        reset_body={"game": TASK},
         shows=lambda opening, latest: latest,
         actions="rules",
     ),
@@ -198,7 +193,7 @@ _ROWS = (
         greeting="LMRL-Gym",
         embedded="runner.envs.wordle:Wordle",
         prefix="/wordle",
-        reset_body={"seed": Placeholder.TASK},
+        reset_body={"seed": TASK},
         shows=lambda opening, latest: latest,
         actions="rules",
     ),
@@ -208,7 +203,7 @@ _ROWS = (
         greeting="ALFWorld",
         embedded="runner.envs.alfworld:ALFWorld",
         n_tasks=2620,
-        reset_body={"game": Placeholder.TASK, "world_type": "Text"},
+        reset_body={"game": TASK, "world_type": "Text"},
         actions_at=("available_actions",),
         actions="shown",
     ),
@@ -220,7 +215,7 @@ _ROWS = (
         places=8,
         id_field="env_idx",
         created_at=(),
-        reset_body={"item_id": Placeholder.TASK},
+        reset_body={"item_id": TASK},
         opening=((0,),),
         observation_at=("state",),
         shows=lambda opening, latest: opening,
@@ -235,10 +230,13 @@ _ROWS = (
         places=8000,
         id_field="env_idx",
         created_at=(),
-        reset_body={"session_id": Placeholder.TASK},
+        reset_body={"session_id": TASK},
         opening=((0,),),
         observation_at=("state",),
         page_at="/available_actions",
+        page_actions=lambda opening, page: webshop_actions(
+            opening, has_search_bar=page.flag(("has_search_bar",)), clickables=page.texts(("clickables",))
+        ),
     ),
     # agentenv-sciworld/agentenv_sciworld/server.py and environment.py
     ClientDialect(
@@ -246,9 +244,12 @@ _ROWS = (
         greeting="ScienceWorld",
         expected='a command, such as "look around" or "pick up thermometer"',
         n_tasks=4639,
-        reset_body={"data_idx": Placeholder.TASK},
+        reset_body={"data_idx": TASK},
         opening=(("task_description",), ("observation",)),
-        hint_at="/action_hint",
+        page_at="/action_hint",
+        page_actions=lambda opening, hint: sciworld_actions(
+            hint.texts(("possible_actions",)), hint.texts(("possible_objects",))
+        ),
         reward="total",
         reward_at=("score",),
         best=100.0,
@@ -259,7 +260,7 @@ _ROWS = (
         expected="a text with one action between triple backticks, such as ```click [1234]``` or ```stop [answer]```",
         id_field="env_idx",
         created_at=("env_idx",),
-        reset_body={"seed": 0, "idx": Placeholder.TASK},
+        reset_body={"seed": 0, "idx": TASK},
         opening=(("object",), ("observation",)),
         done_at=("terminated",),
     ),
@@ -268,24 +269,14 @@ _ROWS = (
         name="SearchQA",
         expected="a text with <search>QUERY</search> or <answer>ANSWER</answer>",
         id_field="env_idx",
-        create_body={"id": Placeholder.TASK},
+        create_body={"id": TASK},
         created_at=(),
-        reset_body={"id": Placeholder.TASK},
+        reset_body={"id": TASK},
         opening=((),),
     ),
     *map(_tool_server, ("Academia", "Movie", "Sheet", "Todo", "Weather")),
 )
 _BY_NAME = {row.name.lower(): row for row in _ROWS}
-
-_CREATE_ENV = ClientDialect(
-    name="createEnv",
-    id_field="env_id",
-    create="/createEnv",
-    create_body={"env_name": Placeholder.ENV},
-    created_at=("env_id",),
-    fresh=True,
-    reset="/observation",
-)
 
 
 def dialect_for(env: str) -> ClientDialect | None:
@@ -300,9 +291,14 @@ def http_names() -> list[str]:
 def create_env_dialect(env: str) -> ClientDialect:
     """Return the dialect of third-party servers with the path ``/createEnv``; they choose the task themselves."""
     row = dialect_for(env) or ClientDialect(name=env)
-    return msgspec.structs.replace(_CREATE_ENV, name=row.name, embedded=row.embedded, expected=row.expected)
-
-
-def fill_placeholders(body: Mapping[str, Any], *, task: int, env: str) -> dict[str, Any]:
-    values = {Placeholder.TASK: task, Placeholder.ENV: env}
-    return {key: values[value] if isinstance(value, Placeholder) else value for key, value in body.items()}
+    return ClientDialect(
+        name=row.name,
+        embedded=row.embedded,
+        expected=row.expected,
+        id_field="env_id",
+        create="/createEnv",
+        create_body={"env_name": row.name},
+        created_at=("env_id",),
+        fresh=True,
+        reset="/observation",
+    )

@@ -12,15 +12,8 @@ import msgspec
 
 from runner.envs.base import CommandPattern, EmbeddedEnvironment, Grammar, as_reply_messages, is_lost_click, is_refusal
 from runner.envs.http.client import DEFAULT_TIMINGS, HttpTimings, RemoteInstance
-from runner.envs.http.dialects import (
-    ClientDialect,
-    JsonPath,
-    create_env_dialect,
-    dialect_for,
-    sciworld_actions,
-    webshop_actions,
-)
-from runner.envs.http.response import Payload
+from runner.envs.http.dialects import ClientDialect, create_env_dialect, dialect_for
+from runner.envs.http.response import JsonPath, Payload
 from runner.envs.http.server import ServerAddress
 from runner.errors import ConfigError, EnvironmentFault, ServerGone
 from runner.types import (
@@ -198,9 +191,7 @@ class HttpEnvironment:
                 return _parse_listed_actions(self._observation)
             case "rules":
                 return self._rules.admissible_actions()
-            case None if not (
-                self._lists_actions or self._dialect.page_at or (self._dialect.hint_at and self._running)
-            ):
+            case None if not (self._lists_actions or (self._dialect.page_at and self._running)):
                 return None
         return self._fetch_actions()
 
@@ -240,11 +231,7 @@ class HttpEnvironment:
                 return payload.texts(()) if payload.has(()) else None
             if self._dialect.page_at is not None:
                 page = await self._instance.get(self._dialect.page_at)
-                has_search_bar, clickables = page.flag(("has_search_bar",)), page.texts(("clickables",))
-                return webshop_actions(self._opening, has_search_bar=has_search_bar, clickables=clickables)
-            if self._dialect.hint_at is not None:
-                hint = await self._instance.get(self._dialect.hint_at)
-                return sciworld_actions(hint.texts(("possible_actions",)), hint.texts(("possible_objects",)))
+                return self._dialect.page_actions(self._opening, page)
         return self._dialect.actions(self._opening) if callable(self._dialect.actions) else None
 
     async def _check_instance(self) -> None:

@@ -5,14 +5,17 @@ No response is trusted, and no error message quotes text that may hold a task's 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from runner.envs.http.dialects import JsonPath
 from runner.errors import EnvironmentFault, ServerGone
 from runner.types import Cells, unpack_cells
 from runner.util.display_text import one_line
+from runner.util.json_accessors import as_dict, as_list, decode_json
+
+JsonPath: TypeAlias = tuple[str | int, ...]
+"""Path to a value in a JSON reply: object keys and list indices; an empty path is the reply itself."""
 
 
 class ServerRequest(msgspec.Struct, frozen=True):
@@ -170,26 +173,19 @@ def _describe(response: ServerResponse) -> str:
 
 def _error_text(response: ServerResponse) -> str:
     """Quote FastAPI's ``{"detail": [...]}``, AgentGym's ``{"error": …}`` or plain text; empty if there is none."""
-    try:
-        payload: object = msgspec.json.decode(response.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        is_text = response.content_type.startswith("text/plain")
-        return _quote(response.body[:1000].decode("utf-8", "replace")) if is_text else ""
-    if not isinstance(payload, dict):
-        return ""
-    detail = payload.get("detail", payload.get("error"))
+    payload = decode_json(response.body)
+    if payload is None and response.content_type.startswith("text/plain"):
+        return _quote(response.body[:1000].decode("utf-8", "replace"))
+    detail = as_dict(payload).get("detail", as_dict(payload).get("error"))
     if not isinstance(detail, list):
         return _quote(detail)
-    return _quote("; ".join(_field_error(entry) for entry in detail[:3]))
+    return _quote("; ".join(map(_field_error, map(as_dict, detail[:3]))))
 
 
-def _field_error(entry: object) -> str:
+def _field_error(problem: dict[str, Any]) -> str:
     # one of FastAPI's validation errors, e.g. "body.game: Field required"
-    if not isinstance(entry, dict):
-        return ""
-    location = entry.get("loc")
-    path = ".".join(str(part) for part in location[:5]) if isinstance(location, list) else ""
-    return f"{path}: {str(entry.get('msg', ''))[:200]}"
+    path = ".".join(map(str, as_list(problem.get("loc"))[:5]))
+    return f"{path}: {str(problem.get('msg', ''))[:200]}" if problem else ""
 
 
 def _quote(text: object) -> str:

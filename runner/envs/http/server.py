@@ -18,6 +18,7 @@ import msgspec
 from runner.errors import ConfigError
 from runner.types import Mode
 from runner.util.display_text import masker, one_line
+from runner.util.json_accessors import decode_json
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
@@ -60,15 +61,16 @@ class ServerAddress(msgspec.Struct, frozen=True):
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
     @property
-    def authorization(self) -> str | None:
-        """Basic for a user and password, Bearer for a password alone; raises ``ConfigError`` if it cannot be sent."""
+    def login(self) -> dict[str, str]:
+        """Header with a user and password, or a bearer token; raises ``ConfigError`` if it cannot be sent."""
         parts = self._parts()
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         if user:
-            return f"Basic {b64encode(f'{user}:{password}'.encode('utf-8', 'replace')).decode('ascii')}"
+            pair = f"{user}:{password}".encode("utf-8", "replace")
+            return {"Authorization": f"Basic {b64encode(pair).decode('ascii')}"}
         if not all("!" <= letter <= "~" for letter in password):
             raise ConfigError("The token in an environment server's base_url must consist of visible ASCII characters")
-        return f"Bearer {password}" if password else None
+        return {"Authorization": f"Bearer {password}"} if password else {}
 
     def _parts(self) -> SplitResult:
         problem = "must be http://HOST:PORT or https://HOST, optionally with a path"
@@ -98,12 +100,10 @@ BUSY = "busy: it accepts connections, but does not reply in time"
 UNAUTHORIZED, METHOD_NOT_ALLOWED = 401, 405
 """HTTP status if a login is required, and HTTP status of a GET on a path that accepts only POST."""
 
-_OK_GREETING = "ok"
 _AGENTGYM_GREETING = re.compile(r"This is environment (?P<env>[^\n]{1,100})\.")
 _CONSOLE_GREETING = re.compile(
     r"AgentGym Console [^\s:]{1,50}: (?P<env>[^\n]{1,100}) \((?P<mode>strict|compat), (?P<label>[^\n]{1,200})\)"
 )
-_MAX_GREETING_CHARS = 500
 
 
 class ServerIdentity(msgspec.Struct, frozen=True):
@@ -122,7 +122,7 @@ class ServerIdentity(msgspec.Struct, frozen=True):
 
 def identify_server(env: str, payload: object) -> ServerIdentity:
     """``payload`` is the decoded JSON of the reply to ``GET /`` with status 200; None if the body is not JSON."""
-    if not isinstance(payload, str) or len(payload) > _MAX_GREETING_CHARS:
+    if not isinstance(payload, str) or len(payload) > 500:
         return ServerIdentity("wrong")
     kind: ServerKind
     if match := _CONSOLE_GREETING.fullmatch(payload):
@@ -136,7 +136,7 @@ def identify_server(env: str, payload: object) -> ServerIdentity:
     if match := _AGENTGYM_GREETING.fullmatch(payload):
         kind = "agentgym" if match["env"].lower() == (greeting or env).lower() else "wrong"
         return ServerIdentity(kind, one_line(match["env"]), "compat")
-    if payload != _OK_GREETING or dialect is None:
+    if payload != "ok" or dialect is None:
         return ServerIdentity("unknown")
     return ServerIdentity("wrong") if greeting else ServerIdentity("agentgym", mode="compat")
 
@@ -179,7 +179,11 @@ def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROB
     """
     states = {env: state for env, address in addresses.items() if (state := _refusal(address)) is not None}
     if others := {env: address for env, address in addresses.items() if env not in states}:
-        states |= asyncio.run(_probe_all(others, within_s))
+
+        async def probe_all() -> list[ServerState]:
+            return await asyncio.gather(*(_probe(env, address, within_s) for env, address in others.items()))
+
+        states |= zip(others, asyncio.run(probe_all()), strict=True)
     return {env: states[env] for env in addresses}
 
 
@@ -195,11 +199,6 @@ def _refusal(address: ServerAddress) -> ServerState | None:
     return None
 
 
-async def _probe_all(addresses: Mapping[str, ServerAddress], within_s: float) -> dict[str, ServerState]:
-    states = await asyncio.gather(*(_probe(env, address, within_s) for env, address in addresses.items()))
-    return dict(zip(addresses, states, strict=True))
-
-
 async def _probe(env: str, address: ServerAddress, within_s: float) -> ServerState:
     # imported late, because they are slow to import, and not within the time limit
     import httpx
@@ -209,9 +208,8 @@ async def _probe(env: str, address: ServerAddress, within_s: float) -> ServerSta
     connected = asyncio.Event()
 
     async def get(path: str) -> tuple[int, bytes]:
-        url, headers = address.base + path, {"Authorization": address.authorization} if address.authorization else {}
-        body = bytearray()
-        async with send_request("GET", url, None, headers, keepalive_s=0.0, on_connected=connected.set) as response:
+        url, login, body = address.base + path, address.login, bytearray()
+        async with send_request("GET", url, None, login, keepalive_s=0.0, on_connected=connected.set) as response:
             async for chunk in response.aiter_raw():
                 body += chunk
                 if len(body) >= MAX_RESPONSE_BYTES:
@@ -240,7 +238,7 @@ async def _identify(env: str, address: ServerAddress, get: _Get) -> ServerState:
     latency_s = time.monotonic() - started
     identity = ServerIdentity("unknown" if status == 404 else "wrong")
     if status == 200:
-        identity = identify_server(env, _decode_json(body))
+        identity = identify_server(env, decode_json(body))
     known = partial(ServerState, identity=identity, latency_s=latency_s, http_status=status)
     if identity.kind == "unknown" and (await get("/createEnv"))[0] == METHOD_NOT_ALLOWED:
         address = msgspec.structs.replace(address, dialect="createEnv")
@@ -254,13 +252,6 @@ async def _identify(env: str, address: ServerAddress, get: _Get) -> ServerState:
     places = min((limit for limit in (address.places, health.limit) if limit is not None), default=None)
     address = msgspec.structs.replace(address, n_tasks=health.n_tasks, lists_actions=is_console, places=places)
     return known(status="slow" if latency_s > SLOW_AFTER_S else "up", address=address, open=health.open)
-
-
-def _decode_json(body: bytes) -> object:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 async def _fetch_health(get: _Get) -> _Health:
