@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
+from itertools import takewhile
 from typing import TypeAlias
 
 import yaml
@@ -91,7 +92,7 @@ class _Parser:
         if isinstance(event, yaml.MappingStartEvent):
             value = self._mapping(depth - 1)
         elif isinstance(event, yaml.SequenceStartEvent):
-            value = self._sequence(depth - 1)
+            value = [self._value(item, depth - 1) for item in takewhile(_is_inside, self._events)]
         else:
             plain = isinstance(event, yaml.ScalarEvent) and event.implicit[0]
             text = str(getattr(event, "value", ""))
@@ -102,7 +103,7 @@ class _Parser:
 
     def _mapping(self, depth: int) -> YamlValue:
         mapping: dict[str, YamlValue] = {}
-        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+        for event in takewhile(_is_inside, self._events):
             if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
                 raise _error(event, "a key must be a plain text")
             key = str(event.value)
@@ -110,12 +111,6 @@ class _Parser:
                 raise _error(event, "duplicate key in a mapping")
             mapping[key] = self._value(next(self._events), depth)
         return mapping
-
-    def _sequence(self, depth: int) -> YamlValue:
-        items: list[YamlValue] = []
-        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
-            items.append(self._value(event, depth))
-        return items
 
     def _alias(self, event: yaml.AliasEvent) -> YamlValue:
         if event.anchor not in self._anchors:  # an anchor is registered when its value is complete
@@ -128,6 +123,10 @@ class _Parser:
         self._n_nodes += n_nodes
         if self._n_nodes > MAX_NODES:
             raise _error(event, f"more than {MAX_NODES} values")
+
+
+def _is_inside(event: yaml.Event) -> bool:
+    return not isinstance(event, yaml.CollectionEndEvent)
 
 
 def _error(event: yaml.Event, problem: str) -> ConfigError:

@@ -109,7 +109,6 @@ def _convert(data: YamlValue, environ: Mapping[str, str]) -> Profile:
 
 
 def _choices(path: str) -> str:
-    """Return the texts that a key takes."""
     found = [*_alternatives(type_info(Profile))]
     for step in re.findall(r"\.\w+|\[.*?\]", path):
         found = [each for node in found for child in _children(node, step) for each in _alternatives(child)]
@@ -258,23 +257,15 @@ def resolve_node(option: str | None, environ: Mapping[str, str], profile: Profil
 
 
 def _violations(profile: Profile) -> Iterator[str]:
-    entries = list(_entries(profile))
+    tiers = msgspec.structs.asdict(profile.environments).items()
+    entries: _Entries = [
+        (f"environments.{tier}[{i}]", entry) for tier, listed in tiers for i, entry in enumerate(listed)
+    ]
     yield from _duplicates(entries, "name")
     yield from _duplicates(entries, "port")
     yield from _invalid_variables(entries)
     yield from _invalid_urls(profile, entries)
     yield from _inconsistencies(profile)
-
-
-def _entries(profile: Profile) -> Iterator[tuple[str, EnvironmentEntry | SkipEntry]]:
-    tiers: dict[str, tuple[EnvironmentEntry | SkipEntry, ...]] = {
-        "lightweight": profile.environments.lightweight,
-        "moderate": profile.environments.moderate,
-        "skip": profile.environments.skip,
-    }
-    for tier, entries in tiers.items():
-        for index, entry in enumerate(entries):
-            yield f"environments.{tier}[{index}]", entry
 
 
 def _duplicates(entries: _Entries, key: str) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from runner.config.document import parse_yaml, resolve_scalar
 from runner.config.load import convert_profile, default_environments, profile_names, user_config_dir
 from runner.config.profile import Profile
 from runner.errors import ConfigError
-from runner.util.files import make_folder, write_all
+from runner.util.files import make_folder
 
 
 class OwnModel(NamedTuple):
@@ -28,7 +27,6 @@ class OwnModel(NamedTuple):
     key_env: str | None = None
 
     def used_by(self, profile: Profile, environ: Mapping[str, str]) -> Profile:
-        """Return a profile that uses exactly this endpoint, and is otherwise the same."""
         own = convert_profile(parse_yaml(f"id: own\n{self._yaml()}"), "The model's endpoint", environ).agent
         if self.key_env and not environ.get(self.key_env, "").strip():
             raise ConfigError(
@@ -58,10 +56,14 @@ class OwnModel(NamedTuple):
         environments = yaml.dump({"environments": default_environments(environ, cwd)}, Dumper=_Dumper, sort_keys=False)
         text = f"id: {_quote(name)}\n{self._yaml()}{environments}"
         convert_profile(parse_yaml(text), "The new profile", environ)
+        file = folder / f"{name}.yaml"
         try:
-            return _create(folder / f"{name}.yaml", text)
+            make_folder(folder)
+            file.touch(0o600, exist_ok=False)
+            file.write_text(text, encoding="utf-8")
         except OSError as exc:
             raise ConfigError(f"The profile {name} cannot be written to {folder}: {exc.strerror}") from exc
+        return file
 
     def _yaml(self) -> str:
         key = f", api_key_env: {_quote(self.key_env)}" if self.key_env else ""
@@ -83,13 +85,3 @@ _Dumper.add_representer(str, _represent)
 
 def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # double-quoted YAML reads JSON's escapes
-
-
-def _create(path: Path, text: str) -> Path:
-    make_folder(path.parent)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        write_all(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-    return path

@@ -189,7 +189,6 @@ def sent_chat(question: InferenceQuestion, capabilities: Capabilities, origin: s
 
 
 def _for_endpoint(message: Message, capabilities: Capabilities, origin: str, ids: dict[str, str]) -> Message:
-    """Return what an endpoint gets of a message; ``ids`` replace those of another endpoint's calls."""
     if len(message) == _PLAIN:
         return {"role": message["role"], "content": message["content"] or ""}
     shared = cast("Message", {name: value for name, value in message.items() if name in _SHARED_FIELDS})
@@ -216,7 +215,6 @@ def stored_chat(chat: Chat) -> Chat:
 
 
 def _wire_chat(chat: Chat) -> list[dict[str, Any]]:
-    """Return a chat without our own notes; the reasoning has the name that the server uses."""
     wire = []
     for message in chat:
         sent: dict[str, Any] = {**message}
@@ -313,7 +311,6 @@ def reply_too_long() -> EndpointFailure:
 
 
 def reasoning_of(message: dict[str, Any]) -> str:
-    """Servers use different fields for it."""
     if text := next(filter(None, (as_text(message.get(name)) for name in _REASONING_FIELDS)), ""):
         return text
     parts = map(as_dict, as_list(message.get("tensorzero_extra_content")) or as_list(message.get("content")))

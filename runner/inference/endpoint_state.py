@@ -84,8 +84,6 @@ async def _detect_kind(origin: str, mask: Mask, now: datetime) -> Kind:
 
 
 class InferenceContext(msgspec.Struct, frozen=True):
-    """What all sessions of a manager share."""
-
     settings: AgentSettings
     environ: Mapping[str, str]
     timing: Timing

@@ -78,14 +78,15 @@ def response_failure(
     message = _error_message(body)
     unknown_model = UNKNOWN_MODEL.search(message) is not None
     is_refusal = status in _REFUSALS and not unknown_model and not WRONG_KEY.search(message)
-    is_too_long = (is_refusal or status == 413) and is_context_refusal(message)
+    is_too_long = (is_refusal or status == 413) and _CONTEXT.search(message) and not _ANSWER_LIMIT.search(message)
     quoted = one_line(mask(message), MAX_QUOTE_CHARS)
     text = _REFUSED_KEYS.get(status, "") + (f"HTTP {status}: {quoted}" if quoted else f"HTTP {status}")
     if proxy and status in _GATEWAY_STATUSES:
         text += f" (through the proxy {one_line(proxy, 100)})"
     if retry_after_s:
         text += f"; the server asks to wait {retry_after_s:.3g} s"
-    if is_too_long or POLICY.search(message) or (status == 404 and is_missing_path(message)):
+    is_about_path = not message or (_NO_PATH.match(message) is not None and "model" not in message.lower())
+    if is_too_long or POLICY.search(message) or (status == 404 and is_about_path):
         is_refusal = False
     return EndpointFailure(
         "request" if is_too_long or (is_refusal and status == 404) else _reason(status, message),
@@ -94,7 +95,7 @@ def response_failure(
         retry_after_s=retry_after_s,
         refusal=message or "without a text" if is_refusal else "",
         unknown_model=unknown_model,
-        context_tokens=(context_figure(message) or 0) if is_too_long else None,
+        context_tokens=_context_figure(message) if is_too_long else None,
     )
 
 
@@ -205,22 +206,11 @@ _NOT_TAKEN: Final = re.compile(r"(?i)not (?:be|allowed|permitted|support)|un(?:k
 _NO_PATH: Final = re.compile(r"(?i)\W*(?:404\W*)?(?:page |path |route |url )?(?:method )?not (?:found|allowed)\W*|\s*<")
 
 
-def is_context_refusal(message: str) -> bool:
-    return _CONTEXT.search(message) is not None and _ANSWER_LIMIT.search(message) is None
-
-
-def context_figure(message: str) -> int | None:
-    for pattern in _FIGURES:
-        if (match := pattern.search(message)) and (
-            tokens := int(match[1].replace(",", "").replace("_", "")[:12])
-        ) >= 16:
-            return tokens
-    return None
-
-
-def is_missing_path(message: str) -> bool:
-    """Return whether a 404 is about the path rather than about the request."""
-    return not message or (_NO_PATH.match(message) is not None and "model" not in message.lower())
+def _context_figure(message: str) -> int:
+    """Return 0 if the message does not name the size of the context."""
+    matches = filter(None, (pattern.search(message) for pattern in _FIGURES))
+    figures = (int(match[1].replace(",", "").replace("_", "")[:12]) for match in matches)
+    return next((tokens for tokens in figures if tokens >= 16), 0)
 
 
 def named_field(message: str, present: Container[Field]) -> Field | None:

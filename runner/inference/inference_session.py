@@ -163,7 +163,6 @@ class FallbackChain(msgspec.Struct, kw_only=True, dict=True):
         return answer
 
     async def _ask(self, endpoint: LiveEndpoint) -> EndpointAnswer:
-        """Send the request in the shape that the endpoint is known to take, and learn another one if it refuses it."""
         key = self._key(endpoint)
         known = self._gate.lessons.get(key)
         try:

@@ -20,7 +20,7 @@ from runner.inference.gate import LocalGate
 from runner.inference.health import EndpointHealth, check_endpoints
 from runner.inference.http import bearer_header, fetch
 from runner.inference.inference_session import InferenceSession, OnGatewayId
-from runner.inference.server_metrics import MetricsReader, ServerLoad
+from runner.inference.server_metrics import MetricsReader
 from runner.types import EpisodeHeader
 from runner.util.background_queue import BackgroundQueue
 from runner.util.clock import new_ulid
@@ -62,7 +62,7 @@ class FeedbackSender:
                 del self._links[next(iter(self._links))]
 
     def send(self, episode_id: str, reward: float, success: bool) -> None:
-        """Queue the feedback on an episode for every gateway that answered in it; never raises and never blocks."""
+        """Queue an episode's sum of rewards and success for every gateway that answered in it; never blocks."""
         with self._lock:
             links = self._links.pop(episode_id, [])
         if self._metrics is None:
@@ -117,8 +117,9 @@ class InferenceManager:
         gate = gate or LocalGate(specs, timing.clock.monotonic)
         mask = build_mask(specs, environ)
         self._context = context = InferenceContext(settings, environ, timing, endpoints, gate, mask)
-        self._feedback = FeedbackSender(settings.feedback, [each.spec for each in endpoints], environ, mask)
-        self._metrics = MetricsReader(context)
+        sender = FeedbackSender(settings.feedback, [each.spec for each in endpoints], environ, mask)
+        self.remember_gateway_id, self.feedback, self.close = sender.remember, sender.send, sender.close
+        self.read_servers = MetricsReader(context).read
         self._on_gateway_id = on_gateway_id or self.remember_gateway_id
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -147,22 +148,6 @@ class InferenceManager:
     async def check(self, model: str | None = None, *, timeout_s: float = CHECK_TIMEOUT_S) -> list[EndpointHealth]:
         """Does not run a model."""
         return await check_endpoints(self._context, model or self._context.settings.model, timeout_s)
-
-    async def read_servers(self) -> list[ServerLoad]:
-        """The means of the servers split later answers."""
-        return await self._metrics.read()
-
-    def remember_gateway_id(self, episode_id: str, endpoint: str, gateway_id: str) -> None:
-        """Keep a gateway's id of an episode for ``feedback``, as a worker in another process reports it."""
-        self._feedback.remember(episode_id, endpoint, gateway_id)
-
-    def feedback(self, episode_id: str, reward: float, success: bool) -> None:
-        """Queue an episode's sum of rewards and success for TensorZero, if its gateway answered in the episode."""
-        self._feedback.send(episode_id, reward, success)
-
-    def close(self) -> None:
-        """Send the queued feedback; each event loop closes its connections."""
-        self._feedback.close()
 
 
 def _rebuild(kind: type[InferenceManager], settings: AgentSettings) -> InferenceManager:

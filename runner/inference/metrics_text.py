@@ -35,12 +35,9 @@ _ALIASES: Final[Mapping[Server, Mapping[str, str]]] = {
         "vllm:gpu_prefix_cache_hits_total": "prefix_hits",
         "vllm:generation_tokens_total": "generated",
         "vllm:prompt_tokens_total": "prompted",
-        "vllm:request_queue_time_seconds_sum": "queue_sum",
-        "vllm:request_queue_time_seconds_count": "queue_count",
-        "vllm:request_prefill_time_seconds_sum": "prefill_sum",
-        "vllm:request_prefill_time_seconds_count": "prefill_count",
-        "vllm:request_decode_time_seconds_sum": "decode_sum",
-        "vllm:request_decode_time_seconds_count": "decode_count",
+        "vllm:request_queue_time_seconds": "queue",
+        "vllm:request_prefill_time_seconds": "prefill",
+        "vllm:request_decode_time_seconds": "decode",
     },
     "sglang": {  # docs/references/production_metrics.md and srt/metrics/collector.py
         "sglang:num_running_reqs": "running",
@@ -49,12 +46,9 @@ _ALIASES: Final[Mapping[Server, Mapping[str, str]]] = {
         "sglang:cache_hit_rate": "hit_rate",
         "sglang:generation_tokens_total": "generated",
         "sglang:prompt_tokens_total": "prompted",
-        "sglang:queue_time_seconds_sum": "queue_sum",
-        "sglang:queue_time_seconds_count": "queue_count",
-        "sglang:time_to_first_token_seconds_sum": "first_token_sum",
-        "sglang:time_to_first_token_seconds_count": "first_token_count",
-        "sglang:e2e_request_latency_seconds_sum": "latency_sum",
-        "sglang:e2e_request_latency_seconds_count": "latency_count",
+        "sglang:queue_time_seconds": "queue",
+        "sglang:time_to_first_token_seconds": "first_token",
+        "sglang:e2e_request_latency_seconds": "latency",
     },
     "llama.cpp": {  # tools/server/README.md
         "llamacpp:requests_processing": "running",
@@ -66,12 +60,16 @@ _ALIASES: Final[Mapping[Server, Mapping[str, str]]] = {
     "tensorzero": {  # https://www.tensorzero.com/docs/operations/export-prometheus-metrics
         "tensorzero_output_tokens_total": "generated",
         "tensorzero_input_tokens_total": "prompted",
-        "tensorzero_inference_latency_overhead_seconds_sum": "overhead_sum",
-        "tensorzero_inference_latency_overhead_seconds_count": "overhead_count",
+        "tensorzero_inference_latency_overhead_seconds": "overhead",
     },
 }
-_FIELDS: Final = {name.encode(): field for names in _ALIASES.values() for name, field in names.items()}
-_SERVERS: Final = {name.encode(): server for server, names in _ALIASES.items() for name in names}
+"""The seconds of a histogram are two samples, their sum and their count."""
+_FIELDS: Final[Mapping[bytes, tuple[Server, str]]] = {
+    f"{name}{part}".encode(): (server, field + part)
+    for server, names in _ALIASES.items()
+    for name, field in names.items()
+    for part in (("_sum", "_count") if name.endswith("_seconds") else ("",))
+}
 _NAME: Final = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*(?=[ \t{])")
 _MAX_VALUE: Final = 1e18
 _MAX_BYTES: Final = 256 << 10
@@ -94,18 +92,18 @@ def parse_metrics(text: bytes) -> Reading | None:
     n_bytes = 0
     for line in text.split(b"\n"):
         name = _NAME.match(line)
-        if name is None or name[0] not in _FIELDS or (server or _SERVERS[name[0]]) != _SERVERS[name[0]]:
+        if name is None or name[0] not in _FIELDS or server not in (None, _FIELDS[name[0]][0]):
             continue
         if (n_bytes := n_bytes + len(line)) > _MAX_BYTES:
             break
         if (value := _value(line)) is not None:
-            server = _SERVERS[name[0]]
+            server = _FIELDS[name[0]][0]
             samples.setdefault(name[0], []).append(value)
     if server is None:
         return None
     values: dict[str, float] = {}
     for name_bytes, found in samples.items():  # the first name of a field is the current one
-        field = _FIELDS[name_bytes]
+        _, field = _FIELDS[name_bytes]
         values.setdefault(field, max(found) if field in _LARGEST else sum(found))
     return Reading(server, values)
 

@@ -205,7 +205,6 @@ def _limited_protocol(limits: ServerLimits) -> type[H11Protocol]:
 
 
 def _fitting_limits(n_sites: int) -> ServerLimits:
-    """Return limits whose connections fit the limit of open files; log what was lowered."""
     # Twice: a site has accepted as many connections as its backlog holds before it closes those above its limit.
     sites = "1 site" if n_sites == 1 else f"{n_sites} sites"
     limit = require_open_files(OWN_FILES + 2 * n_sites * MIN_CONNECTIONS, f"Serving {sites}")

@@ -75,13 +75,8 @@ def release_lost_owner(owner: Hashable, dialect: ClientDialect, address: ServerA
     """Close a lost worker's instances, which count against a limit, then release its places and leases, on a thread."""
     instances = PLACES.instances_of(owner).get(places_on(dialect, address)[0], [])
 
-    async def close(instance_id: int | str) -> None:
-        instance = RemoteInstance(dialect, address)
-        instance.id = instance_id
-        await instance.close()
-
     async def close_all() -> None:
-        await asyncio.gather(*map(close, instances))
+        await asyncio.gather(*(RemoteInstance(dialect, address, id=each).close() for each in instances))
 
     def run() -> None:
         with catch_foreign(log_failure(logger, "closing the instances of a lost worker")):
@@ -102,8 +97,14 @@ class RemoteInstance:
     retried.
     """
 
-    def __init__(self, dialect: ClientDialect, address: ServerAddress, timings: HttpTimings = DEFAULT_TIMINGS) -> None:
-        self.id: int | str | None = None
+    def __init__(
+        self,
+        dialect: ClientDialect,
+        address: ServerAddress,
+        timings: HttpTimings = DEFAULT_TIMINGS,
+        id: int | str | None = None,
+    ) -> None:
+        self.id = id
         self.unanswered: ServerGone | None = None
         """The error for the latest request, if it was cancelled while its reply was overdue."""
         self._dialect = dialect

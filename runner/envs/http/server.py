@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
@@ -93,8 +92,6 @@ SLOW_AFTER_S = 0.5
 """Seconds until the greeting from which on a server counts as slow; a healthy server takes a few milliseconds."""
 MAX_RESPONSE_BYTES = 64 * 1024
 """Bytes of a body that are read."""
-_REFUSAL_S = 0.05
-"""Seconds within which this machine refuses a connection; it does so at once."""
 NOT_LISTENING = "nothing listens there"
 BUSY = "busy: it accepts connections, but does not reply in time"
 UNAUTHORIZED, METHOD_NOT_ALLOWED = 401, 405
@@ -177,26 +174,11 @@ def probe_servers(addresses: Mapping[str, ServerAddress], within_s: float = PROB
 
     A server that does not respond in time is ``busy`` if it accepted the connection, else ``down``.
     """
-    states = {env: state for env, address in addresses.items() if (state := _refusal(address)) is not None}
-    if others := {env: address for env, address in addresses.items() if env not in states}:
 
-        async def probe_all() -> list[ServerState]:
-            return await asyncio.gather(*(_probe(env, address, within_s) for env, address in others.items()))
+    async def probe_all() -> list[ServerState]:
+        return await asyncio.gather(*(_probe(env, address, within_s) for env, address in addresses.items()))
 
-        states |= zip(others, asyncio.run(probe_all()), strict=True)
-    return {env: states[env] for env in addresses}
-
-
-def _refusal(address: ServerAddress) -> ServerState | None:
-    """Return the state of a port of this machine that refuses connections, as most do: it needs no HTTP client."""
-    with suppress(ConfigError, OSError):
-        parts = urlsplit(address.base)
-        if parts.hostname == "127.0.0.1" and parts.port:
-            try:
-                socket.create_connection((parts.hostname, parts.port), _REFUSAL_S).close()
-            except ConnectionRefusedError:
-                return ServerState(status="down", address=address, cause=NOT_LISTENING, gone=True)
-    return None
+    return dict(zip(addresses, asyncio.run(probe_all()), strict=True)) if addresses else {}
 
 
 async def _probe(env: str, address: ServerAddress, within_s: float) -> ServerState:
@@ -233,6 +215,8 @@ async def _probe(env: str, address: ServerAddress, within_s: float) -> ServerSta
 
 
 async def _identify(env: str, address: ServerAddress, get: _Get) -> ServerState:
+    import httpx
+
     started = time.monotonic()
     status, body = await get("/")
     latency_s = time.monotonic() - started
@@ -247,17 +231,9 @@ async def _identify(env: str, address: ServerAddress, get: _Get) -> ServerState:
         cause = f"GET / returned HTTP {status}: {shown}"
         return known(status="wrong", address=address, cause=cause, gone=status in (502, 503, 504))
     is_console, health = identity.kind == "console", _Health()
-    if is_console:
-        health = await _fetch_health(get)
+    if is_console:  # without its health, too, since the greeting alone shows that the server works
+        with suppress(httpx.TransportError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            health = msgspec.json.decode((await get("/health"))[1], type=_Health)
     places = min((limit for limit in (address.places, health.limit) if limit is not None), default=None)
     address = msgspec.structs.replace(address, n_tasks=health.n_tasks, lists_actions=is_console, places=places)
     return known(status="slow" if latency_s > SLOW_AFTER_S else "up", address=address, open=health.open)
-
-
-async def _fetch_health(get: _Get) -> _Health:
-    """Return the reply to ``/health``; empty on any error, since the greeting alone shows that the server works."""
-    import httpx
-
-    with suppress(httpx.TransportError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return msgspec.json.decode((await get("/health"))[1], type=_Health)
-    return _Health()

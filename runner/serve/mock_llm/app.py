@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Send
 
 from runner import __version__
 from runner.errors import ConfigError
+from runner.serve.env_api.routing import json_response
 from runner.serve.mock_llm.completion import TEST_MODEL_NAME, ChatRequest, Completion, request_decoder
 from runner.serve.mock_llm.oracle import ORACLE_MODEL_PREFIX, OracleResponder, task_from_model_name
 from runner.serve.mock_llm.script import Behavior, Fault, ScriptedReply, check_fault_kind, fault_status
@@ -66,8 +67,6 @@ class ScriptResponder:
 
 
 class EchoResponder:
-    """Replies with the content of the last message."""
-
     name = "echo"
 
     async def respond(self, request: ChatRequest) -> ScriptedReply:
@@ -161,7 +160,6 @@ class ModelApp:
         return responder
 
     def _error(self, status: int, message: str | None = None, code: str | None = None) -> Response:
-        """There is a default message for each status."""
         default = ("server_error" if status >= 500 else "invalid_request_error", None, "The server had an error.")
         kind, default_code, reason = _ERRORS.get(status, default)
         text = message or f"{reason} This is {TEST_MODEL_NAME}."
@@ -194,7 +192,6 @@ class ModelApp:
         return response
 
     def _plain_response(self, reply: ScriptedReply, fault: str | None) -> Response | None:
-        """Return the response that replaces a completion, if any."""
         if status := fault_status(fault):
             return self._error(status)
         if fault == "wrong-type":
@@ -205,20 +202,16 @@ class ModelApp:
 
     async def _list_models(self, request: Request) -> Response:
         mark = {"object": "model", "created": 0, "owned_by": TEST_MODEL_NAME}
-        return _json_response({"object": "list", "data": [{"id": name, **mark} for name in self._responders]})
+        return json_response({"object": "list", "data": [{"id": name, **mark} for name in self._responders]})
 
     async def _list_tags(self, request: Request) -> Response:
         details = {"parent_model": "", "format": "none", "family": TEST_MODEL_NAME, "families": [TEST_MODEL_NAME]}
         details |= {"parameter_size": "0", "quantization_level": "none"}
         tag = {"modified_at": "1970-01-01T00:00:00Z", "size": 0, "digest": "", "details": details}
-        return _json_response({"models": [{"name": name, "model": name, **tag} for name in self._responders]})
+        return json_response({"models": [{"name": name, "model": name, **tag} for name in self._responders]})
 
     async def _health(self, request: Request) -> Response:
-        return _json_response({"status": "ok", "server": TEST_MODEL_NAME, "version": __version__})
-
-
-def _json_response(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type=_JSON_TYPE)
+        return json_response({"status": "ok", "server": TEST_MODEL_NAME, "version": __version__})
 
 
 def _document(completion: Completion, fault: str | None) -> bytes:

@@ -79,7 +79,6 @@ class ChatRequest(msgspec.Struct, kw_only=True):
 
     @property
     def prompt(self) -> str:
-        """The text of all messages, calls and tools."""
         parts = [message.text for message in self.messages]
         called = [call.function for message in self.messages for call in message.tool_calls or ()]
         parts += [function.name + function.arguments for function in called]
@@ -119,7 +118,6 @@ class Completion(msgspec.Struct, frozen=True):
             yield {**self._fields("chat.completion.chunk"), "choices": [], "usage": self._usage()}
 
     def _parts(self) -> Iterator[tuple[dict[str, Any], list[str]]]:
-        """The deltas of the reply, each with its tokens."""
         for field in ("reasoning_content", "content"):
             for text in _split_tokens(getattr(self.reply, field)):
                 yield {field: text}, [text]

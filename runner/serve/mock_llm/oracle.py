@@ -124,7 +124,6 @@ class Turn(NamedTuple):
 
 
 def _parse_turns(messages: Sequence[ChatMessage]) -> tuple[Turn, ...]:
-    """Leave out actions that the runner rejected."""
     turns: list[Turn] = []
     for message in messages:
         if message.role == "assistant":

@@ -80,7 +80,6 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def text(self) -> str:
-        """Reasoning, content and tool calls."""
         calls = "".join(call.name + call.arguments_text for call in self.tool_calls)
         return (self.reasoning_content or "") + (self.content or "") + calls
 
@@ -155,7 +154,6 @@ class Behavior(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fault_status(kind: str | None) -> int | None:
-    """Return None unless the kind of fault is a status, such as ``503``."""
     return int(kind) if kind and _STATUS.fullmatch(kind) else None
 
 
