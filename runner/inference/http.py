@@ -9,15 +9,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
 
+import httpx
 import msgspec
 
 from runner.inference.errors import EndpointFailure, Mask
 from runner.util.display_text import one_line
-
-if TYPE_CHECKING:
-    import httpx
+from runner.util.http import ProxyLoginRequired, UnusableBody, content_encoding, read_body, send_request
 
 MAX_SMALL_BODY = 1 << 20
 """Maximum bytes of a response other than a model's reply: a health check, a model list or an error."""
@@ -41,8 +39,6 @@ async def fetch(
     timeout_s: float | None = None,
 ) -> SmallResponse:
     """Raises ``EndpointFailure`` without a complete response in time, or for one that is too large or compressed."""
-    from runner.util.http import read_body
-
     content = None if body is None else msgspec.json.encode(body)
     try:
         async with asyncio.timeout(timeout_s), open_response(method, url, content, headers or {}) as response:
@@ -77,8 +73,6 @@ async def open_response(
     method: str, url: str, content: bytes | None, headers: dict[str, str], mask: Mask = str
 ) -> AsyncIterator[httpx.Response]:
     """The caller reads the body in the ``with`` block, whose network errors become ``EndpointFailure``, too."""
-    from runner.util.http import send_request  # imported late, as httpx and aiohttp are slow to import
-
     with translate_errors(mask):
         async with send_request(method, url, content, headers) as response:
             yield response
@@ -90,10 +84,6 @@ async def read_refusal(response: httpx.Response) -> bytes:
     The body ends where it breaks or exceeds ``MAX_SMALL_BODY`` bytes, even if it is compressed; of a compression other
     than gzip and deflate it is replaced by the name.
     """
-    import httpx
-
-    from runner.util.http import content_encoding
-
     data, encoding = bytearray(), content_encoding(response)
     with suppress(httpx.TransportError):
         async for chunk in response.aiter_raw():
@@ -111,9 +101,6 @@ async def read_refusal(response: httpx.Response) -> bytes:
 @contextmanager
 def translate_errors(mask: Mask) -> Iterator[None]:
     """Convert exceptions of the HTTP client in the ``with`` block to ``EndpointFailure`` with masked messages."""
-    import httpx
-
-    from runner.util.http import ProxyLoginRequired, UnusableBody
 
     def text(exc: Exception) -> str:
         return one_line(mask(str(exc)), 200) or type(exc).__name__

@@ -7,8 +7,8 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
 
+import httpx
 import msgspec
 
 from runner.config import AgentSettings
@@ -22,9 +22,7 @@ from runner.inference.token_capture import TokenCapture
 from runner.types import StreamDelta
 from runner.util.clock import Clock
 from runner.util.display_text import one_line
-
-if TYPE_CHECKING:
-    import httpx
+from runner.util.http import read_body, reject_encoding
 
 MAX_BODY = 4 << 20
 """Maximum bytes of a reply that is not streamed."""
@@ -68,8 +66,6 @@ async def send_call(call: InferenceCall) -> ModelReply:
 
 
 async def _exchange(call: InferenceCall, on_delta: Callable[[StreamDelta], None] | None) -> ModelReply:
-    from runner.util.http import read_body, reject_encoding  # imported late, as httpx and aiohttp are slow to import
-
     accumulator = StreamAccumulator(call.clock.monotonic, on_delta, call.capture)
     if call.streams:
         call.limits.expect_first()
@@ -122,8 +118,6 @@ async def _read_end(chunks: AsyncIterator[bytes], parser: EventParser, accumulat
 
     Some servers never end a stream, and a broken end does not make the answer incomplete.
     """
-    import httpx
-
     now = asyncio.get_running_loop().time
     with suppress(TimeoutError, httpx.TransportError, EndpointFailure):
         async with asyncio.timeout(STREAM_END_TIMEOUT_S if accumulator.done else COUNTS_TIMEOUT_S) as limit:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+import httpx
 import msgspec
 
 from runner.envs.http.dialects import ClientDialect
@@ -27,6 +28,7 @@ from runner.envs.http.response import (
 from runner.envs.http.server import ServerAddress
 from runner.errors import EnvironmentFault, ServerGone, catch_foreign, log_failure
 from runner.util.display_text import one_line
+from runner.util.http import UnusableBody, read_body, send_request
 
 logger = logging.getLogger(__name__)
 
@@ -190,10 +192,6 @@ class RemoteInstance:
             ServerGone: if the server cannot be reached, drops the connection or does not reply in time.
             EnvironmentFault: if the server replies with something other than HTTP, or with too much.
         """
-        import httpx  # imported late, as httpx and aiohttp are slow to import
-
-        from runner.util.http import UnusableBody
-
         started = asyncio.get_running_loop().time()
         self.unanswered = None
         try:
@@ -222,8 +220,6 @@ class RemoteInstance:
             raise error(f"got no complete reply: the connection broke ({one_line(str(exc))})", advice) from None
 
     async def _send_with_retries(self, request: ServerRequest) -> ServerResponse:
-        import httpx
-
         for delay_s in self._timings.connect_retry_delays_s:
             try:
                 return await self._exchange(request)
@@ -232,8 +228,6 @@ class RemoteInstance:
         return await self._exchange(request)
 
     async def _exchange(self, request: ServerRequest) -> ServerResponse:
-        from runner.util.http import read_body, send_request
-
         keepalive_s = self._timings.keepalive_s
         async with send_request(
             request.method, request.url, request.body, self._headers, keepalive_s=keepalive_s, connect_timeout_s=None
