@@ -34,15 +34,13 @@ MAX_TEXT = 2 << 20
 """Maximum total characters of a reply's content, reasoning and tool calls."""
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
-_OWN_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id", "origin", "reasoning_field", "function_call"})
-_THOUGHT_KINDS = ("thought", "thinking", "reasoning")
-_KNOWN_FIELDS = _OWN_FIELDS.union(_REASONING_FIELDS, ("refusal",))
 _PART_TEXTS = frozenset({"text", "thinking", "summary", "data"})
 _PLAIN = 2
 """Number of fields of a message that has only a role and a content."""
 _NOTES = frozenset({"origin", "reasoning_field"})
 _SHARED_FIELDS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 """Fields that every endpoint gets."""
+_KNOWN_FIELDS = _SHARED_FIELDS | _NOTES | {*_REASONING_FIELDS, "refusal", "function_call"}
 LENGTH_REASONS = ("length", "max_tokens")
 WITHHELD = "withheld by the endpoint's content filter"
 
@@ -314,7 +312,8 @@ def reasoning_of(message: dict[str, Any]) -> str:
     if text := next(filter(None, (as_text(message.get(name)) for name in _REASONING_FIELDS)), ""):
         return text
     parts = map(as_dict, as_list(message.get("tensorzero_extra_content")) or as_list(message.get("content")))
-    texts = (part.get("text") or part.get("thinking") for part in parts if part.get("type") in _THOUGHT_KINDS)
+    kinds = ("thought", "thinking", "reasoning")
+    texts = (part.get("text") or part.get("thinking") for part in parts if part.get("type") in kinds)
     return "".join(content_text(text) for text in texts)
 
 

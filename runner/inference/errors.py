@@ -15,13 +15,10 @@ Reason: TypeAlias = Literal["connection", "timeout", "busy", "server", "reply", 
 
 Mask: TypeAlias = Callable[[str], str]
 
-MAX_QUOTE_CHARS = 240
-
 _REFUSED_KEYS = {
     401: "a model server answers, but the API key is missing or not valid: ",
     403: "a model server answers, but the API key is missing, not valid or not permitted to do this: ",
 }
-_GATEWAY_STATUSES = frozenset({502, 503, 504})
 _REFUSALS = frozenset({400, 404, 422, 500, 501, 502})
 """Statuses with which endpoints refuse a part of a request; llama.cpp and gateways do with those of a failed server."""
 
@@ -79,9 +76,9 @@ def response_failure(
     unknown_model = UNKNOWN_MODEL.search(message) is not None
     is_refusal = status in _REFUSALS and not unknown_model and not WRONG_KEY.search(message)
     is_too_long = (is_refusal or status == 413) and _CONTEXT.search(message) and not _ANSWER_LIMIT.search(message)
-    quoted = one_line(mask(message), MAX_QUOTE_CHARS)
+    quoted = one_line(mask(message), 240)
     text = _REFUSED_KEYS.get(status, "") + (f"HTTP {status}: {quoted}" if quoted else f"HTTP {status}")
-    if proxy and status in _GATEWAY_STATUSES:
+    if proxy and status in (502, 503, 504):
         text += f" (through the proxy {one_line(proxy, 100)})"
     if retry_after_s:
         text += f"; the server asks to wait {retry_after_s:.3g} s"

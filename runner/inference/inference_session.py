@@ -49,9 +49,6 @@ GRACE_S = 0.25
 """Seconds that a request may exceed the episode's time limit, so that the episode ends as a timeout, not an error."""
 CONFIRM_S = 5.0
 """Seconds to wait for a refusal that confirms a lesson: refusals come at once, and an answer is at hand already."""
-OPERATION = "chat"
-"""Value of the span attribute ``gen_ai.operation.name``."""
-CATEGORY = "inference"
 
 OnGatewayId: TypeAlias = Callable[[str, str, str], None]
 """Receives the id of an episode, the name of an endpoint, and the endpoint's id of the episode."""
@@ -393,9 +390,9 @@ def request_span(
     tracer: Tracer, spec: EndpointSpec, model: str, question: InferenceQuestion, episode: str
 ) -> Iterator[SpanHandle]:
     """Attributes follow https://opentelemetry.io/docs/specs/semconv/gen-ai/; ``agentgym.*`` attributes are ours."""
-    with tracer.span(f"{OPERATION} {one_line(model)}", CATEGORY, semantic="inference") as span:
+    with tracer.span(f"chat {one_line(model)}", "inference", semantic="inference") as span:
         parts = urlsplit(spec.url)
-        span.set_attribute("gen_ai.operation.name", OPERATION)
+        span.set_attribute("gen_ai.operation.name", "chat")
         span.set_attribute("gen_ai.request.model", model)
         span.set_attribute("gen_ai.request.stream", question.stream)
         span.set_attribute("gen_ai.conversation.id", episode)
@@ -434,7 +431,7 @@ def record_answer(tracer: Tracer, span: SpanHandle, answer: EndpointAnswer) -> N
     if times.about:
         span.set_attribute("agentgym.times_are_estimates", True)
     if len(known) == len(parts):
-        tracer.add_spans(CATEGORY, known, about=times.about)
+        tracer.add_spans("inference", known, about=times.about)
 
 
 class InferenceSession:

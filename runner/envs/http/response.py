@@ -51,9 +51,6 @@ class ServerResponse(msgspec.Struct, frozen=True):
 CHECK_ADDRESS_ADVICE = "This may be another server or another version; check its port or base_url in the profile"
 CHECK_LOG_ADVICE = "Check the server's log, then run the task again"
 
-GATEWAY_STATUSES = frozenset({502, 503, 504})
-"""Statuses of a gateway whose server does not reply."""
-
 ADVICE_BY_STATUS = {
     401: "The server requires a login: set base_url to http://USER:PASSWORD@HOST or http://:TOKEN@HOST",
     404: CHECK_ADDRESS_ADVICE,
@@ -88,7 +85,8 @@ def check_status(request: ServerRequest, response: ServerResponse) -> None:
         raise request.fault(f"was redirected (status {response.status})", advice)
     if not 200 <= response.status < 300:
         advice = ADVICE_BY_STATUS.get(response.status, CHECK_LOG_ADVICE)
-        error = request.gone if response.status in GATEWAY_STATUSES else request.fault
+        has_no_server = response.status in (502, 503, 504)  # of a gateway
+        error = request.gone if has_no_server else request.fault
         raise error(f"returned status {response.status}{_error_text(response)}", advice)
 
 

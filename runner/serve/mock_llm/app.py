@@ -36,7 +36,6 @@ _FILLER = "A very long reply. "
 _JSON_TYPE = "application/json"
 _HTML_PAGE = b"<!doctype html><title>502 Bad Gateway</title><h1>502 Bad Gateway</h1>\n"
 _BROKEN_JSON = b'{"choices": [{"delta": {"content"'
-_RETRY_STATUSES = (429, 503)
 _ERRORS: dict[int, tuple[str, str | None, str]] = {
     401: ("invalid_request_error", "invalid_api_key", "Incorrect API key provided: it has expired."),
     429: ("requests", "rate_limit_exceeded", "Rate limit reached."),
@@ -163,7 +162,7 @@ class ModelApp:
         default = ("server_error" if status >= 500 else "invalid_request_error", None, "The server had an error.")
         kind, default_code, reason = _ERRORS.get(status, default)
         text = message or f"{reason} This is {TEST_MODEL_NAME}."
-        retry = {"retry-after": f"{self._behavior.retry_after_s:g}"} if status in _RETRY_STATUSES else None
+        retry = {"retry-after": f"{self._behavior.retry_after_s:g}"} if status in (429, 503) else None
         error = {"message": text, "type": kind, "param": None, "code": code or default_code}
         return Response(msgspec.json.encode({"error": error}), status, retry, _JSON_TYPE)
 
