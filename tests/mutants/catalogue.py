@@ -348,8 +348,8 @@ MUTANTS = (
     _mutant(
         "lost",
         "runner/publish/outbox.py",
-        "AND coalesce(subject, ?2) NOT IN ({others}) ORDER BY n LIMIT ?3",
-        "AND coalesce(subject, ?2) NOT IN ({others}) ORDER BY n DESC LIMIT ?3",
+        "AND coalesce(subject, ?2) NOT IN ({others}) GROUP BY n ORDER BY n LIMIT ?3",
+        "AND coalesce(subject, ?2) NOT IN ({others}) GROUP BY n ORDER BY n DESC LIMIT ?3",
         "unit/publish",
     ),
     _mutant(
