@@ -187,6 +187,8 @@ MAX_BATCHES = 200
 MAX_LISTED_WAITING, MAX_LISTED_OTHERS = 200, 200
 CHANGEABLE = ("concurrency", "workers", "budget")
 """Arguments that may differ when an interrupted batch is resumed."""
+MAX_WAIT_S: Final = 1.0
+"""Seconds that a request waits for the episodes to be read; others wait with it."""
 NEED_INDEX: Final[frozenset[Op]] = frozenset({"cancel", "replay", "episode", "annotate", "send_history"})
 """Operations that use all stored episodes, so that a node which has not read all of them rejects them."""
 
@@ -255,7 +257,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
     """Handles control requests; thread-safe.
 
     Attributes:
-        indexing: returns how far the starting node has read its episodes, or None.
+        indexing: returns how far the node has read its episodes, or None if they are read after so many seconds.
         send_history: sends the earlier events to the external broker and returns their number; None without one.
         shutdown: requests the end of the node; its argument ``drain`` is whether to run the queued batches first.
     """
@@ -271,7 +273,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
     stopping: Callable[[], bool]
     send_history: Callable[[], int | None]
     shutdown: Callable[[bool], object]
-    indexing: Callable[[], str | None] = lambda: None
+    indexing: Callable[[float], str | None] = lambda wait_s: None
 
     def handle(self, payload: bytes, *, commands: bool = True) -> bytes:
         """Return the JSON reply to a request; invalid requests get an error reply.
@@ -284,7 +286,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
             if not commands and request.op != "health":
                 text = "this node accepts no commands on this bus"
                 raise RequestRejected("no_control", text, "set nats.control in its profile")
-            if request.op in NEED_INDEX and (indexing := self.indexing()) is not None:
+            if request.op in NEED_INDEX and (indexing := self.indexing(MAX_WAIT_S)) is not None:
                 raise RequestRejected("indexing", f"this node still reads its episodes: {indexing}", "try again later")
             result = msgspec.Raw(msgspec.json.encode(self._dispatch(request)))
             return msgspec.json.encode(ControlReply(id=request.id, ok=True, result=result))
@@ -477,7 +479,7 @@ class ControlHandler(msgspec.Struct, frozen=True):
         session, status = self.batch_player.session(batch.batch_id), batch.status
         waiting = None if session is None else session.waiting
         shown = batch.described(BatchState) | {
-            "waiting_for": (self.indexing() or self.batch_player.storage.problem) if status in LIVE else None,
+            "waiting_for": (self.indexing(0.0) or self.batch_player.storage.problem) if status in LIVE else None,
             "paused": batch.held,
             "warning": batch.spec.notice if status in LIVE else None,
         }

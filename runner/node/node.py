@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -194,6 +195,7 @@ class Node:
         self._drain = False
         self._status: NodeStatus = "starting"
         self._has_read = False
+        self._reading = threading.Thread()  # reads the episodes again if the index was deleted
         self._started = self._last_activity_at = time.monotonic()
 
     def stop(self, *, drain: bool = False) -> None:
@@ -361,17 +363,27 @@ class Node:
     def _is_idle(self) -> bool:
         return self._player.is_idle and not self._stopping.is_set()
 
-    def _indexing(self) -> str | None:
-        if self._has_read and self._is_index_complete():
+    def _indexing(self, wait_s: float = 0.0) -> str | None:
+        """Return how far the episodes are read, at the start or because the index was deleted; None: all of them."""
+        if self._has_read and self._is_index_complete(wait_s):
             return None
         progress = self._workspace.index.progress
         return "indexing" if progress is None else "indexing {:,} of {:,}".format(*progress)
 
-    def _is_index_complete(self) -> bool:
-        """Return False while another thread reads the files again because the index was deleted."""
+    def _is_index_complete(self, wait_s: float) -> bool:
         with contextlib.suppress(StoreError):
+            if self._workspace.index.is_complete():
+                return True
+            if not self._reading.is_alive():
+                self._reading = threading.Thread(target=self._read_again, name="index", daemon=True)
+                self._reading.start()
+            self._reading.join(wait_s)
             return self._workspace.index.is_complete()
         return True
+
+    def _read_again(self) -> None:
+        with contextlib.suppress(StoreError):  # its next use reports it
+            self._workspace.index.complete()
 
     def _note_activity(self) -> None:
         self._last_activity_at = time.monotonic()

@@ -90,8 +90,8 @@ class _ApiError(msgspec.Struct):
 
 
 class _PublishAnswer(msgspec.Struct):
-    stream: Annotated[str, msgspec.Meta(min_length=1)] | None = None
-    seq: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
+    stream: str = ""
+    seq: Annotated[int, msgspec.Meta(le=2**63 - 1)] = 0
     error: _ApiError | None = None
 
 
@@ -141,7 +141,7 @@ def _delivery_result(event: OutboxEvent, data: bytes) -> DeliveryResult:
     if answer.error is not None:
         cause = _MEANINGS.get(answer.error.err_code) or one_line(mask(answer.error.description))
         return PermanentFailure(cause) if answer.error.err_code == _TOO_LARGE else TransientFailure(cause)
-    if answer.stream is None or answer.seq is None:
+    if not answer.stream or answer.seq < 1:
         return TransientFailure("the answer is not an acknowledgement")
     return Ack(event.id, answer.stream, answer.seq)
 
