@@ -222,7 +222,7 @@ class Pruner:
 @contextlib.contextmanager
 def pruning_lock(data_dir: Path) -> Iterator[None]:
     """Raises a ``StoreError`` if another process prunes the directory."""
-    with file_lock(data_dir / "prune.lock", wait=False, create=True) as is_locked:
+    with file_lock(data_dir / "prune.lock", create=True) as is_locked:
         if not is_locked:
             raise StoreError(
                 f"{data_dir} is being pruned by another process, or prune.lock there cannot be used; try again later"

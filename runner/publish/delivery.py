@@ -196,7 +196,8 @@ class StreamRoutes:
         """Return the result of a delivery; the answer of another stream than that of the subject is none."""
         expected = self._streams.get(subject)
         if isinstance(result, Ack) and None not in (expected, result.stream) and result.stream != expected:
-            return TransientFailure(f"{one_line(mask(result.stream or ''), 80)} has answered in place of {expected}")
+            streams = (one_line(mask(each or ""), 80) for each in (result.stream, expected))
+            return TransientFailure("stream {} has answered in place of {}".format(*streams))
         return result
 
     async def learn(self, client: Client, subjects: Iterable[str]) -> None:

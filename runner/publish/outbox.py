@@ -192,8 +192,7 @@ class Outbox:
         self._clock = clock or Clock()
         self._generation = 0
         self._sinks: dict[str, None] = {}
-        index_path = index.data_dir / INDEX_NAME
-        self.database = Database(index.data_dir / FILE_NAME, _SCHEMA, advice=_ADVICE, attached=index_path)
+        self.database = Database(index.data_dir / FILE_NAME, _SCHEMA, advice=_ADVICE, attached=index.database)
 
     @property
     def data_dir(self) -> Path:

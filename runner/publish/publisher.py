@@ -82,7 +82,7 @@ class OutboxDrain:
                 await self._sink_connection.wait_changed()
                 continue
             if (key := sink_key(self._sink_connection.sink)) is not None:
-                with file_lock(sink_lock_path(self._outbox.data_dir, key), wait=False, create=True) as has_lock:
+                with file_lock(sink_lock_path(self._outbox.data_dir, key), create=True) as has_lock:
                     if has_lock:
                         await self._drain(self._new_sender(client, key))
                         continue

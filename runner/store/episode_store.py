@@ -29,6 +29,7 @@ from runner.store.token_file import TOKENS_SUFFIX, TokenizedEpisode, split_token
 from runner.types import Outcome
 from runner.util.clock import Clock, is_ulid
 from runner.util.files import (
+    LOCK_TICK_S,
     TEMPORARY_SUFFIX,
     DamagedFile,
     file_lock,
@@ -49,7 +50,6 @@ ORPHANS_S = 5.0
 """Maximum seconds that a recovery waits for the workers of a driver that has died."""
 PLAYING_LOCK_S = 1.0
 """Maximum seconds that a batch waits for the lock of its folder, which each recovery holds for a moment."""
-LOCK_TICK_S = 0.02
 
 NO_BATCH: Final = "it is no folder of a batch; move it away"
 NO_EPISODE: Final = "its name is not an episode id; move it away"
@@ -118,13 +118,8 @@ class EpisodeStore:
     def playing(self, batch_id: str) -> Iterator[None]:
         """Create the folder of a batch, and keep other processes from pruning the batch until the block ends."""
         self.create_batch_folder(batch_id)
-        deadline_s = time.monotonic() + PLAYING_LOCK_S
-        while True:
-            with file_lock(self.runs / batch_id, wait=False) as is_locked:
-                if is_locked or time.monotonic() > deadline_s:
-                    yield
-                    return
-            time.sleep(LOCK_TICK_S)
+        with file_lock(self.runs / batch_id, wait_s=PLAYING_LOCK_S):
+            yield
 
     def save(self, record: EpisodeRecord) -> Path:
         """Write an episode file durably, after its token ids if it has them, then remove its journal.
@@ -274,7 +269,7 @@ class EpisodeStore:
 
     def _recover_unlocked(self, journal: Path, deadline_s: float, clock: Clock) -> EpisodeRecord | None:
         while True:
-            with file_lock(journal, wait=False) as is_locked:
+            with file_lock(journal) as is_locked:
                 if is_locked:
                     return self._recover_journal(journal)
             if clock.monotonic() > deadline_s or not journal.exists() or _is_played(journal.parent):
@@ -322,7 +317,7 @@ class EpisodeStore:
 
 
 def _is_played(batch: Path) -> bool:
-    with file_lock(batch, wait=False) as is_free:
+    with file_lock(batch) as is_free:
         return not is_free
 
 

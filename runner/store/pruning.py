@@ -90,7 +90,7 @@ def delete_episodes(store: EpisodeStore, index: EpisodeIndex, batch_id: str, epi
 
 @contextlib.contextmanager
 def _locked(store: EpisodeStore, batch_id: str) -> Iterator[None]:
-    with file_lock(store.runs / batch_id, wait=False) as is_locked:
+    with file_lock(store.runs / batch_id) as is_locked:
         if not is_locked or store.has_journal(batch_id):
             raise BatchInUse(
                 f"batch {batch_id} is being played or was cut off; try again after its end, or start the node"

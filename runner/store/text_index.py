@@ -127,7 +127,7 @@ class TextIndex:
 
     def build(self, wanted: Collection[Stamped], go_on: Callable[[float], bool], *, is_all: bool = True) -> None:
         """Add all that is missing, like ``update``, unless another process does it now."""
-        with file_lock(self.path.with_suffix(".building"), wait=False, create=True) as is_mine:
+        with file_lock(self.path.with_suffix(".building"), create=True) as is_mine:
             if is_mine:
                 self.update(wanted, is_all=is_all, go_on=go_on)
 

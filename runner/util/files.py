@@ -21,7 +21,6 @@ import msgspec
 from runner.errors import ConfigError, StoreError
 from runner.util.display_text import one_line
 
-MAX_LOCKED_S = 5.0
 LOCK_TICK_S = 0.02
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """Maximum size in bytes of a file for ``read_file``."""
@@ -155,11 +154,8 @@ def read_file(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, *, wait: bool, create: bool = False) -> Iterator[bool]:
-    """Hold the lock of a file or folder; yield False if it cannot be opened, or another process holds its lock.
-
-    With ``wait``, that process has ``MAX_LOCKED_S``: it may be stopped.
-    """
+def file_lock(path: Path, *, wait_s: float = 0.0, create: bool = False) -> Iterator[bool]:
+    """Hold the lock of a file or folder; yield False if it cannot be opened, or another process keeps its lock."""
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
@@ -167,14 +163,14 @@ def file_lock(path: Path, *, wait: bool, create: bool = False) -> Iterator[bool]
         yield False
         return
     try:
-        yield _lock(descriptor, wait) and _is_same_file(descriptor, path)
+        yield _lock(descriptor, wait_s) and _is_same_file(descriptor, path)
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, wait: bool) -> bool:
+def _lock(descriptor: int, wait_s: float) -> bool:
     try:
-        deadline_s = time.monotonic() + (MAX_LOCKED_S if wait else 0)
+        deadline_s = time.monotonic() + wait_s
         while not (is_locked := try_lock(descriptor)) and time.monotonic() < deadline_s:
             time.sleep(LOCK_TICK_S)
     except OSError:

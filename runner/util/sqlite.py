@@ -27,6 +27,8 @@ from runner.util.resources import file_advice
 logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S = 10.0
+MAX_LOCKED_S = 5.0
+"""Seconds to wait for another process that opens the file; it may be stopped."""
 WRITE_TIMEOUT_S = 0.25
 """Seconds that ``write`` waits for another process that has locked the file; an episode ends that much later."""
 GROUP_S = 0.1
@@ -86,7 +88,7 @@ class Database:
     Args:
         path: None: in memory.
         advice: what helps if the file cannot be used, after the cause.
-        attached: another file whose tables are read as those of ``other``.
+        attached: another database, whose tables are read as those of ``other``.
 
     Attributes:
         generation: how often the file was opened; the content of a derived file is new each time.
@@ -100,7 +102,7 @@ class Database:
         *,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         advice: str = _CHECK_FREE_SPACE,
-        attached: Path | None = None,
+        attached: Database | None = None,
     ) -> None:
         self.path, self._schema, self._advice = path, schema, advice
         self._busy_timeout_s = busy_timeout_s
@@ -131,6 +133,8 @@ class Database:
             except DATABASE_ERRORS as exc:
                 if is_damage(exc):
                     self._drop()
+                    if self._attached is not None:  # the damage may be there: its next use looks at it, too
+                        self._attached.release()
                 raise self.unusable(exc) from exc
 
     @contextmanager
@@ -224,8 +228,8 @@ class Database:
                 self._connect()
                 logger.warning("%s was deleted or replaced while it was open", self.path)
         assert self._connection is not None
-        if self._attached is not None and file_id(self._attached) != self._attached_id:
-            self._attach(self._connection, self._attached)
+        if self._attached is not None and self._attached.path is not None:
+            self._attach(self._connection, self._attached.path)
         return self._connection
 
     def _connect(self) -> None:
@@ -235,7 +239,7 @@ class Database:
             found = None
         else:
             # Without the lock, two processes could find a damaged file and one delete the other's new one.
-            with file_lock(self.path.with_suffix(".lock"), wait=True, create=True):
+            with file_lock(self.path.with_suffix(".lock"), wait_s=MAX_LOCKED_S, create=True):
                 connection = _open_database(self.path, self._schema, busy_timeout_s=self._busy_timeout_s)
                 found = file_id(self.path)
         self._disconnect()
@@ -243,10 +247,11 @@ class Database:
         self.generation += 1
 
     def _attach(self, connection: sqlite3.Connection, attached: Path) -> None:
+        if (found := file_id(attached)) == self._attached_id:
+            return
         if self._attached_id is not None:
             self._attached_id = None
             connection.execute("DETACH other")
-        found = file_id(attached)
         connection.execute("ATTACH ? AS other", (f"{attached.as_uri()}?mode=ro",))  # read-only, so never locked
         self._attached_id = found
 

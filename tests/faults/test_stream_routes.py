@@ -176,6 +176,18 @@ async def test_false_answers_stall_the_sink_until_they_end(
     assert egress_counts(outbox) == SinkCounts(acked=1)
 
 
+async def test_the_acknowledgement_of_another_stream_is_none(nats_server: NatsServer, outbox: Outbox) -> None:
+    outbox.add(outbox_event(0))
+    async with nats_client(nats_server) as client, nats_client(nats_server) as rude:
+        await add_stream(client, subjects=[EPISODE_COMPLETED], no_ack=True)
+        await rude.subscribe(EPISODE_COMPLETED, cb=_answer_with(rude, {"stream": "\x1b[2JT", "seq": 1}))
+        await rude.flush()
+        async with run_publisher(outbox, sink_to(nats_server), options=SHORT_TIMEOUTS) as running:
+            state = await running.wait_for_state("stalled", "has answered in place of S")
+            assert (state.cause or "").isprintable()
+            assert egress_counts(outbox) == SinkCounts(pending=1)
+
+
 def _answer_with(client: Client, answer: object) -> Callable[[Msg], Awaitable[None]]:
     async def answer_request(message: Msg) -> None:
         await client.publish(message.reply, json.dumps(answer).encode())

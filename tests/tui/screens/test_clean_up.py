@@ -111,7 +111,7 @@ async def test_a_selection_survives_another_filter_and_can_be_taken_back(session
 async def test_what_cannot_be_done_is_said(session: FakeSession, tmp_path: Path) -> None:
     async with console_pilot(session) as pilot:
         await show_episodes(pilot, 15)
-        with file_lock(tmp_path / "prune.lock", wait=False, create=True):
+        with file_lock(tmp_path / "prune.lock", create=True):
             await pilot.press("D")
             await wait_for_text(pilot, "Delete 1 episode?")
             await pilot.press("y")

@@ -194,7 +194,7 @@ def test_a_quota_prunes_the_oldest_batches_until_it_is_met(state: StateDir) -> N
 def test_only_one_process_prunes_at_a_time(state: StateDir) -> None:
     state.add(90)
     with (
-        file_lock(state.store.data_dir / "prune.lock", wait=False, create=True) as locked,
+        file_lock(state.store.data_dir / "prune.lock", create=True) as locked,
         pytest.raises(StoreError, match="another process"),
     ):
         assert locked

@@ -129,8 +129,8 @@ def test_the_journal_of_an_abandoned_episode_is_not_closed_while_it_may_be_writt
         worker.receive(frame)
     journal = journal_path(tmp_path, header.batch_id, header.episode_id)
     assert worker.forget(header.episode_id)
-    with file_lock(journal, wait=False) as is_closed:
+    with file_lock(journal) as is_closed:
         assert not is_closed
     worker.lose("it was restarted")
-    with file_lock(journal, wait=False) as is_closed:
+    with file_lock(journal) as is_closed:
         assert is_closed

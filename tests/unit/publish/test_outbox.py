@@ -377,6 +377,23 @@ def test_events_are_pending_again_right_after_the_index_was_deleted(outbox: Outb
     assert set(pending_ids(outbox)) == episodes
 
 
+def test_an_index_that_is_damaged_in_use_is_made_again_and_the_outbox_stays(outbox: Outbox) -> None:
+    episodes = {f"episode:{record.episode_id}" for record in record_episodes(outbox.data_dir, 50)}
+    outbox.index.reconcile()
+    outbox.register_sinks("egress")
+    assert set(pending_ids(outbox)) == episodes
+    with outbox.index.database.session() as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    index = outbox.data_dir / "index.sqlite"
+    with index.open("r+b") as file:
+        file.seek(3 * 4096)
+        file.write(b"\xa5" * (index.stat().st_size - 4 * 4096))
+    with pytest.raises(StoreError, match="malformed"):
+        outbox.pending(LOCAL, 100)
+    assert set(pending_ids(outbox)) == episodes
+    assert outbox.counts() == {LOCAL: SinkCounts(pending=50), "egress": SinkCounts(held=50)}
+
+
 def test_no_event_is_forgotten_before_the_files_were_read(outbox: Outbox, clock: ManualWallClock) -> None:
     clock.now = datetime.now(UTC)
     (record,) = record_episodes(outbox.data_dir, 1)

@@ -20,6 +20,7 @@ from runner.store import EpisodeIndex, EpisodeRow, EpisodeStore, open_index
 from runner.store.index_schema import episode_row
 from runner.types import ErrorInfo, Outcome
 from runner.util import sqlite
+from runner.util.files import file_lock
 from tests.support.episodes import (
     END,
     START,
@@ -211,6 +212,17 @@ def test_a_busy_database_is_not_deleted(episode_store: EpisodeStore, index: Epis
     other.execute("ROLLBACK")
     other.close()
     assert len(newest_rows(index)) == 1
+
+
+def test_a_stopped_process_that_opens_the_index_keeps_no_other_waiting(
+    episode_store: EpisodeStore, index: EpisodeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_episodes(episode_store, index, 1)
+    monkeypatch.setattr(sqlite, "MAX_LOCKED_S", 0.1)
+    with file_lock(episode_store.data_dir / "index.lock", create=True) as is_locked:
+        assert is_locked
+        with closing(open_index(episode_store)) as other:
+            assert len(newest_rows(other)) == 1
 
 
 def n_listed_elsewhere(episode_store: EpisodeStore) -> int:

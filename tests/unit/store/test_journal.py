@@ -324,7 +324,7 @@ def test_a_batch_gets_its_lock_although_recoveries_of_others_try_it(episode_stor
 
         def try_lock(ended: threading.Event = ended) -> None:
             while not ended.is_set():
-                with file_lock(folder, wait=False):
+                with file_lock(folder):
                     pass
 
         recovery = threading.Thread(target=try_lock)
@@ -332,7 +332,7 @@ def test_a_batch_gets_its_lock_although_recoveries_of_others_try_it(episode_stor
         with episode_store.playing(batch_id):
             ended.set()
             recovery.join()
-            with file_lock(folder, wait=False) as is_free:
+            with file_lock(folder) as is_free:
                 assert not is_free
 
 

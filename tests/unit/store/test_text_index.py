@@ -236,7 +236,7 @@ def test_only_one_process_builds_the_index(
     episode_store: EpisodeStore, index: EpisodeIndex, text_index: TextIndex
 ) -> None:
     record(episode_store, index, "a locked door")
-    with file_lock(episode_store.data_dir / "text.building", wait=True, create=True):
+    with file_lock(episode_store.data_dir / "text.building", wait_s=60, create=True):
         text_index.build(index.select(STAMPS), lambda seconds: True)
         assert count(text_index, [TextPattern("door")]) == 0
     text_index.build(index.select(STAMPS), lambda seconds: True)
