@@ -64,13 +64,11 @@ class ParsedOnceStylesheet(Stylesheet):
     _version = -1
 
     def set_variables(self, variables: dict[str, str]) -> None:
-        """Set the variables of a theme."""
         if variables != self._variables or not self._theme:
             super().set_variables(variables)
             self._theme = tuple(variables.items())
 
     def reparse(self) -> None:
-        """Parse the sources that were added or whose variables have changed; an error leaves the rules as they are."""
         self.parse()
 
     def _parse_rules(self, css: str, *args: Any, **kwargs: Any) -> list[RuleSet]:  # noqa: ANN401 - Textual's arguments
@@ -82,7 +80,6 @@ class ParsedOnceStylesheet(Stylesheet):
         return rules
 
     def parse(self) -> None:
-        """Parse the sources; equal sources in the same order give the same rules."""
         super().parse()
         valid = (source for source in self.source.items() if source[1].content not in self._invalid_css)
         key = (self._theme or tuple(self._variables.items()), *valid)
@@ -92,7 +89,6 @@ class ParsedOnceStylesheet(Stylesheet):
         self._version = self._versions[key]
 
     def apply(self, node: DOMNode, *, animate: bool = False, cache: _RulesByKey | None = None) -> None:
-        """Apply the rules to a node; they depend only on the nodes from the app to it."""
         if self._require_parse:
             self.parse()
         key = (self._version, *map(_style_state, node.css_path_nodes))
@@ -144,7 +140,6 @@ class OrderedKeysApp(App[ReturnType], inherit_bindings=False):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Textual's arguments
-        """Create the app with a stylesheet that parses nothing twice."""
         super().__init__(*args, **kwargs)
         self.stylesheet = ParsedOnceStylesheet(variables=self.get_css_variables())
 
@@ -164,7 +159,6 @@ class OwnScrollBar(ScrollView, inherit_bindings=False):
 
     @property
     def vertical_scrollbar(self) -> ScrollBar:
-        """The view's vertical scroll bar."""
         if self._vertical_scrollbar is None:
             self._vertical_scrollbar = self.make_scroll_bar()
             self._vertical_scrollbar.display = False
@@ -178,12 +172,10 @@ class OwnInputDriver(LinuxDriver):
     _wake_pipe: tuple[int, ...] = ()
 
     def start_application_mode(self) -> None:
-        """Switch the terminal to application mode and start the input thread."""
         self._wake_pipe = self._wake_pipe or os.pipe()
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def run_input_thread(self) -> None:
-        """Read input until the driver stops."""
         parser, decode = XTermParser(self._debug), getincrementaldecoder("utf-8")().decode
         with selectors.SelectSelector() as selector:
             for descriptor in (self.fileno, *self._wake_pipe[:1]):
@@ -214,7 +206,6 @@ class OwnInputDriver(LinuxDriver):
         raise NotImplementedError
 
     def disable_input(self) -> None:
-        """End the input thread, which may be waiting, and ignore further input."""
         for writer in self._wake_pipe[1:]:
             os.write(writer, b"!")
         super().disable_input()

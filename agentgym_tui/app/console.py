@@ -80,11 +80,9 @@ class Console(NodeControlApp, inherit_bindings=False):
                 self.add_mode(screen.id, partial(self._make_screen, screen))
 
     def get_default_screen(self) -> Screen[None]:
-        """Return the first screen. It is not a registered mode, because Textual would then parse all styles twice."""
         return self._make_screen(self._first)
 
     def on_mount(self) -> None:
-        """Switch to the screen that the last run showed at its end, if it only watches; report invalid settings."""
         self.add_mode(self._first.id, self.get_default_screen)
         last = SCREENS.get(self.ui_state.screen)
         is_watching = self._first is LIVE_SCREEN and bool(self.session.read_only)
@@ -94,7 +92,6 @@ class Console(NodeControlApp, inherit_bindings=False):
             toast(self, problem_summary(problems), failed=True)
 
     async def on_unmount(self) -> None:
-        """Save which screen was shown last."""
         if self.session.control is not None:
             self.ui_state.screen = self.current_mode
 
@@ -156,7 +153,6 @@ class Console(NodeControlApp, inherit_bindings=False):
         self.push_screen(HelpDialog(self._available_commands(), self._query_fields()))
 
     def action_command_palette(self) -> None:
-        """Open the command palette."""
         from agentgym_tui.screens.dialogs.command_palette import CommandPalette
 
         self.push_screen(CommandPalette(self._available_commands()), self._run_chosen)

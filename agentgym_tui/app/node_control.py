@@ -71,10 +71,6 @@ class NodeControlApp(RunStartingApp, inherit_bindings=False):
         self.push_screen(SendHistoryDialog(node), partial(self._send_history_answered, node))
 
     def after_draw(self) -> None:
-        """Say once which events an external broker lacks, and offer a restart when the node's profile differs.
-
-        Each difference is offered once, and not over a dialog.
-        """
         self._mention_held()
         difference = self.session.store.profile_difference
         if difference in (None, self._offered) or not self._screen_accepts_keys or self.screen.is_modal:

@@ -84,7 +84,6 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
         await self.session.close()
 
     async def on_event(self, event: events.Event) -> None:
-        """Handle the event; user input has priority over bus messages and is dropped after the last screen closed."""
         if isinstance(event, _INPUT_EVENTS) and not self.screen_stack:
             return
         if not isinstance(event, _INPUT_EVENTS) or event.is_forwarded:
@@ -105,12 +104,10 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
         timeout: float | None = None,
         markup: bool = True,
     ) -> None:
-        """Show a toast of a few rows; the last one of a longer message names the key that shows all of it."""
         text = short_toast(trusted(message), self.size.width - TOAST_MARGIN, keymap_of(self).key("app.messages"))
         super().notify(text, title=title, severity=severity, timeout=timeout, markup=markup)
 
     def post_display_hook(self) -> None:
-        """Record that the screen was painted."""
         self.session.input_priority.painted()
 
     async def _handle_input(self, event: events.Event) -> None:

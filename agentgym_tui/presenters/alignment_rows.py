@@ -36,11 +36,9 @@ class AlignedRows(TextSource):
         self._aligned = aligned
 
     def __len__(self) -> int:
-        """Return the number of steps of the longer episode."""
         return len(self._aligned.steps)
 
     def line(self, index: int, width: int) -> Line:
-        """Return the cells of a step."""
         step = self._aligned.steps[index]
         number = trusted(str(step.index))
         is_first = index == self._aligned.divergence

@@ -114,11 +114,9 @@ class FixedLines(TextSource):
         self._lines = lines
 
     def __len__(self) -> int:
-        """Return the number of lines."""
         return len(self._lines)
 
     def line(self, index: int, width: int) -> Line:
-        """Return the line at this index, unchanged."""
         return self._lines[index]
 
 
@@ -129,11 +127,9 @@ class FilteredRows(TextSource, Generic[Row]):
         self.rows = rows
 
     def __len__(self) -> int:
-        """Return the number of shown rows."""
         return len(self.rows.shown)
 
     def key(self, index: int) -> str:
-        """Return the key of a row."""
         return self.rows.key(index)
 
     def row_of(self, key: str) -> int | None:

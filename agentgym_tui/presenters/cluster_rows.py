@@ -29,7 +29,6 @@ class ClusterRows(FilteredRows["Cluster"]):
     """Rows of ``CLUSTER_COLUMNS`` over a list of clusters."""
 
     def line(self, index: int, width: int) -> Line:
-        """Return the cells of a cluster, one per table column."""
         cluster = self.rows.shown[index]
         return [
             Cell(trusted(f"{cluster.n:,}"), "head"),

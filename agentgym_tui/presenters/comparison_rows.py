@@ -35,7 +35,6 @@ class ComparisonRows(FilteredRows[ComparedTask]):
     """Rows of ``COMPARISON_COLUMNS`` over a list of compared tasks."""
 
     def line(self, index: int, width: int) -> Line:
-        """Return the cells of a task, one per table column."""
         pair, result = self.rows.shown[index]
         text, tone = _RESULTS[result]
         points = trusted(f"{100 * (pair.rate - pair.baseline_rate):+.0f} points")

@@ -63,7 +63,6 @@ class EnvironmentRows:
     """Environments as rows of ``ENV_COLUMNS``; the key of a row is the environment's name."""
 
     def __init__(self, store: RunStore, sorting: Sorting | None = None) -> None:
-        """Take a snapshot of the environments; without ``sorting`` they are in the order of the profile."""
         self._envs = list(store.envs.values())
         if sorting is not None and (rank := ENV_SORT_KEYS.get(sorting.column)) is not None:
             self._envs = sort_by_rank(self._envs, rank, descending=sorting.descending)

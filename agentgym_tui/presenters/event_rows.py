@@ -235,12 +235,6 @@ class SubjectRows:
     """
 
     def __init__(self, branches: Sequence[SubjectRow] = (), n_others: int = 0) -> None:
-        """Create the rows.
-
-        Args:
-            branches: the visible branches of the tree.
-            n_others: number of messages on subjects that exceeded the limit of the tree.
-        """
         self.branches = branches
         self._n_others = n_others
 

@@ -43,16 +43,13 @@ class HitRows(TextSource):
         self._lines, self._episode = lines, episode
 
     def __len__(self) -> int:
-        """Return the number of lines found so far."""
         return len(self._lines)
 
     def key(self, index: int) -> str:
-        """Return the id of the episode and the number of the line."""
         found = self._lines[index]
         return f"{found.episode_id}/{found.number}"
 
     def line(self, index: int, width: int) -> Line:
-        """Return the cells of a line; the episode is named only in the first line of each."""
         found = self._lines[index]
         is_first = index == 0 or self._lines[index - 1].episode_id != found.episode_id
         episode = self._episode(found.episode_id) if is_first else None

@@ -161,16 +161,13 @@ class OpenedLog(Searchable[bytes]):
         self.follow = False
 
     def sample_rows(self) -> Iterator[bytes]:
-        """Return the beginnings of the newest lines."""
         newest = range(len(self.log.index))[-MAX_OFFERED:]
         return (self.log.line(number, MAX_PARSED_BYTES).head for number in newest)
 
     def parse(self, text: str) -> Query[bytes]:
-        """Return the query of lines for a text."""
         return line_query(text)
 
     def show_matches(self) -> None:
-        """Search the log from its first line."""
         self.rows = LogRows(self.log, LogSearch(self.log, self.query) if self.query else None)
 
     def advance(self) -> bool:

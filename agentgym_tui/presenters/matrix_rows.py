@@ -61,7 +61,6 @@ class MatrixRows(FilteredRows[TaskGroup]):
         self._selected = selected
 
     def line(self, index: int, width: int) -> Line:
-        """Return the cells of a task, one per table column; ``attempts`` draws those of the last column."""
         task = self.rows.shown[index]
         return [
             Cell(format_exact(task.task_index)),

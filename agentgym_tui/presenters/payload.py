@@ -31,11 +31,9 @@ class HexRows(TextSource):
         self._data = data
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return n_hex_lines(self._data)
 
     def line(self, index: int, width: int) -> Line:
-        """Return the offset, the hexadecimal bytes and the ASCII characters of a row."""
         return [Cell(hex_line(self._data, index))]
 
 
@@ -128,11 +126,9 @@ class TextRows(FoldedText, TextSource):
             ]
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self._lines if self._places is None else self._places)
 
     def line(self, index: int, width: int) -> Line:
-        """Return the number of a line at its first row, and a part of its text."""
         number, at = self._place(index)
         (text,), has_unsafe = sanitize_lines(self._lines[number][at : at + FOLD_WIDTH])
         sign = "⚠" if has_unsafe else "" if at else number + 1
@@ -145,14 +141,12 @@ class TextRows(FoldedText, TextSource):
         return text if has_unsafe_chars(text) else None
 
     def find_rows(self, expression: re.Pattern[str]) -> list[int]:
-        """See ``FoldedText``."""
         found = [(n, match.start()) for n, line in enumerate(self._lines) for match in expression.finditer(line)]
         if self._places is None:
             return [number for number, _ in found]
         return [bisect_right(self._places, place) - 1 for place in found]
 
     def found_in(self, index: int, expression: re.Pattern[str]) -> list[tuple[int, int]]:
-        """See ``FoldedText``."""
         number, at = self._place(index)
         line = self._lines[number]
         near = expression.finditer(line, max(at - FOLD_WIDTH, 0), at + 2 * FOLD_WIDTH)

@@ -78,7 +78,6 @@ class ResultRows(FilteredRows["ResultRow"]):
         self._results, self._currency = rows, currency
 
     def line(self, index: int, width: int) -> Line:
-        """Return the cells of a row, one per table column."""
         row = self._results.shown[index]
         marked = self._results.is_marked(row)
         env = flag_unsafe(environment_text(row.env), unsafe_result_text(row))

@@ -73,11 +73,9 @@ class SummaryRows(TextSource):
         self.batches = self._store.run(self._run_id)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.batches)
 
     def key(self, index: int) -> str:
-        """Return the id of the batch of a row."""
         return self.batches[index].batch_id
 
     def get(self, key: str) -> BatchRun | None:
@@ -85,7 +83,6 @@ class SummaryRows(TextSource):
         return next((batch for batch in self.batches if batch.batch_id == key), None)
 
     def line(self, index: int, width: int) -> Line:
-        """Return the cells of a row, one per table column."""
         batch = self.batches[index]
         tokens, cost = self._store.usage_of(batch)
         rate = batch.n_success / batch.n_rated if batch.n_rated > 0 else None

@@ -115,7 +115,6 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
         return self.is_mounted and self.is_current and self.is_attached and self.is_ready
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return ``accepts_keys``, whatever the action."""
         return self.accepts_keys
 
     def draw(self, store: RunStore) -> None:

@@ -39,7 +39,6 @@ class ControlScreen(SessionScreen):
         self._ticks = self.set_interval(TICK_S, self._tick)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed; without an active batch no time passes."""
         if self._ticks is not None and store.active_batch() is not None:
             self._ticks.resume()
 

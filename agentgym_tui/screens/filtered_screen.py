@@ -138,7 +138,6 @@ class FilteredScreen(SessionScreen):
         self._show_note()
 
     def query_fields(self) -> list[Field]:
-        """Return the fields that a query in the filter can name."""
         return list(self.searchable.query_fields.values())
 
     def show_texts(self) -> None:

@@ -69,7 +69,6 @@ class LineBrowser(FilteredScreen):
         return *self.make_filter(words), self._prompt
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected line if sanitizing changes it, else None."""
         return unsafe_text(self.entry)
 
     def open_prompt(self, prompt_id: str, hint: str) -> None:

@@ -34,7 +34,6 @@ class ReliableTimers(MessagePump):
     def set_timer(
         self, delay: float, callback: TimerCallback | None = None, *, name: str | None = None, pause: bool = False
     ) -> Timer:
-        """Call ``callback`` once after ``delay`` seconds."""
         return never_skip(super().set_timer(delay, callback, name=name, pause=pause))
 
 

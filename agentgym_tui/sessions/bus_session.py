@@ -57,7 +57,6 @@ class BusSession(Session):
         self._connection: NatsConnection | None = None
 
     async def run(self) -> None:
-        """Connect to the bus and apply its messages to the store until cancelled."""
         from runner.bus.address import address_from_environ, address_of_node
 
         try:

@@ -40,7 +40,6 @@ class FileSession(Session):
         self.exporter = self.archiver = FileExporter(self._files)
 
     async def run(self) -> None:
-        """Read the episode files; add the rows of each part to the store as soon as the part is read."""
         parts = self._files.scan()
         self.store.set_link(BusLink("none", "reading files"))
         while (rows := await asyncio.to_thread(next, parts, None)) is not None:
@@ -57,7 +56,6 @@ class FileSession(Session):
         self.logs = [*self.logs, *(LogFile(path) for path in found if path not in known)]
 
     async def close(self) -> None:
-        """Close the log files and the full-text index."""
         await asyncio.to_thread(self._files.close)
         for log in self.logs:
             log.close()

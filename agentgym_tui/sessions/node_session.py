@@ -103,15 +103,12 @@ class NodeSession(Session):
         self.logs: list[LogFile] = []
 
     async def start_node(self) -> None:
-        """Start the node again where it has stopped or failed to start."""
         self._start.set()
 
     async def stop_node(self, *, drain: bool = False) -> None:
-        """Request the node to stop; see ``Session.stop_node``."""
         await self._client.shutdown(drain=drain)
 
     async def restart_node(self) -> None:
-        """Stop the node and start it again; see ``Session.restart_node``."""
         try:
             location = await asyncio.to_thread(self._locator.reload)
         except RunnerError as exc:
@@ -128,7 +125,6 @@ class NodeSession(Session):
         self._start.set()
 
     async def use_profile(self, path: Path) -> None:
-        """Use another profile from now on, and report how the node's differs; see ``Session.use_profile``."""
         try:
             self._apply_location(await asyncio.to_thread(self._locator.reload, str(path)))
         except RunnerError as exc:
@@ -136,10 +132,6 @@ class NodeSession(Session):
         self._poll_now.set()
 
     def open_logs(self) -> Sequence[LogFile]:
-        """Return the logs of the node: its own one first, then those of its start, its broker and its servers.
-
-        None while the state directory is not known yet.
-        """
         if (location := self._location) is None:
             return self.logs
         from agentgym_tui.logs.log_file import LogFile
@@ -149,10 +141,6 @@ class NodeSession(Session):
         return self.logs
 
     async def run(self) -> None:
-        """Find or start the node, and apply the messages of its bus to the store until cancelled.
-
-        Where a node is known to run, its state is shown before the profile is read.
-        """
         async with asyncio.TaskGroup() as tasks:
             subscribing: asyncio.Task[None] | None = None
             if (data_dir := await asyncio.to_thread(self._locator.running_folder)) is not None:
@@ -169,7 +157,6 @@ class NodeSession(Session):
                 tasks.create_task(self._subscribe(location.data_dir))
 
     async def close(self) -> None:
-        """Close the index of episodes; the node keeps running."""
         await asyncio.to_thread(self._library.close)
         for log in self.logs:
             log.close()

@@ -22,15 +22,12 @@ class ReceivedEpisodes(ResultLibrary):
         self._store = store
 
     def rows(self, *, check_files: bool = True) -> Sequence[EpisodeRow]:
-        """Return the rows of the ended episodes, the newest first."""
         return [_row(episode) for episode in [*self._store.episodes.values()][::-1] if not episode.running]
 
     def lookups(self) -> Mapping[str, Lookup]:
-        """Return nothing: a bus has neither notes nor an index of texts."""
         return {}
 
     def result_source(self) -> ResultSource:
-        """Return a table of the rows."""
         from agentgym_tui.sessions.row_table import RowTable
 
         return RowTable(self.rows())

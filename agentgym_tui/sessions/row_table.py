@@ -36,7 +36,6 @@ class RowTable(ResultSource):
         self._connection.execute("COMMIT")
 
     def select(self, query: str, parameters: tuple[object, ...] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
-        """Return all rows of a query; raises ``StoreError``."""
         with self._lock:
             try:
                 return self._connection.execute(query, parameters).fetchall()
@@ -44,5 +43,4 @@ class RowTable(ResultSource):
                 raise self.unusable(exc) from exc
 
     def unusable(self, exc: Exception) -> StoreError:
-        """Return the error for values that no episode has."""
         return StoreError(f"the opened episodes have no results: {exc}")

@@ -72,7 +72,6 @@ class TimeOrderedBuffer(DedupBuffer):
             self._filled.set()
 
     def notify(self, notice: Notice, stream: str | None = None) -> None:
-        """Add a notice; a notice about a stream comes after the messages of that stream."""
         if (lane := self._lanes.get(stream or "")) is not None:
             lane.items.append(notice)
             self._filled.set()
@@ -102,7 +101,6 @@ class TimeOrderedBuffer(DedupBuffer):
         )
 
     async def wait_filled(self) -> bool:
-        """Wait until ``pop`` has an item; items that wait for another stream do not count."""
         while True:
             if not self._items:
                 self._report_skipped()

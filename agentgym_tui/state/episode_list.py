@@ -176,18 +176,15 @@ class EpisodeList(Searchable[ListEntry]):
 
     @property
     def query_fields(self) -> Mapping[str, Field]:
-        """The fields that a query can name, by name."""
         fields = super().query_fields.items()
         return {name: field for name, field in fields if field.kind != "lookup" or name in self.lookups}
 
     def values_of(self, field: str) -> list[str]:
-        """Return the values that a field has in the newest episodes, the most frequent first."""
         if field == "tag":
             return sorted({tag for tags in self.tags.values() for tag in tags})
         return super().values_of(field)
 
     def sample_rows(self) -> Iterator[ListedEpisode]:
-        """Return the newest episodes."""
         return islice(self._episodes(), MAX_OFFERED_ROWS)
 
     def _episodes(self) -> Iterator[ListedEpisode]:
@@ -201,7 +198,6 @@ class EpisodeList(Searchable[ListEntry]):
                 yield episode
 
     def parse(self, text: str) -> Query[ListEntry]:
-        """Return the query of entries for a text."""
         return Query(EPISODE_FIELDS, text, word_test=word_test(self._cached_text), lookups=self.lookups)
 
     def _refresh_query(self) -> None:
@@ -288,7 +284,6 @@ class EpisodeList(Searchable[ListEntry]):
         self.show_matches()
 
     def show_matches(self) -> None:
-        """Show the entries that match the filter."""
         self.shown = self._entries
         if self.query:
             self.shown = [entry for entry in self._entries if self._matches(entry)]

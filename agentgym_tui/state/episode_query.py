@@ -26,7 +26,6 @@ class EpisodeFields(FieldSet["ListEntry"]):
     """The fields of ``runner.query.episodes``; a field is the attribute of that name unless ``_GETTERS`` has it."""
 
     def load(self) -> Mapping[str, Field]:
-        """Return the fields by name; a live episode may be running, too."""
         from msgspec.structs import replace
 
         from runner.query.episodes import FIELDS
@@ -35,7 +34,6 @@ class EpisodeFields(FieldSet["ListEntry"]):
         return {**FIELDS, "outcome": replace(outcome, values=(*outcome.values, RUNNING))}
 
     def getter(self, name: str) -> GetValue[ListEntry]:
-        """Return the function that reads a field of an episode."""
         return _GETTERS.get(name) or attrgetter(name)
 
 

@@ -158,15 +158,12 @@ class EventLog(Searchable[LogEntry]):
             self._evict_oldest()
 
     def sample_rows(self) -> Iterator[LogEntry]:
-        """Return the newest entries."""
         return islice(reversed(self._entries), MAX_OFFERED)
 
     def parse(self, text: str) -> Query[LogEntry]:
-        """Return the query of entries for a text."""
         return Query(EVENT_FIELDS, text, word_test=_word_test, splits=True)
 
     def show_matches(self) -> None:
-        """Show the entries that match the filter."""
         self._words = Words(self.query.words)
         self.shown = deque(entry for entry in self._entries if self._matches(entry))
         self.n_matched = len(self.shown)

@@ -53,11 +53,9 @@ class FilteredList(Searchable[Row], Generic[Row]):
         self.show_matches()
 
     def parse(self, text: str) -> Query[Row]:
-        """Return the query for a text; its words are found in upper and lower case."""
         return Query(self._fields, text, word_test=word_test(lambda row: self._text_of(row).casefold()))
 
     def sample_rows(self) -> Sequence[Row]:
-        """Return all rows."""
         return self._rows
 
     def sort(self, sorting: Sorting | None) -> None:
@@ -79,7 +77,6 @@ class FilteredList(Searchable[Row], Generic[Row]):
         return None if place is None else self.shown[place]
 
     def show_matches(self) -> None:
-        """Show the rows that match the filter, in their order."""
         rows = list(filter(self.query.matches, self._rows) if self.query else self._rows)
         if self.sorting is not None:
             rows = sort_by_rank(rows, self._ranks[self.sorting.column], descending=self.sorting.descending)

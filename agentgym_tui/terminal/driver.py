@@ -27,22 +27,18 @@ class TerminalDriver(OwnOutputDriver):
         asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._resume)
 
     def wrap_output(self, file: TextIO) -> object:
-        """Return a file that ignores the write errors of a closed terminal."""
         return _TolerantFile(file)
 
     def start_application_mode(self) -> None:
-        """Switch the terminal to application mode, which Textual needs."""
         self._is_active, self._is_suspended = True, False
         super().start_application_mode()
 
     def suspend_application_mode(self) -> None:
-        """Leave application mode until the suspended process resumes."""
         self._is_suspended = True
         super().suspend_application_mode()
 
     @contextlib.contextmanager
     def no_automatic_restart(self) -> Iterator[None]:
-        """Leave the terminal to another program inside the ``with`` block, which Textual runs while suspended."""
         self._is_lent = True
         try:
             with super().no_automatic_restart():
@@ -51,12 +47,10 @@ class TerminalDriver(OwnOutputDriver):
             self._is_lent = False
 
     def write(self, data: str) -> None:
-        """Write ``data`` to the terminal, but drop it while another program has the terminal."""
         if not self._is_lent:
             super().write(data)
 
     def close(self) -> None:
-        """Leave application mode for good."""
         self._is_active = False
         super().close()
 
@@ -84,11 +78,9 @@ class TerminalDriver(OwnOutputDriver):
             return True
 
     def end_of_input(self) -> None:
-        """Leave as after a hang-up: only the leader of the session gets its signal, which may be a waiting ``make``."""
         os.kill(os.getpid(), signal.SIGHUP)
 
     def run_input_thread(self) -> None:
-        """Read input until the driver stops. Input that is not valid UTF-8 is discarded."""
         while not self.exit_event.is_set():
             try:
                 super().run_input_thread()
@@ -105,7 +97,6 @@ class PreparedTerminalDriver(TerminalDriver):
     _is_first_write = True
 
     def write(self, data: str) -> None:
-        """Write ``data`` to the terminal, but skip the first request to enter the alternate screen."""
         if self._is_first_write and data == ENTER_ALTERNATE_SCREEN:
             self._is_first_write = False
         else:

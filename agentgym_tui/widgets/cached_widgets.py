@@ -20,18 +20,15 @@ class CachedWidget(Widget):
     _region = Region()
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Drop the cached rows and repaint."""
         if repaint:
             self._region = Region()
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def notify_style_update(self) -> None:
-        """Drop the cached rows, since the colors may have changed."""
         self._region = Region()
         super().notify_style_update()
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the part of the cached rows that lies inside ``crop``."""
         region = self.outer_size.region
         if region != self._region:
             self._cached_rows, self._region = self.render_rows(region), region
@@ -47,7 +44,6 @@ class CachedScrollBar(CachedWidget, ScrollBar):
     """A vertical scroll bar."""
 
     def render_rows(self, region: Region) -> list[Strip]:
-        """Render the bar directly: Textual's general renderer takes longer than drawing the list beside the bar."""
         bar = self.render()
         if not (isinstance(bar, ScrollBarRender) and isinstance(style := bar.style, Style)):
             return super().render_rows(region)

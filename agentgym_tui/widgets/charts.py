@@ -33,21 +33,18 @@ class Waterfall(LineList):
         return self.source.position(self.cursor) if isinstance(self.source, SpanRows) else None
 
     def find_rows(self, expression: re.Pattern[str]) -> list[int]:
-        """Return the row of each match in the names and shown attributes of the spans, which may be cut in the view."""
         rows = self.source
         if not isinstance(rows, SpanRows):
             return []
         return [index for index in range(len(rows)) for _ in expression.finditer(rows.name(index).text)]
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
-        """Return the time axis."""
         name, bar = _column_widths(width)
         if isinstance(self.source, SpanRows):
             yield fit("span", name + 1), "head"
             yield fit(self.source.axis(bar), bar), "dim"
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
-        """Return name, bar and duration of a span."""
         rows, (name, bar) = self.source, _column_widths(width)
         if not isinstance(rows, SpanRows):
             return
@@ -59,7 +56,6 @@ class Waterfall(LineList):
         yield fit(rows.duration(index).text, _DURATION_WIDTH, right=True), "plain"
 
     def unsafe_text(self) -> str | None:
-        """Return name and attributes of the span under the cursor if sanitizing changes them, else None."""
         return self.source.unsafe_text(self.cursor) if isinstance(self.source, SpanRows) else None
 
 
@@ -82,5 +78,4 @@ class RewardPlot(LineList):
         self.show(FixedLines(reward_lines(points, max(size.width - LIST_MARGIN, 0), size.height)))
 
     def on_resize(self) -> None:
-        """Redraw the plot in the new size."""
         self.show_points(self._points)

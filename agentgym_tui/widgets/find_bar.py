@@ -69,7 +69,6 @@ class FindBar(Vertical):
         self._input, self._text = FindInput(placeholder="words in this view"), StaticLines(self._lines)
 
     def compose(self) -> ComposeResult:
-        """Yield the field and the line that replaces it."""
         yield self._input
         yield self._text
 

@@ -33,7 +33,6 @@ class CheckRows(TextSource):
         return len(self._names)
 
     def line(self, index: int, width: int) -> Line:
-        """Return the check mark and the name of row ``index``."""
         is_chosen = index in self._chosen
         return [
             Cell(trusted("[x] " if is_chosen else "[ ] "), "accent" if is_chosen else "dim"),
@@ -56,7 +55,6 @@ class CheckList(LineList):
         super().__init__(CheckRows(names, chosen), id=id)
 
     def on_mount(self) -> None:
-        """Put the cursor on the first checked row."""
         super().on_mount()
         self.move_to(min(self.chosen, default=0))
 
@@ -73,7 +71,6 @@ class CheckList(LineList):
         self.refresh()
 
     def on_click(self, event: events.Click) -> None:
-        """Toggle the clicked row."""
         if event.chain == 1:
             super().on_click(event)
             self.action_check()
@@ -104,7 +101,6 @@ class OptionStepper(StaticLines, can_focus=True):
             self.show(self._lines)
 
     def mark(self, index: int) -> str:
-        """Return the bar that marks the focused widget, or a space."""
         return "▌" if self.has_focus and index == 0 else " "
 
     def on_click(self) -> None:

@@ -55,7 +55,6 @@ class SearchInput(TextField):
     """An input for search words; it sanitizes pasted text, which is untrusted."""
 
     def replace(self, text: str, start: int, end: int) -> None:
-        """Sanitize ``text`` and insert it; Textual calls this method for all typed and pasted text."""
         super().replace(self._sanitized_after(self.value[: min(start, end)], text), start, end)
 
     def _sanitized_after(self, before: str, text: str) -> str:

@@ -53,7 +53,6 @@ class KeyBar(StaticLines):
         self._everywhere: list[_Key] = []
 
     def on_mount(self) -> None:
-        """Create the keys from the app's keymap."""
         self.set_first(self._first)
 
     def set_first(self, first: Scope) -> None:

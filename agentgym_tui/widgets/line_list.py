@@ -43,7 +43,6 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
 
         @property
         def control(self) -> LineList:
-            """The list that sent the message; ``@on(…, "#id")`` compares its id."""
             return self.view
 
     @dataclass
@@ -76,7 +75,6 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self.handles_enter = True
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return False for the action of Enter where the screen handles that key, else True."""
         return action != "choose" or self.handles_enter
 
     @property
@@ -115,7 +113,6 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         self._sync()
 
     def refresh_lines(self, y_start: int = 0, line_count: int | None = None) -> None:
-        """Redraw all lines, or ``line_count`` rows from ``y_start``, after the source has changed."""
         if line_count is None:
             self._sync()
         else:
@@ -151,7 +148,6 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         return [row for row, text in enumerate(texts) for _ in expression.finditer(text)]
 
     def is_highlighted(self, index: int) -> bool:
-        """Return whether the cursor is visible and on line ``index``."""
         return index == self._cursor and self.cursor_type == "line"
 
     def unsafe_text(self) -> str | None:
@@ -219,7 +215,6 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._scroll_into_view(self._cursor)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Stop following when the user scrolls up; keep an invisible cursor inside the visible lines."""
         super().watch_scroll_y(old_value, new_value)
         if new_value < old_value and new_value < self.max_scroll_y:
             self.follow = False
@@ -228,11 +223,9 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
             self._set_cursor(min(max(top, min(self._cursor, top + self._page() - 1)), self._n_lines - 1))
 
     def on_mount(self) -> None:
-        """Show the initial source."""
         self._sync()
 
     def on_resize(self) -> None:
-        """Keep the end of the list in view while following, else the cursor."""
         if self._follow:
             self._scroll(self.max_scroll_y)
         elif self.cursor_type == "line":

@@ -119,7 +119,6 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
         self._style_cache: dict[tuple[Tone, bool], Style] = {}
 
     def make_scroll_bar(self) -> CachedScrollBar:
-        """Return a cached scroll bar; Textual's own scroll bar takes longer to draw than the lines."""
         return CachedScrollBar(thickness=self.scrollbar_size_vertical)
 
     @property
@@ -173,7 +172,6 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
         return ()
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Repaint ``regions``, or the whole widget if none are given; styles are looked up again."""
         if repaint and regions:
             self._rendered_crop = None
             for region in regions:
@@ -184,7 +182,6 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def notify_style_update(self) -> None:
-        """Drop all cached strips, since the colors may have changed."""
         self._clear_caches()
         super().notify_style_update()
 
@@ -223,7 +220,6 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
                 self._screen_strips |= changed  # the repaint need not draw them again
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the visible rows; if the widget has neither border nor padding, unchanged rows come from the cache."""
         self._update_geometry()
         if self.styles.gutter:
             return super().render_lines(crop)
@@ -232,7 +228,6 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
         return self._rendered_crop[1]
 
     def render_line(self, y: int) -> Strip:
-        """Return row ``y`` of the widget; rows with equal content share one strip object."""
         width, index = self._width - LIST_MARGIN, self._top + y - self.N_HEADER
         if y >= self.N_HEADER and index >= len(self.source):
             return self._blank()

@@ -33,7 +33,6 @@ class TextView(LineList):
         self.post_message(self.TextShown())
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the first visible line that sanitizing changes, or None."""
         rows = self.source
         if not isinstance(rows, TextRows):
             return None
@@ -60,7 +59,6 @@ class PayloadView(Vertical):
         self._view = self._views[0]
 
     def compose(self) -> ComposeResult:
-        """Yield the tab bar and the text."""
         yield TabBar([Tab(name, trusted(name.capitalize()), self._command) for name in self._views], id="tabs")
         yield TextView(id="payload")
 

@@ -36,7 +36,6 @@ class ErrorMark(Highlighter):
     error: QueryError | None = None
 
     def highlight(self, text: Text) -> None:
-        """Underline the place of the error."""
         if self.error is not None:
             text.stylize(ERROR_STYLE, self.error.start, self.error.end)
 
@@ -53,7 +52,6 @@ class QuerySuggester(Suggester):
         self._complete = complete
 
     async def get_suggestion(self, value: str) -> str | None:
-        """Return the query with its best completion; None if that does not start with the query."""
         best = self._complete(value).best
         return best if best.casefold().startswith(value.casefold()) else None
 

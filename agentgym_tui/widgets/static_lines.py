@@ -27,7 +27,6 @@ class GeneratedLines(TextSource):
         return 1 << 16  # missing lines read as empty
 
     def line(self, index: int, width: int) -> Line:
-        """Return line ``index``; an empty line if ``index`` is past the end."""
         if self._cached[0] != width:
             self._cached = width, self._make_lines(width)
         lines = self._cached[1]
@@ -58,7 +57,6 @@ class StaticLines(LineRenderer, can_focus=False):
         self.refresh()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return 1, because the number of lines is not known."""
         return 1
 
 
@@ -80,7 +78,6 @@ class WrappedText(LineList):
         self.on_resize()
 
     def on_resize(self) -> None:
-        """Generate the lines for the new width."""
         lines = self._make_lines(max(self.scrollable_content_region.width - LIST_MARGIN, 0))
         if lines != self._cached:
             self._cached = lines

@@ -57,11 +57,9 @@ class Table(LineList):
             self._columns, self._layout = columns, (-1, ())
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
-        """Return the column titles."""
         return header_row(self._columns, self.visible_columns(width))
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
-        """Return the cells of the visible columns, each as wide as its column."""
         return self._fit_cells(self.source.line(index, width), width)
 
     def visible_columns(self, width: int) -> ColumnLayout:
@@ -105,12 +103,10 @@ class SortableTable(Table, inherit_bindings=False):
         self.sorting, self._default_sorting = sorting, default_sorting
 
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
-        """Return the column titles; the title of the sort column shows the sort direction."""
         shown = self.sorting or self._default_sorting
         return header_row(self._columns, self.visible_columns(width), shown)
 
     def on_click(self, event: events.Click) -> None:
-        """Request sorting by the column whose title was clicked."""
         offset = event.get_content_offset(self)
         if offset is not None and offset.y == 0 and (column := self._column_at(offset.x)) is not None:
             self._sort(sorting_after_click(self.sorting, column))

@@ -124,10 +124,6 @@ class BlockRows(FoldedText):
         return best[-1 if from_end else 0] if best else None
 
     def find_rows(self, expression: re.Pattern[str]) -> list[int]:
-        """Return for each match of an expression the row in which it starts, the last one for a part that is not shown.
-
-        A match may go on in the next row, and in the next line.
-        """
         found: list[int] = []
         for number, (block, rows) in enumerate(self.wrapped_blocks):
             first = self._starts[number]
@@ -140,7 +136,6 @@ class BlockRows(FoldedText):
         return found
 
     def found_in(self, index: int, expression: re.Pattern[str]) -> list[tuple[int, int]]:
-        """See ``FoldedText``."""
         block, (line, start, stop) = self._at(index)
         if line == _HEADING[0]:
             spans = (match.span() for match in expression.finditer(block.title))
@@ -234,18 +229,15 @@ class Transcript(LineList):
         return self._rows.block(self.cursor) if self.cursor < len(self._rows) else -1
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the block under the cursor, else of a visible block, if sanitizing changed it."""
         rows_in_view = [self.cursor, *self._in_view()] if len(self._rows) else []
         blocks = [self._rows.blocks[number] for number in dict.fromkeys(self._rows.block(row) for row in rows_in_view)]
         return next((unsafe_excerpt(block.raw) for block in blocks if block.has_unsafe), None)
 
     def mark(self, index: int) -> str:
-        """Return a bar for the rows of the block under the cursor while the transcript has the focus, else a space."""
         rows = self._rows
         return "▎" if self.has_focus and rows.is_text(index) and rows.block(index) == rows.block(self.cursor) else " "
 
     def on_resize(self) -> None:
-        """Wrap the lines for the new width."""
         if self._text_width() != self._rows.width:
             rows = self._rows
             self._rows = BlockRows(rows.blocks, self._text_width(), rows.subject, expressions=rows.expressions)

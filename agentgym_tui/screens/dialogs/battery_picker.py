@@ -33,7 +33,6 @@ class BatteryPicker(DialogScreen[list[str]]):
         self._agent = agent
 
     def compose(self) -> ComposeResult:
-        """Yield the agent, the tiers, and the environments of the selected tier."""
         with DialogFrame(trusted("Battery"), keys="{list.choose} runs · {dialog.close} closes"):
             yield StaticLines(self._about, id="about")
             yield LineList(FixedLines([_tier(tier) for tier in self._tiers]), id="tiers")

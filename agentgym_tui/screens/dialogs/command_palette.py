@@ -38,7 +38,6 @@ class CommandPalette(DialogScreen[AvailableCommand]):
         self._list = LineList(id="commands")
 
     def compose(self) -> ComposeResult:
-        """Yield the search field and the list of commands."""
         with DialogFrame(
             trusted("Commands"), keys="{palette.up} {palette.down} {field.submit} · {palette.close} closes"
         ):

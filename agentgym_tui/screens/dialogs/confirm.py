@@ -48,7 +48,6 @@ class ConfirmDialog(DialogScreen[str]):
         heading.show(lambda _: lines)
 
     def compose(self) -> ComposeResult:
-        """Yield the question and a button for each answer."""
         with DialogFrame(self._title, keys="{focus.next} and {field.submit} choose"):
             yield StaticLines(id="question")
             for command in self._answers:
@@ -86,7 +85,6 @@ class CancelAllDialog(ConfirmDialog):
         self._n_batches = n_batches
 
     def question(self) -> Sequence[Line]:
-        """Return a line with the number of batches."""
         n_batches = pluralize(self._n_batches, "batch", "batches")
         return [[Cell(n_batches, "head"), Cell(trusted(" that run or wait"))]]
 
@@ -107,6 +105,5 @@ class CancelDialog(ConfirmDialog):
         self._n_more = n_more
 
     def question(self) -> Sequence[Line]:
-        """Return lines with the running environment and the number of waiting batches."""
         env = Cell(sanitize_line(self._batch.env, 40), "head")
         return [[env, Cell(trusted(f" is running; {self._n_more} more in this battery"))]]

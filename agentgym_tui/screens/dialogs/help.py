@@ -65,11 +65,9 @@ class HelpDialog(DialogScreen[None]):
         self._commands = [each.command for each in commands]
 
     async def action_help(self) -> None:
-        """Close the help."""
         self.action_close()
 
     def compose(self) -> ComposeResult:
-        """Yield the help text."""
         with DialogFrame(trusted("Help"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
             keys = keymap_of(self.app)
             yield WrappedText(lambda width: list(help_lines(self._commands, keys, width, self._fields)), id="help")

@@ -63,7 +63,6 @@ class ModelForm(DialogScreen[Path]):
         self._rows: Sequence[Row] = ()
 
     def compose(self) -> ComposeResult:
-        """Yield the fields, and the lines for what was found."""
         keys = "{model.try} tries it · {model.write} writes its profile · {model.close} stops or closes"
         with DialogFrame(trusted("A model of your own"), keys=keys):
             for field in FIELDS:
@@ -90,7 +89,6 @@ class ModelForm(DialogScreen[Path]):
             self.leave(path)
 
     def action_close(self) -> None:
-        """Stop trying; without it, close."""
         if not self._is_trying:
             self.leave()
         else:

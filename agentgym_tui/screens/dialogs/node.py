@@ -35,11 +35,9 @@ class _NodeDialog(ConfirmDialog):
         self._store = store
 
     def question(self) -> Sequence[Line]:
-        """Return lines that describe the running and the waiting batches."""
         return unfinished_lines(self._store)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed."""
         if self.query("#question"):
             self.ask()
 
@@ -78,7 +76,6 @@ class RestartNodeDialog(_NodeDialog):
         self._difference = difference
 
     def question(self) -> Sequence[Line]:
-        """Return lines that describe how the profiles differ, and what runs."""
         lines = [*(difference_lines(self._difference) if self._difference else ()), *super().question()]
         if any(batch.status == "paused" for batch in reachable_batches(self._store)):
             lines.append(
@@ -87,7 +84,6 @@ class RestartNodeDialog(_NodeDialog):
         return lines
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed; close if another console has restarted the node."""
         if self._difference is not None and store.profile_difference is None:
             self.leave("nothing")
         else:
@@ -104,7 +100,6 @@ class SendHistoryDialog(ConfirmDialog):
         self._node = node
 
     def question(self) -> Sequence[Line]:
-        """Return lines with the number of events, the address, and why the events wait."""
         counted = Cell(pluralize(self._node.n_held, "event"), "head")
         return [
             [counted, Cell(trusted(" ended before the node first used this broker:"))],
@@ -127,7 +122,6 @@ class StopServerDialog(_NodeDialog):
         self._env = env
 
     def question(self) -> Sequence[Line]:
-        """Return the number of episodes that run in the environment, and what happens to them."""
         n_running = len(running_in(self._store, self._env))
         env = Cell(sanitize_line(self._env, 40), "head")
         return [

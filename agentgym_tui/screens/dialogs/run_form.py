@@ -98,7 +98,6 @@ class RunForm(DialogScreen[None]):
         self._errors: Mapping[str, SafeText] = {}
 
     def compose(self) -> ComposeResult:
-        """Yield the environments at the left and the other fields at the right."""
         with DialogFrame(
             trusted("Run"),
             keys=KEYS,

@@ -38,7 +38,6 @@ class SavedQueries(DialogScreen[str]):
         self._saved = list(ui_state.saved_queries.get(list_key, {}).items())
 
     def compose(self) -> ComposeResult:
-        """Yield the field for a name, and the saved queries."""
         with DialogFrame(trusted("Saved queries"), keys="{field.submit} saves or opens · {saved.close} closes"):
             yield SearchInput(placeholder="a name", id="words", compact=True, max_length=MAX_NAME_CHARS)
             yield StaticLines(self._about, id="note")

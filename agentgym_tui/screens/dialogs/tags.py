@@ -71,7 +71,6 @@ class TagDialog(DialogScreen[None]):
         self._is_sending = False
 
     def compose(self) -> ComposeResult:
-        """Yield the fields for tags and a note, a line below them, and the notes."""
         keys = "{tags.save} saves · {tags.remove} removes a note · {tags.close} closes"
         with DialogFrame(self._title, keys=keys):
             tags = " ".join([*self._before, ""]).lstrip()

@@ -34,7 +34,6 @@ class MessagesDialog(DialogScreen[None]):
     SCOPE = "dialog"
 
     def compose(self) -> ComposeResult:
-        """Yield the messages."""
         shown = messages(self.app)
         with DialogFrame(trusted("Messages"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
             yield WrappedText(lambda width: list(message_lines(shown, width)), id="messages-in-full")
@@ -61,7 +60,6 @@ class EvalReportDialog(DialogScreen[None]):
         self._rows = rows
 
     def compose(self) -> ComposeResult:
-        """Yield the rows."""
         keys = "{report.copy} copies as Markdown · {report.close} closes · {list.down} {list.up} scroll"
         with DialogFrame(trusted("Score and success as AgentGym computes them"), keys=keys):
             yield WrappedText(lambda width: list(report_lines(self._rows, width)), id="report")
@@ -107,6 +105,5 @@ class HexDumpDialog(DialogScreen[None]):
         self._title = trusted(f"{len(self._data):,} bytes of UTF-8{more}")
 
     def compose(self) -> ComposeResult:
-        """Yield the hex dump."""
         with DialogFrame(self._title, keys="{dialog.close} closes"):
             yield LineList(HexRows(self._data[:MAX_BYTES]), cursor_type="none", id="hex")

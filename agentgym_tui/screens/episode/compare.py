@@ -63,7 +63,6 @@ class CompareScreen(ResultScreen[None]):
         self._texts = WrappedText(self._text_lines, id="texts")
 
     def compose(self) -> ComposeResult:
-        """Yield heading, steps, texts and key bar."""
         yield StaticLines(self._heading_lines, id="heading")
         with Split(SHARES, self._ui_state.sizes, id="comparison"):
             yield self._table
@@ -76,7 +75,6 @@ class CompareScreen(ResultScreen[None]):
             start_worker(self, self._load, group="load", exclusive=True)
 
     def selected_env(self) -> str:
-        """Return the environment of episode A."""
         return self._loaded[0].episode.env if self._loaded else ""
 
     def action_back(self) -> None:

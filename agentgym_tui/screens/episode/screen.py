@@ -110,7 +110,6 @@ class EpisodeScreen(ReadingScreen):
         self._notes_state = session.library.notes_state if session.library is not None else None
 
     def compose(self) -> ComposeResult:
-        """Yield heading, steps, tabs and key bar."""
         yield StaticLines(id="heading")
         with Split(SHARES, self._ui_state.sizes, id="episode"):
             yield self._steps
@@ -124,7 +123,6 @@ class EpisodeScreen(ReadingScreen):
             self._open(self._key)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed."""
         if not self.is_ready:
             return
         if (library := self._session.library) is not None and library.notes_state != self._notes_state:
@@ -145,11 +143,9 @@ class EpisodeScreen(ReadingScreen):
             self._show(loaded)
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the shown tab, else that of the heading, if sanitizing changed it."""
         return self._views.unsafe_text() or unsafe_fields(self._entry)
 
     def selected_env(self) -> str:
-        """Return the environment of the episode."""
         entry = self._entry
         return "" if entry is None or isinstance(entry, UnreadableFile) else entry.env
 

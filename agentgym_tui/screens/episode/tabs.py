@@ -40,7 +40,6 @@ class EpisodeTabs(Vertical):
         self._bar = TabBar(self._tabs, id="tabs")
 
     def compose(self) -> ComposeResult:
-        """Yield the tab bar and the content of each tab."""
         yield self._bar
         yield self._switcher
 

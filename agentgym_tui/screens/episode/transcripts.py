@@ -40,7 +40,6 @@ class StepTranscript(EpisodeContent):
         self._has_more = False
 
     def show(self, shown: ShownEpisode) -> None:
-        """Show the blocks of the step."""
         if (subject := f"{shown.key}/{shown.step}") != self._subject:
             self._subject, self._show_all_messages = subject, False
         blocks = self._blocks(shown)
@@ -48,11 +47,9 @@ class StepTranscript(EpisodeContent):
         self._transcript.show_blocks(blocks, subject=subject, follow=shown.follow)
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
-        """Return the shown blocks; they are always sanitized."""
         return transcript_text(self._blocks(shown))
 
     def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
-        """Return the step number, the effect of Enter if Enter has one, and the timings of the endpoint."""
         if shown.loaded is None or not shown.has_steps:
             return []
         action = "fewer" if self._show_all_messages else "all" if self._has_more else ""
@@ -61,7 +58,6 @@ class StepTranscript(EpisodeContent):
         return join_parts([step, *answer_parts(shown.loaded.episode, shown.step)], _NOTE_WIDTH)
 
     def choose(self) -> None:
-        """Show all messages of the step, or only those that earlier steps do not show."""
         self._show_all_messages = not self._show_all_messages
 
     def _blocks(self, shown: ShownEpisode) -> list[Block]:
@@ -88,7 +84,6 @@ class EpisodeTranscript(EpisodeContent):
         self._n_steps = 0
 
     def show(self, shown: ShownEpisode) -> None:
-        """Show the steps, at once those up to some after the selected one, which comes to the top if it is another."""
         if shown.key != self._place[0]:
             self._steps, self._n_steps = StepBlocks(), 0
         self._shown = shown
@@ -120,12 +115,10 @@ class EpisodeTranscript(EpisodeContent):
                 self._transcript.move_to(len(self._transcript.source) - 1)
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
-        """Return the shown blocks; they are always sanitized."""
         self._n_steps += self._n_left
         return transcript_text(self._blocks(shown))
 
     def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
-        """Return the kinds that are folded and hidden, as far as the episode has them."""
         there = [name for name in FOLDS if self._whole.kinds.intersection(FOLDS[name])]
         parts = {"hidden": self._hidden, "folded": self._folded}
         texts = {what: ", ".join(filter(names.__contains__, there)) for what, names in parts.items()}
@@ -155,7 +148,6 @@ class EpisodeTranscript(EpisodeContent):
         return self._whole.step_of(self._transcript.block_in_view)
 
     def unfold_matches(self, shown: ShownEpisode, expression: re.Pattern[str]) -> bool:
-        """Show all steps, and the kinds of blocks in which an expression matches."""
         n_left, before = self._n_left, self._folded | self._hidden
         self._n_steps += n_left
         if shown.loaded is None or not before:

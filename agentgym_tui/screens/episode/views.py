@@ -41,17 +41,14 @@ class EpisodeWorld(EpisodeContent):
         self._is_before = False
 
     def show(self, shown: ShownEpisode) -> None:
-        """Show the picture; it stays scrolled while steps are selected."""
         key = sanitize_line(keymap_of(self._view.app).key("list.choose"), 20)
         heading = world_heading(self._step(shown), key, before=self._is_before)
         self._view.set_lines(lambda width: [heading, [], *self._lines(shown, width)])
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
-        """Return the picture without colors; it is always sanitized."""
         return "\n".join("".join(cell.text for cell in line).rstrip() for line in self._lines(shown))
 
     def choose(self) -> None:
-        """Switch between the pictures before and after the step."""
         self._is_before = not self._is_before
 
     def _lines(self, shown: ShownEpisode, width: int = MAX_COLUMNS) -> list[Line]:
@@ -74,30 +71,25 @@ class EpisodeTrace(EpisodeContent):
         self._opened: set[int] = set()
 
     def show(self, shown: ShownEpisode) -> None:
-        """Show the waterfall of the spans."""
         if shown.key != self._key:
             self._key = shown.key
             self._opened.clear()
         self._waterfall.show_spans(_spans(shown), opened=self._opened)
 
     def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
-        """Return the effect of Enter."""
         has_attributes = any(span.attributes for span in _spans(shown))
         return [Cell(trusted(f"{key('list.choose')}: attributes"), "dim")] if has_attributes else []
 
     def choose(self) -> None:
-        """Show the attributes of the span under the cursor, or hide them."""
         if (position := self._waterfall.position) is not None:
             self._opened ^= {position}
 
     def unfold_matches(self, shown: ShownEpisode, expression: re.Pattern[str]) -> bool:
-        """Show the attributes of the spans in which an expression matches."""
         n_opened = len(self._opened)
         self._opened |= spans_with(_spans(shown), expression)
         return len(self._opened) > n_opened
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
-        """Return one line per span."""
         return spans_text(shown.loaded.episode.spans.all, raw=raw) if shown.loaded else ""
 
 
@@ -115,13 +107,11 @@ class EpisodeJson(EpisodeContent):
         self._text: str | None = None
 
     def show(self, shown: ShownEpisode) -> None:
-        """Format the file and show it, unless it is shown already."""
         if shown.loaded is not self._loaded or self._text is None:
             self._loaded, self._text = shown.loaded, None
             start_worker(self._view, partial(self._format, shown.loaded), group="json", exclusive=True)
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
-        """Return the file; if ``raw`` is False, formatted, "" until it is shown."""
         if raw and shown.loaded is not None and shown.loaded.data is not None:
             return shown.loaded.data.decode("utf-8", "replace")
         return (self._text if shown.loaded is self._loaded else None) or ""
@@ -147,11 +137,9 @@ class EpisodeEvaluation(EpisodeContent):
         super().__init__(self._transcript)
 
     def show(self, shown: ShownEpisode) -> None:
-        """Show the blocks of the evaluation."""
         self._transcript.show_blocks(_evaluation(shown), subject=shown.key)
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
-        """Return the shown blocks; they are always sanitized."""
         return transcript_text(_evaluation(shown))
 
 

@@ -39,7 +39,6 @@ class CleanUpDialog(ConfirmDialog):
         super().__init__(trusted(f"{self.ACTION.capitalize()} {_episodes(_n_done(plan))}?"), default="nothing")
 
     def question(self) -> Sequence[Line]:
-        """Return the number and size of the episodes, what stays and why, and what cannot be undone."""
         plan, is_final = self._plan, self.ACTION == "delete"
         size = join([trusted("" if is_final else "about "), format_size(plan.n_freed)])
         head: Line = [Cell(_episodes(_n_done(plan)), "head"), Cell(fill_in(", frees {}", size))]

@@ -70,7 +70,6 @@ class ExportForm(DialogScreen[None]):
         self._failure = ""
 
     def compose(self) -> ComposeResult:
-        """Yield the fields, and the lines for progress and report."""
         title = fill_in("Export {}", pluralize(len(self._ids), "episode"))
         with DialogFrame(title, keys="{export.start} writes · {export.audit} audits · {export.close} stops or closes"):
             with Horizontal(classes="row"):
@@ -104,7 +103,6 @@ class ExportForm(DialogScreen[None]):
         start_worker(self, partial(self._write, self._job), group="export")
 
     def action_close(self) -> None:
-        """Stop writing; without it, close."""
         if self._job is None:
             self.leave()
         else:

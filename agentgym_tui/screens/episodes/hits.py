@@ -58,7 +58,6 @@ class HitsScreen(ResultScreen[str]):
         self._table = self.open_from(Table(HIT_COLUMNS, HitRows(self._lines, self._episode), id="hits"))
 
     def compose(self) -> ComposeResult:
-        """Yield heading, lines and key bar."""
         yield StaticLines(self._heading_lines, id="heading")
         yield self._table
         yield KeyBar(self.SCOPE, self._session)
@@ -69,12 +68,10 @@ class HitsScreen(ResultScreen[str]):
         start_worker(self, self._count, group="count")
 
     def unsafe_text(self) -> str | None:
-        """Return the selected line if sanitizing changed it, else None."""
         found = self._selected
         return found.hit.line if found is not None and has_unsafe_chars(found.hit.line) else None
 
     def selected_env(self) -> str:
-        """Return the environment of the selected line's episode."""
         episode = None if self._selected is None else self._episode(self._selected.episode_id)
         return "" if episode is None else episode.env
 
@@ -83,7 +80,6 @@ class HitsScreen(ResultScreen[str]):
         self.leave(self._selected.episode_id if self._selected else None)
 
     def action_open(self) -> None:
-        """Open the episode at the selected line."""
         if (found := self._selected) is not None:
             screen = EpisodeScreen(
                 self._session, found.episode_id, self._episodes, ui_state=self._ui_state, hits=self._hits, at=found

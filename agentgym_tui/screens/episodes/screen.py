@@ -78,7 +78,6 @@ class EpisodesScreen(LibraryScreen[Library]):
             self._n_read = self.session.store.n_ended
 
     def compose(self) -> ComposeResult:
-        """Yield heading, filter, list, status and key bar."""
         yield StaticLines(self.heading_lines, id="summary")
         yield from self.make_filter(self.kept_filter)
         yield self._table
@@ -87,7 +86,6 @@ class EpisodesScreen(LibraryScreen[Library]):
         yield KeyBar(self.SCOPE, self.session)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed."""
         if not self.is_ready:
             return
         has_new_tags = self._episodes.set_tags(store.tags)
@@ -99,16 +97,13 @@ class EpisodesScreen(LibraryScreen[Library]):
         self.read_changes()
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected row if sanitizing changed it, else None."""
         return unsafe_fields(self._episodes.get(self._table.key))
 
     def selected_env(self) -> str:
-        """Return the environment of the selected episode."""
         entry = self._episodes.get(self._table.key)
         return "" if entry is None or isinstance(entry, UnreadableFile) else entry.env
 
     def action_open(self) -> None:
-        """Open the selected episode or log."""
         if isinstance(log := self._episodes.get(self._table.key), FoundLog):
             self.post_message(self.LogRequested(log.path))
         elif key := self._table.key:
@@ -207,11 +202,9 @@ class EpisodesScreen(LibraryScreen[Library]):
 
     @property
     def searchable(self) -> EpisodeList:
-        """The list of episodes."""
         return self._episodes
 
     def show_found(self) -> None:
-        """Show the episodes that match the filter."""
         self._show()
         self._table.move_to(0)
 
@@ -220,7 +213,6 @@ class EpisodesScreen(LibraryScreen[Library]):
             self._table.select(key)
 
     def search(self, text: str) -> None:
-        """Show only the rows that match a query; words of texts are looked up in the background first."""
         library = self.session.library
         if library is not None and library.texts.needs(text) and "text" in self._episodes.lookups:
             self._show_error(None)  # that of the text before, for which Enter would go back to the filter
@@ -256,11 +248,9 @@ class EpisodesScreen(LibraryScreen[Library]):
 
     @property
     def library(self) -> Library | None:
-        """The stored episodes."""
         return self.session.library
 
     async def read(self, library: Library) -> None:
-        """Read the rows of all episodes, and look up the words of the query in the texts of new ones."""
         rows = await asyncio.to_thread(library.rows)
         if text_values_of(query := self._episodes.query_text):
             await asyncio.to_thread(library.texts.find, query)
@@ -270,7 +260,6 @@ class EpisodesScreen(LibraryScreen[Library]):
         self._episodes.set_stored(rows, library.unreadable)
 
     def show_read(self, *, first: bool) -> None:
-        """Show the rows; the cursor stays on its episode, at first on the newest one."""
         stay_at_top = first and self._table.cursor == 0  # the user has not selected a row yet
         if first:  # before, a query that looks up notes had an error
             self.search(self._filter.value)
@@ -283,14 +272,12 @@ class EpisodesScreen(LibraryScreen[Library]):
         self.show_texts()
 
     def show_texts(self) -> None:
-        """Redraw the heading, the text that replaces an empty list, and the status."""
         self.set_class(not self._episodes.shown and not self.is_filling, "-empty")
         self.set_class(bool(self.failure), "-failed")
         super().show_texts()
         self.show_lines("status")
 
     def heading_lines(self, width: int) -> list[Line]:
-        """Return the lines above the list: counts, filter and order, and why the library cannot be read."""
         state = reading_progress(self.session.store.read_progress) if self.is_filling else self._search_progress()
         return [
             list_summary(self._episodes, state, keymap_of(self.app).key("episodes.clear"), width),
@@ -303,7 +290,6 @@ class EpisodesScreen(LibraryScreen[Library]):
         return search_progress(library.texts.progress) if library is not None and is_searched else trusted("")
 
     def nothing_lines(self, width: int) -> list[Line]:
-        """Return the lines that replace an empty list, unless it is still being filled."""
         if self.is_filling:
             return []
         return empty_episodes_lines(self._episodes, keymap_of(self.app).key, self.session.read_only, width)

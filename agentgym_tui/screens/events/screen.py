@@ -71,7 +71,6 @@ class EventSplit(Split):
     """The subject tree beside the messages; on a wide screen, the tree is by default a fifth of the screen."""
 
     def fit(self) -> None:
-        """Set the default size of the tree and fit the parts."""
         is_wide = self.screen.has_class("-wide")
         self.default_sizes = {TREE_KEY: max(_TREE_WIDTH, self.size.width // 5)} if is_wide else {}
         super().fit()
@@ -107,7 +106,6 @@ class EventsScreen(LineBrowser):
         self._is_first_selected = True
 
     def compose(self) -> ComposeResult:
-        """Yield heading, inputs, panes and key bar."""
         yield StaticLines(self.heading_lines, id="summary")
         yield from self.make_inputs(self.kept_filter)
         sizes = self.ui_state.sizes
@@ -123,7 +121,6 @@ class EventsScreen(LineBrowser):
         self.set_query(self._query)
 
     def on_screen_resume(self) -> None:
-        """Resume reading."""
         self._set_active(True)
 
     def on_screen_suspend(self) -> None:
@@ -131,7 +128,6 @@ class EventsScreen(LineBrowser):
         self._set_active(False)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed, because the store holds the state of the connection to the bus."""
         self.show_texts()
 
     def set_query(self, query: EventQuery) -> None:
@@ -156,30 +152,24 @@ class EventsScreen(LineBrowser):
 
     @property
     def entry(self) -> LogEntry | None:
-        """The selected message; None if there is none."""
         return self._rows.entry(self.table.cursor)
 
     def heading_lines(self, width: int) -> Sequence[Line]:
-        """Return the lines above the panes."""
         return events_heading(self.reader, self._log, self.session.store, keymap_of(self.app).key, width)
 
     def nothing_lines(self, width: int) -> Sequence[Line]:
-        """Return the lines that are shown if there are no messages."""
         if self._log.shown:
             return []
         return empty_events_lines(self.reader, self._log, self.session.store, keymap_of(self.app).key, width)
 
     @property
     def searchable(self) -> EventLog:
-        """The messages."""
         return self._log
 
     def show_found(self) -> None:
-        """Show the messages that match the filter."""
         self.show_all()
 
     def go_to(self, text: str) -> None:
-        """Read from the sequence or time that the user entered."""
         now = datetime.now(UTC)
         start = parse_start(text, now)
         if start is None:
@@ -190,7 +180,6 @@ class EventsScreen(LineBrowser):
             self.set_query(replace(self.reader.query, start=start, is_history=start != "now"))
 
     def entered(self, prompt_id: str, text: str) -> None:
-        """Read the entered subjects, or from the entered place."""
         if prompt_id == "subject":
             self._query_subjects(parse_patterns(text), text)
         else:
@@ -205,7 +194,6 @@ class EventsScreen(LineBrowser):
         self.show_texts()
 
     def selected_env(self) -> str:
-        """Return the environment of the selected message's episode, if the episode is known."""
         episode = self.session.store.episodes.get(self._rows.episode_id(self.table.cursor))
         return "" if episode is None else episode.env
 
@@ -221,7 +209,6 @@ class EventsScreen(LineBrowser):
             self.toast(trusted("this message names no episode"))
 
     def action_clear(self) -> None:
-        """Clear the filter; if there is no filter, discard the messages and show all subjects live."""
         query = self.reader.query
         if self._log.query:
             super().action_clear()
@@ -241,7 +228,6 @@ class EventsScreen(LineBrowser):
             self._draw_subjects()
 
     def line_selected(self) -> None:
-        """Show the selected message, and read more if few messages are below it."""
         super().line_selected()
         self._read_ahead()
 
@@ -266,13 +252,11 @@ class EventsScreen(LineBrowser):
         self._draw_subjects()
 
     def show_all(self) -> None:
-        """Redraw everything; until the screen is shown again, nothing is drawn."""
         self._throttle.mark_redrawn()
         if not self.reader.suspended:
             super().show_all()
 
     def draw_table(self) -> None:
-        """Show the messages that have been read."""
         self.set_class(not self._log.shown, "-empty")
         self.table.refresh_lines()
         if not self._is_first_selected:

@@ -69,7 +69,6 @@ class PaneTitle(StaticLines):
     """The title line of a pane, with a bar at the left while the pane has the focus."""
 
     def mark(self, index: int) -> str:
-        """Return the bar that marks the focused pane, or a space."""
         return "▌" if isinstance(self.parent, LivePane) and self.parent.has_class("-focused") else " "
 
 
@@ -91,7 +90,6 @@ class LivePane(Vertical):
         self._drawn_version: object = None
 
     def compose(self) -> ComposeResult:
-        """Yield title and list."""
         yield self._title
         yield self.view
 
@@ -148,19 +146,15 @@ class EnvironmentsPane(LivePane):
         super().__init__(self.table)
 
     def title(self, state: LiveState, width: int) -> list[Line]:
-        """Return the number of environments and a note on the selected one."""
         return environments_title(state.store, state.selected_env, width)
 
     def version(self, state: LiveState) -> object:
-        """Return the sort order and the version of the environments."""
         return self.table.sorting, state.store.envs_version
 
     def update(self, state: LiveState) -> None:
-        """Show the rows of the environments."""
         self.table.show(EnvironmentRows(state.store, self.table.sorting))
 
     def unsafe_text(self, state: LiveState) -> str | None:
-        """Return the raw text of the selected environment if sanitizing changes it, else None."""
         env = state.store.envs.get(self.table.key)
         return None if env is None else unsafe_environment_text(env)
 
@@ -182,15 +176,12 @@ class StepsPane(LivePane):
         return int(key) if key.isdecimal() and len(rows) else 0
 
     def title(self, state: LiveState, width: int) -> list[Line]:
-        """Return the description of the watched episode."""
         return steps_title(state.store, state.episode, self.follow_key(state), width)
 
     def version(self, state: LiveState) -> object:
-        """Return the episode and its version."""
         return state.episode and (state.episode.episode_id, state.episode.version)
 
     def update(self, state: LiveState) -> None:
-        """Show the rows of the steps."""
         episode, store = state.episode, state.store
         if episode is None:
             self.table.show(FixedLines(()))
@@ -200,7 +191,6 @@ class StepsPane(LivePane):
         self.table.show(rows)
 
     def unsafe_text(self, state: LiveState) -> str | None:
-        """Return the raw text of the selected step, else of the episode, if sanitizing changes it."""
         rows = self.table.source
         if state.episode is None or not isinstance(rows, StepRows):
             return None
@@ -216,15 +206,12 @@ class TracePane(LivePane):
         super().__init__(self.waterfall)
 
     def title(self, state: LiveState, width: int) -> list[Line]:
-        """Return the number of spans."""
         return trace_title(len(state.episode.spans) if state.episode else 0, self.follow_key(state), width)
 
     def version(self, state: LiveState) -> object:
-        """Return the number of the episode's spans."""
         return state.episode and (state.episode.episode_id, len(state.episode.spans))
 
     def update(self, state: LiveState) -> None:
-        """Show the waterfall of the spans."""
         if state.episode is not None:
             self.waterfall.show_spans(state.episode.spans.all)
 
@@ -238,18 +225,15 @@ class TranscriptPane(LivePane):
         self._subject = ""
 
     def title(self, state: LiveState, width: int) -> list[Line]:
-        """Return the shown step and a description of its answer."""
         if state.episode is None:
             return []
         waiting_s = state.store.answer_wait_s(state.episode)
         return transcript_title(state.episode, state.step, self.follow_key(state), width, waiting_s)
 
     def version(self, state: LiveState) -> object:
-        """Return the selected step and the version of its episode."""
         return state.episode and (_subject(state), state.episode.version)
 
     def update(self, state: LiveState) -> None:
-        """Show the blocks of the selected step; a newly selected step follows its end if the steps do."""
         if state.episode is not None:
             previous, self._subject = self._subject, _subject(state)
             follow = state.following if self._subject != previous else None
@@ -264,18 +248,15 @@ class WorldPane(LivePane):
         super().__init__(self.picture)
 
     def title(self, state: LiveState, width: int) -> list[Line]:
-        """Return the step after which the picture was taken."""
         if state.episode is None:
             return []
         return [world_title(state.episode, state.step, sanitize_line(state.key("live.world"), 20))]
 
     def version(self, state: LiveState) -> object:
-        """Return the picture and its step."""
         episode = state.episode if state.shows_world else None
         return episode and (_subject(state), episode.running, world_at(episode, ended_step(episode, state.step)))
 
     def update(self, state: LiveState) -> None:
-        """Show the picture; it stays scrolled while steps are selected."""
         if state.episode is not None and state.shows_world:
             episode, step = state.episode, state.step
             self.picture.set_lines(lambda width: step_world_lines(episode, step, width))
@@ -289,15 +270,12 @@ class RewardsPane(LivePane):
         super().__init__(self.plot)
 
     def title(self, state: LiveState, width: int) -> list[Line]:
-        """Return the environment whose rewards are shown."""
         return rewards_title(state.plotted_env, width)
 
     def version(self, state: LiveState) -> object:
-        """Return the environment and its rewards, of which an older one may change, too."""
         return state.plotted_env, tuple(state.store.rewards.get(state.plotted_env, ()))
 
     def update(self, state: LiveState) -> None:
-        """Plot the rewards."""
         self.plot.show_points(list(state.store.rewards.get(state.plotted_env, ())))
 
 
@@ -309,15 +287,12 @@ class WelcomePane(LivePane):
         super().__init__(self.text)
 
     def title(self, state: LiveState, width: int) -> list[Line]:
-        """Return the heading."""
         return [[Cell(trusted("Welcome"), "head")]]
 
     def version(self, state: LiveState) -> object:
-        """Return the version of the whole store, on which the text depends, while there is no episode."""
         return state.store.version if state.episode is None else None
 
     def update(self, state: LiveState) -> None:
-        """Show the text."""
         if state.episode is None:
             self.text.set_lines(lambda width: welcome_lines(state.store, width, state.key, state.read_only))
 

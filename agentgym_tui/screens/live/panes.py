@@ -82,11 +82,9 @@ class LivePanes(Split):
         )
 
     def compose(self) -> ComposeResult:
-        """Yield the panes of the first paint: the environments at the left and the welcome text at the right."""
         yield from (self._left, self._right)
 
     def on_mount(self) -> None:
-        """Mount the other panes after the first paint, which they would delay, and after that of an expected node."""
         if self._store.link.status in ("starting", "connecting"):
             self.call_after_refresh(self.set_timer, MAX_NODE_WAIT_S, self._mount_others)
         else:
@@ -229,7 +227,6 @@ class LivePanes(Split):
             transcript.follow = self._pane(TracePane).waterfall.follow = followed.following
 
     def fit(self) -> None:
-        """Fit all panes; by default the environments pane is as high as its content, within limits."""
         is_empty = self._episode is None
         self.fixed = is_empty or (self.has_class("-turn-left") and self.screen.has_class("-narrow"))
         n_rows = max(4, min(len(self._store.envs) + 2, self.size.height // (2 if is_empty else 4)))

@@ -69,7 +69,6 @@ class LiveScreen(ControlScreen):
         self._progress = StaticLines(self._progress_lines, id="progress")
 
     def compose(self) -> ComposeResult:
-        """Yield status, panes, progress and key bar."""
         yield self._status
         yield self._panes
         yield self._progress
@@ -80,7 +79,6 @@ class LiveScreen(ControlScreen):
         self._show_status()
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed."""
         super().draw(store)
         if (last := self.commands.last_run) is not None and last.batch_id != self._started_id:
             self._started_id = last.batch_id
@@ -91,20 +89,16 @@ class LiveScreen(ControlScreen):
         self._panes.draw(self._episode)
 
     def draw_time_left(self) -> None:
-        """Draw the progress again."""
         self._show_progress()
         self._panes.draw_waiting()
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected table row if sanitizing changes it, else None."""
         return self._panes.unsafe_text()
 
     def selected_env(self) -> str:
-        """Return the environment under the cursor."""
         return self._panes.environments.key
 
     def action_open(self) -> None:
-        """Open the watched episode."""
         from agentgym_tui.screens.episode.screen import EpisodeScreen
 
         if self._episode is None:

@@ -87,7 +87,6 @@ class LogScreen(LineBrowser):
         self._drawn_signature: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """Yield heading, lines and key bar."""
         yield StaticLines(self.heading_lines, id="summary")
         yield self._split
         yield KeyBar(self.SCOPE, self.session)
@@ -97,7 +96,6 @@ class LogScreen(LineBrowser):
         self.call_after_refresh(self._start_reading)
 
     def on_screen_resume(self) -> None:
-        """Resume reading, and add the logs that were found or created meanwhile."""
         self._add_logs()
         self._suspended = False
         self._wake.set()
@@ -114,7 +112,6 @@ class LogScreen(LineBrowser):
 
     @property
     def entry(self) -> EventMessage | None:
-        """The selected line as a message; None if there is none. An unchanged line always yields the same object."""
         rows = self.opened.rows
         if not len(rows):
             return None
@@ -125,30 +122,24 @@ class LogScreen(LineBrowser):
         return self._selected_message[1]
 
     def heading_lines(self, width: int) -> Sequence[Line]:
-        """Return the heading lines above the list."""
         return log_heading(self._state, width)
 
     def nothing_lines(self, width: int) -> Sequence[Line]:
-        """Return the text that is shown if there are no log lines."""
         return [] if len(self.opened.rows) else empty_log_lines(self._state, width)
 
     @property
     def searchable(self) -> OpenedLog:
-        """The shown log."""
         return self.opened
 
     def show_found(self) -> None:
-        """Show the lines that match the filter."""
         self.table.follow = False
         self.refresh_view()
         self.table.move_to(self.table.cursor if self.opened.rows.search is None else 0)
 
     def go_to(self, text: str) -> None:
-        """Go to the line or time that the user entered."""
         start_worker(self, partial(self._go_to, self.opened, text), group="go", exclusive=True)
 
     def draw_table(self) -> None:
-        """Show the lines that have been read."""
         opened = self.opened
         if opened.rows.search is not None and opened.rows.search.is_stale:
             opened.search(opened.query_text)
@@ -172,7 +163,6 @@ class LogScreen(LineBrowser):
         self.show_all()
 
     def action_filter(self) -> None:
-        """Open the filter, and show only the lines that match it."""
         self.opened.rows.in_context = False
         self.show_all()
         super().action_filter()
@@ -188,7 +178,6 @@ class LogScreen(LineBrowser):
             self.show_texts()
 
     def line_selected(self) -> None:
-        """Show the line under the cursor, and whether it is unsafe."""
         super().line_selected()
         self.show_texts()
 

@@ -34,14 +34,12 @@ class MachineScreen(SessionScreen):
         self._table = Table(MACHINE_COLUMNS, id="machine")
 
     def compose(self) -> ComposeResult:
-        """Yield heading, list, status and key bar."""
         yield StaticLines(self._heading, id="summary")
         yield self._table
         yield StaticLines(self.status_lines, id="status")
         yield KeyBar(self.SCOPE, self.session)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw if the store or the width has changed."""
         width = self.size.width - LIST_MARGIN
         if not self.is_ready or self._drawn == (store.version, width):
             return
@@ -55,11 +53,9 @@ class MachineScreen(SessionScreen):
         self.draw(self.session.store)
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected line if sanitizing changes it, else None."""
         return None if self._rows is None else self._rows.unsafe_text(self._table.cursor)
 
     def selected_env(self) -> str:
-        """Return the environment of the selected line."""
         item = None if self._rows is None else self._rows.item(self._table.cursor)
         return "" if item is None else item.env
 

@@ -40,12 +40,10 @@ class ResultsTableScreen(LibraryScreen[ResultLibrary]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the table has no rows."""
         return not len(self.table.source)
 
     @property
     def library(self) -> ResultLibrary | None:
-        """The library, or the episodes that a watched bus has reported."""
         return self.session.library or self.session.received
 
     def detail_lines(self, width: int) -> Sequence[Line]:
@@ -57,7 +55,6 @@ class ResultsTableScreen(LibraryScreen[ResultLibrary]):
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
-        """Yield heading, filter, table, details, status and key bar."""
         yield StaticLines(self.heading_lines, id="summary")
         yield from self.make_filter(self.kept_filter)
         yield self.table
@@ -67,17 +64,14 @@ class ResultsTableScreen(LibraryScreen[ResultLibrary]):
         yield KeyBar(self.SCOPE, self.session)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed, and read what has ended since the last read."""
         if self.is_ready:
             self.show_texts()
             self.read_changes()
 
     def show_read(self, *, first: bool) -> None:
-        """Show the rows; the cursor stays on its row."""
         self.show_rows()
 
     def show_found(self) -> None:
-        """Show the rows that match the filter, with the cursor on the first one."""
         self.show_rows()
         self.table.move_to(0)
 
@@ -87,7 +81,6 @@ class ResultsTableScreen(LibraryScreen[ResultLibrary]):
         self.show_texts()
 
     def show_texts(self) -> None:
-        """Redraw the texts around the table."""
         self.set_class(self.is_empty and not self.is_filling, "-empty")
         self.set_class(bool(self.failure_line), "-failed")
         super().show_texts()
@@ -153,13 +146,10 @@ class TaskTableScreen(ResultsTableScreen, Generic[Row]):
 
     @property
     def searchable(self) -> FilteredList[Row]:
-        """The list of tasks."""
         return self.tasks
 
     def sort(self, sorting: Sorting | None) -> None:
-        """Sort the tasks."""
         self.tasks.sort(sorting)
 
     def nothing_lines(self, width: int) -> list[Line]:
-        """Return the line that replaces an empty table."""
         return [[Cell(self.NO_MATCH if self.tasks.query else self.NO_ROW, "head")]]

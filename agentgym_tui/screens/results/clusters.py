@@ -44,12 +44,10 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
         self.table = self.open_from(SortableTable(CLUSTER_COLUMNS, rows, sorting=self.tasks.sorting, id="results"))
 
     def selected_env(self) -> str:
-        """Return the environment of the selected cluster."""
         cluster = self._selected
         return "" if cluster is None else cluster.env
 
     def action_open(self) -> None:
-        """List the episodes of the selected cluster."""
         if (cluster := self._selected) is not None:
             query = self._query_of(cluster)
             self.post_message(self.EpisodesRequested(query if len(query) <= MAX_CHARS else _terms(cluster)))
@@ -60,17 +58,14 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
             open_among(self, self.session, cluster.representative, self._query_of(cluster), self.ui_state)
 
     async def read(self, library: ResultLibrary) -> None:
-        """Group the failed episodes that the query selects."""
         clusters = await asyncio.to_thread(_clusters, library, self._query, dict(self.session.store.tags))
         self.tasks.set_rows(clusters)
 
     def heading_lines(self, width: int) -> list[Line]:
-        """Return the lines above the table: numbers, filter and order, and which episodes these are."""
         lines = cluster_heading(self.tasks, self._n_failed, self._query, self.clear_key, width)
         return [*lines, self.failure_line]
 
     def detail_lines(self, width: int) -> Sequence[Line]:
-        """Return the details of the selected cluster."""
         return cluster_lines(self._selected, width)
 
     def _query_of(self, cluster: Cluster) -> str:

@@ -47,11 +47,9 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
         self.table = self.open_from(SortableTable(COMPARISON_COLUMNS, rows, sorting=self.tasks.sorting, id="results"))
 
     def selected_env(self) -> str:
-        """Return the environment of both rows."""
         return self._row.env
 
     def action_open(self) -> None:
-        """List the episodes of both rows on the selected task."""
         if (task := self.tasks.get(self.table.key)) is not None:
             rows = [self._row, self._baseline]
             self.post_message(self.EpisodesRequested(episodes_filter(rows, task=task.pair.task.task_index)))
@@ -65,18 +63,15 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
             self.app.push_screen(CompareScreen(self.session, (baseline, selected), self.ui_state))
 
     async def read(self, library: ResultLibrary) -> None:
-        """Compare the tasks of both rows."""
         compared = await asyncio.to_thread(_compare, library, self._row.env, self._selections)
         self._comparison, self._first_attempts = compared
         self.tasks.set_rows(compared_tasks(self._comparison))
 
     def heading_lines(self, width: int) -> list[Line]:
-        """Return the lines above the table: what is compared, who won how often, and the p-value."""
         heading = comparison_heading(self._row, self._baseline, self._selections, self.tasks, self.clear_key, width)
         return [*heading, *([self.failure_line] if self.failure else comparison_lines(self._comparison, width))]
 
     def detail_lines(self, width: int) -> Sequence[Line]:
-        """Return no lines: the heading has the numbers of the comparison."""
         return []
 
 

@@ -54,21 +54,17 @@ class MatrixTable(SortableTable):
         super().__init__(MATRIX_COLUMNS, self._rows, sorting=sorting, id="results")
 
     def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
-        """Return the cells of a task, with a tone for each attempt."""
         size = self.visible_columns(width)[-1].width
         attempts = self._rows.attempts(index, size, selected=self.is_highlighted(index))
         return [*[*super().row_cells(index, width)][:-1], (COLUMN_GAP, "plain"), *attempts]
 
     def action_left(self) -> None:
-        """Select the attempt at the left."""
         self._choose(self._shown_attempt() - 1)
 
     def action_right(self) -> None:
-        """Select the attempt at the right."""
         self._choose(self._shown_attempt() + 1)
 
     def on_click(self, event: events.Click) -> None:
-        """Select the attempt under the pointer."""
         offset = event.get_content_offset(self)
         *before, last = self.visible_columns(self._width - LIST_MARGIN)
         if offset is not None and offset.y >= self.N_HEADER:
@@ -109,11 +105,9 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
         self.table = self._table = self.open_from(MatrixTable(self.tasks, self.tasks.sorting))
 
     def selected_env(self) -> str:
-        """Return the environment of the matrix."""
         return self._row.env
 
     def action_open(self) -> None:
-        """Open the episode of the selected attempt."""
         if (task := self._selected_task) is not None and task.attempts:
             attempt = task.attempts[min(self._table.attempt, len(task.attempts) - 1)]
             attempts = episodes_filter([self._row], task=task.task_index)
@@ -139,12 +133,10 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
             self.post_message(self.EpisodesRequested(episodes_filter([self._row], task=task.task_index)))
 
     async def read(self, library: ResultLibrary) -> None:
-        """Read the attempts of all tasks."""
         self._matrix = await asyncio.to_thread(_read_matrix, library, self._row)
         self.tasks.set_rows(self._matrix.tasks if self._matrix is not None else [])
 
     def heading_lines(self, width: int) -> list[Line]:
-        """Return the lines above the matrix: whose it is, and pass@k and pass^k."""
         matrix = self._matrix
         heading = matrix_heading(self._row, self.tasks, matrix.tasks if matrix else [], self.clear_key, width)
         if self.failure:
@@ -152,7 +144,6 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
         return [heading, *(estimate_lines(matrix.estimates, width) if matrix else [])]
 
     def detail_lines(self, width: int) -> Sequence[Line]:
-        """Return the selected attempt, and what the signs mean."""
         return attempt_lines(self._selected_task, self._table.attempt, width)
 
     @on(MatrixTable.AttemptChosen)

@@ -50,7 +50,6 @@ class ResultsTable(SortableTable):
     clicked_column = ""
 
     def on_click(self, event: events.Click) -> None:
-        """Remember the column."""
         offset = event.get_content_offset(self)
         column = self._column_at(offset.x) if offset is not None else None
         self.clicked_column = column.title if column is not None else ""
@@ -76,15 +75,12 @@ class ResultsScreen(ResultsTableScreen):
         self._histogram: tuple[str, Histogram | None] = ("", None)
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected row if sanitizing changes it, else None."""
         return unsafe_result_text(self._row)
 
     def selected_env(self) -> str:
-        """Return the environment of the selected row."""
         return "" if self._row is None else self._row.env
 
     def action_open(self) -> None:
-        """List the episodes of the selected row, or those that the clicked number counts."""
         clicked, self._table.clicked_column = self._table.clicked_column, ""
         self._list_episodes(_OUTCOMES.get(clicked))
 
@@ -142,7 +138,6 @@ class ResultsScreen(ResultsTableScreen):
             self.app.push_screen(ComparisonScreen(self._screen_context, row, marked))
 
     def action_clear(self) -> None:
-        """Clear the filter; without a filter, show the results of all runs."""
         if self._run_id and not self._results.query:
             self._run_id = ""
             self.read_again()
@@ -161,43 +156,35 @@ class ResultsScreen(ResultsTableScreen):
 
     @property
     def searchable(self) -> ResultList:
-        """The list of results."""
         return self._results
 
     def sort(self, sorting: Sorting | None) -> None:
-        """Sort the rows."""
         self._results.sort(sorting)
 
     async def read(self, library: ResultLibrary) -> None:
-        """Aggregate the episodes."""
         by_batch, run_id = self._by_batch, self._run_id
         rows = await asyncio.to_thread(_summarize, library, by_batch, run_id)
         self._results.by_batch = by_batch
         self._results.set_rows(rows)
 
     def show_read(self, *, first: bool) -> None:
-        """Show the rows; the cursor stays on its row, at first on the topmost one."""
         super().show_read(first=first)
         if first:
             self._table.move_to(0)
         self._start_reading_rewards()
 
     def cursor_moved(self) -> None:
-        """Describe the row under the cursor, and read its rewards."""
         super().cursor_moved()
         self._start_reading_rewards()
 
     def heading_lines(self, width: int) -> list[Line]:
-        """Return the lines above the table: what is shown, and why the library cannot be read."""
         summary = results_summary(self._results, self.reading_state, self.clear_key, width, run_id=self._run_id)
         return [summary, self.failure_line]
 
     def nothing_lines(self, width: int) -> list[Line]:
-        """Return the lines that replace an empty table."""
         return empty_results_lines(self._results, self.clear_key)
 
     def detail_lines(self, width: int) -> Sequence[Line]:
-        """Return the numbers and the reward histogram of the selected row."""
         key, histogram = self._histogram
         if (row := self._row) is None:
             return []

@@ -52,7 +52,6 @@ class RunsScreen(FilteredScreen, ControlScreen):
         self._table = self.open_from(Table(RUN_COLUMNS, RunRows(self._tree, self.session.store), id="runs"))
 
     def compose(self) -> ComposeResult:
-        """Yield heading, tree, details of the selected line, status and key bar."""
         yield StaticLines(self.heading_lines, id="summary")
         yield from self.make_filter(self.kept_filter)
         yield self._table
@@ -61,7 +60,6 @@ class RunsScreen(FilteredScreen, ControlScreen):
         yield KeyBar(self.SCOPE, self.session)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw if the store has changed."""
         super().draw(store)
         if self.is_ready and self._version != store.version:
             self._version = store.version
@@ -69,37 +67,27 @@ class RunsScreen(FilteredScreen, ControlScreen):
 
     @property
     def searchable(self) -> FilteredList[BatchRun]:
-        """The batches of the tree."""
         return self._tree.batches
 
     def show_found(self) -> None:
-        """Show the runs that match the filter, with the cursor on the first one."""
         self._show()
         self._table.move_to(0)
 
     def draw_time_left(self) -> None:
-        """Draw the lines again."""
         self._table.refresh_lines()
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected line if sanitizing changes it, else None."""
         return unsafe_run_text(self._row)
 
     def selected_run(self) -> str:
-        """Return the id of the selected battery or batch."""
         row = self._row
         return "" if row is None else row.run_id
 
     def selected_env(self) -> str:
-        """Return the environment of the selected batch or episode."""
         row = self._row
         return "" if row is None or row.battery_id is not None else row.batches[0].env
 
     def action_open(self) -> None:
-        """Open or close the selected battery or batch; open the selected episode.
-
-        The console keeps the newest episodes; those of an older batch are listed on the Episodes screen.
-        """
         if (row := self._row) is None:
             return
         if row.episode is not None:
@@ -235,7 +223,6 @@ class RunsScreen(FilteredScreen, ControlScreen):
         self.show_lines("summary", "detail", "status")
 
     def heading_lines(self, width: int) -> list[Line]:
-        """Return the numbers of batches, and the filter."""
         return [runs_summary(self.session.store, self._tree, keymap_of(self.app).key("runs.clear"), width)]
 
     def _detail(self, width: int) -> list[Line]:

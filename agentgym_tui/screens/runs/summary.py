@@ -49,7 +49,6 @@ class RunSummaryScreen(ResultScreen[None]):
         self._table = self.open_from(Table(SUMMARY_COLUMNS, self._rows, id="batches"))
 
     def compose(self) -> ComposeResult:
-        """Yield heading, table, details of the selected row, status and key bar."""
         yield StaticLines(self._heading, id="summary")
         yield self._table
         yield StaticLines(self._detail, id="detail")
@@ -57,27 +56,22 @@ class RunSummaryScreen(ResultScreen[None]):
         yield KeyBar(self.SCOPE, self._session)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed."""
         if self.is_ready:
             self._rows.update()
             self._table.refresh_lines()
             self.show_lines("summary", "detail", "status")
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected row if sanitizing changes it, else None."""
         return unsafe_summary_text(self._rows.get(self._table.key))
 
     def selected_run(self) -> str:
-        """Return the id of the run."""
         return self._run_id
 
     def selected_env(self) -> str:
-        """Return the environment of the selected row."""
         batch = self._rows.get(self._table.key)
         return "" if batch is None else batch.env
 
     def action_open(self) -> None:
-        """List the episodes of the selected row."""
         if (batch := self._rows.get(self._table.key)) is not None:
             self.post_message(self.EpisodesRequested(batch.batch_id))
 
