@@ -1,19 +1,19 @@
 """Conversion of untrusted text to text that is safe to show in a terminal.
 
-Text from models, environments and nodes is untrusted. Widgets accept only ``SafeText``, so the type checker rejects
-code that passes an untrusted string to a widget.
+Text from models, environments and nodes is untrusted. It becomes safe where it leaves the console: in the constructor
+of ``presenters.cells.Cell``, through which every line of a list passes, and in ``sinks``, which has the other exits.
+Functions that measure or cut text make it safe first, because a visible symbol is wider than what it stands for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
-from typing import Final, NamedTuple, NewType
+from typing import Final, NamedTuple
 
 from runner.util.display_text import SecretMasker, is_unsafe, masker, one_line, sanitize, unsafe_offsets
 
-SafeText = NewType("SafeText", str)
-
+UNSAFE_MARK: Final = "⚠"
+"""Precedes a text in which unsafe characters were made visible."""
 MAX_LINE_CHARS: Final = 2_000
 """Number of characters shown of a line that is not wrapped, because a line of 1 MB takes seconds to lay out."""
 
@@ -32,46 +32,28 @@ class SanitizedLines(NamedTuple):
         changed: whether the text contained unsafe characters, which were replaced by visible symbols.
     """
 
-    lines: list[SafeText]
+    lines: list[str]
     changed: bool
 
 
-def trusted(text: str) -> SafeText:
-    """Mark a text as safe; it must consist only of literals of this program and of numbers."""
-    return SafeText(text)
-
-
-def sanitize_line(text: object, limit: int = 200) -> SafeText:
+def sanitize_line(text: object, limit: int = 200) -> str:
     """Return untrusted text as one sanitized line of at most ``limit`` characters."""
-    return SafeText(one_line(str(text), limit))
+    return one_line(str(text), limit)
 
 
-def safe_slice(text: SafeText, start: int, stop: int) -> SafeText:
-    """Return ``text[start:stop]`` of a safe text as safe text."""
-    return SafeText(text[start:stop])
-
-
-def join(parts: Iterable[SafeText], between: str = "") -> SafeText:
-    """Join safe texts; the separator ``between`` must be a literal of this program."""
-    return SafeText(between.join(parts))
-
-
-def fill_in(template: str, *parts: SafeText) -> SafeText:
-    """Fill safe texts into the ``{}`` of a template, which must be a literal of this program."""
-    return SafeText(template.format(*parts))
-
-
-def sanitize_message(text: str, limit: int = 2_000) -> SafeText:
+def sanitize_message(text: str, limit: int = 2_000) -> str:
     """Return an error message as sanitized text, which may have several lines.
 
     The message may quote addresses and untrusted text. Secrets in the message are masked.
     """
-    return SafeText(sanitize(mask_secrets(text[: limit * 4]), limit=limit))
+    return sanitize(mask_secrets(text[: limit * 4]), limit=limit)
 
 
-def sanitize_text(text: str) -> SafeText:
+def sanitize_text(text: str) -> str:
     """Return a whole untrusted text as safe text."""
-    return SafeText(sanitize(text, limit=max(len(text), 1) * len("\\u{10ffff}")))
+    if text.isascii() and text.isprintable():
+        return text
+    return sanitize(text, limit=len(text) * len("\\u{10ffff}"))
 
 
 def mask_secrets(text: str) -> str:
@@ -85,15 +67,16 @@ def _masker() -> SecretMasker:
     return masker()
 
 
-def masked_line(text: object, limit: int = 200) -> SafeText:
-    """Return untrusted text as one safe line of at most ``limit`` characters, with secrets in URLs masked."""
-    return sanitize_line(mask_secrets(str(text)[: limit * 4]), limit)
+def masked_line(text: object, limit: int = 200) -> str:
+    """Return untrusted text as one line of at most ``limit`` characters, with its secrets masked; still untrusted."""
+    masked = mask_secrets(str(text)[: limit * 4]).replace("\n", "␊")
+    return masked if len(masked) <= limit else f"{masked[: limit - 1]}…"
 
 
-def masked_rows(text: str) -> SafeText:
+def masked_rows(text: str) -> str:
     """Return untrusted text as up to 20 safe lines, each of at most 2,000 characters, with URL secrets masked."""
     rows = mask_secrets(text[: MAX_LINE_CHARS * 4]).split("\n")[:_MAX_MASKED_ROWS]
-    return join([sanitize_line(row, MAX_LINE_CHARS) for row in rows], "\n")
+    return "\n".join(sanitize_line(row, MAX_LINE_CHARS) for row in rows)
 
 
 def sanitize_lines(text: str, limit: int = MAX_LINE_CHARS) -> SanitizedLines:
@@ -105,10 +88,10 @@ def sanitize_lines(text: str, limit: int = MAX_LINE_CHARS) -> SanitizedLines:
     parts = text.split("\n", MAX_TEXT_LINES)
     rest = parts.pop() if len(parts) > MAX_TEXT_LINES else ""
     heads = [part.removesuffix("\r") for part in parts]
-    shown = [SafeText(sanitize(head, limit=limit).replace("\t", "    ")) for head in heads]
+    shown = [sanitize(head, limit=limit).replace("\t", "    ") for head in heads]
     changed = any(is_unsafe(head[:limit]) for head in heads)
     if rest:
-        shown.append(trusted(f"… (+{rest.count(chr(10)) + 1} lines)"))
+        shown.append(f"… (+{rest.count(chr(10)) + 1} lines)")
     return SanitizedLines(shown, changed)
 
 
@@ -135,10 +118,10 @@ def n_hex_lines(data: bytes) -> int:
     return (len(data) + 15) // 16
 
 
-def hex_line(data: bytes, row: int) -> SafeText:
+def hex_line(data: bytes, row: int) -> str:
     """Return one row of a hex dump: offset, 16 bytes in hex, and the same bytes as printable ASCII."""
     shown = data[16 * row : 16 * row + 16]
-    return trusted(f"{16 * row:04x}  {shown.hex(' '):<47}  {_ascii(shown)}")
+    return f"{16 * row:04x}  {shown.hex(' '):<47}  {_ascii(shown)}"
 
 
 def _ascii(row: bytes) -> str:

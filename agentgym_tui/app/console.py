@@ -25,14 +25,12 @@ from agentgym_tui.commands.registry import (
 )
 from agentgym_tui.config.settings import Settings, problem_summary
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ConsoleScreen, ScreenContext
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import has_unfinished
 from agentgym_tui.textual_compat import add_bindings, start_in_mode
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.line_renderer import TONE_CLASSES
+from agentgym_tui.widgets.line_renderer import TONE_CLASSES, LineRenderer
 from agentgym_tui.widgets.split import resize_focused, zoom_focused
 
 if TYPE_CHECKING:
@@ -165,7 +163,7 @@ class Console(NodeControlApp, inherit_bindings=False):
     def action_resize(self, direction: str) -> None:
         """Resize the focused pane in ``direction``."""
         if self._screen_accepts_keys and not resize_focused(self.screen, direction):
-            toast(self, trusted("this pane cannot be resized"))
+            toast(self, "this pane cannot be resized")
 
     def action_messages(self) -> None:
         """Show the newest messages in full, in place of the toast."""
@@ -184,11 +182,11 @@ class Console(NodeControlApp, inherit_bindings=False):
         """Show a hex dump of the selected text."""
         from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 
-        holders: list[object] = [self.screen, self.focused] if self._screen_accepts_keys else []
-        texts = [holder.unsafe_text() for holder in holders if isinstance(holder, ConsoleScreen | LineList)]
+        views: list[object] = [self.focused, *self.screen.query(LineRenderer)] if self._screen_accepts_keys else []
+        texts = (view.unsafe_text() for view in views if isinstance(view, LineRenderer) and view.is_on_screen)
         text = next(filter(None, texts), None)
         if text is None:
-            toast(self, trusted("no unsafe bytes in the selection"))
+            toast(self, "no unsafe bytes on this screen")
         else:
             self.push_screen(HexDumpDialog(text))
 

@@ -12,7 +12,7 @@ from agentgym_tui.commands.registry import HELD
 from agentgym_tui.config.settings import Settings
 from agentgym_tui.presenters.machine_sections import held_text
 from agentgym_tui.presenters.number_format import pluralize
-from agentgym_tui.safe_text import fill_in, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import announce, toast
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
@@ -97,8 +97,8 @@ class NodeControlApp(RunStartingApp, inherit_bindings=False):
             start_worker(self, partial(self._use_profile, path), group="node")
 
     async def _use_profile(self, path: Path) -> None:
-        command = fill_in("agentgym-tui launch --config {}", sanitize_line(path.stem))
-        toast(self, fill_in("new profile, also for {}\n{}", command, sanitize_line(str(path))))
+        command = f"agentgym-tui launch --config {path.stem}"
+        toast(self, f"new profile, also for {command}\n{path!s}")
         await self.report_failure(self.session.use_profile(path))
 
     def _mention_held(self) -> None:
@@ -107,8 +107,8 @@ class NodeControlApp(RunStartingApp, inherit_bindings=False):
             return
         self._mentioned.add((node.name, node.egress))
         if self.settings.notify.toast:
-            key = trusted(keymap_of(self).key("node.history"))
-            announce(self, fill_in("{}\npress {} to send them", held_text(node), key))
+            key = keymap_of(self).key("node.history")
+            announce(self, f"{held_text(node)}\npress {key} to send them")
 
     def _send_history_answered(self, node: NodeInfo, answer: str | None) -> None:
         if answer == "send":
@@ -121,7 +121,7 @@ class NodeControlApp(RunStartingApp, inherit_bindings=False):
             toast(self, control_error_text(exc), failed=True)
         else:
             counted = pluralize(n, "earlier event is", "earlier events are")
-            toast(self, fill_in("{} being sent to {}", counted, masked_line(node.egress, 80)))
+            toast(self, f"{counted} being sent to {masked_line(node.egress, 80)}")
 
     def _stop_answered(self, answer: str | None) -> None:
         if answer in ("now", "drain"):
@@ -131,12 +131,12 @@ class NodeControlApp(RunStartingApp, inherit_bindings=False):
         if not await self.report_failure(self.session.stop_node(drain=drain)):
             when = "after all its batches" if drain else "after the running steps"
             key = keymap_of(self).key("node.start")
-            toast(self, trusted(f"the node stops {when}; press {key} to start it again"))
+            toast(self, f"the node stops {when}; press {key} to start it again")
 
     def _restart_answered(self, answer: str | None) -> None:
         if answer == "restart":
             start_worker(self, self._restart_node, group="node")
 
     async def _restart_node(self) -> None:
-        toast(self, trusted("the node restarts after the running steps"))
+        toast(self, "the node restarts after the running steps")
         await self.report_failure(self.session.restart_node())

@@ -12,7 +12,7 @@ from agentgym_tui.presenters.answering_endpoint import failover_text
 from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.presenters.run_summary import ended_run_text
 from agentgym_tui.presenters.text_width import cut, display_width, wrap_text
-from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, sanitize_message, trusted
+from agentgym_tui.safe_text import masked_line, sanitize_message
 from agentgym_tui.services.toast import announce
 from agentgym_tui.state.endpoints import Failover
 from agentgym_tui.state.normalize import as_aware
@@ -103,20 +103,20 @@ def limits_text(episodes: Iterable[Episode], batch_id: str) -> str:
     return ", ".join([*stopped, *([pluralize(n_timeouts, "timeout")] if n_timeouts else [])])
 
 
-def ended_text(batch: BatchRun, limits: str = "") -> SafeText:
+def ended_text(batch: BatchRun, limits: str = "") -> str:
     """Return the environment, final status and counts of an ended batch, ``limits``, and why it was interrupted."""
-    status = join([sanitize_line(batch.env or "?", 60), trusted(" "), sanitize_line(batch.status, 20)])
-    success = trusted(f"success {format_count(batch.n_success)} of {format_count(batch.n_rated)}")
+    status = f"{masked_line(batch.env or '?', 60)} {masked_line(batch.status, 20)}"
+    success = f"success {format_count(batch.n_success)} of {format_count(batch.n_rated)}"
     errors = pluralize(batch.n_errors, "error")
     n_left = max(batch.n_planned - batch.n_done, 0) if batch.status == "interrupted" else 0
     parts = [*([success] if batch.n_rated else []), *([errors] if batch.n_errors else [])]
-    parts += [trusted(limits)] if limits else []
-    line = join([status, *parts, *([trusted(f"{format_count(n_left)} left to resume")] if n_left else [])], ", ")
+    parts += [limits] if limits else []
+    line = ", ".join([status, *parts, *([f"{format_count(n_left)} left to resume"] if n_left else [])])
     reason = batch.interruption if batch.status == "interrupted" else None
-    return join([line, sanitize_message(reason, MAX_REASON_CHARS)], trusted(": ")) if reason else line
+    return f"{line}: {sanitize_message(reason, MAX_REASON_CHARS)}" if reason else line
 
 
-def short_toast(text: SafeText, width: int, key: str) -> SafeText:
+def short_toast(text: str, width: int, key: str) -> str:
     """Return ``text`` as at most ``MAX_TOAST_ROWS`` rows of ``width`` columns.
 
     If it needs more, the last row ends with the ``key`` that shows all of it.
@@ -125,8 +125,8 @@ def short_toast(text: SafeText, width: int, key: str) -> SafeText:
     if len(rows) <= MAX_TOAST_ROWS:
         return text
     *first_rows, last_row, _ = rows
-    more = trusted(f"  {sanitize_line(key, 20)} shows all")
-    return join([*first_rows, join([cut(fill_in("{} …", last_row), width - display_width(more)), more])], "\n")
+    more = f"  {key} shows all"
+    return "\n".join([*first_rows, "".join([cut(f"{last_row} …", width - display_width(more)), more])])
 
 
 def _has_just_completed(batch: BatchRun, now: datetime) -> bool:
@@ -177,12 +177,12 @@ def notify_batch_ends(app: App[Any], ended: Iterable[EndedBatch], notify: Notify
     is_last = any(each.is_last for each in batches)
     if notify.toast and batches:
         texts = [ended_text(each.batch, each.limits) for each in batches[:MAX_LINES]]
-        more = [trusted(f"and {n_more:,} more")] if (n_more := len(batches) - len(texts)) else []
+        more = [f"and {n_more:,} more"] if (n_more := len(batches) - len(texts)) else []
         last = next((each.batch for each in reversed(batches) if each.is_last), None)
         run = [] if last is None else store.run(last.battery_id or last.batch_id)
         summary = [ended_run_text(run, keymap_of(app).key("run.summary"))] if run else []
         lines = [*summary, *texts, *more] if len(run) > 1 else [*texts, *more, *summary]
-        announce(app, join(lines, trusted("\n")))
+        announce(app, "\n".join(lines))
     if notify.bell and is_last:
         app.bell()
     if notify.desktop and is_last and (driver := driver_of(app)) is not None:

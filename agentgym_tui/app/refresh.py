@@ -26,7 +26,6 @@ from agentgym_tui.app.notifications import (
 )
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.config.settings import Settings
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.services.timers import RedrawThrottle, ReliableTimers
 from agentgym_tui.sessions.protocols import Session
@@ -104,7 +103,7 @@ class RefreshingApp(OrderedKeysApp[None], ReliableTimers, inherit_bindings=False
         timeout: float | None = None,
         markup: bool = True,
     ) -> None:
-        text = short_toast(trusted(message), self.size.width - TOAST_MARGIN, keymap_of(self).key("app.messages"))
+        text = short_toast(message, self.size.width - TOAST_MARGIN, keymap_of(self).key("app.messages"))
         super().notify(text, title=title, severity=severity, timeout=timeout, markup=markup)
 
     def post_display_hook(self) -> None:

@@ -13,7 +13,7 @@ from agentgym_tui.commands.registry import NODE
 from agentgym_tui.config.settings import Settings
 from agentgym_tui.presenters.environment_rows import no_environments
 from agentgym_tui.presenters.number_format import format_count
-from agentgym_tui.safe_text import join, sanitize_line, sanitize_message, trusted
+from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
@@ -87,7 +87,7 @@ class RunStartingApp(RefreshingApp, inherit_bindings=False):
         if run_id := run_id or self.session.store.newest_ended_run():
             self.push_screen(RunSummaryScreen(self.session, run_id))
         else:
-            toast(self, trusted("no run has ended yet"))
+            toast(self, "no run has ended yet")
 
     def _may_start(self) -> bool:
         """Return whether the screen accepts keys and the session has a node; if it has none, show why."""
@@ -120,10 +120,10 @@ class RunStartingApp(RefreshingApp, inherit_bindings=False):
 
     async def _start(self, args: StartArgs) -> None:
         warnings = await self.commands.start(args)
-        agent = sanitize_line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
+        agent = f"{args.agent} {args.model}" if args.model else args.agent or "?"
         n_tasks = sum(map(len, args.tasks.values())) or len(args.envs) * args.repeat
         n_episodes = n_tasks * args.attempts
-        count = trusted("" if n_episodes == 1 else f", {format_count(n_episodes)} episodes")
-        envs = sanitize_line(", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4), 120)
-        started = join([agent, trusted(" started on "), envs, count])
-        toast(self, join([started, *(sanitize_message(text, MAX_TOAST_CHARS) for text in warnings)], trusted("\n")))
+        count = "" if n_episodes == 1 else f", {format_count(n_episodes)} episodes"
+        envs = ", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4)
+        started = f"{agent} started on {envs}{count}"
+        toast(self, "\n".join([started, *(sanitize_message(text, MAX_TOAST_CHARS) for text in warnings)]))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from agentgym_tui.safe_text import SafeText, sanitize_message, trusted
+from agentgym_tui.safe_text import sanitize_message
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -82,29 +82,29 @@ class Requirement(NamedTuple):
     """
 
     is_met: Callable[[Session], bool]
-    reason: Callable[[Session], SafeText]
+    reason: Callable[[Session], str]
     prepare: Callable[[Session], object] = lambda session: True
 
 
-ALWAYS: Final = Requirement(lambda session: True, lambda session: trusted(""))
+ALWAYS: Final = Requirement(lambda session: True, lambda session: "")
 NODE: Final = Requirement(lambda session: not session.read_only, lambda session: sanitize_message(session.read_only))
 """A node that accepts control requests."""
 HELD: Final = Requirement(
     lambda session: NODE.is_met(session) and session.store.holding_node is not None,
-    lambda session: NODE.reason(session) or trusted("no earlier event is left to send to an external broker"),
+    lambda session: NODE.reason(session) or "no earlier event is left to send to an external broker",
 )
 """A node with earlier events that its external broker has not got."""
 BUS: Final = Requirement(
     lambda session: session.events is not None,
-    lambda session: trusted("files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`"),
+    lambda session: "files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`",
 )
 LIVE: Final = Requirement(
     lambda session: session.events is not None,
-    lambda session: trusted("files have no runs: use `agentgym-tui launch` or `agentgym-tui watch`"),
+    lambda session: "files have no runs: use `agentgym-tui launch` or `agentgym-tui watch`",
 )
 LIBRARY: Final = Requirement(
     lambda session: session.library is not None,
-    lambda session: trusted("a watched bus has no stored episodes: use `agentgym-tui launch` or `agentgym-tui open`"),
+    lambda session: "a watched bus has no stored episodes: use `agentgym-tui launch` or `agentgym-tui open`",
 )
 """Stored episodes."""
 RESULTS: Final = Requirement(
@@ -113,7 +113,7 @@ RESULTS: Final = Requirement(
 """Episodes that have results: stored ones, or those that a bus has reported."""
 CURATION: Final = Requirement(
     lambda session: session.curation is not None,
-    lambda session: trusted("these episodes are only read: use `agentgym-tui launch` in their state directory"),
+    lambda session: "these episodes are only read: use `agentgym-tui launch` in their state directory",
 )
 """Stored episodes that may be archived and deleted."""
 ARCHIVE: Final = Requirement(
@@ -124,7 +124,7 @@ EXPORT: Final = Requirement(lambda session: session.exporter is not None, LIBRAR
 """Stored episodes that can be written in other formats."""
 LOGS: Final = Requirement(
     lambda session: bool(session.logs) or session.has_node_logs,
-    lambda session: trusted(
+    lambda session: (
         "the state directory of the node is not known yet"
         if session.has_node_logs
         else "no log is open: use `agentgym-tui open FILE.jsonl`"

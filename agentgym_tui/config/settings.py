@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 
 from agentgym_tui.commands.keymap import COMMANDS, Keymap
-from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
+from agentgym_tui.safe_text import sanitize_line
 from runner.util.files import read_regular, xdg_folder
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True):
     keys: Keymap = msgspec.field(default_factory=Keymap)
     theme: str = DEFAULT_THEME
     notify: Notify = msgspec.field(default_factory=Notify)
-    problems: tuple[SafeText, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
@@ -67,7 +67,7 @@ def read_settings(path: Path) -> Settings:
     except (FileNotFoundError, NotADirectoryError):
         return Settings()
     except OSError as exc:
-        return Settings(problems=(trusted(f"the file cannot be read: {os.strerror(exc.errno or 0)}"),))
+        return Settings(problems=(f"the file cannot be read: {os.strerror(exc.errno or 0)}",))
     return parse_settings(data)
 
 
@@ -79,30 +79,28 @@ def parse_settings(data: bytes) -> Settings:
     try:
         document = parse_yaml(data.decode())
     except UnicodeDecodeError:
-        return Settings(problems=(trusted("the file is not UTF-8 text"),))
+        return Settings(problems=("the file is not UTF-8 text",))
     except ConfigError as exc:
         return Settings(problems=(sanitize_line(exc),))
     if document is None:
         return Settings()
     if not isinstance(document, dict):
-        return Settings(problems=(trusted("expected keymap:, theme: and notify:"),))
+        return Settings(problems=("expected keymap:, theme: and notify:",))
     return _validated(document)
 
 
-def problem_summary(problems: Sequence[SafeText]) -> SafeText:
+def problem_summary(problems: Sequence[str]) -> str:
     """Return the text of a toast: the first ``MAX_SHOWN_PROBLEMS`` problems, and the number of further problems."""
     n_more = len(problems) - MAX_SHOWN_PROBLEMS
-    rest = [trusted(f"and {n_more} more; run agentgym-tui config to see all")] if n_more > 0 else []
-    return join([trusted("console.yaml, ignored settings:"), *problems[:MAX_SHOWN_PROBLEMS], *rest], "\n")
+    rest = [f"and {n_more} more; run agentgym-tui config to see all"] if n_more > 0 else []
+    return "\n".join(["console.yaml, ignored settings:", *problems[:MAX_SHOWN_PROBLEMS], *rest])
 
 
 def _validated(document: _Mapping) -> Settings:
     from agentgym_tui.config.user_keymap import resolve_keymap
 
     problems = [
-        join([trusted("unknown setting "), sanitize_line(name, 40)])
-        for name in document
-        if name not in ("keymap", "theme", "notify")
+        f"unknown setting {sanitize_line(name, 40)}" for name in document if name not in ("keymap", "theme", "notify")
     ]
     keys, key_problems = resolve_keymap(dict(_key_entries(_section(document, "keymap", problems), problems)))
     problems += key_problems
@@ -111,16 +109,16 @@ def _validated(document: _Mapping) -> Settings:
     return Settings(keys, theme, notify, tuple(problems))
 
 
-def _section(document: _Mapping, name: str, problems: list[SafeText]) -> _Mapping:
+def _section(document: _Mapping, name: str, problems: list[str]) -> _Mapping:
     section = document.get(name)
     if isinstance(section, dict):
         return section
     if section is not None:
-        problems.append(trusted(f"{name}: expected names with values below it"))
+        problems.append(f"{name}: expected names with values below it")
     return {}
 
 
-def _key_entries(section: _Mapping, problems: list[SafeText]) -> Iterator[tuple[str, str]]:
+def _key_entries(section: _Mapping, problems: list[str]) -> Iterator[tuple[str, str]]:
     """Yield pairs of a command id and its keys, joined with commas.
 
     The keys in the settings file may be a text, a number or a list.
@@ -130,27 +128,27 @@ def _key_entries(section: _Mapping, problems: list[SafeText]) -> Iterator[tuple[
         if keys and all(isinstance(key, str) or type(key) is int for key in keys):
             yield command_id, ",".join(map(str, keys))
         else:
-            problems.append(fill_in("keymap: {}: expected one or more keys", sanitize_line(command_id, 40)))
+            problems.append(f"keymap: {sanitize_line(command_id, 40)}: expected one or more keys")
 
 
-def _theme(value: YamlValue, problems: list[SafeText]) -> str:
+def _theme(value: YamlValue, problems: list[str]) -> str:
     from textual.theme import BUILTIN_THEMES
 
     if value is None or value == "default":
         return DEFAULT_THEME
     if isinstance(value, str) and value in BUILTIN_THEMES:
         return value
-    problems.append(join([trusted("theme: unknown theme "), sanitize_line(value, 40)]))
+    problems.append(f"theme: unknown theme {sanitize_line(value, 40)}")
     return DEFAULT_THEME
 
 
-def _notify_switches(section: _Mapping, problems: list[SafeText]) -> Iterator[tuple[str, bool]]:
+def _notify_switches(section: _Mapping, problems: list[str]) -> Iterator[tuple[str, bool]]:
     for name, value in section.items():
         if name in Notify._fields and isinstance(value, bool):
             yield name, value
         else:
             text = "notify: {}: expected toast, bell or desktop with true or false"
-            problems.append(fill_in(text, sanitize_line(name, 40)))
+            problems.append(text.format(sanitize_line(name, 40)))
 
 
 _HEADER: Final = """\
@@ -161,9 +159,9 @@ _HEADER: Final = """\
 """
 
 
-def default_settings_text(path: Path) -> SafeText:
+def default_settings_text(path: Path) -> str:
     """Return the content of a settings file that lists every default as a comment; its first line is the path."""
-    return join([trusted("# "), sanitize_line(path, 500), trusted("\n"), trusted("\n".join(_default_lines()) + "\n")])
+    return "".join(["# ", sanitize_line(path, 500), "\n", ("\n".join(_default_lines()) + "\n")])
 
 
 def write_default_settings(path: Path) -> bool:

@@ -14,7 +14,7 @@ from textual.keys import Keys
 
 from agentgym_tui.commands.keymap import COMMANDS, FIXED_KEYS, HELP, Keymap, display_keys, typed_character
 from agentgym_tui.commands.registry import Command, Scope
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
+from agentgym_tui.safe_text import sanitize_line
 
 MAX_KEYS_PER_COMMAND: Final = 8
 
@@ -55,14 +55,14 @@ _TYPING_SCOPES: Final[frozenset[Scope]] = frozenset({"filter", "entry", "form", 
 """Scopes with a text field that receives characters."""
 
 
-def resolve_keymap(requested: Mapping[str, str]) -> tuple[Keymap, list[SafeText]]:
+def resolve_keymap(requested: Mapping[str, str]) -> tuple[Keymap, list[str]]:
     """Return the keymap with all valid keys of the user, given by command id, and one line per rejected entry.
 
     A changed command whose keys conflict with another command gets its default keys back. If both commands were
     changed, only the command that comes later in ``requested`` does.
     """
     changed: dict[str, str] = {}
-    problems: list[SafeText] = []
+    problems: list[str] = []
     for command_id, keys in requested.items():
         try:
             changed[command_id] = _validated_keys(_command(command_id), keys)
@@ -77,19 +77,19 @@ def resolve_keymap(requested: Mapping[str, str]) -> tuple[Keymap, list[SafeText]
 class _KeyRejected(Exception):
     published_error_type = "_Refused"
 
-    def __init__(self, reason: SafeText) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
 class _Conflict(NamedTuple):
     command_id: str
-    reason: SafeText
+    reason: str
 
 
 def _command(command_id: str) -> Command:
     if (command := COMMANDS.get(command_id)) is None:
-        raise _KeyRejected(join([trusted("keymap: unknown command "), sanitize_line(command_id, 40)]))
+        raise _KeyRejected(f"keymap: unknown command {sanitize_line(command_id, 40)}")
     return command
 
 
@@ -103,11 +103,9 @@ def _validated_keys(command: Command, keys: str) -> str:
     new_keys = [key for key in names if key not in command.keys.split(",")]
     for key in new_keys:
         if (reason := _rejection_reason(command, key)) is not None:
-            raise _KeyRejected(
-                join([trusted(f"keymap: {command.id}: "), sanitize_line(key, 40), trusted(f" is {reason}")])
-            )
+            raise _KeyRejected(f"keymap: {command.id}: {sanitize_line(key, 40)} is {reason}")
     if len(names) > MAX_KEYS_PER_COMMAND:
-        raise _KeyRejected(trusted(f"keymap: {command.id}: more than {MAX_KEYS_PER_COMMAND} keys"))
+        raise _KeyRejected(f"keymap: {command.id}: more than {MAX_KEYS_PER_COMMAND} keys")
     return ",".join(dict.fromkeys(names))
 
 
@@ -162,7 +160,7 @@ def _find_conflict(changed: Mapping[str, str]) -> _Conflict | None:
     )
     if a.id not in changed or (b.id in changed and order.index(b.id) > order.index(a.id)):
         a, b = b, a
-    return _Conflict(a.id, trusted(f"keymap: {a.id}: {display_keys(key)[0]} is already the key of {b.id}"))
+    return _Conflict(a.id, f"keymap: {a.id}: {display_keys(key)[0]} is already the key of {b.id}")
 
 
 def _is_help_in_dialog(a: Command, b: Command) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Final, NamedTuple
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, TextSource, Tone, flag_unsafe, unsafe_texts
+from agentgym_tui.presenters.cells import Cell, Column, Line, TextSource, Tone
 from agentgym_tui.presenters.number_format import format_count, format_duration, format_reward, pluralize
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.presenters.text_width import cut, display_width, wrap_offsets
-from agentgym_tui.safe_text import SafeText, fill_in, join, safe_slice, sanitize_line, sanitize_text, trusted
+from agentgym_tui.safe_text import sanitize_line, sanitize_text
 from agentgym_tui.state.episode_list import ListedEpisode
 from runner.results.alignment import AlignedEpisodes, AlignedStep, word_segments
 
@@ -20,12 +20,12 @@ ALIGNED_COLUMNS: Final = (
     Column("differs", 28, rank=1),
     Column("reward", 15, right=True, rank=2),
 )
-SIDES: Final = (trusted("A"), trusted("B"))
+SIDES: Final = ("A", "B")
 MAX_CHARS: Final = 20_000
 """Number of characters of a text that are compared on the screen."""
 
-_GAP: Final = Cell(trusted(" │ "), "dim")
-_FIRST: Final = trusted("▶")
+_GAP: Final = Cell(" │ ", "dim")
+_FIRST: Final = "▶"
 """Marks the first step that differs."""
 
 
@@ -40,34 +40,34 @@ class AlignedRows(TextSource):
 
     def line(self, index: int, width: int) -> Line:
         step = self._aligned.steps[index]
-        number = trusted(str(step.index))
+        number = str(step.index)
         is_first = index == self._aligned.divergence
         tone: Tone = "plain" if step.differences else "dim"
         rewards = " / ".join(format_reward(side.reward) if side else "-" for side in (step.left, step.right))
         return [
-            Cell(join([_FIRST, trusted(" "), number]) if is_first else number, "warn" if is_first else "dim"),
+            Cell(f"{_FIRST} {number}" if is_first else number, "warn" if is_first else "dim"),
             Cell(_actions(step), tone),
             Cell(_differences_text(step), "warn" if step.differences else "dim"),
-            Cell(trusted(rewards), tone),
+            Cell(rewards, tone),
         ]
 
 
-def _actions(step: AlignedStep) -> SafeText:
+def _actions(step: AlignedStep) -> str:
     """Return the actions of a step in one line, only one if both are the same."""
     raw = [side.action for side in (step.left, step.right) if side is not None]
-    texts = [sanitize_line(text) or trusted("(nothing)") for text in dict.fromkeys(raw)]
-    shown = join(texts, " ≠ ")
+    texts = [sanitize_line(text) or "(nothing)" for text in dict.fromkeys(raw)]
+    shown = " ≠ ".join(texts)
     if step.left is None or step.right is None:
-        shown = fill_in("only {}: {}", SIDES[step.left is None], shown)
-    return flag_unsafe(shown, unsafe_texts(raw))
+        shown = f"only {SIDES[step.left is None]}: {shown}"
+    return shown
 
 
-def _differences_text(step: AlignedStep) -> SafeText:
-    return trusted(", ".join("no such step" if each == "missing" else each for each in step.differences))
+def _differences_text(step: AlignedStep) -> str:
+    return ", ".join("no such step" if each == "missing" else each for each in step.differences)
 
 
 def alignment_heading(
-    episodes: Sequence[ListedEpisode], aligned: AlignedEpisodes | None, width: int, *, failure: SafeText
+    episodes: Sequence[ListedEpisode], aligned: AlignedEpisodes | None, width: int, *, failure: str
 ) -> list[Line]:
     """Return three lines: both episodes, and where they differ first."""
     lines = [_episode_line(side, episode, width) for side, episode in zip(SIDES, episodes, strict=False)]
@@ -76,36 +76,36 @@ def alignment_heading(
     return [*lines, [_summary_cell(aligned, width)]]
 
 
-def _episode_line(side: SafeText, episode: ListedEpisode, width: int) -> Line:
+def _episode_line(side: str, episode: ListedEpisode, width: int) -> Line:
     outcome = outcome_cell(episode, max(width // 3, 8))
     who = " ".join(filter(None, (episode.agent, episode.models)))
     texts = [
-        fill_in("{} #{}", sanitize_line(episode.env, 40), format_count(episode.task_index)),
-        sanitize_line(who, 60),
-        trusted(f"reward {format_reward(episode.reward)}"),
+        f"{episode.env} #{format_count(episode.task_index)}",
+        who,
+        f"reward {format_reward(episode.reward)}",
         pluralize(episode.rounds, "round"),
         format_duration(episode.duration_s),
-        sanitize_line(episode.episode_id, 26),
+        episode.episode_id,
     ]
     used = display_width(outcome.text) + 5
-    rest = cut(join(texts, " · "), max(width - used, 0))
-    return [Cell(side, "head"), Cell(trusted("  ")), outcome, Cell(trusted("  ")), Cell(rest)]
+    rest = cut(" · ".join(texts), max(width - used, 0))
+    return [Cell(side, "head"), Cell("  "), outcome, Cell("  "), Cell(rest)]
 
 
 def _summary_cell(aligned: AlignedEpisodes | None, width: int) -> Cell:
     if aligned is None:
-        return Cell(trusted("loading …"), "dim")
+        return Cell("loading …", "dim")
     n = sum(bool(step.differences) for step in aligned.steps)
     steps = pluralize(len(aligned.steps), "step")
     if aligned.divergence is None:
-        text = fill_in("no difference in {}", steps)
+        text = f"no difference in {steps}"
     else:
-        first = trusted(str(aligned.steps[aligned.divergence].index))
-        text = fill_in("{} of {} differ, the first is step {}", format_count(n), steps, first)
+        first = str(aligned.steps[aligned.divergence].index)
+        text = f"{format_count(n)} of {steps} differ, the first is step {first}"
     if aligned.reset_differs:
-        text = join([trusted("the first observations differ · "), text])
+        text = f"the first observations differ · {text}"
     if note := aligned.shape_note:
-        text = join([sanitize_line(note), text], " · ")
+        text = f"{note} · {text}"
     same = aligned.divergence is None and not aligned.reset_differs and not note
     return Cell(cut(text, width), "good" if same else "warn")
 
@@ -113,7 +113,7 @@ def _summary_cell(aligned: AlignedEpisodes | None, width: int) -> Cell:
 class _Part(NamedTuple):
     """A text of a step on both sides; a side without one is None."""
 
-    title: SafeText
+    title: str
     left: str | None
     right: str | None
 
@@ -126,7 +126,7 @@ def aligned_step_lines(step: AlignedStep | None, width: int) -> list[Line]:
     lines: list[Line] = []
     for part in _parts(step):
         differs = part.left is not None and part.right is not None and part.left != part.right
-        title = join([part.title, trusted(" ≠")]) if differs else part.title
+        title = f"{part.title} ≠" if differs else part.title
         left, right = _marked(part)
         lines.append([Cell(cut(title, width), "warn" if differs else "head")])
         for cells, others in zip_longest(_wrapped(left, column), _wrapped(right, column), fillvalue=()):
@@ -139,9 +139,9 @@ def _parts(step: AlignedStep) -> Iterator[_Part]:
     for name in ("action", "observation", "thought"):
         texts = [None if side is None else getattr(side, name) for side in (left, right)]
         if any(texts):
-            yield _Part(trusted(name), *texts)
-    yield _Part(trusted("reward"), *[None if side is None else format_reward(side.reward) for side in (left, right)])
-    yield _Part(trusted("time"), *[None if side is None else format_duration(side.time_s) for side in (left, right)])
+            yield _Part(name, *texts)
+    yield _Part("reward", *[None if side is None else format_reward(side.reward) for side in (left, right)])
+    yield _Part("time", *[None if side is None else format_duration(side.time_s) for side in (left, right)])
 
 
 def _marked(part: _Part) -> tuple[list[Cell], list[Cell]]:
@@ -149,31 +149,31 @@ def _marked(part: _Part) -> tuple[list[Cell], list[Cell]]:
     cells = _segment_cells(_shown(part.left), _shown(part.right))
     for side, whole in enumerate((part.left, part.right)):
         if whole is None:
-            cells[side][:] = [Cell(trusted("(no such step)"), "dim")]
+            cells[side][:] = [Cell("(no such step)", "dim")]
         elif len(whole) > MAX_CHARS:
             hidden = format_count(len(whole) - MAX_CHARS)
-            cells[side].append(Cell(fill_in("\n… {} more characters: open the episode", hidden), "dim"))
+            cells[side].append(Cell(f"\n… {hidden} more characters: open the episode", "dim"))
     return cells
 
 
-def _shown(text: str | None) -> SafeText:
+def _shown(text: str | None) -> str:
     return sanitize_text((text or "")[:MAX_CHARS].replace("\t", "    "))
 
 
-def _segment_cells(left: SafeText, right: SafeText) -> tuple[list[Cell], list[Cell]]:
+def _segment_cells(left: str, right: str) -> tuple[list[Cell], list[Cell]]:
     cells: tuple[list[Cell], list[Cell]] = ([], [])
     at = [0, 0]
     for segment in word_segments(left, right):
         for side, (text, piece) in enumerate(((left, segment.left), (right, segment.right))):
             tone: Tone = "plain" if segment.same else "good" if side else "bad"
-            cells[side].append(Cell(safe_slice(text, at[side], at[side] + len(piece)), tone))
+            cells[side].append(Cell(text[at[side] : at[side] + len(piece)], tone))
             at[side] += len(piece)
     return cells
 
 
 def _wrapped(cells: Sequence[Cell], width: int) -> Iterator[list[Cell]]:
     """Yield the rows of a text of several tones."""
-    text = join([cell.text for cell in cells])
+    text = "".join([cell.text for cell in cells])
     tones: list[tuple[int, Tone]] = []
     end = 0
     for cell in cells:
@@ -186,12 +186,12 @@ def _wrapped(cells: Sequence[Cell], width: int) -> Iterator[list[Cell]]:
         start += len(line) + 1
 
 
-def _toned(text: SafeText, start: int, stop: int, tones: Sequence[tuple[int, Tone]]) -> Iterator[Cell]:
+def _toned(text: str, start: int, stop: int, tones: Sequence[tuple[int, Tone]]) -> Iterator[Cell]:
     for end, tone in tones:
         if start < min(end, stop):
-            yield Cell(safe_slice(text, start, min(end, stop)), tone)
+            yield Cell(text[start : min(end, stop)], tone)
             start = min(end, stop)
 
 
-def _padding(cells: Sequence[Cell], width: int) -> SafeText:
-    return trusted(" " * max(width - sum(display_width(cell.text) for cell in cells), 0))
+def _padding(cells: Sequence[Cell], width: int) -> str:
+    return " " * max(width - sum(display_width(cell.text) for cell in cells), 0)

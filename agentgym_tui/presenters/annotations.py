@@ -8,14 +8,13 @@ from typing import Final
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.chat_blocks import Block, text_block
 from agentgym_tui.presenters.number_format import format_time
-from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import ListedEpisode
 from runner.types.notes import Note
 
-MARK: Final = trusted("✎")
+MARK: Final = "✎"
 """Mark of what has a note or a tag."""
-FLAG_MARK: Final = trusted("⚑")
+FLAG_MARK: Final = "⚑"
 """Mark of flags."""
 MAX_AUTHOR: Final = 40
 MAX_TAGS: Final = 20
@@ -34,7 +33,7 @@ def annotation_blocks(notes: Sequence[Note], step: int, *, is_first: bool) -> It
         own = [note for note in notes if note.step == place]
         if tags := [note.text for note in own if note.kind == "tag"]:
             text = " ".join(f"#{tag}" for tag in tags[:MAX_TAGS])
-            yield text_block("annotation", join([MARK, trusted(f" tags of the {where}")]), text)
+            yield text_block("annotation", f"{MARK} tags of the {where}", text)
         for note in own:
             if note.kind == "note":
                 yield text_block(
@@ -42,28 +41,26 @@ def annotation_blocks(notes: Sequence[Note], step: int, *, is_first: bool) -> It
                 )
 
 
-def note_title(note: Note, what: str = "") -> SafeText:
+def note_title(note: Note, what: str = "") -> str:
     """Return time and author of a note; ``what`` is a literal of this program."""
-    author = [sanitize_line(note.author, MAX_AUTHOR)] if note.author else []
-    return join([join([MARK, trusted(what)]), format_time(note.at), *author], " · ")
+    author = [note.author] if note.author else []
+    return " · ".join([f"{MARK}{what}", format_time(note.at), *author])
 
 
 def note_line(note: Note) -> Line:
     """Return a note in one line."""
-    return [Cell(join([note_title(note), trusted("  ")]), "dim"), Cell(sanitize_line(note.text, 400))]
+    return [Cell(f"{note_title(note)}  ", "dim"), Cell(note.text)]
 
 
-def tag_text(tags: Sequence[str]) -> SafeText:
+def tag_text(tags: Sequence[str]) -> str:
     """Return tags in one line, each after a ``#``; an empty text without tags."""
-    return join(
-        [fill_in("{}#{}", trusted(" " * bool(n)), sanitize_line(tag, 64)) for n, tag in enumerate(tags[:MAX_TAGS])]
-    )
+    return "".join([f"{' ' * bool(n)}#{tag}" for n, tag in enumerate(tags[:MAX_TAGS])])
 
 
-def annotation_count(notes: Sequence[Note]) -> SafeText:
+def annotation_count(notes: Sequence[Note]) -> str:
     """Return how many notes an episode and its steps have; an empty text without any."""
     n = sum(note.kind == "note" for note in notes)
-    return join([MARK, trusted(f" {n:,} note{'s' * (n != 1)}")]) if n else trusted("")
+    return f"{MARK} {n:,} note{'s' * (n != 1)}" if n else ""
 
 
 def episode_flags(episode: ListedEpisode) -> Sequence[tuple[str, int | None]]:
@@ -73,7 +70,7 @@ def episode_flags(episode: ListedEpisode) -> Sequence[tuple[str, int | None]]:
     return [(name, None) for name in episode.flags.split(",")] if episode.flags else []
 
 
-def flag_text(name: str, step: int | None) -> SafeText:
+def flag_text(name: str, step: int | None) -> str:
     """Return a flag and the step where it begins."""
-    start = trusted("" if step is None else f" from step {step:,}")
-    return join([sanitize_line(name, 20), start])
+    start = "" if step is None else f" from step {step:,}"
+    return f"{name}{start}"

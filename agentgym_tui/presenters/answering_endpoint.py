@@ -13,14 +13,14 @@ from agentgym_tui.presenters.number_format import (
     format_time_left,
 )
 from agentgym_tui.presenters.text_width import cut
-from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
 from agentgym_tui.state.endpoints import EndpointState, Failover
 from runner.results.bottleneck import Bottleneck
 from runner.types import Phases, Tokens
 from runner.types.time_shares import TimeShares, time_shares
 
-FALLBACK_MARK: Final = trusted("\N{CLOCKWISE TOP SEMICIRCLE ARROW}")
+FALLBACK_MARK: Final = "\N{CLOCKWISE TOP SEMICIRCLE ARROW}"
 """Marks an answer that did not come from the first endpoint of the chain."""
 
 MIN_SILENCE_S: Final = 2.0
@@ -42,12 +42,12 @@ def streaming_parts(answer: StreamingAnswer, waiting_s: float | None = None) -> 
         waiting_s: for how many seconds the endpoint has sent nothing; None if that is not known.
     """
     name = [Cell(_endpoint_names([answer.endpoint]))] if answer.endpoint else []
-    mark = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if answer.skipped_endpoints else []
+    mark = [Cell(f"{FALLBACK_MARK} ", "warn")] if answer.skipped_endpoints else []
     rate = answer.tokens_per_s
     return [
-        [*mark, *name] if name else [*mark, Cell(trusted("no endpoint has answered"), "warn")] if mark else [],
+        [*mark, *name] if name else [*mark, Cell("no endpoint has answered", "warn")] if mark else [],
         _silence(answer, waiting_s),
-        [Cell(trusted(f"≈ {format_rate(rate)} tokens/s"), "accent")] if rate is not None else [],
+        [Cell(f"≈ {format_rate(rate)} tokens/s", "accent")] if rate is not None else [],
         _first_token(answer.ttft_s),
     ]
 
@@ -68,10 +68,10 @@ def answer_parts(episode: Episode, index: int, waiting_s: float | None = None) -
 
 def step_parts(step: StepState, currency: str) -> list[Line]:
     """Describe the answer of a finished step: endpoint, tokens per second, time to the first token and cost."""
-    mark = [Cell(join([FALLBACK_MARK, trusted(" ")]), "warn")] if step.skipped_endpoints else []
+    mark = [Cell(f"{FALLBACK_MARK} ", "warn")] if step.skipped_endpoints else []
     return [
         [*mark, Cell(_endpoint_names([step.endpoint]))] if step.endpoint else [],
-        [Cell(trusted(f"{format_rate(step.tokens_per_s)} tokens/s"))] if step.tokens_per_s is not None else [],
+        [Cell(f"{format_rate(step.tokens_per_s)} tokens/s")] if step.tokens_per_s is not None else [],
         _first_token(step.ttft_s),
         cost_part(step.cost, currency),
     ]
@@ -86,7 +86,7 @@ def fallback_note(episode: Episode) -> Line:
     answer = episode.streaming
     if answer is not None and answer.failures:
         if answer.endpoint is None:
-            return [Cell(join([FALLBACK_MARK, trusted(" no endpoint has answered")]), "warn")]
+            return [Cell(f"{FALLBACK_MARK} no endpoint has answered", "warn")]
         return _instead_of(_endpoint_names([answer.endpoint]), answer.skipped_endpoints)
     step = episode.steps[-1] if episode.steps else None
     if step is None or answer is not None or step.endpoint is None:
@@ -94,29 +94,27 @@ def fallback_note(episode: Episode) -> Line:
     return _instead_of(_endpoint_names([step.endpoint]), step.skipped_endpoints)
 
 
-def failover_text(failover: Failover) -> SafeText:
+def failover_text(failover: Failover) -> str:
     """Describe a switch from failed endpoints to the next one, or the return to the first endpoint of the chain."""
-    env, endpoint = sanitize_line(failover.env or "?", 60), _endpoint_names([failover.endpoint])
+    env, endpoint = failover.env or "?", _endpoint_names([failover.endpoint])
     if not failover.failed:
-        return fill_in("{}: {} responds again", env, endpoint)
-    reason = fill_in(" ({})", masked_line(failover.reason, _MAX_REASON)) if failover.reason else trusted("")
-    return fill_in("{}: {} failed{}; using {}", env, _endpoint_names(failover.failed), reason, endpoint)
+        return f"{env}: {endpoint} responds again"
+    reason = f" ({masked_line(failover.reason, _MAX_REASON)})" if failover.reason else ""
+    return f"{env}: {_endpoint_names(failover.failed)} failed{reason}; using {endpoint}"
 
 
-def endpoint_state(endpoint: EndpointState) -> SafeText:
+def endpoint_state(endpoint: EndpointState) -> str:
     """Return the state of an endpoint in one or two words, such as ``cooling down``."""
     if endpoint.status in ("down", "wrong") or endpoint.is_answering:
-        return sanitize_line(endpoint.status, 20)
-    return trusted(
-        "cooling down" if endpoint.rest_s is not None else "failed" if endpoint.failure is not None else "unknown"
-    )
+        return endpoint.status
+    return "cooling down" if endpoint.rest_s is not None else "failed" if endpoint.failure is not None else "unknown"
 
 
-def tokens_text(tokens: Tokens) -> SafeText:
+def tokens_text(tokens: Tokens) -> str:
     """Describe token usage: prompt tokens, cached tokens, completion tokens and reasoning tokens."""
     cached = f" ({format_count(tokens.cached)} cached)" if tokens.cached else ""
     reasoning = f" ({format_count(tokens.reasoning)} reasoning)" if tokens.reasoning else ""
-    return trusted(
+    return (
         f"{format_count(tokens.prompt)} prompt{cached} + {format_count(tokens.completion)} completion{reasoning} tokens"
     )
 
@@ -129,9 +127,9 @@ def bottleneck_line(bottleneck: Bottleneck, width: int) -> Line:
     return [Cell(cut(masked_line(bottleneck.sentence, _MAX_SENTENCE), width), tone)]
 
 
-def phases_text(phases: Phases) -> SafeText:
+def phases_text(phases: Phases) -> str:
     """Describe the split of a step's time, e.g. ``queue about 1.2s · decode 3.0s · environment 4ms``."""
-    about = trusted("about ") if phases.about else trusted("")
+    about = "about " if phases.about else ""
     answer = (("queue", phases.queue), ("prefill", phases.prefill), ("decode", phases.decode))
     parts = [_part(name, seconds, about) for name, seconds in answer if seconds is not None]
     if phases.unsplit >= MIN_SHOWN_S:
@@ -139,7 +137,7 @@ def phases_text(phases: Phases) -> SafeText:
         parts.insert(0, _part(name, phases.unsplit))
     rest = (("environment", phases.env), ("own", phases.own))
     parts += [_part(name, seconds) for name, seconds in rest if seconds >= MIN_SHOWN_S]
-    return join(parts, " · ")
+    return " · ".join(parts)
 
 
 def shares_line(steps: Iterable[StepState]) -> Line:
@@ -147,31 +145,31 @@ def shares_line(steps: Iterable[StepState]) -> Line:
     return _shares_cells(time_shares(steps))
 
 
-def _instead_of(endpoint: SafeText, failed: Sequence[str]) -> Line:
+def _instead_of(endpoint: str, failed: Sequence[str]) -> Line:
     if not failed:
         return []
-    return [Cell(fill_in("{} {} instead of {}", FALLBACK_MARK, endpoint, _endpoint_names(failed)), "warn")]
+    return [Cell(f"{FALLBACK_MARK} {endpoint} instead of {_endpoint_names(failed)}", "warn")]
 
 
 def _silence(answer: StreamingAnswer, waiting_s: float | None) -> Line:
     seconds = None if waiting_s is None or waiting_s < MIN_SILENCE_S else format_time_left(waiting_s)
     if not answer.n_tokens:
-        return [Cell(trusted("no answer yet") if seconds is None else fill_in("waiting {}", seconds), "dim")]
-    return [] if seconds is None else [Cell(fill_in("silent {}", seconds), "warn")]
+        return [Cell("no answer yet" if seconds is None else f"waiting {seconds}", "dim")]
+    return [] if seconds is None else [Cell(f"silent {seconds}", "warn")]
 
 
 def _first_token(seconds: float | None) -> Line:
-    return [Cell(trusted(f"first token {format_duration(seconds)}"), "dim")] if seconds is not None else []
+    return [Cell(f"first token {format_duration(seconds)}", "dim")] if seconds is not None else []
 
 
-def _endpoint_names(endpoints: Sequence[str | None]) -> SafeText:
+def _endpoint_names(endpoints: Sequence[str | None]) -> str:
     return masked_line(", ".join(dict.fromkeys(name[:200] for name in endpoints[:5] if name)), _MAX_NAME)
 
 
 def _shares_cells(shares: TimeShares) -> Line:
     text = shares.text()
-    return [Cell(trusted(f"time: {text}"), "dim")] if text else []
+    return [Cell(f"time: {text}", "dim")] if text else []
 
 
-def _part(name: str, seconds: float, about: SafeText | None = None) -> SafeText:
-    return fill_in("{} {}{}", trusted(name), about or trusted(""), format_duration(seconds))
+def _part(name: str, seconds: float, about: str | None = None) -> str:
+    return f"{name} {about or ''}{format_duration(seconds)}"

@@ -20,23 +20,23 @@ from agentgym_tui.presenters.chat_blocks import (
     last_message_blocks,
     message_content,
 )
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, safe_slice, sanitize_line, trusted
+from agentgym_tui.safe_text import has_unsafe_chars, sanitize_line
 from agentgym_tui.state.data_model import StepState
 
 _FAMILY: Final = "are:"
-_KINDS: Final[dict[str, tuple[BlockKind, SafeText]]] = {
-    "[result] ": ("result", trusted("result")),
-    "[error] ": ("failed", trusted("error")),
-    "[user] ": ("user", trusted("message from the user")),
-    "[notification] ": ("notification", trusted("notification")),
-    "[environment] ": ("system", trusted("environment")),
+_KINDS: Final[dict[str, tuple[BlockKind, str]]] = {
+    "[result] ": ("result", "result"),
+    "[error] ": ("failed", "error"),
+    "[user] ": ("user", "message from the user"),
+    "[notification] ": ("notification", "notification"),
+    "[environment] ": ("system", "environment"),
 }
 """Kind and title of the blocks of messages, by tag."""
 
 _ANSWERS: Final = frozenset({"result", "failed"})
 _ROLE_TITLES: Final = frozenset({OBSERVATION_TITLE, TOOL_RESULT_TITLE})
 _APP: Final = re.compile(r"([A-Za-z0-9_ ]{1,40}): ")
-_SEPARATOR: Final = trusted(" · ")
+_SEPARATOR: Final = " · "
 
 
 def is_are(env: str) -> bool:
@@ -64,17 +64,17 @@ def label_blocks(blocks: Iterable[Block], answered: StepState | None) -> list[Bl
     ]
 
 
-def app_and_function(name: str) -> SafeText:
+def app_and_function(name: str) -> str:
     """Return the name of a tool, ``App__function``, as text (untrusted): ``App · function``; any other name as is."""
     app, separator, function = name[: 2 * MAX_NAME].partition("__")
     parts = [app, function] if separator and app and function else [name]
-    return join([sanitize_line(part, MAX_NAME) for part in parts], " · ")
+    return " · ".join(parts)
 
 
 def _label(block: Block, call: str) -> Block:
     if block.kind == "tool" and block.title.startswith(TOOL_CALL_TITLE):
-        name = safe_slice(block.title, len(TOOL_CALL_TITLE), len(block.title))
-        return block._replace(title=join([TOOL_CALL_TITLE, app_and_function(name)]))
+        name = block.title[len(TOOL_CALL_TITLE) : len(block.title)]
+        return block._replace(title=f"{TOOL_CALL_TITLE}{app_and_function(name)}")
     tag = next((tag for tag in _KINDS if block.raw.startswith(tag)), "")
     has_role_title = block.title in _ROLE_TITLES
     if (
@@ -86,16 +86,16 @@ def _label(block: Block, call: str) -> Block:
         return block
     kind, title = _KINDS[tag]
     first, *others = block.lines
-    text = safe_slice(first, len(tag), len(first))
+    text = first[len(tag) : len(first)]
     before = [] if has_role_title else [block.title]
-    title = join([*before, title, *_origin(kind, text, call)], _SEPARATOR)
+    title = _SEPARATOR.join([*before, title, *_origin(kind, text, call)])
     has_unsafe = block.has_unsafe or (kind in _ANSWERS and has_unsafe_chars(call))
-    return block._replace(kind=kind, title=title, lines=[text, *others], has_unsafe=has_unsafe)
+    return block._replace(kind=kind, title=sanitize_line(title), lines=[text, *others], has_unsafe=has_unsafe)
 
 
-def _origin(kind: BlockKind, text: SafeText, call: str) -> Iterator[SafeText]:
+def _origin(kind: BlockKind, text: str, call: str) -> Iterator[str]:
     """Yield the app, and the function if the message answers a tool call."""
     if kind in _ANSWERS and call:
         yield app_and_function(call)
     if kind == "notification" and (app := _APP.match(text)) is not None:
-        yield safe_slice(text, 0, app.end(1))
+        yield text[0 : app.end(1)]

@@ -3,7 +3,6 @@
 - Cells and lines: ``Cell``, ``Line``, ``join_parts``.
 - Sources of lines: ``TextSource``, ``KeyLookup``, ``FixedLines``, ``FilteredRows``.
 - Cells of numbers: ``count_cell``, ``cost_cell``, ``score_cells``.
-- Text with a warning sign: ``flag_unsafe``.
 - Table columns: ``Column``, ``arrange_columns``, ``fit_row``.
 - Sorting by a column: ``sorting_after_click``, ``next_sorting``, ``header_row``.
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Generic, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
@@ -23,7 +22,7 @@ from agentgym_tui.presenters.number_format import (
     format_reward,
 )
 from agentgym_tui.presenters.text_width import cut, display_width, fit, wrap_text
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, sanitize_line, trusted
+from agentgym_tui.safe_text import MAX_LINE_CHARS, UNSAFE_MARK, has_unsafe_chars, sanitize_line
 from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.query import Row
 from agentgym_tui.state.sorting import Sorting
@@ -43,19 +42,47 @@ Tone: TypeAlias = Literal["plain", "dim", "good", "bad", "warn", "accent", "head
 """Meaning of a text; selects the color of the text. The words of the text must convey the same meaning."""
 
 
-class Cell(NamedTuple):
-    """A piece of a line: its text, and its tone, which selects the color."""
-
-    text: SafeText
+class _TextAndTone(NamedTuple):
+    text: str
     tone: Tone = "plain"
+
+
+class Cell(_TextAndTone):
+    """A piece of a line: one line of safe text, and its tone, which selects the color.
+
+    Any text may be passed: it is made safe here, before it can be measured or cut, because a visible symbol is wider
+    than the control character for which it stands. A text with unsafe characters gets the mark ``⚠``.
+
+    Attributes:
+        raw: the passed text if it contains unsafe characters, for a hex dump; else "".
+    """
+
+    raw: str = ""
+
+    def __new__(cls, text: str, tone: Tone = "plain") -> Self:
+        if text.isascii() and text.isprintable() and len(text) <= MAX_LINE_CHARS:
+            return super().__new__(cls, text, tone)
+        shown = sanitize_line(text, MAX_LINE_CHARS)
+        if not has_unsafe_chars(text[:MAX_LINE_CHARS]):
+            return super().__new__(cls, shown, tone)
+        cell = super().__new__(cls, f"{UNSAFE_MARK} {shown}", tone)
+        cell.raw = text
+        return cell
+
+    def cut(self, width: int) -> Self:
+        """Return the cell for at most ``width`` columns; an ellipsis replaces the end of its text."""
+        cell = self._replace(text=cut(self.text, width))
+        if self.raw:
+            cell.raw = self.raw
+        return cell
 
 
 Line: TypeAlias = Sequence[Cell]
 
 COLUMN_GAP: Final = "  "
-SEPARATOR: Final = Cell(trusted(" · "), "dim")
+SEPARATOR: Final = Cell(" · ", "dim")
 
-UNSAFE_BADGE: Final = Cell(trusted("⚠ unsafe bytes"), "warn")
+UNSAFE_BADGE: Final = Cell(f"{UNSAFE_MARK} unsafe bytes", "warn")
 """Marks a text in which unsafe characters were made visible."""
 
 
@@ -226,12 +253,12 @@ def cost_cell(cost: float | None, currency: str) -> Cell:
 
 def cost_part(cost: float | None, currency: str) -> Line:
     """Return a cost as a part of a line; no cell if it is not known."""
-    return [] if cost is None else [Cell(join([trusted("cost "), format_cost(cost, currency)]))]
+    return [] if cost is None else [Cell(f"cost {format_cost(cost, currency)}")]
 
 
 def tokens_part(n_tokens: int) -> Line:
     """Return a number of tokens as a part of a line; no cell for 0."""
-    return [Cell(trusted(f"{format_count(n_tokens)} tokens"))] if n_tokens else []
+    return [Cell(f"{format_count(n_tokens)} tokens")] if n_tokens else []
 
 
 def score_cells(
@@ -246,40 +273,30 @@ def score_cells(
     ]
 
 
-def flag_unsafe(text: SafeText, unsafe: str | None) -> SafeText:
-    """Prefix ``text`` with a warning sign if ``unsafe`` is neither None nor empty."""
-    return join([trusted("⚠ "), text]) if unsafe else text
-
-
-def indented_rows(text: SafeText, width: int) -> list[Line]:
+def indented_rows(text: str, width: int) -> list[Line]:
     """Return up to four rows of a text, wrapped for ``width`` columns and indented by two."""
-    return [[Cell(trusted("  ")), Cell(row, "dim")] for row in wrap_text(text, max(width - 2, 20), 4)]
+    return [[Cell("  "), Cell(row, "dim")] for row in wrap_text(text, max(width - 2, 20), 4)]
 
 
 def filter_cells(text: str, key: str, width: int) -> Line:
     """Return the words of an active filter, cut to half of ``width`` columns, and the key that clears it."""
-    words = cut(sanitize_line(text, 60), max(width // 2 - len(key) - 9, 8))
-    return [Cell(words, "accent"), Cell(trusted(f" ({sanitize_line(key, 20)} clears)"), "dim")]
+    words = cut(text, max(width // 2 - len(key) - 9, 8))
+    return [Cell(words, "accent"), Cell(f" ({key} clears)", "dim")]
 
 
 def key_line(key: str, effect: str, width: int = 0) -> Line:
-    """Return the label of a key, padded to ``width`` columns, and its effect, which is trusted text."""
-    return [Cell(trusted(f"  {sanitize_line(key, 20):<{width}}  "), "accent"), Cell(trusted(effect))]
+    """Return the label of a key, padded to ``width`` columns, and its effect, which is our own text."""
+    return [Cell(f"  {key:<{width}}  ", "accent"), Cell(effect)]
 
 
 def match_cells(n_shown: int, words: str, key: str, width: int) -> Line:
     """Return the number of rows that match a filter, its words, and the key that clears it; no cell without words."""
-    return [Cell(trusted(f"{n_shown:,} match "), "accent"), *filter_cells(words, key, width)] if words else []
+    return [Cell(f"{n_shown:,} match ", "accent"), *filter_cells(words, key, width)] if words else []
 
 
 def sorting_cells(sorting: Sorting | None) -> Line:
     """Return the chosen order of a table; no cell for the default order."""
-    return [Cell(trusted(f"by {sorting.column} {sorting.sign}"), "accent")] if sorting is not None else []
-
-
-def unsafe_texts(texts: Iterable[str | None]) -> str | None:
-    """Return the texts that contain unsafe characters, joined by newlines; None if no text contains any."""
-    return "\n".join(text for text in texts if text and has_unsafe_chars(text)) or None
+    return [Cell(f"by {sorting.column} {sorting.sign}", "accent")] if sorting is not None else []
 
 
 def join_parts(parts: Sequence[Line], width: int) -> Line:
@@ -305,7 +322,7 @@ def cut_line(shown: Line, width: int) -> list[Cell]:
     for cell in shown:
         room = width - line_width(fitting)
         if display_width(cell.text) > room:
-            return [*fitting, Cell(cut(cell.text, room), cell.tone)]
+            return [*fitting, cell.cut(room)]
         fitting.append(cell)
     return fitting
 

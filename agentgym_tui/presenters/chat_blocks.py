@@ -9,12 +9,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from agentgym_tui.safe_text import (
     MAX_TEXT_LINES,
-    SafeText,
     has_unsafe_chars,
-    join,
     sanitize_line,
     sanitize_lines,
-    trusted,
 )
 
 MAX_TEXT: Final = 100_000
@@ -46,16 +43,16 @@ messages. An environment that names the kinds of its messages has ``result``, ``
 Verdicts are ``passed`` or ``failed``.
 """
 
-OBSERVATION_TITLE: Final = trusted("observation")
-TOOL_RESULT_TITLE: Final = trusted("tool result")
-TOOL_CALL_TITLE: Final = trusted("tool call ")
+OBSERVATION_TITLE: Final = "observation"
+TOOL_RESULT_TITLE: Final = "tool result"
+TOOL_CALL_TITLE: Final = "tool call "
 """Start of the title of a tool call, before the name of the tool."""
 
-_ROLES: Final[dict[object, tuple[BlockKind, SafeText]]] = {
-    "system": ("system", trusted("system")),
-    "developer": ("system", trusted("developer")),
+_ROLES: Final[dict[object, tuple[BlockKind, str]]] = {
+    "system": ("system", "system"),
+    "developer": ("system", "developer"),
     "user": ("observation", OBSERVATION_TITLE),
-    "assistant": ("action", trusted("assistant")),
+    "assistant": ("action", "assistant"),
     "tool": ("tool", TOOL_RESULT_TITLE),
     "function": ("tool", TOOL_RESULT_TITLE),
 }
@@ -74,8 +71,8 @@ class Block(NamedTuple):
     """
 
     kind: BlockKind
-    title: SafeText
-    lines: list[SafeText]
+    title: str
+    lines: list[str]
     has_unsafe: bool = False
     raw: str = ""
     n_hidden: int = 0
@@ -90,7 +87,7 @@ class Block(NamedTuple):
 
 def text_block(
     kind: BlockKind,
-    title: SafeText,
+    title: str,
     text: str,
     *,
     title_text: str = "",
@@ -108,15 +105,16 @@ def text_block(
             clipped.
         shown_text: the part of ``text`` to show; None for the whole text.
     """
+    title = sanitize_line(title)
     laid_out = (text if shown_text is None else shown_text)[:MAX_TEXT]
     shown, has_unsafe = sanitize_lines(laid_out, MAX_TEXT) if text else ([], False)
     n_hidden = _n_hidden(text, len(shown)) if shown_text is None else 0
     if type(full_length) is int:
-        shown = [*shown, trusted(f"… clipped in transit, {full_length} characters in all")]
+        shown = [*shown, f"… clipped in transit, {full_length} characters in all"]
     elif len(text) > MAX_TEXT:
-        shown = [*shown, trusted(f"… (+{len(text) - MAX_TEXT} characters, see the JSON)")]
+        shown = [*shown, f"… (+{len(text) - MAX_TEXT} characters, see the JSON)"]
     elif len(shown) > MAX_TEXT_LINES:
-        shown = [*shown[:-1], join([shown[-1], trusted(", see the JSON")])]
+        shown = [*shown[:-1], f"{shown[-1]}, see the JSON"]
     if has_unsafe_chars(title_text[:MAX_NAME]):
         return Block(kind, title, shown, True, f"{title_text}\n{text}", n_hidden)
     return Block(kind, title, shown, has_unsafe, text, n_hidden)
@@ -126,9 +124,12 @@ def _n_hidden(text: str, n_lines: int) -> int:
     return len(text.split("\n", MAX_TEXT_LINES)[-1]) if n_lines > MAX_TEXT_LINES else max(len(text) - MAX_TEXT, 0)
 
 
-def note_block(text: str, kind: Literal["note", "earlier"] = "note") -> Block:
-    """Return a block without text whose title is a note written by the console."""
-    return Block(kind, trusted(text), [])
+def note_block(
+    title: str, lines: Sequence[str] = (), raw: str = "", kind: Literal["note", "earlier"] = "note"
+) -> Block:
+    """Return a block whose title and lines the console wrote, with the untrusted text ``raw`` that they quote."""
+    shown = [sanitize_line(line, MAX_TEXT) for line in lines]
+    return Block(kind, sanitize_line(title), shown, has_unsafe_chars(raw[:MAX_TEXT]), raw)
 
 
 def last_message_blocks(messages: Sequence[object]) -> list[Block]:
@@ -148,8 +149,8 @@ def last_message_blocks(messages: Sequence[object]) -> list[Block]:
 
 def _left_out_note(messages: Sequence[object]) -> Block:
     raw = "\n".join(map(message_content, messages))
-    title = trusted(f"… {earlier_messages(len(messages))}, too long to show; see the JSON")
-    return Block("note", title, [], has_unsafe_chars(raw[:MAX_TEXT]), raw, len(raw))
+    title = f"… {earlier_messages(len(messages))}, too long to show; see the JSON"
+    return note_block(title, raw=raw)._replace(n_hidden=len(raw))
 
 
 def earlier_messages(n: int) -> str:
@@ -162,7 +163,7 @@ def message_blocks(message: object) -> Iterator[Block]:
     fields = message_fields(message)
     role = fields.get("role")
     known = _ROLES.get(role) if isinstance(role, str) else None
-    kind, title = known or ("observation", sanitize_line(content_text(role) or "?", MAX_NAME))
+    kind, title = known or ("observation", content_text(role) or "?")
     title_text = "" if known else content_text(role)
     cut = message_fields(fields.get("full_length", {}))
     yield from reasoning_blocks(fields)
@@ -170,11 +171,11 @@ def message_blocks(message: object) -> Iterator[Block]:
         split_thought(content_text(fields.get("content"))) if kind == "action" else ("", message_content(fields))
     )
     if thought:
-        yield text_block("thought", trusted("thought"), thought)
+        yield text_block("thought", "thought", thought)
     calls = fields.get("tool_calls")
     refusal = content_text(fields.get("refusal")) if kind == "action" else ""
     if refusal:
-        yield text_block("warning", trusted("refusal"), refusal, full_length=cut.get("refusal"))
+        yield text_block("warning", "refusal", refusal, full_length=cut.get("refusal"))
     if rest or not (thought or calls or refusal):
         yield text_block(kind, title, rest, title_text=title_text, full_length=cut.get("content"))
     yield from (_tool_call(call) for call in (calls if isinstance(calls, list) else ()))
@@ -186,7 +187,7 @@ def reasoning_blocks(message: object) -> Iterator[Block]:
     for name in ("reasoning_content", "reasoning"):
         if text := content_text(fields.get(name)):
             cut = message_fields(fields.get("full_length", {}))
-            yield text_block("thought", trusted("thought"), text, full_length=cut.get(name))
+            yield text_block("thought", "thought", text, full_length=cut.get(name))
             return
 
 
@@ -198,7 +199,7 @@ def tool_call_block(name: str, arguments: str, *, full_length: object = None) ->
         arguments: the arguments (untrusted text, usually JSON).
         full_length: length of the arguments as in ``text_block``.
     """
-    title = join([TOOL_CALL_TITLE, sanitize_line(name, MAX_NAME)])
+    title = f"{TOOL_CALL_TITLE}{name}"
     return text_block("tool", title, _indented_json(arguments), title_text=name, full_length=full_length)
 
 

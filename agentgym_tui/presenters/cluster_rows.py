@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from agentgym_tui.presenters.cells import Cell, Column, FilteredRows, Line, join_parts, match_cells, sorting_cells
 from agentgym_tui.presenters.number_format import UNKNOWN, pluralize
 from agentgym_tui.presenters.text_width import ENV_WIDTH, environment_text, wrap_text
-from agentgym_tui.safe_text import SafeText, fill_in, sanitize_line, trusted
 from agentgym_tui.state.filtered_list import FilteredList
 
 if TYPE_CHECKING:
@@ -31,13 +30,13 @@ class ClusterRows(FilteredRows["Cluster"]):
     def line(self, index: int, width: int) -> Line:
         cluster = self.rows.shown[index]
         return [
-            Cell(trusted(f"{cluster.n:,}"), "head"),
+            Cell(f"{cluster.n:,}", "head"),
             Cell(environment_text(cluster.env)),
-            Cell(sanitize_line(cluster.cause, 20), "bad"),
-            Cell(sanitize_line(cluster.action, 80) or UNKNOWN),
-            Cell(sanitize_line(cluster.observation, 300) or UNKNOWN),
+            Cell(cluster.cause, "bad"),
+            Cell(cluster.action or UNKNOWN),
+            Cell(cluster.observation or UNKNOWN),
             Cell(_counts(cluster.flags), "dim"),
-            Cell(sanitize_line(cluster.representative, 40), "dim"),
+            Cell(cluster.representative, "dim"),
         ]
 
 
@@ -57,7 +56,7 @@ def cluster_heading(clusters: FilteredList[Cluster], n_failed: int, query: str, 
         match_cells(len(clusters.shown), clusters.query.text, key, width),
         sorting_cells(clusters.sorting),
     ]
-    selected = fill_in("of {}", sanitize_line(query, 200)) if query else trusted("of all episodes")
+    selected = f"of {query}" if query else "of all episodes"
     return [join_parts(counts, width), [Cell(selected, "dim")]]
 
 
@@ -65,12 +64,12 @@ def cluster_lines(cluster: Cluster | None, width: int) -> list[Line]:
     """Return the whole failure of a cluster, who failed, and its shortest episode; nothing without one."""
     if cluster is None:
         return []
-    step = trusted("" if cluster.step is None else f", step {cluster.step:,}")
-    shortest = fill_in("shortest: {}{}", sanitize_line(cluster.representative, 40), step)
+    step = "" if cluster.step is None else f", step {cluster.step:,}"
+    shortest = f"shortest: {cluster.representative}{step}"
     agents = dict(list(cluster.agents.items())[:MAX_AGENTS])
-    rows = wrap_text(sanitize_line(cluster.text, 400), width, 2)
+    rows = wrap_text(cluster.text, width, 2)
     return [*([Cell(row, "head")] for row in rows), [Cell(_counts(agents))], [Cell(shortest, "dim")]]
 
 
-def _counts(numbers: dict[str, int]) -> SafeText:
-    return sanitize_line(", ".join(f"{name} {n:,}" for name, n in numbers.items()), 300) or UNKNOWN
+def _counts(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{name} {n:,}" for name, n in numbers.items()) or UNKNOWN

@@ -8,7 +8,6 @@ from agentgym_tui.presenters.cells import Cell, Column, FilteredRows, Line, Tone
 from agentgym_tui.presenters.episode_rows import format_exact
 from agentgym_tui.presenters.number_format import UNKNOWN, pluralize
 from agentgym_tui.presenters.result_rows import player_text, rate_text
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.task_list import ComparedTask, Result
 
@@ -24,10 +23,10 @@ COMPARISON_COLUMNS: Final = (
     Column("difference", 11, right=True),
     Column("", None, min_width=1),
 )
-_RESULTS: Final[dict[Result, tuple[SafeText, Tone]]] = {
-    "won": (trusted("▲ won"), "good"),
-    "lost": (trusted("▼ lost"), "bad"),
-    "tied": (trusted("= tied"), "dim"),
+_RESULTS: Final[dict[Result, tuple[str, Tone]]] = {
+    "won": ("▲ won", "good"),
+    "lost": ("▼ lost", "bad"),
+    "tied": ("= tied", "dim"),
 }
 
 
@@ -37,14 +36,14 @@ class ComparisonRows(FilteredRows[ComparedTask]):
     def line(self, index: int, width: int) -> Line:
         pair, result = self.rows.shown[index]
         text, tone = _RESULTS[result]
-        points = trusted(f"{100 * (pair.rate - pair.baseline_rate):+.0f} points")
+        points = f"{100 * (pair.rate - pair.baseline_rate):+.0f} points"
         return [
             Cell(format_exact(pair.task.task_index)),
             Cell(text, tone),
             Cell(rate_text(pair.rate)),
             Cell(rate_text(pair.baseline_rate), "dim"),
             Cell(UNKNOWN if result == "tied" else points, tone),
-            Cell(trusted("")),
+            Cell(""),
         ]
 
 
@@ -69,7 +68,7 @@ def comparison_heading(
     return [
         join_parts(
             [
-                [Cell(join([sanitize_line(row.env, 40), player_text(row)], " "), "head")],
+                [Cell(f"{row.env} {player_text(row)}", "head")],
                 [Cell(_batches(selections[0]))],
                 match_cells(len(tasks.shown), tasks.query.text, key, width),
                 sorting_cells(tasks.sorting),
@@ -78,7 +77,7 @@ def comparison_heading(
         ),
         join_parts(
             [
-                [Cell(join([trusted("baseline: "), player_text(baseline)]), "head")],
+                [Cell(f"baseline: {player_text(baseline)}", "head")],
                 [Cell(_batches(selections[1]))],
             ],
             width,
@@ -92,23 +91,23 @@ def comparison_lines(comparison: Comparison | None, width: int) -> list[Line]:
         return []
     n_won, n_lost = len(comparison.won), len(comparison.lost)
     if not comparison.n_paired:
-        return [[Cell(trusted("no task was played by both with an outcome that counts"), "warn")]]
+        return [[Cell("no task was played by both with an outcome that counts", "warn")]]
     return [
         join_parts(
             [
-                [Cell(trusted(f"▲ {n_won:,} won"), "good" if n_won else "dim")],
-                [Cell(trusted(f"▼ {n_lost:,} lost"), "bad" if n_lost else "dim")],
-                [Cell(trusted(f"= {comparison.n_tied:,} tied"))],
-                [Cell(trusted(f"of {pluralize(comparison.n_paired, 'common task')}"), "dim")],
-                [Cell(trusted(f"{comparison.n_unpaired:,} only in one"), "dim")] if comparison.n_unpaired else [],
+                [Cell(f"▲ {n_won:,} won", "good" if n_won else "dim")],
+                [Cell(f"▼ {n_lost:,} lost", "bad" if n_lost else "dim")],
+                [Cell(f"= {comparison.n_tied:,} tied")],
+                [Cell(f"of {pluralize(comparison.n_paired, 'common task')}", "dim")],
+                [Cell(f"{comparison.n_unpaired:,} only in one", "dim")] if comparison.n_unpaired else [],
             ],
             width,
         ),
         join_parts(
             [
-                [Cell(join([trusted("success "), rate_text(comparison.success_rate)]))],
-                [Cell(join([trusted("baseline "), rate_text(comparison.baseline_rate)]))],
-                [Cell(sanitize_line(comparison.shape_note), "warn")] if comparison.shape_note else [],
+                [Cell(f"success {rate_text(comparison.success_rate)}")],
+                [Cell(f"baseline {rate_text(comparison.baseline_rate)}")],
+                [Cell(comparison.shape_note, "warn")] if comparison.shape_note else [],
             ],
             width,
         ),
@@ -120,15 +119,15 @@ def _verdict(comparison: Comparison, width: int) -> Line:
     from runner.results.comparison import SIGNIFICANCE
 
     p_value = f"p = {comparison.p_value:.3f}" if comparison.p_value >= 0.001 else "p < 0.001"
-    meaning = Cell(trusted("the difference may be chance"), "dim")
+    meaning = Cell("the difference may be chance", "dim")
     if comparison.is_worse:
-        meaning = Cell(trusted("worse than the baseline by more than chance"), "bad")
+        meaning = Cell("worse than the baseline by more than chance", "bad")
     elif comparison.p_value <= SIGNIFICANCE:
-        meaning = Cell(trusted("better than the baseline by more than chance"), "good")
-    return join_parts([[Cell(trusted(p_value), "head")], [meaning], [Cell(trusted("exact sign test"), "dim")]], width)
+        meaning = Cell("better than the baseline by more than chance", "good")
+    return join_parts([[Cell(p_value, "head")], [meaning], [Cell("exact sign test", "dim")]], width)
 
 
-def _batches(selection: Selection) -> SafeText:
+def _batches(selection: Selection) -> str:
     if selection.batch is not None:
-        return join([trusted("batch "), sanitize_line(selection.batch, 40)])
-    return trusted("all other batches" if selection.excluded_batch is not None else "all batches")
+        return f"batch {selection.batch}"
+    return "all other batches" if selection.excluded_batch is not None else "all batches"

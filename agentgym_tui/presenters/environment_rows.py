@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, count_cell, flag_unsafe, unsafe_texts
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, count_cell
 from agentgym_tui.presenters.number_format import UNKNOWN, format_duration, format_reward, format_share
 from agentgym_tui.presenters.text_width import environment_text
-from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.data_model import EnvironmentState
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
@@ -33,13 +33,13 @@ MAX_AGENT: Final = 9
 """Largest width of the name of a baseline agent behind its success rate, in cells."""
 """Maximum number of characters shown of the cause of a problem, or of a note."""
 
-_HEALTH: Final[dict[str, tuple[SafeText, Tone]]] = {
-    "up": (trusted("● up"), "good"),
-    "embedded": (trusted("● embedded"), "good"),
-    "slow": (trusted("◐ slow"), "warn"),
-    "wrong": (trusted("✗ wrong"), "bad"),
-    "down": (trusted("✗ down"), "bad"),
-    "unknown": (trusted("? unknown"), "warn"),
+_HEALTH: Final[dict[str, tuple[str, Tone]]] = {
+    "up": ("● up", "good"),
+    "embedded": ("● embedded", "good"),
+    "slow": ("◐ slow", "warn"),
+    "wrong": ("✗ wrong", "bad"),
+    "down": ("✗ down", "bad"),
+    "unknown": ("? unknown", "warn"),
 }
 
 ENV_SORT_KEYS: Final[Mapping[str, Callable[[EnvironmentState], Rank | None]]] = {
@@ -79,22 +79,17 @@ class EnvironmentRows:
         """Return the cells of a row, one per table column."""
         env = self._envs[index]
         return [
-            Cell(flag_unsafe(environment_text(env.name, NAME_WIDTH), unsafe_environment_text(env))),
+            Cell(environment_text(env.name, NAME_WIDTH)),
             _health(env),
             _success(env),
             count_cell(env.n_errors, "bad"),
             count_cell(env.n_running, "accent"),
             Cell(format_reward(env.last_reward)),
             Cell(format_duration(env.latency_s)),
-            Cell(sanitize_line(env.transport, 20) or UNKNOWN, "dim"),
-            Cell(sanitize_line(env.ram, 20) or UNKNOWN, "dim"),
-            Cell(sanitize_line(env.tier, 20) or UNKNOWN, "dim"),
+            Cell(env.transport or UNKNOWN, "dim"),
+            Cell(env.ram or UNKNOWN, "dim"),
+            Cell(env.tier or UNKNOWN, "dim"),
         ]
-
-
-def unsafe_environment_text(env: EnvironmentState) -> str | None:
-    """Return the texts of an environment that contain unsafe characters; None if no text contains any."""
-    return unsafe_texts((env.name, env.cause, env.note, env.transport, env.ram, env.tier, env.baseline))
 
 
 def _memory_rank(memory: str) -> Rank | None:
@@ -102,29 +97,29 @@ def _memory_rank(memory: str) -> Rank | None:
     return number_rank(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")) if size else None
 
 
-def no_environments(store: RunStore) -> SafeText:
+def no_environments(store: RunStore) -> str:
     """Return why there is no environment to run."""
     is_loaded = bool(store.agents)  # a node that has answered lists at least the agents of the package
-    return trusted("the node's profile has no environments; add them" if is_loaded else "environments not loaded yet")
+    return "the node's profile has no environments; add them" if is_loaded else "environments not loaded yet"
 
 
-def health_label(status: str | None) -> tuple[SafeText, Tone]:
+def health_label(status: str | None) -> tuple[str, Tone]:
     """Return the label and the tone of the health of an environment."""
     return _HEALTH.get(status or "", _HEALTH["unknown"])
 
 
 def _health(env: EnvironmentState) -> Cell:
     if env.status is None:
-        return Cell(join([UNKNOWN, trusted(" not checked")]), "dim")
+        return Cell(f"{UNKNOWN} not checked", "dim")
     text, tone = health_label(env.status)
     detail = env.cause or env.note
-    return Cell(join([text, trusted(": "), masked_line(detail, MAX_DETAIL)]) if detail else text, tone)
+    return Cell(f"{text}: {masked_line(detail, MAX_DETAIL)}" if detail else text, tone)
 
 
 def _success(env: EnvironmentState) -> Cell:
     if not env.n_rated:
-        return Cell(trusted("unscored"), "warn") if env.unscored else Cell(UNKNOWN, "dim")
+        return Cell("unscored", "warn") if env.unscored else Cell(UNKNOWN, "dim")
     rate = format_share(env.n_success, env.n_rated)
     if env.baseline is not None:
-        return Cell(join([trusted(rate), masked_line(env.baseline, MAX_AGENT)], trusted(" ")), "dim")
-    return Cell(trusted(f"{rate} mixed" if env.n_players > 1 else f"{rate} of {env.n_rated}"))
+        return Cell(f"{rate} {masked_line(env.baseline, MAX_AGENT)}", "dim")
+    return Cell(f"{rate} mixed" if env.n_players > 1 else f"{rate} of {env.n_rated}")

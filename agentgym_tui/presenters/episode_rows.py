@@ -12,13 +12,11 @@ from agentgym_tui.presenters.cells import (
     Column,
     Line,
     Tone,
-    flag_unsafe,
     indented_rows,
     join_parts,
     key_line,
     match_cells,
     sorting_cells,
-    unsafe_texts,
 )
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
@@ -30,24 +28,22 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, display_width, environment_text
-from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.episode_list import (
     EpisodeList,
     FoundLog,
     ListedEpisode,
-    ListEntry,
     ReadProgress,
     SearchProgress,
     UnreadableFile,
     entry_key,
-    searchable_fields,
 )
 from agentgym_tui.state.normalize import as_aware
 
 OUTCOME_WIDTH: Final = 24
 MIN_OUTCOME: Final = 9
 """Columns of the outcome before flags."""
-SELECTED: Final = trusted("●")
+SELECTED: Final = "●"
 """Mark of a selected episode."""
 EPISODE_COLUMNS: Final = (
     Column("started", 12),
@@ -90,7 +86,7 @@ class EpisodeRows:
         return _row(entry, tags, is_selected=is_selected)
 
 
-def list_summary(episodes: EpisodeList, state: SafeText, key: str, width: int) -> Line:
+def list_summary(episodes: EpisodeList, state: str, key: str, width: int) -> Line:
     """Return the line above the episode list: episode counts, filter words and sort order.
 
     Args:
@@ -104,11 +100,11 @@ def list_summary(episodes: EpisodeList, state: SafeText, key: str, width: int) -
         [
             [Cell(pluralize(episodes.n_episodes, "episode"), "head")],
             match_cells(len(episodes.shown), episodes.query.text, key, width),
-            [Cell(trusted(f"▶ {episodes.n_running} running"), "accent")] if episodes.n_running else [],
+            [Cell(f"▶ {episodes.n_running} running", "accent")] if episodes.n_running else [],
             _selection_cells(episodes),
             sorting_cells(episodes.sorting),
             [Cell(state, "warn")] if state else [],
-            [Cell(trusted(f"✗ {pluralize(n_unreadable, 'file')} cannot be read"), "bad")] if n_unreadable else [],
+            [Cell(f"✗ {pluralize(n_unreadable, 'file')} cannot be read", "bad")] if n_unreadable else [],
             [Cell(pluralize(episodes.n_logs, "log"))] if episodes.n_logs else [],
         ],
         width,
@@ -119,22 +115,22 @@ def _selection_cells(episodes: EpisodeList) -> Line:
     if not episodes.selected:
         return []
     n_hidden = episodes.n_selected_hidden
-    hidden = trusted(f", {n_hidden:,} of them not shown" if n_hidden else "")
-    return [Cell(join([SELECTED, trusted(f"{len(episodes.selected):,} selected"), hidden]), "accent")]
+    hidden = f", {n_hidden:,} of them not shown" if n_hidden else ""
+    return [Cell(f"{SELECTED}{len(episodes.selected):,} selected{hidden}", "accent")]
 
 
-def reading_progress(progress: ReadProgress | None) -> SafeText:
+def reading_progress(progress: ReadProgress | None) -> str:
     """Return how many of the found files have been read; the number is omitted while ``progress`` is None."""
     if progress is None:
-        return trusted("reading …")
-    return trusted(f"reading {progress.n_read:,} of {pluralize(progress.n_found, 'file')}")
+        return "reading …"
+    return f"reading {progress.n_read:,} of {pluralize(progress.n_found, 'file')}"
 
 
-def search_progress(progress: SearchProgress) -> SafeText:
+def search_progress(progress: SearchProgress) -> str:
     """Return how many of the episodes the full-text index has; "" if it has all."""
     if progress.is_complete:
-        return trusted("")
-    return trusted(f"{progress.n_searched:,} of {pluralize(progress.n_episodes, 'episode')} are searched")
+        return ""
+    return f"{progress.n_searched:,} of {pluralize(progress.n_episodes, 'episode')} are searched"
 
 
 def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_only: str, width: int) -> list[Line]:
@@ -147,12 +143,12 @@ def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_
         width: columns available.
     """
     if episodes.query:
-        words = sanitize_line(episodes.query.text, 60)
+        words = episodes.query.text
         return [
-            [Cell(trusted("No episode matches "), "head"), Cell(words, "accent")],
+            [Cell("No episode matches ", "head"), Cell(words, "accent")],
             key_line(key("episodes.clear"), "shows all episodes"),
         ]
-    head: Line = [Cell(trusted("No episodes yet."), "head")]
+    head: Line = [Cell("No episodes yet.", "head")]
     if read_only:
         return [head, *indented_rows(masked_line(read_only), width)]
     return [
@@ -165,17 +161,17 @@ def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_
 def _row(episode: ListedEpisode, tags: Sequence[str], *, is_selected: bool = False) -> Sequence[Cell]:
     started = format_time(as_aware(episode.started_at))
     return [
-        Cell(join([SELECTED, started]), "accent") if is_selected else Cell(started, "dim"),
-        Cell(flag_unsafe(environment_text(episode.env), unsafe_fields(episode))),
+        Cell(f"{SELECTED}{started}", "accent") if is_selected else Cell(started, "dim"),
+        Cell(environment_text(episode.env)),
         Cell(format_exact(episode.task_index), "dim"),
         _flagged_outcome(episode),
         Cell(format_reward(episode.reward), reward_tone(episode)),
         Cell(format_count(episode.rounds)),
         Cell(format_duration(episode.duration_s)),
-        Cell(join([tag_text(tags), trusted(" " * bool(tags)), _agent_text(episode)])),
-        Cell(sanitize_line(episode.data_label, 20) or UNKNOWN, "dim"),
-        Cell(sanitize_line(episode.node, 64) or UNKNOWN, "dim"),
-        Cell(sanitize_line(episode.episode_id, 40), "dim"),
+        Cell(f"{tag_text(tags)}{' ' * bool(tags)}{_agent_text(episode)}"),
+        Cell(episode.data_label or UNKNOWN, "dim"),
+        Cell(episode.node or UNKNOWN, "dim"),
+        Cell(episode.episode_id, "dim"),
     ]
 
 
@@ -184,32 +180,32 @@ def _flagged_outcome(episode: ListedEpisode) -> Cell:
     names = [name for name, _ in episode_flags(episode) if name != "truncated"]
     if not names:
         return outcome_cell(episode, OUTCOME_WIDTH)
-    marks = cut(fill_in(" {}{}", FLAG_MARK, sanitize_line(",".join(names), OUTCOME_WIDTH)), OUTCOME_WIDTH - MIN_OUTCOME)
+    marks = cut(f" {FLAG_MARK}{','.join(names)}", OUTCOME_WIDTH - MIN_OUTCOME)
     room = OUTCOME_WIDTH - display_width(marks)
     outcome = outcome_cell(episode, room)
-    return Cell(join([cut(outcome.text, room), marks]), outcome.tone)
+    return Cell(f"{cut(outcome.text, room)}{marks}", outcome.tone)
 
 
 def unreadable_line(files: Sequence[UnreadableFile]) -> Line:
     """Return how many files cannot be read and where they are listed; an empty line if there are none."""
     n = sum(not isinstance(file, FoundLog) for file in files)
     text = f"✗ {pluralize(n, 'file')} cannot be read and {'is' if n == 1 else 'are'} not counted; Episodes lists them"
-    return [Cell(trusted(text), "bad")] if n else []
+    return [Cell(text, "bad")] if n else []
 
 
 def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
     if isinstance(file, FoundLog):
-        text = fill_in("{} · {}", sanitize_line(file.path.name, 200), sanitize_line(file.reason, 80))
-        return [Cell(trusted("≡ log"), "accent"), Cell(flag_unsafe(text, unsafe_fields(file)))]
+        text = f"{file.path.name} · {file.reason}"
+        return [Cell("≡ log", "accent"), Cell(text)]
     name, reason = file.path.name, file.reason.replace(str(file.path), file.path.name)
     text = masked_line(reason if name in reason else f"{name}: {reason}", 400)
-    return [Cell(trusted("✗ unreadable"), "bad"), Cell(flag_unsafe(text, unsafe_fields(file)), "bad")]
+    return [Cell("✗ unreadable", "bad"), Cell(text, "bad")]
 
 
-def _agent_text(episode: ListedEpisode) -> SafeText:
-    agent = sanitize_line(episode.agent, 60) or UNKNOWN
-    agent_and_model = trusted(f"{agent} {sanitize_line(episode.models, 80)}") if episode.models else agent
-    return join([FALLBACK_MARK, agent_and_model], " ") if episode.fallback else agent_and_model
+def _agent_text(episode: ListedEpisode) -> str:
+    agent = episode.agent or UNKNOWN
+    agent_and_model = f"{agent} {episode.models}" if episode.models else agent
+    return f"{FALLBACK_MARK} {agent_and_model}" if episode.fallback else agent_and_model
 
 
 def reward_tone(episode: ListedEpisode) -> Tone:
@@ -219,11 +215,6 @@ def reward_tone(episode: ListedEpisode) -> Tone:
     return "good" if episode.success else "dim"
 
 
-def unsafe_fields(entry: ListEntry | None) -> str | None:
-    """Return the searchable texts of an entry that contain unsafe characters; None if no text contains any."""
-    return None if entry is None else unsafe_texts(searchable_fields(entry))
-
-
-def format_exact(number: int | None) -> SafeText:
+def format_exact(number: int | None) -> str:
     """Format an integer with all its digits, up to 15 digits; a larger integer is abbreviated."""
-    return trusted(str(number)) if number is not None and abs(number) < 10**15 else format_count(number)
+    return str(number) if number is not None and abs(number) < 10**15 else format_count(number)

@@ -19,7 +19,7 @@ from agentgym_tui.presenters.chat_blocks import (
     text_block,
 )
 from agentgym_tui.presenters.number_format import format_count, pluralize
-from agentgym_tui.safe_text import SafeText, join, mask_secrets, trusted
+from agentgym_tui.safe_text import mask_secrets
 from runner.types import is_unscored
 
 MAX_EVENTS: Final = 2_000
@@ -42,10 +42,10 @@ _SHOWN_KEYS: Final = frozenset(
         *("missed", "missed_dropped", "events", "events_dropped"),
     )
 )
-_VERDICTS: Final[dict[bool | None, tuple[BlockKind, SafeText]]] = {
-    True: ("passed", trusted("✓ success")),
-    False: ("failed", trusted("✗ not solved")),
-    None: ("warning", trusted("? not rated: the judge failed")),
+_VERDICTS: Final[dict[bool | None, tuple[BlockKind, str]]] = {
+    True: ("passed", "✓ success"),
+    False: ("failed", "✗ not solved"),
+    None: ("warning", "? not rated: the judge failed"),
 }
 
 
@@ -61,13 +61,13 @@ def evaluation_blocks(evaluation: Mapping[str, Any] | None, *, running: bool = F
             note_block("the episode is evaluated when it ends" if running else "the environment gave no evaluation")
         ]
     if not _is_verdict(evaluation):
-        return [text_block("result", trusted("evaluation"), _masked(as_json(evaluation, indent=2)))]
+        return [text_block("result", "evaluation", _masked(as_json(evaluation, indent=2)))]
     further = {key: value for key, value in evaluation.items() if key not in _SHOWN_KEYS}
     return [
         _verdict_block(evaluation),
         *_reason_blocks(evaluation),
         *_event_blocks(evaluation),
-        *([text_block("result", trusted("further details"), _masked(as_json(further, indent=2)))] if further else []),
+        *([text_block("result", "further details", _masked(as_json(further, indent=2)))] if further else []),
     ]
 
 
@@ -120,14 +120,14 @@ def _facts(evaluation: Mapping[str, Any]) -> Iterator[str]:
 def _reason_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the reason of the verdict: the rationale, else the exception, else the missed oracle events."""
     if rationale := content_text(evaluation.get("rationale")).strip():
-        yield text_block("result", trusted("rationale"), _masked(rationale))
+        yield text_block("result", "rationale", _masked(rationale))
     elif exception := content_text(evaluation.get("exception")).strip():
-        yield text_block("error", trusted("exception"), _masked(exception))
+        yield text_block("error", "exception", _masked(exception))
     elif isinstance(missed := evaluation.get("missed"), list) and missed:
         total = _number(evaluation.get("n_oracle_events"))
-        of_all = trusted("" if total is None else f" of {total}")
+        of_all = "" if total is None else f" of {total}"
         n_missed = format_count(len(missed) + _count(evaluation.get("missed_dropped")))
-        title = join([trusted("missed oracle events: "), n_missed, of_all])
+        title = f"missed oracle events: {n_missed}{of_all}"
         yield text_block("failed", title, _masked("\n".join(map(_missed_text, missed[:MAX_EVENTS]))))
 
 
@@ -139,11 +139,11 @@ def _event_blocks(evaluation: Mapping[str, Any]) -> Iterator[Block]:
     n_dropped = n_omitted + _count(evaluation.get("events_dropped"))
     count = pluralize(len(events) - n_omitted, "event")
     parts = [
-        trusted("event log"),
+        "event log",
         count,
-        *([join([format_count(n_dropped), trusted(" left out")])] if n_dropped else []),
+        *([f"{format_count(n_dropped)} left out"] if n_dropped else []),
     ]
-    yield text_block("observation", join(parts, " · "), _masked("\n".join(map(_event_text, events[:MAX_EVENTS]))))
+    yield text_block("observation", " · ".join(parts), _masked("\n".join(map(_event_text, events[:MAX_EVENTS]))))
 
 
 def _missed_text(event: object) -> str:

@@ -12,7 +12,6 @@ from agentgym_tui.presenters.cells import (
     Line,
     Tone,
     filter_cells,
-    flag_unsafe,
     indented_rows,
     join_parts,
     key_line,
@@ -22,7 +21,7 @@ from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_
 from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.presenters.text_width import cut, cut_middle
-from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery
@@ -93,20 +92,18 @@ class EventRows:
         if isinstance(entry, LogNotice):
             return [
                 at,
-                Cell(trusted("")),
-                Cell(join([trusted("― "), masked_line(entry.text, 300)]), _NOTICE_TONES.get(entry.kind, "warn")),
+                Cell(""),
+                Cell(f"― {masked_line(entry.text, 300)}", _NOTICE_TONES.get(entry.kind, "warn")),
             ]
         summary = self._summary(entry)
         return [
             at,
-            Cell(trusted("") if entry.sequence is None else trusted(str(entry.sequence)), "dim"),
+            Cell("" if entry.sequence is None else str(entry.sequence), "dim"),
             Cell(
-                _shorten_subject(
-                    flag_unsafe(sanitize_line(entry.subject, 256), entry.subject if summary.has_unsafe else None)
-                ),
+                _shorten_subject(entry.subject),
                 "accent",
             ),
-            Cell(sanitize_line(summary.node, 64) or UNKNOWN, "dim"),
+            Cell(summary.node or UNKNOWN, "dim"),
             summary.cell,
         ]
 
@@ -118,7 +115,7 @@ class EventRows:
         return known
 
 
-def _shorten_subject(subject: SafeText) -> SafeText:
+def _shorten_subject(subject: str) -> str:
     return (cut if _LIVE in subject else cut_middle)(subject, SUBJECT_WIDTH)
 
 
@@ -127,8 +124,8 @@ def events_heading(reader: EventReader, log: EventLog, store: RunStore, key: Key
     link, tone = LINK_STATES[store.link.status]
     clear = key("events.clear")
     above = [
-        [Cell(trusted("Events"), "head")],
-        [Cell(trusted("matches "), "accent"), *filter_cells(log.query.text, clear, width)] if log.query else [],
+        [Cell("Events", "head")],
+        [Cell("matches ", "accent"), *filter_cells(log.query.text, clear, width)] if log.query else [],
         [reading_state(reader, key)],
         *_query_parts(reader.query, clear, width),
         [Cell(link, tone)],
@@ -141,61 +138,57 @@ def reading_state(reader: EventReader, key: KeyLabel) -> Cell:
     """Describe whether the console reads messages (live, history, paused, full), and how many messages are waiting."""
     waiting = "" if reader.n_waiting is None else f", {format_count(reader.n_waiting)} waiting"
     if reader.paused:
-        return Cell(trusted(f"‖ paused{waiting}"), "warn")
+        return Cell(f"‖ paused{waiting}", "warn")
     if reader.query.is_history:
-        return Cell(trusted(f"◂ history{waiting}"), "accent")
+        return Cell(f"◂ history{waiting}", "accent")
     if reader.suspended:
-        return Cell(trusted("‖ waiting for this screen"), "warn")
+        return Cell("‖ waiting for this screen", "warn")
     if not reader.is_reading:
-        return Cell(
-            join([trusted(f"‖ full{waiting}; "), sanitize_line(key("list.bottom"), 20), trusted(" continues")]), "warn"
-        )
-    return Cell(trusted("● live"), "good")
+        return Cell(f"‖ full{waiting}; {key('list.bottom')} continues", "warn")
+    return Cell("● live", "good")
 
 
 def _query_parts(query: EventQuery, key: str, width: int) -> Iterator[Line]:
     if query.patterns != ALL_SUBJECTS:
         yield filter_cells(" ".join(query.patterns), key, width)
     if query.episode:
-        yield [Cell(trusted("episode "), "accent"), *filter_cells(query.episode, key, width)]
+        yield [Cell("episode ", "accent"), *filter_cells(query.episode, key, width)]
     if query.is_history:
-        yield [Cell(join([trusted("from "), start_text(query)]))]
+        yield [Cell(f"from {start_text(query)}")]
 
 
-def start_text(query: EventQuery) -> SafeText:
+def start_text(query: EventQuery) -> str:
     """Describe where in the stream a query starts: at a time, a sequence number, the beginning, or now."""
     match query.start:
         case datetime():
-            return trusted(f"{query.start.astimezone():%Y-%m-%d %H:%M:%S}")
+            return f"{query.start.astimezone():%Y-%m-%d %H:%M:%S}"
         case int():
-            return trusted(f"#{query.start}")
-    return trusted("the beginning" if query.start == "all" else "now")
+            return f"#{query.start}"
+    return "the beginning" if query.start == "all" else "now"
 
 
 def _counter_parts(reader: EventReader, log: EventLog, store: RunStore) -> Iterator[Line]:
     yield [Cell(pluralize(log.n_received, "message"))]
     if log.is_replaying and reader.is_reading:
-        yield [Cell(trusted("replaying history"), "accent")]
+        yield [Cell("replaying history", "accent")]
     elif rate := format_per_second(log.subjects.rate):
         yield [Cell(rate, "accent")]
-    yield [Cell(trusted(f"lag {format_count(log.lag)}"), "warn" if log.lag > 1_000 else "dim")]
+    yield [Cell(f"lag {format_count(log.lag)}", "warn" if log.lag > 1_000 else "dim")]
     for n, label in ((log.n_gap, "in gaps"), (log.n_skipped, "skipped"), (store.n_malformed, "malformed")):
-        yield [Cell(trusted(f"{format_count(n)} {label}"), "warn" if n else "dim")]
+        yield [Cell(f"{format_count(n)} {label}", "warn" if n else "dim")]
     yield from _clock_parts(log)
     if log.n_evicted:
-        yield [Cell(trusted(f"newest {format_count(len(log))} kept"), "dim")]
+        yield [Cell(f"newest {format_count(len(log))} kept", "dim")]
     yield [Cell(pluralize(len(log.subjects), "subject"), "dim")]
 
 
 def _clock_parts(log: EventLog) -> Iterator[Line]:
     """Describe the sender whose clock differs most from the console's clock, with the difference in seconds."""
     for skew in log.clock_skew.skews[:1]:
-        is_off, sender = abs(skew.ahead_s) >= _SKEW_WARNING_S, sanitize_line(skew.sender or "?", 24)
+        is_off, sender = abs(skew.ahead_s) >= _SKEW_WARNING_S, skew.sender or "?"
         late = " or late" if skew.ahead_s <= -_SKEW_WARNING_S else ""
         seconds = round(min(max(skew.ahead_s, -1e9), 1e9), 1) + 0.0
-        yield [
-            Cell(join([trusted("clock "), sender, trusted(f" {seconds:+.1f} s{late}")]), "warn" if is_off else "dim")
-        ]
+        yield [Cell(f"clock {sender} {seconds:+.1f} s{late}", "warn" if is_off else "dim")]
 
 
 def entry_info(entry: LogEntry | None, view: str) -> Line:
@@ -206,7 +199,7 @@ def entry_info(entry: LogEntry | None, view: str) -> Line:
     size = payload_size(entry, view)
     if not error:
         return [size]
-    return [size, Cell(trusted(" ")), Cell(join([trusted("✗ malformed: "), sanitize_line(error, 120)]), "bad")]
+    return [size, Cell(" "), Cell(f"✗ malformed: {error}", "bad")]
 
 
 def empty_events_lines(reader: EventReader, log: EventLog, store: RunStore, key: KeyLabel, width: int) -> list[Line]:
@@ -214,15 +207,15 @@ def empty_events_lines(reader: EventReader, log: EventLog, store: RunStore, key:
     if log.query:
         head = f"None of {pluralize(len(log), 'message')} matches "
         return [
-            [Cell(trusted(head), "head"), Cell(sanitize_line(log.query.text, 60), "accent")],
+            [Cell(head, "head"), Cell(log.query.text, "accent")],
             key_line(key("events.clear"), "shows all messages", 3),
         ]
     if store.link.status != "connected":
         cause = indented_rows(masked_line(store.link.cause, 400), width) if store.link.cause else []
-        return [[Cell(trusted("Not connected to the bus yet."), "head")], *cause]
-    subjects = sanitize_line(" ".join(reader.query.patterns), 60)
+        return [[Cell("Not connected to the bus yet.", "head")], *cause]
+    subjects = " ".join(reader.query.patterns)
     return [
-        [Cell(trusted("No messages yet on "), "head"), Cell(subjects, "accent")],
+        [Cell("No messages yet on ", "head"), Cell(subjects, "accent")],
         key_line(key("events.go_to"), "goes back in the stream history: a sequence, a time, 10m, all", 3),
         key_line(key("events.subject"), "selects subjects, with * and >", 3),
     ]
@@ -252,14 +245,14 @@ class SubjectRows:
     def line(self, index: int, width: int) -> Line:
         """Return the cells of a row: last word of the subject prefix, message count, and messages per second."""
         if index >= len(self.branches):
-            others = trusted(f"beyond {MAX_SUBJECTS:,} subjects")
-            return [Cell(others, "warn"), Cell(format_count(self._n_others)), Cell(trusted(""))]
+            others = f"beyond {MAX_SUBJECTS:,} subjects"
+            return [Cell(others, "warn"), Cell(format_count(self._n_others)), Cell("")]
         branch = self.branches[index]
-        sign = trusted("" if not branch.n_children else "▾ " if branch.is_open else "▹ ")
-        closed = trusted("" if branch.is_open or not branch.n_children else f" ({format_count(branch.n_children)})")
-        ellipsis = trusted(" …" if branch.is_truncated else "")
-        indent = trusted(" " * min(_INDENT * branch.depth, width // 4))
-        name = join([indent, sign, sanitize_line(branch.word, 100), closed, ellipsis])
+        sign = "" if not branch.n_children else "▾ " if branch.is_open else "▹ "
+        closed = "" if branch.is_open or not branch.n_children else f" ({format_count(branch.n_children)})"
+        ellipsis = " …" if branch.is_truncated else ""
+        indent = " " * min(_INDENT * branch.depth, width // 4)
+        name = f"{indent}{sign}{branch.word}{closed}{ellipsis}"
         tone: Tone = "plain" if branch.n else "dim"
         return [Cell(name, tone), Cell(format_count(branch.n), tone), Cell(format_per_second(branch.rate), "dim")]
 

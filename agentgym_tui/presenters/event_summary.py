@@ -11,7 +11,7 @@ import msgspec
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.number_format import format_count, format_percent, format_reward, pluralize
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.event_log import LIVE_SUBJECT, node_of
 from agentgym_tui.state.log_entries import EventMessage
 from runner.events.codec import DurableRow, LiveRow, RawRow, check_limits, decode, decode_item
@@ -35,13 +35,11 @@ class MessageSummary(NamedTuple):
         node: the sender (untrusted text).
         cell: the summary.
         episode_id: id of the episode to which the message belongs (untrusted text); "" if there is none.
-        has_unsafe: whether the subject, the node or the start of the payload contains unsafe characters.
     """
 
     node: str
     cell: Cell
     episode_id: str = ""
-    has_unsafe: bool = False
 
 
 class _Item(msgspec.Struct):
@@ -63,9 +61,7 @@ class _EpisodeReference(msgspec.Struct):
 
 def summarize(message: EventMessage) -> MessageSummary:
     """Summarize a message. A malformed message raises no error; it is described."""
-    summary = _summarize_content(message)
-    head = message.payload[: 4 * MAX_SHOWN].decode("utf-8", "replace")
-    return summary._replace(has_unsafe=any(map(has_unsafe_chars, (message.subject, summary.node, head))))
+    return _summarize_content(message)
 
 
 def _summarize_content(message: EventMessage) -> MessageSummary:
@@ -113,59 +109,56 @@ def _summarize_live(message: EventMessage, node: str) -> MessageSummary:
     return MessageSummary(batch.node, Cell(_items_text(batch)), next(episode_ids, ""))
 
 
-def _items_text(batch: _Batch) -> SafeText:
+def _items_text(batch: _Batch) -> str:
     """Summarize the items of a live batch by kind, such as ``3 timestep, 120 token · Wordle``."""
     kinds = Counter(item.kind for item in batch.items)
-    shown = [
-        sanitize_line(kind, 40) if n == 1 else join([trusted(f"{n:,} "), sanitize_line(kind, 40)])
-        for kind, n in kinds.most_common()
-    ]
-    parts = [join(shown[:MAX_KINDS], ", "), *([trusted("…")] if len(shown) > MAX_KINDS else [])]
+    shown = [kind if n == 1 else f"{n:,} {kind}" for kind, n in kinds.most_common()]
+    parts = [", ".join(shown[:MAX_KINDS]), *(["…"] if len(shown) > MAX_KINDS else [])]
     episode = next((item for item in batch.items if item.env or item.outcome), None)
-    parts += [sanitize_line(f"{episode.env} {episode.outcome}".strip(), 80)] if episode else []
-    parts += [trusted(f"{format_count(batch.dropped)} dropped earlier")] if batch.dropped else []
-    return join(filter(None, parts), " · ") or trusted("nothing")
+    parts += [f"{episode.env} {episode.outcome}".strip()] if episode else []
+    parts += [f"{format_count(batch.dropped)} dropped earlier"] if batch.dropped else []
+    return " · ".join(filter(None, parts)) or "nothing"
 
 
 def _summarize_durable(message: EventMessage, node: str) -> MessageSummary:
     match decode(message.subject, message.headers, message.payload, EVENT_NAMES):
         case DurableRow(event=event):
             episode_id = event.episode_id if isinstance(event, EpisodeCompleted) else ""
-            cell = Cell(join(filter(None, _event_parts(event)), " · "), _event_tone(event))
+            cell = Cell(" · ".join(filter(None, _event_parts(event))), _event_tone(event))
             return MessageSummary(event.node or node, cell, episode_id)
     return MessageSummary(node, _malformed_cell(message), _named_episode(message))
 
 
-def _event_parts(event: DurableEvent) -> Iterator[SafeText]:
+def _event_parts(event: DurableEvent) -> Iterator[str]:
     match event:
         case EpisodeCompleted():
             success = {True: "success", False: "failure", None: ""}[event.success]
-            yield sanitize_line(f"{event.env} {event.outcome or success}".strip(), 80)
-            yield trusted(f"reward {format_reward(event.reward)}")
+            yield f"{event.env} {event.outcome or success}".strip()
+            yield f"reward {format_reward(event.reward)}"
             yield pluralize(event.rounds, "round")
-            yield sanitize_line(" ".join(filter(None, (event.agent, join_models(event.model, event.models)))), 80)
+            yield " ".join(filter(None, (event.agent, join_models(event.model, event.models))))
             if event.fallback:
-                yield join([FALLBACK_MARK, trusted(" answered by "), masked_line(event.fallback, 60)])
+                yield f"{FALLBACK_MARK} answered by {masked_line(event.fallback, 60)}"
         case BatchCompleted():
-            yield sanitize_line(f"{event.env} {event.status}", 80)
+            yield f"{event.env} {event.status}"
             yield pluralize(event.n_episodes, "episode")
             rate = event.success_rate
             scored = "" if rate is None or event.n_rated is None else f" of {format_count(event.n_rated)}"
-            yield trusted(f"success {format_percent(None if rate is None else 100 * rate)}{scored}")
+            yield f"success {format_percent(None if rate is None else 100 * rate)}{scored}"
             if event.n_errors:
                 yield pluralize(event.n_errors, "error")
-            yield trusted(f"mean reward {format_reward(event.mean_reward)}")
+            yield f"mean reward {format_reward(event.mean_reward)}"
             if event.models and event.models != [event.model]:
-                yield sanitize_line(join_models(event.model, event.models), 80)
+                yield join_models(event.model, event.models) or ""
         case BatteryCompleted():
             yield pluralize(len(event.batches), "batch", "batches")
-            yield sanitize_line(", ".join(event.environments), 80)
+            yield ", ".join(event.environments)
             yield pluralize(event.n_episodes, "episode")
-            yield trusted(f"mean reward {format_reward(event.mean_reward)}")
-            yield sanitize_line(", ".join(event.models), 80)
+            yield f"mean reward {format_reward(event.mean_reward)}"
+            yield ", ".join(event.models)
         case FieldStatus():
-            yield sanitize_line(f"{event.role or ''} {event.status}".strip(), 60)
-            yield sanitize_line(event.config, 60)
+            yield f"{event.role or ''} {event.status}".strip()
+            yield event.config
 
 
 def _event_tone(event: DurableEvent) -> Tone:
@@ -176,19 +169,19 @@ def _event_tone(event: DurableEvent) -> Tone:
 
 def _malformed_cell(message: EventMessage) -> Cell:
     reason = decode_error(message) or "unexpected fields"
-    return Cell(join([trusted("✗ malformed: "), sanitize_line(reason, 120)]), "bad")
+    return Cell(f"✗ malformed: {reason}", "bad")
 
 
-def _payload_preview(message: EventMessage) -> SafeText:
+def _payload_preview(message: EventMessage) -> str:
     """Return the start of the payload of a message that is not an AgentGym event."""
     head = message.payload[: 4 * MAX_SHOWN]
     try:
         text = head.decode()
     except UnicodeDecodeError as exc:
         if len(head) == message.n_bytes or exc.start < len(head) - 3:
-            return trusted(f"{pluralize(message.n_bytes, 'byte')}, not text")
+            return f"{pluralize(message.n_bytes, 'byte')}, not text"
         text = head[: exc.start].decode()
-    return sanitize_line(text, MAX_SHOWN) if text else trusted("empty")
+    return text[:MAX_SHOWN] if text else "empty"
 
 
 def _named_episode(message: EventMessage) -> str:

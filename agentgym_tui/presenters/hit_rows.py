@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.presenters.cells import Cell, Column, Line, TextSource, flag_unsafe, join_parts
+from agentgym_tui.presenters.cells import Cell, Column, Line, TextSource, join_parts
 from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.presenters.text_width import ENV_WIDTH, environment_text
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, mask_secrets, sanitize_line, trusted
+from agentgym_tui.safe_text import mask_secrets
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.text_hits import FoundLine
@@ -23,7 +23,7 @@ HIT_COLUMNS: Final = (
     Column("line", None, min_width=24),
     Column("id", 26, rank=3),
 )
-RESET: Final = trusted("reset")
+RESET: Final = "reset"
 MAX_LINE: Final = 300
 MAX_BEFORE: Final = 24
 """Largest number of characters before the words in a line that is shown from its start on."""
@@ -56,12 +56,12 @@ class HitRows(TextSource):
         step = found.hit.step
         text = mask_secrets(_from_words(found.hit))
         return [
-            Cell(environment_text(episode.env) if episode else trusted("")),
-            Cell(format_count(episode.task_index) if episode else trusted("")),
-            Cell(RESET if step is None else trusted(str(step))),
-            Cell(trusted(found.hit.kind), "dim"),
-            Cell(flag_unsafe(sanitize_line(text, MAX_LINE), text if has_unsafe_chars(text) else None)),
-            Cell(sanitize_line(found.episode_id, 26) if is_first else trusted(""), "dim"),
+            Cell(environment_text(episode.env) if episode else ""),
+            Cell(format_count(episode.task_index) if episode else ""),
+            Cell(RESET if step is None else str(step)),
+            Cell(found.hit.kind, "dim"),
+            Cell(text[:MAX_LINE]),
+            Cell(found.episode_id if is_first else "", "dim"),
         ]
 
 
@@ -73,7 +73,7 @@ def _from_words(hit: Hit) -> str:
 
 
 def hits_heading(
-    query: str, n_lines: int, n_read: int, n_episodes: int, n_passages: int | None, state: SafeText, width: int
+    query: str, n_lines: int, n_read: int, n_episodes: int, n_passages: int | None, state: str, width: int
 ) -> Line:
     """Return the line above the found lines.
 
@@ -92,9 +92,9 @@ def hits_heading(
         [
             [Cell(pluralize(n_lines, "line"), "head")],
             [Cell(state, "warn")] if state else [],
-            [Cell(trusted(f"{read}{pluralize(n_episodes, 'episode')} read"))],
-            [Cell(trusted(passages))],
-            [Cell(sanitize_line(query, 60), "accent")],
+            [Cell(f"{read}{pluralize(n_episodes, 'episode')} read")],
+            [Cell(passages)],
+            [Cell(query, "accent")],
         ],
         width,
     )

@@ -12,13 +12,11 @@ from agentgym_tui.logs.log_file import LineIndex, LogFile, ReloadReason
 from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, LogRecord, parse_record
 from agentgym_tui.logs.log_search import LOG_FIELDS, MAX_MATCHES, LogSearch, line_query
 from agentgym_tui.presenters.cells import (
-    UNSAFE_BADGE,
     Cell,
     Column,
     Line,
     Tone,
     filter_cells,
-    flag_unsafe,
     indented_rows,
     join_parts,
     key_line,
@@ -26,7 +24,7 @@ from agentgym_tui.presenters.cells import (
 from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size, format_time, pluralize
 from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.presenters.text_width import cut_start
-from agentgym_tui.safe_text import has_unsafe_chars, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.log_entries import EventMessage, LogEntry
 from agentgym_tui.state.query import Query, Searchable
 
@@ -200,7 +198,6 @@ class LogViewState(NamedTuple):
         position: index of this log among the opened logs, and the number of opened logs.
         following: whether the view stays at the end of the file.
         per_second: bytes read per second while the file is being indexed, else 0.
-        has_unsafe: whether the selected line contains unsafe characters.
     """
 
     rows: LogRows
@@ -208,7 +205,6 @@ class LogViewState(NamedTuple):
     position: tuple[int, int] = (0, 1)
     following: bool = False
     per_second: float = 0.0
-    has_unsafe: bool = False
 
 
 def line_message(log: LogFile, number: int) -> EventMessage:
@@ -229,7 +225,7 @@ def log_heading(state: LogViewState, width: int) -> list[Line]:
     index, n_logs = state.position
     above: list[Line] = [
         *log_name_parts(log, width),
-        [Cell(trusted(f"{index + 1} of {n_logs}"), "dim")] if n_logs > 1 else [],
+        [Cell(f"{index + 1} of {n_logs}", "dim")] if n_logs > 1 else [],
         [_reading_state(state)],
     ]
     return [join_parts(above, width), join_parts(list(_detail_parts(state, width)), width)]
@@ -238,7 +234,7 @@ def log_heading(state: LogViewState, width: int) -> list[Line]:
 def log_name_parts(log: LogFile, width: int) -> list[Line]:
     """Return the heading ``Log``, and the path of the file, cut at its start if it is long."""
     name = cut_start(masked_line(log.path, 300), min(max(width // 2, 20), 2 * _MAX_NAME))
-    return [[Cell(trusted("Log"), "head")], [Cell(name, "accent")]]
+    return [[Cell("Log", "head")], [Cell(name, "accent")]]
 
 
 def empty_log_lines(state: LogViewState, width: int) -> list[Line]:
@@ -246,15 +242,15 @@ def empty_log_lines(state: LogViewState, width: int) -> list[Line]:
     log, search = state.rows.log, state.rows.search
     if log.failure:
         cause = indented_rows(masked_line(f"{log.path}: {log.failure}", 600), width)
-        return [[Cell(trusted("This log cannot be read."), "bad")], *cause]
+        return [[Cell("This log cannot be read.", "bad")], *cause]
     if search is not None:
-        words = sanitize_line(search.query.text, _MAX_NAME)
-        head_text = trusted("No line matches " if _is_search_complete(log, search) else "No line so far matches ")
+        words = search.query.text
+        head_text = "No line matches " if _is_search_complete(log, search) else "No line so far matches "
         return [
             [Cell(head_text, "head"), Cell(words, "accent")],
             key_line(state.key("log.clear"), "shows all lines"),
         ]
-    return [[Cell(trusted("Empty so far; new lines appear here."), "head")]]
+    return [[Cell("Empty so far; new lines appear here.", "head")]]
 
 
 def _row(log: LogFile, number: int) -> Line:
@@ -264,10 +260,10 @@ def _row(log: LogFile, number: int) -> Line:
     text = text[:MAX_SHOWN]
     tone = _TONES.get(record.kind.lower(), "accent" if record.kind else "dim")
     return [
-        Cell(trusted(f"{number + 1:,}"), "dim"),
+        Cell(f"{number + 1:,}", "dim"),
         Cell(format_time(record.at, "%m-%d %H:%M:%S", ms=True), "dim"),
-        Cell(sanitize_line(record.kind, 40) or UNKNOWN, tone),
-        Cell(flag_unsafe(sanitize_line(text, MAX_SHOWN), text if has_unsafe_chars(text) else None)),
+        Cell(record.kind or UNKNOWN, tone),
+        Cell(text[:MAX_SHOWN]),
     ]
 
 
@@ -282,44 +278,40 @@ def _row_text(record: LogRecord) -> str:
 def _reading_state(state: LogViewState) -> Cell:
     log = state.rows.log
     if log.failure:
-        return Cell(trusted("✗ cannot be read"), "bad")
+        return Cell("✗ cannot be read", "bad")
     if not log.is_complete:
         progress = format_percent(100 * log.index.size / log.size if log.size else None)
         rate = f", {format_size(round(state.per_second))}/s" if state.per_second else ""
-        return Cell(trusted(f"reading {progress}{rate}"), "warn")
+        return Cell(f"reading {progress}{rate}", "warn")
     if state.following:
-        return Cell(trusted("● following the end"), "good")
-    return Cell(trusted(f"{state.key('list.bottom')} follows the end"), "dim")
+        return Cell("● following the end", "good")
+    return Cell(f"{state.key('list.bottom')} follows the end", "dim")
 
 
 def _detail_parts(state: LogViewState, width: int) -> Iterator[Line]:
     log, search = state.rows.log, state.rows.search
     if search is not None:
-        yield [Cell(trusted("matches "), "accent"), *filter_cells(search.query.text, state.key("log.clear"), width)]
+        yield [Cell("matches ", "accent"), *filter_cells(search.query.text, state.key("log.clear"), width)]
         yield [_match_count(log, search, state.rows.n_matches)]
     yield [Cell(pluralize(len(log.index), "line"))]
     yield [Cell(format_size(log.size), "dim")]
-    if state.has_unsafe:
-        yield [UNSAFE_BADGE]
     if log.reload_reason:
-        yield [Cell(trusted(_RELOAD_TEXTS[log.reload_reason]), "warn")]
+        yield [Cell(_RELOAD_TEXTS[log.reload_reason], "warn")]
     if log.replaced:
-        yield [Cell(trusted(f"replaced by another file: {state.key('log.reload')} reopens"), "warn")]
+        yield [Cell(f"replaced by another file: {state.key('log.reload')} reopens", "warn")]
     if log.deleted:
-        yield [Cell(trusted("file was deleted"), "warn")]
+        yield [Cell("file was deleted", "warn")]
     if state.rows.n_matches:
         keys = f"{state.key('match.next')} {state.key('match.previous')}"
-        yield [Cell(trusted(f"{keys}: next, among all lines"), "dim")]
+        yield [Cell(f"{keys}: next, among all lines", "dim")]
 
 
 def _match_count(log: LogFile, search: LogSearch, n: int) -> Cell:
     if search.is_full:
-        return Cell(trusted(f"first {MAX_MATCHES:,} matches"), "warn")
+        return Cell(f"first {MAX_MATCHES:,} matches", "warn")
     if _is_search_complete(log, search):
-        return Cell(trusted(f"{n:,} match"), "accent")
-    return Cell(
-        trusted(f"{n:,} match so far, {format_percent(100 * search.position / max(log.size, 1))} searched"), "warn"
-    )
+        return Cell(f"{n:,} match", "accent")
+    return Cell(f"{n:,} match so far, {format_percent(100 * search.position / max(log.size, 1))} searched", "warn")
 
 
 def _is_search_complete(log: LogFile, search: LogSearch) -> bool:

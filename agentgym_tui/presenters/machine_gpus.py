@@ -8,7 +8,7 @@ from typing import Final
 from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.machine_items import Item, Problem, problem_from_cause
 from agentgym_tui.presenters.number_format import UNKNOWN, format_gpu_memory, format_percent
-from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.data_model import NodeInfo
 from agentgym_tui.state.machine import MachineInfo, memory_percent
 from runner.types.machine import GpuInstance, GpuState
@@ -44,18 +44,18 @@ def gpu_items(node: NodeInfo) -> Iterator[Item]:
         yield _unread(node, cause)
     elif machine is None and node.gpus:  # a node of an earlier version sends no more than this
         for place, text in enumerate(node.gpus):
-            yield Item(f"gpu {node.name} {place}", trusted(f"GPU {place}"), Cell(sanitize_line(text, 80)))
+            yield Item(f"gpu {node.name} {place}", f"GPU {place}", Cell(text))
     else:
-        yield _no_gpu(node, fill_in("no GPU has been reported by {}", sanitize_line(node.name, 64)))
+        yield _no_gpu(node, f"no GPU has been reported by {node.name}")
 
 
 def _unread(node: NodeInfo, cause: str) -> Item:
     problems = [_driver_problem(part) for part in cause.split("; ") if part not in _NO_DRIVERS]
     if not problems:
-        return _no_gpu(node, fill_in("{} on {}", sanitize_line(cause, 200), sanitize_line(node.name, 64)))
+        return _no_gpu(node, f"{cause} on {node.name}")
     is_note = all(problem.tone == "dim" for problem in problems)
-    shown = Cell(trusted("no GPU is read"), "dim") if is_note else Cell(trusted("! no GPU can be read"), "warn")
-    return Item(f"gpu {node.name}", trusted("GPU"), shown, problems=problems)
+    shown = Cell("no GPU is read", "dim") if is_note else Cell("! no GPU can be read", "warn")
+    return Item(f"gpu {node.name}", "GPU", shown, problems=problems)
 
 
 def _driver_problem(cause: str) -> Problem:
@@ -63,78 +63,78 @@ def _driver_problem(cause: str) -> Problem:
     if not step or text.endswith("does not answer"):
         text, step = cause, "look for the driver in the kernel log: `dmesg`"
     tone: Tone = "dim" if text.startswith(_NOTES) else "warn"
-    return Problem(sanitize_line(text, 200), sanitize_line(step, 200), tone)
+    return Problem(masked_line(text), masked_line(step), tone)
 
 
-def _no_gpu(node: NodeInfo, text: SafeText) -> Item:
-    return Item(f"gpu {node.name}", trusted("GPU"), Cell(text, "dim"))
+def _no_gpu(node: NodeInfo, text: str) -> Item:
+    return Item(f"gpu {node.name}", "GPU", Cell(text, "dim"))
 
 
 def _items_of(node: NodeInfo, machine: MachineInfo, place: int, gpu: GpuState) -> Iterator[Item]:
-    key, name, history = f"gpu {node.name} {place}", trusted(f"GPU {gpu.index}"), machine.history
+    key, name, history = f"gpu {node.name} {place}", f"GPU {gpu.index}", machine.history
     if gpu.lost is not None:
-        step = trusted("look for its errors in the kernel log: `dmesg | grep -i xid`")
-        lost = problem_from_cause(trusted("it cannot be read"), gpu.lost, step)
-        yield Item(key, name, Cell(join([trusted("✗ lost"), _model(gpu)], " · "), "bad"), problems=[lost])
+        step = "look for its errors in the kernel log: `dmesg | grep -i xid`"
+        lost = problem_from_cause("it cannot be read", gpu.lost, step)
+        yield Item(key, name, Cell(f"✗ lost · {_model(gpu)}", "bad"), problems=[lost])
         return
     problems = list(_problems(gpu))
     parts = [format_percent(gpu.util), *_electric(gpu), _model(gpu)]
     tone: Tone = "warn" if any(problem.tone != "dim" for problem in problems) else "plain"
-    sign = [trusted("!")] if tone == "warn" else []
-    shown = join([*sign, join(parts, " · ")], " ")
+    sign = ["!"] if tone == "warn" else []
+    shown = " ".join([*sign, " · ".join(parts)])
     yield Item(key, name, Cell(shown, tone), history.get(f"util:{place}"), 100.0, problems)
     if gpu.mem_total is not None or gpu.mem_used is not None:
-        yield Item(f"{key} memory", trusted("  memory"), Cell(_memory(gpu)), history.get(f"mem:{place}"), 100.0)
+        yield Item(f"{key} memory", "  memory", Cell(_memory(gpu)), history.get(f"mem:{place}"), 100.0)
     yield from (_instance_item(f"{key} instance {n}", instance) for n, instance in enumerate(gpu.instances))
 
 
 def _instance_item(key: str, instance: GpuInstance) -> Item:
     problems = list(_memory_problems(instance))
-    parts = [*([trusted("!")] if problems else []), _memory(instance, sanitize_line(instance.name or "", 80))]
-    now = Cell(join(parts, " "), "warn" if problems else "plain")
-    return Item(key, trusted(f"  instance {instance.index}"), now, problems=problems)
+    parts = [*(["!"] if problems else []), _memory(instance, instance.name or "")]
+    now = Cell(" ".join(parts), "warn" if problems else "plain")
+    return Item(key, f"  instance {instance.index}", now, problems=problems)
 
 
-def _memory(gpu: GpuState | GpuInstance, *parts: SafeText) -> SafeText:
-    used = fill_in("{} of {}", _size(gpu.mem_used), _size(gpu.mem_total))
-    return join([used, *filter(None, parts), *_processes(gpu)], " · ")
+def _memory(gpu: GpuState | GpuInstance, *parts: str) -> str:
+    used = f"{_size(gpu.mem_used)} of {_size(gpu.mem_total)}"
+    return " · ".join([used, *filter(None, parts), *_processes(gpu)])
 
 
-def _model(gpu: GpuState) -> SafeText:
-    name = sanitize_line(gpu.name or "", 80) or UNKNOWN
-    return join([name, trusted("divided into instances (MIG)")], ", ") if gpu.mig else name
+def _model(gpu: GpuState) -> str:
+    name = gpu.name or UNKNOWN
+    return f"{name}, divided into instances (MIG)" if gpu.mig else name
 
 
-def _electric(gpu: GpuState) -> Iterator[SafeText]:
+def _electric(gpu: GpuState) -> Iterator[str]:
     if gpu.power_w is not None:
         limit = "" if gpu.power_limit_w is None else f" of {gpu.power_limit_w:.0f}"
-        yield trusted(f"{gpu.power_w:.0f}{limit} W")
+        yield f"{gpu.power_w:.0f}{limit} W"
     if gpu.temperature is not None:
-        yield trusted(f"{gpu.temperature:.0f} °C")
+        yield f"{gpu.temperature:.0f} °C"
 
 
-def _processes(gpu: GpuState | GpuInstance) -> Iterator[SafeText]:
+def _processes(gpu: GpuState | GpuInstance) -> Iterator[str]:
     processes = gpu.processes or ()
     for process in processes[:MAX_PROCESSES]:
-        name = sanitize_line(process.name or "process", 40)
-        yield fill_in("{} ({}) {}", name, trusted(str(process.pid)), _size(process.mem_used))
+        name = process.name or "process"
+        yield f"{name} ({process.pid!s}) {_size(process.mem_used)}"
     if len(processes) > MAX_PROCESSES:
-        yield trusted(f"{len(processes) - MAX_PROCESSES} more")
+        yield f"{len(processes) - MAX_PROCESSES} more"
 
 
 def _problems(gpu: GpuState) -> Iterator[Problem]:
     for reason in gpu.throttled or ():
-        text = fill_in("its clocks are reduced: {}", sanitize_line(reason, 60))
-        step = trusted(_THROTTLING.get(reason, "see `nvidia-smi -q -d PERFORMANCE` on the node"))
+        text = f"its clocks are reduced: {reason}"
+        step = _THROTTLING.get(reason, "see `nvidia-smi -q -d PERFORMANCE` on the node")
         yield Problem(text, step, "dim" if reason == "power limit" else "warn")
     yield from _memory_problems(gpu)
 
 
 def _memory_problems(gpu: GpuState | GpuInstance) -> Iterator[Problem]:
     if (memory := memory_percent(gpu)) is not None and memory >= MEMORY_LIMIT:
-        text = fill_in("its memory is {} full: the next allocation may fail", format_percent(memory))
-        yield Problem(text, trusted("stop a process that uses it, or give the model server a smaller share"))
+        text = f"its memory is {format_percent(memory)} full: the next allocation may fail"
+        yield Problem(text, "stop a process that uses it, or give the model server a smaller share")
 
 
-def _size(number: int | None) -> SafeText:
+def _size(number: int | None) -> str:
     return UNKNOWN if number is None else format_gpu_memory(number)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.reward_plot import column_chart
-from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 
 if TYPE_CHECKING:
     from agentgym_tui.state.run_store import RunStore
@@ -31,15 +31,15 @@ class Problem(NamedTuple):
         is_on_live: whether the first lines of Live already show it in other words.
     """
 
-    text: SafeText
-    step: SafeText
+    text: str
+    step: str
     tone: Tone = "warn"
     is_on_live: bool = False
 
     @property
-    def sign(self) -> SafeText:
+    def sign(self) -> str:
         """The sign that carries the meaning of the tone without colors."""
-        return trusted({"bad": "✗", "dim": "i"}.get(self.tone, "!"))
+        return {"bad": "✗", "dim": "i"}.get(self.tone, "!")
 
 
 class Item(NamedTuple):
@@ -56,7 +56,7 @@ class Item(NamedTuple):
     """
 
     key: str
-    name: SafeText
+    name: str
     now: Cell
     trend: Sequence[float | None] = ()
     full: float | None = None
@@ -68,9 +68,9 @@ class Section(NamedTuple):
     """Items under a heading, and the reason why there are none, in words."""
 
     key: str
-    title: SafeText
+    title: str
     items: Sequence[Item]
-    empty: SafeText = trusted("")
+    empty: str = ""
 
 
 class MachineView(NamedTuple):
@@ -88,12 +88,12 @@ class MachineView(NamedTuple):
     read_only: str = ""
     problems_only: bool = False
 
-    def press(self, command: str, effect: str) -> SafeText:
+    def press(self, command: str, effect: str) -> str:
         """Return the hint to press the key of a command; ``effect`` is trusted text."""
-        return join([trusted("press "), sanitize_line(self.key(command), 20), trusted(f" {effect}")])
+        return f"press {self.key(command)} {effect}"
 
 
-def sparkline(values: Sequence[float | None], width: int, full: float | None = None) -> SafeText:
+def sparkline(values: Sequence[float | None], width: int, full: float | None = None) -> str:
     """Return the newest values as columns with the newest at the right; a blank where a value was not known.
 
     Args:
@@ -103,11 +103,11 @@ def sparkline(values: Sequence[float | None], width: int, full: float | None = N
     """
     known = [max(value, 0.0) for value in values[-width:] if value is not None and math.isfinite(value)]
     if width < 1 or not known:
-        return trusted("")
+        return ""
     high = max(full or 0.0, *known) or 1.0
     columns = iter(column_chart(known, len(known), 1, 0.0, high)[0])
     shown = [" " if value is None or not math.isfinite(value) else next(columns) for value in values[-width:]]
-    return trusted("".join(shown))
+    return "".join(shown)
 
 
 def is_sustained(values: Sequence[float | None], now: float | None, limit: float) -> bool:
@@ -118,15 +118,15 @@ def is_sustained(values: Sequence[float | None], now: float | None, limit: float
 
 
 def problem_from_cause(
-    what: SafeText,
+    what: str,
     cause: str | None,
-    step: SafeText,
+    step: str,
     *,
     hint: str | None = None,
     tone: Tone = "bad",
     is_on_live: bool = False,
 ) -> Problem:
     """Return a problem whose ``cause``, and perhaps next step (``hint``), a node reported; both are untrusted text."""
-    reason = masked_line(cause, MAX_CAUSE) if cause else trusted("")
-    text = join([what, reason], ": ") if reason else what
+    reason = masked_line(cause, MAX_CAUSE) if cause else ""
+    text = f"{what}: {reason}" if reason else what
     return Problem(text, masked_line(hint, MAX_CAUSE) if hint else step, tone, is_on_live)

@@ -9,7 +9,7 @@ from agentgym_tui.presenters.cells import Cell
 from agentgym_tui.presenters.machine_gpus import gpu_items
 from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, is_sustained, problem_from_cause
 from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size
-from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.data_model import NodeInfo
 from runner.types.machine import Machine
 
@@ -30,11 +30,11 @@ def node_sections(view: MachineView) -> list[Section]:
     if view.problems_only:  # a fleet has many nodes, and Live asks with each redraw
         nodes = list(filter(_can_have_problem, nodes))
     if not nodes:
-        return [Section("nodes", trusted("Machine"), [], trusted("no node has been seen yet"))]
+        return [Section("nodes", "Machine", [], "no node has been seen yet")]
     sections = [_node_section(view, node) for node in nodes]
     if len(sections) > MAX_NODES:
         sections.sort(key=lambda section: not any(item.problems for item in section.items))
-        more = trusted(f"… and {len(sections) - MAX_NODES:,} more nodes")
+        more = f"… and {len(sections) - MAX_NODES:,} more nodes"
         sections[MAX_NODES:] = [Section("more nodes", more, [])]
     return sections
 
@@ -54,7 +54,7 @@ def _can_have_problem(node: NodeInfo) -> bool:
 
 
 def _node_section(view: MachineView, node: NodeInfo) -> Section:
-    title = join([trusted("Machine of "), sanitize_line(node.name, 64)])
+    title = f"Machine of {node.name}"
     return Section(f"node {node.name}", title, list(_node_items(view, node)))
 
 
@@ -69,15 +69,15 @@ def _node_items(view: MachineView, node: NodeInfo) -> Iterator[Item]:
 
 
 def _state_item(view: MachineView, node: NodeInfo) -> Item:
-    key, name = f"state {node.name}", trusted("node")
+    key, name = f"state {node.name}", "node"
     if node.lost:
         own = not view.read_only and len(view.store.nodes) == 1
-        step = view.press("node.start", "to start it again") if own else trusted("start it on its machine")
-        text = trusted("it is silent or its process is gone; its files are complete, and its batches can be resumed")
-        return Item(key, name, Cell(trusted("✗ lost"), "bad"), problems=[Problem(text, step, "bad", is_on_live=True)])
-    status = sanitize_line(view.store.node_status(node), 40) or trusted("running")
-    parts = [join([trusted("●"), status], " "), *([sanitize_line(node.profile, 60)] if node.profile else [])]
-    return Item(key, name, Cell(join(parts, " · "), "good"))
+        step = view.press("node.start", "to start it again") if own else "start it on its machine"
+        text = "it is silent or its process is gone; its files are complete, and its batches can be resumed"
+        return Item(key, name, Cell("✗ lost", "bad"), problems=[Problem(text, step, "bad", is_on_live=True)])
+    status = view.store.node_status(node) or "running"
+    parts = [f"● {status}", *([node.profile] if node.profile else [])]
+    return Item(key, name, Cell(" · ".join(parts), "good"))
 
 
 def _cpu_item(view: MachineView, node: NodeInfo) -> Item:
@@ -86,11 +86,11 @@ def _cpu_item(view: MachineView, node: NodeInfo) -> Item:
     trend = view.store.trends.get("cpu", node.name) if machine is None else machine.history.get("cpu")
     problems = []
     if is_sustained(trend, cpu, CPU_LIMIT):
-        text = fill_in("the CPU is at {}: episodes and servers wait for it", format_percent(cpu))
-        problems = [Problem(text, trusted("play fewer episodes at once (`concurrency`, `workers`)"))]
+        text = f"the CPU is at {format_percent(cpu)}: episodes and servers wait for it"
+        problems = [Problem(text, "play fewer episodes at once (`concurrency`, `workers`)")]
     of = "" if machine is None or machine.latest.n_cpus is None else f" of {machine.latest.n_cpus} CPUs"
-    now = _marked(join([format_percent(cpu), trusted(of)]), problems)
-    return Item(f"cpu {node.name}", trusted("CPU"), now, trend, 100.0, problems)
+    now = _marked(f"{format_percent(cpu)}{of}", problems)
+    return Item(f"cpu {node.name}", "CPU", now, trend, 100.0, problems)
 
 
 def _memory_item(view: MachineView, node: NodeInfo) -> Item:
@@ -99,16 +99,16 @@ def _memory_item(view: MachineView, node: NodeInfo) -> Item:
     trend = view.store.trends.get("ram", node.name) if machine is None else machine.history.get("ram")
     problems = []
     if is_sustained(trend, ram, RAM_LIMIT):
-        text = fill_in("the memory is {} full: the system may kill processes", format_percent(ram))
-        problems = [Problem(text, trusted("use fewer workers, or stop servers that no batch needs"), "bad")]
+        text = f"the memory is {format_percent(ram)} full: the system may kill processes"
+        problems = [Problem(text, "use fewer workers, or stop servers that no batch needs", "bad")]
     total = None if machine is None else machine.latest.ram_total
-    of = trusted("") if total is None else fill_in(" of {}", format_size(total))
-    now = _marked(join([format_percent(ram), of]), problems)
-    return Item(f"ram {node.name}", trusted("memory"), now, trend, 100.0, problems)
+    of = "" if total is None else f" of {format_size(total)}"
+    now = _marked(f"{format_percent(ram)}{of}", problems)
+    return Item(f"ram {node.name}", "memory", now, trend, 100.0, problems)
 
 
-def _marked(text: SafeText, problems: Sequence[Problem]) -> Cell:
-    return Cell(join([problems[0].sign, text], " "), problems[0].tone) if problems else Cell(text)
+def _marked(text: str, problems: Sequence[Problem]) -> Cell:
+    return Cell(f"{problems[0].sign} {text}", problems[0].tone) if problems else Cell(text)
 
 
 def _disk_item(node: NodeInfo) -> Item:
@@ -119,15 +119,15 @@ def _disk_item(node: NodeInfo) -> Item:
         trend = node.machine.history.get("disk_free")
     problems = []
     if node.storage:
-        what = trusted("episodes cannot be stored")
-        problems = [problem_from_cause(what, node.storage, trusted(_FREE_SPACE), is_on_live=True)]
+        what = "episodes cannot be stored"
+        problems = [problem_from_cause(what, node.storage, _FREE_SPACE, is_on_live=True)]
     elif free is not None and node.machine is not None and (_disk_load(node.machine.latest) or 0.0) >= DISK_LIMIT:
-        text = fill_in("its disk is nearly full: {} are free", format_size(free))
-        problems = [Problem(text, trusted(_FREE_SPACE))]
-    space = [fill_in("{} free of {}", format_size(free), format_size(total))] if free is not None and total else []
+        text = f"its disk is nearly full: {format_size(free)} are free"
+        problems = [Problem(text, _FREE_SPACE)]
+    space = [f"{format_size(free)} free of {format_size(total)}"] if free is not None and total else []
     folder = [masked_line(node.data_dir, 120)] if node.data_dir else []
-    now = _marked(join([*space, *folder], " · ") or UNKNOWN, problems)
-    return Item(f"disk {node.name}", trusted("disk"), now, trend, total, problems)
+    now = _marked(" · ".join([*space, *folder]) or UNKNOWN, problems)
+    return Item(f"disk {node.name}", "disk", now, trend, total, problems)
 
 
 def _disk_load(machine: Machine) -> float | None:
@@ -138,5 +138,5 @@ def _disk_load(machine: Machine) -> float | None:
 def _network_items(node: NodeInfo) -> Iterator[Item]:
     if node.machine is not None and (net := node.machine.latest.net) is not None:
         rates = (format_size(round(net.received_per_s)), format_size(round(net.sent_per_s)))
-        now = fill_in("{}/s received · {}/s sent", *rates)
-        yield Item(f"net {node.name}", trusted("network"), Cell(now), node.machine.history.get("received"))
+        now = "{}/s received · {}/s sent".format(*rates)
+        yield Item(f"net {node.name}", "network", Cell(now), node.machine.history.get("received"))

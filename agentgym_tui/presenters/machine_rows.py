@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from agentgym_tui.presenters.cells import SEPARATOR, Cell, Column, Line, Tone, flag_unsafe, join_parts
+from agentgym_tui.presenters.cells import SEPARATOR, Cell, Column, Line, Tone, join_parts
 from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, sparkline
 from agentgym_tui.presenters.machine_models import model_section
 from agentgym_tui.presenters.machine_nodes import node_sections
 from agentgym_tui.presenters.machine_sections import (
     broker_section,
     environment_section,
-    unsafe_machine_text,
     worker_section,
 )
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.text_width import cut, wrap_text
-from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
 
 NAME_WIDTH: Final = 16
 TREND_WIDTH: Final = 24
@@ -80,11 +78,6 @@ class MachineRows:
         """Return the item of a row; None for headings and where there is no such row."""
         return self.rows[index].item if 0 <= index < len(self.rows) else None
 
-    def unsafe_text(self, index: int) -> str | None:
-        """Return the texts of the item in a row that contain unsafe characters; None if no text contains any."""
-        item = self.item(index)
-        return None if item is None else unsafe_machine_text(self._view, item)
-
     def next_problem(self, index: int, by: int) -> int | None:
         """Return the index of the problem ``by`` problems after (or before) a row, around the end; None without one."""
         places = [place for place, row in enumerate(self.rows) if row.is_problem]
@@ -92,35 +85,33 @@ class MachineRows:
         return (after or places)[0 if by > 0 else -1] if places else None
 
     def _section_rows(self, section: Section, width: int) -> Iterator[MachineRow]:
-        yield MachineRow(f"before {section.key}", [Cell(trusted(""))])
+        yield MachineRow(f"before {section.key}", [Cell("")])
         yield MachineRow(section.key, [Cell(section.title, "head")])
         empty = wrap_text(section.empty, max(width - 4, 20), MAX_PROBLEM_ROWS) if not section.items else []
         for place, row in enumerate(filter(None, empty)):
-            yield MachineRow(f"empty {section.key} {place}", [Cell(join([trusted("  "), row]), "dim")])
+            yield MachineRow(f"empty {section.key} {place}", [Cell(f"  {row}", "dim")])
         for item in section.items:
             yield MachineRow(item.key, self._item_cells(item), item)
             for number, problem in enumerate(item.problems):
                 yield from _problem_rows(item, problem, number, width)
 
     def _item_cells(self, item: Item) -> Line:
-        name = flag_unsafe(item.name, unsafe_machine_text(self._view, item))
+        name = item.name
         trend = sparkline(item.trend, TREND_WIDTH, item.full)
-        return [Cell(join([trusted("  "), name])), item.now, Cell(trend, "accent")]
+        return [Cell(f"  {name}"), item.now, Cell(trend, "accent")]
 
 
 def _problem_rows(item: Item, problem: Problem, number: int, width: int) -> Iterator[MachineRow]:
-    texts: Sequence[tuple[SafeText, SafeText, Tone]] = (
+    texts: Sequence[tuple[str, str, Tone]] = (
         (problem.sign, problem.text, problem.tone),
-        (trusted("→"), problem.step, "dim" if problem.tone == "dim" else "accent"),
+        ("→", problem.step, "dim" if problem.tone == "dim" else "accent"),
     )
     is_start = problem.tone != "dim"
     for part, (sign, text, tone) in enumerate(texts):
         for place, row in enumerate(wrap_text(text, max(width - 6, 20), MAX_PROBLEM_ROWS)):
-            mark = trusted(" ") if place else sign
+            mark = " " if place else sign
             key = f"{item.key} {number}.{part}.{place}"
-            yield MachineRow(
-                key, [Cell(fill_in("    {} {}", mark, row), tone)], item, is_start and not part and not place
-            )
+            yield MachineRow(key, [Cell(f"    {mark} {row}", tone)], item, is_start and not part and not place)
 
 
 def machine_sections(view: MachineView) -> list[Section]:
@@ -136,10 +127,10 @@ def problems_of(sections: Sequence[Section]) -> list[tuple[Item, Problem]]:
 
 def machine_heading(sections: Sequence[Section], width: int) -> Line:
     """Return the heading of the screen: how many problems there are, and the first of them."""
-    title: list[Cell] = [Cell(trusted("Machine"), "head"), SEPARATOR]
+    title: list[Cell] = [Cell("Machine", "head"), SEPARATOR]
     if not (found := problems_of(sections)):
-        return join_parts([[*title, Cell(trusted("● nothing is wrong"), "good")]], width)
-    count = fill_in("{} {}", found[0][1].sign, pluralize(len(found), "problem"))
+        return join_parts([[*title, Cell("● nothing is wrong", "good")]], width)
+    count = f"{found[0][1].sign} {pluralize(len(found), 'problem')}"
     return join_parts([[*title, Cell(_with_first(count, found), found[0][1].tone)]], width)
 
 
@@ -151,11 +142,11 @@ def machine_summary(view: MachineView, width: int) -> Line:
     found = problems_of(machine_sections(view._replace(problems_only=True)))
     if not found or width < 1:
         return []
-    count, key = pluralize(len(found), "problem"), sanitize_line(view.key("app.machine"), 20)
-    text = fill_in("{} {} ({})", found[0][1].sign, count, key)
+    count, key = pluralize(len(found), "problem"), view.key("app.machine")
+    text = f"{found[0][1].sign} {count} ({key})"
     shown = _with_first(text, [each for each in found if not each[1].is_on_live])
     return [Cell(cut(shown, width), found[0][1].tone)]
 
 
-def _with_first(text: SafeText, found: Sequence[tuple[Item, Problem]]) -> SafeText:
-    return fill_in("{}: {}: {}", text, found[0][0].name, found[0][1].text) if found else text
+def _with_first(text: str, found: Sequence[tuple[Item, Problem]]) -> str:
+    return f"{text}: {found[0][0].name}: {found[0][1].text}" if found else text

@@ -10,7 +10,6 @@ from agentgym_tui.presenters.episode_rows import format_exact
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_reward, pluralize
 from agentgym_tui.presenters.result_rows import player_text, rate_text
 from agentgym_tui.presenters.text_width import fit
-from agentgym_tui.safe_text import join, sanitize_line, trusted
 from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.task_list import note_of
 from runner.results.task_matrix import TaskGroup
@@ -41,7 +40,7 @@ _UNSCORED: Final[tuple[str, Tone]] = ("u", "dim")
 _LEGEND: Final = (
     "+ success", "- failure", "t round limit", "T time limit", "E error", "c cancelled", "i interrupted", "u unscored"
 )  # fmt: skip
-_SHORT_LEGEND: Final = trusted("+ success - failure t rounds T time E error c cancelled i stopped u unscored")
+_SHORT_LEGEND: Final = "+ success - failure t rounds T time E error c cancelled i stopped u unscored"
 _LEGEND_WIDTH: Final = len(" · ".join(_LEGEND))
 _LABEL_WIDTH: Final = 8
 _K_WIDTH: Final = 6
@@ -64,10 +63,10 @@ class MatrixRows(FilteredRows[TaskGroup]):
         task = self.rows.shown[index]
         return [
             Cell(format_exact(task.task_index)),
-            Cell(trusted(f"{task.n_success}/{len(task.rated)}")),
+            Cell(f"{task.n_success}/{len(task.rated)}"),
             Cell(format_reward(task.mean_reward)),
-            Cell(trusted(note_of(task)), "warn"),
-            Cell(trusted(" ".join(sign_of(attempt)[0] for attempt in task.attempts))),
+            Cell(note_of(task), "warn"),
+            Cell(" ".join(sign_of(attempt)[0] for attempt in task.attempts)),
         ]
 
     def attempts(self, index: int, width: int, *, selected: bool) -> Line:
@@ -80,12 +79,12 @@ class MatrixRows(FilteredRows[TaskGroup]):
         for number, attempt in enumerate(shown, first):
             sign, tone = sign_of(attempt)
             before = "[" if number == chosen else "]" if number - 1 == chosen and number > first else " "
-            cells += [Cell(trusted(before), "accent"), Cell(trusted(sign), tone)]
+            cells += [Cell(before, "accent"), Cell(sign, tone)]
         last = first + len(shown) - 1
-        cells.append(Cell(trusted("]" if chosen == last and shown else " "), "accent"))
+        cells.append(Cell("]" if chosen == last and shown else " ", "accent"))
         hidden = len(attempts) - len(shown)
         rest = f" {hidden} more" if hidden else ""
-        return [*cells, Cell(trusted(fit(rest, max(width - 2 * len(shown) - 1, 0))), "dim")]
+        return [*cells, Cell(fit(rest, max(width - 2 * len(shown) - 1, 0)), "dim")]
 
 
 def attempt_at(x: int, n: int, selected: int, width: int) -> int | None:
@@ -134,14 +133,14 @@ def matrix_heading(
     zero, truncated = sum(task.zero_variance for task in all_tasks), sum(task.all_truncated for task in all_tasks)
     return join_parts(
         [
-            [Cell(join([sanitize_line(row.env, 40), player_text(row)], " "), "head")],
+            [Cell(f"{row.env} {player_text(row)}", "head")],
             [Cell(pluralize(len(all_tasks), "task"))],
             match_cells(len(tasks.shown), tasks.query.text, key, width),
             [Cell(pluralize(sum(len(task.attempts) for task in all_tasks), "attempt"))],
-            [Cell(trusted(f"{zero:,} zero variance"), "warn")] if zero else [],
-            [Cell(trusted(f"{truncated:,} all truncated"), "warn")] if truncated else [],
+            [Cell(f"{zero:,} zero variance", "warn")] if zero else [],
+            [Cell(f"{truncated:,} all truncated", "warn")] if truncated else [],
             sorting_cells(tasks.sorting),
-            [Cell(join([trusted("batch "), sanitize_line(row.batch_id, 40)]), "dim")] if row.batch_id else [],
+            [Cell(f"batch {row.batch_id}", "dim")] if row.batch_id else [],
         ],
         width,
     )
@@ -152,7 +151,7 @@ def estimate_lines(estimates: Sequence[Estimate], width: int) -> list[Line]:
     by_k = {each.k: each for each in estimates}
     shown = [by_k[k] for k in _SHOWN_K if k in by_k][: max((width - _LABEL_WIDTH) // _K_WIDTH, 1)]
     if not shown:
-        return [[Cell(trusted("no scored attempts"), "dim")]]
+        return [[Cell("no scored attempts", "dim")]]
     rows: tuple[tuple[str, list[str], Tone], ...] = (
         ("k", [str(each.k) for each in shown], "dim"),
         ("tasks", [format_count(each.n_tasks) for each in shown], "dim"),
@@ -164,12 +163,12 @@ def estimate_lines(estimates: Sequence[Estimate], width: int) -> list[Line]:
 
 def _estimate_line(label: str, values: Sequence[str], tone: Tone) -> Line:
     cells = "".join(f"{value:>{_K_WIDTH}}" for value in values)
-    return [Cell(trusted(f"{label:<{_LABEL_WIDTH}}"), "dim"), Cell(trusted(cells), tone)]
+    return [Cell(f"{label:<{_LABEL_WIDTH}}", "dim"), Cell(cells, tone)]
 
 
 def attempt_lines(task: TaskGroup | None, number: int, width: int) -> list[Line]:
     """Return two lines: the selected attempt, and what the signs mean."""
-    whole = [trusted(part) for part in _LEGEND] if width >= _LEGEND_WIDTH else [_SHORT_LEGEND]
+    whole = list(_LEGEND) if width >= _LEGEND_WIDTH else [_SHORT_LEGEND]
     legend = join_parts([[Cell(part, "dim")] for part in whole], width)
     if task is None or not task.attempts:
         return [[], legend]
@@ -178,11 +177,11 @@ def attempt_lines(task: TaskGroup | None, number: int, width: int) -> list[Line]
     return [
         join_parts(
             [
-                [Cell(join([trusted("task "), format_exact(task.task_index)]), "head")],
-                [Cell(trusted(f"attempt {number + 1} of {len(task.attempts)}"))],
-                [Cell(trusted(f"{sign_of(attempt)[0]} {attempt.outcome.value}"), sign_of(attempt)[1])],
-                [Cell(join([trusted("reward "), format_reward(attempt.reward)]))],
-                [Cell(sanitize_line(attempt.episode_id, 40) or UNKNOWN, "dim")],
+                [Cell(f"task {format_exact(task.task_index)}", "head")],
+                [Cell(f"attempt {number + 1} of {len(task.attempts)}")],
+                [Cell(f"{sign_of(attempt)[0]} {attempt.outcome.value}", sign_of(attempt)[1])],
+                [Cell(f"reward {format_reward(attempt.reward)}")],
+                [Cell(attempt.episode_id or UNKNOWN, "dim")],
             ],
             width,
         ),

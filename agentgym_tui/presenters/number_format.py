@@ -6,31 +6,30 @@ import math
 from datetime import datetime
 from typing import Final
 
-from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from runner.util.amounts import format_amount
 
-UNKNOWN: Final = trusted("\N{EN DASH}")
+UNKNOWN: Final = "\N{EN DASH}"
 _MAX_SHOWN_S: Final = 360_000
 """Duration in seconds from which on ``> 99 h`` is shown."""
 
 
-def format_duration(seconds: float | None) -> SafeText:
+def format_duration(seconds: float | None) -> str:
     """Format a duration in seconds, such as ``4 ms``, ``1.2 s``, ``3:21`` and ``2:03:21``."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
     seconds = max(seconds, 0.0)
     if seconds >= _MAX_SHOWN_S:
-        return trusted("> 99 h")
+        return "> 99 h"
     if seconds < 0.9995:
-        return trusted(f"{seconds * 1000:.0f} ms")
+        return f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:
-        return trusted(f"{seconds:.1f} s")
+        return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return trusted(f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}")
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def format_time(time: datetime | None, form: str = "%m-%d %H:%M", *, ms: bool = False) -> SafeText:
+def format_time(time: datetime | None, form: str = "%m-%d %H:%M", *, ms: bool = False) -> str:
     """Format a time in the local time zone, as by ``strftime`` and with milliseconds if ``ms`` is True."""
     try:
         local = time.astimezone() if time is not None else None
@@ -38,79 +37,79 @@ def format_time(time: datetime | None, form: str = "%m-%d %H:%M", *, ms: bool = 
         local = None
     if local is None:
         return UNKNOWN
-    return trusted(local.strftime(form) + (f".{local.microsecond // 1000:03}" if ms else ""))
+    return local.strftime(form) + (f".{local.microsecond // 1000:03}" if ms else "")
 
 
-def format_reward(value: float | None) -> SafeText:
+def format_reward(value: float | None) -> str:
     """Format a reward in at most nine characters, such as ``0.25``, ``-1`` and ``1e+09``."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     if abs(value) >= 1000:
-        return trusted(f"{value:.3g}")
-    return trusted(f"{round(value, 3) + 0.0:.3f}".rstrip("0").rstrip("."))
+        return f"{value:.3g}"
+    return f"{round(value, 3) + 0.0:.3f}".rstrip("0").rstrip(".")
 
 
-def format_rate(value: float | None) -> SafeText:
+def format_rate(value: float | None) -> str:
     """Format a rate per second without the unit, such as ``0.4``, ``42`` and ``1.2k``."""
     if value is None or not math.isfinite(value) or value < 0:
         return UNKNOWN
-    return trusted(f"{value:.1f}") if value < 9.95 else format_count(round(value))
+    return f"{value:.1f}" if value < 9.95 else format_count(round(value))
 
 
-def format_cost(value: float, currency: str = "") -> SafeText:
+def format_cost(value: float, currency: str = "") -> str:
     """Format an amount of money without an exponent, such as ``0.0123`` or ``0.0123 USD``; NaN is unknown."""
-    return sanitize_line(format_amount(value, currency), 40) if math.isfinite(value) else UNKNOWN
+    return format_amount(value, currency) if math.isfinite(value) else UNKNOWN
 
 
-def format_count(number: int | None) -> SafeText:
+def format_count(number: int | None) -> str:
     """Format a count, such as ``950``, ``12k`` and ``3.4M``."""
     if number is None:
         return UNKNOWN
     if abs(number) >= 10**12:
-        return trusted("> 1T" if number > 0 else "< -1T")
+        return "> 1T" if number > 0 else "< -1T"
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if abs(number) >= size:
             short = number / size
-            return trusted(f"{short:.0f}{letter}" if abs(short) >= 9.95 else f"{short:.1f}{letter}")
-    return trusted(str(number))
+            return f"{short:.0f}{letter}" if abs(short) >= 9.95 else f"{short:.1f}{letter}"
+    return str(number)
 
 
-def pluralize(number: int, noun: str, plural: str = "") -> SafeText:
+def pluralize(number: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun, such as ``1 episode`` and ``1,200 episodes``; nouns must be trusted text."""
     shown = f"{number:,}" if abs(number) < 10**9 else format_count(number)
-    return trusted(f"{shown} {noun if number == 1 else plural or f'{noun}s'}")
+    return f"{shown} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def format_size(number: int) -> SafeText:
+def format_size(number: int) -> str:
     """Format a number of bytes, such as ``950 B``, ``12 kB``, ``3.4 MB`` and ``500 MB``."""
     short = format_count(number)
-    return trusted(f"{short} B" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}B")
+    return f"{short} B" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}B"
 
 
-def format_gpu_memory(number: int) -> SafeText:
+def format_gpu_memory(number: int) -> str:
     """Format a number of bytes in the unit that the drivers of GPUs use, such as ``0.3 GiB`` and ``79.6 GiB``."""
-    return trusted(f"{number / 2**30:,.1f} GiB")
+    return f"{number / 2**30:,.1f} GiB"
 
 
-def format_energy(joules: float) -> SafeText:
+def format_energy(joules: float) -> str:
     """Return an energy, such as ``950 J`` and ``24 kJ``."""
     short = format_count(round(joules))
-    return trusted(f"{short} J" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}J")
+    return f"{short} J" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}J"
 
 
-def format_percent(value: float | None) -> SafeText:
+def format_percent(value: float | None) -> str:
     """Format a percentage between 0 and 100; a value outside this range is replaced by the nearer limit."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    return trusted(f"{max(0.0, min(value, 100.0)):.0f}%")
+    return f"{max(0.0, min(value, 100.0)):.0f}%"
 
 
-def format_interval(bounds: tuple[float, float] | None) -> SafeText:
+def format_interval(bounds: tuple[float, float] | None) -> str:
     """Format an interval of rates, such as ``41-62%``; an en dash without one."""
-    return UNKNOWN if bounds is None else trusted(f"{100 * bounds[0]:.0f}-{format_percent(100 * bounds[1])}")
+    return UNKNOWN if bounds is None else f"{100 * bounds[0]:.0f}-{format_percent(100 * bounds[1])}"
 
 
-def format_share(part: int, whole: int) -> SafeText:
+def format_share(part: int, whole: int) -> str:
     """Format the quotient of ``part`` and ``whole`` as a percentage; an en dash if ``whole`` is not positive."""
     return format_percent(100 * part / whole) if whole > 0 else UNKNOWN
 
@@ -121,13 +120,13 @@ def progress_bar(share: float, width: int) -> str:
     return "█" * full + "░" * (width - full)
 
 
-def format_per_second(rate: float) -> SafeText:
+def format_per_second(rate: float) -> str:
     """Format a rate per second with the unit, such as ``0.5/s`` and ``1.2k/s``; an empty text for zero."""
-    return trusted(f"{format_rate(rate)}/s" if rate > 0 else "")
+    return f"{format_rate(rate)}/s" if rate > 0 else ""
 
 
-def format_time_left(seconds: float | None) -> SafeText:
+def format_time_left(seconds: float | None) -> str:
     """Format seconds that pass, such as ``12 s`` and ``3:21``; an en dash if they are not known."""
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN
-    return trusted(f"{seconds:.0f} s") if seconds < 59.5 else format_duration(float(round(seconds)))
+    return f"{seconds:.0f} s" if seconds < 59.5 else format_duration(float(round(seconds)))

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from agentgym_tui.presenters.answering_endpoint import answer_parts
-from agentgym_tui.presenters.cells import SEPARATOR, UNSAFE_BADGE, Cell, Line, join_parts, line_width
-from agentgym_tui.presenters.environment_rows import unsafe_environment_text
+from agentgym_tui.presenters.cells import Cell, Line, join_parts, line_width
 from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.presenters.status_line import episode_line
-from agentgym_tui.presenters.step_rows import unsafe_episode_text
 from agentgym_tui.presenters.text_width import cut
-from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.notices import FeedNotice
 from agentgym_tui.state.run_store import RunStore
 
-_FOLLOWING: Final = Cell(trusted("following"), "dim")
+_FOLLOWING: Final = Cell("following", "dim")
 
 
 def environments_title(store: RunStore, selected: str, width: int) -> list[Line]:
@@ -25,13 +23,12 @@ def environments_title(store: RunStore, selected: str, width: int) -> list[Line]
     The note is the problem or the scenarios of the selected environment, or the profile if it has neither.
     """
     env = store.envs.get(selected)
-    number = format_count(len(store.envs)) if store.envs else trusted("")
-    badge = [SEPARATOR, UNSAFE_BADGE] if any(map(unsafe_environment_text, store.envs.values())) else []
-    name = [*_title("Environments", number), *badge]
+    number = format_count(len(store.envs)) if store.envs else ""
+    name = _title("Environments", number)
     profile = next((node.profile for node in store.nodes.values() if node.profile), "")
-    note = [Cell(sanitize_line(profile, 40), "dim")] if profile else []
+    note = [Cell(profile, "dim")] if profile else []
     if env is not None and (detail := env.cause or env.note):
-        text = join([sanitize_line(env.name, 30), trusted(": "), masked_line(detail)])
+        text = f"{env.name}: {masked_line(detail)}"
         note = [Cell(cut(text, max(width - line_width(name) - 2, 0)), "warn" if env.cause else "dim")]
     return [justify(name, note, width)]
 
@@ -47,8 +44,7 @@ def steps_title(store: RunStore, episode: Episode | None, key: str, width: int) 
     """
     if episode is None:
         return [justify(episode_line(store, None, width), [], width)]
-    badge = [UNSAFE_BADGE, SEPARATOR] if unsafe_episode_text(episode) else []
-    note = [*badge, *(_not_following(key) or [_FOLLOWING])]
+    note = _not_following(key) or [_FOLLOWING]
     return [justify(episode_line(store, episode, max(width - line_width(note) - 2, 0)), note, width)]
 
 
@@ -65,7 +61,7 @@ def transcript_title(episode: Episode, index: int, key: str, width: int, waiting
     parts = answer_parts(episode, index, waiting_s)
     note = _not_following(key)
     room = max(width - line_width(note) - (2 if note else 0), 0)
-    return [justify(join_parts([_title("Transcript", trusted(f"step {index}")), *parts], room), note, width)]
+    return [justify(join_parts([_title("Transcript", f"step {index}"), *parts], room), note, width)]
 
 
 def trace_title(n_spans: int, key: str, width: int) -> list[Line]:
@@ -76,20 +72,20 @@ def trace_title(n_spans: int, key: str, width: int) -> list[Line]:
         key: label of the key that goes to the last span; "" while the pane follows the last span.
         width: columns of the pane.
     """
-    text = trusted(f"{format_count(n_spans)} spans" if n_spans else "no finished spans yet")
+    text = f"{format_count(n_spans)} spans" if n_spans else "no finished spans yet"
     return [justify(_title("Trace", text), _not_following(key), width)]
 
 
 def rewards_title(env: str, width: int) -> list[Line]:
     """Return the title of the rewards pane: the environment whose rewards are shown."""
-    return [justify(_title("Rewards", sanitize_line(env, 60)), [], width)]
+    return [justify(_title("Rewards", env), [], width)]
 
 
 def notice_line(notice: FeedNotice | None, width: int) -> Line:
     """Return the latest notice about the bus subscription; an empty line if there is none."""
     if notice is None:
         return []
-    times = [Cell(trusted(f" ({format_count(notice.n)})"), "dim")] if notice.n > 1 else []
+    times = [Cell(f" ({format_count(notice.n)})", "dim")] if notice.n > 1 else []
     return join_parts([[Cell(masked_line(notice.text), "warn"), *times]], width)
 
 
@@ -100,12 +96,12 @@ def justify(left: Line, right: Line, width: int) -> Line:
     """
     room = width - line_width(right)
     shown = join_parts([left], room)
-    return [*shown, Cell(trusted(" " * max(room - line_width(shown), 0))), *right]
+    return [*shown, Cell(" " * max(room - line_width(shown), 0)), *right]
 
 
-def _title(name: str, text: SafeText) -> list[Cell]:
-    return [Cell(trusted(name), "head"), *([Cell(trusted(" · "), "dim"), Cell(text)] if text else [])]
+def _title(name: str, text: str) -> list[Cell]:
+    return [Cell(name, "head"), *([Cell(" · ", "dim"), Cell(text)] if text else [])]
 
 
 def _not_following(key: str) -> list[Cell]:
-    return [Cell(trusted(f"not following ({key})"), "warn")] if key else []
+    return [Cell(f"not following ({key})", "warn")] if key else []

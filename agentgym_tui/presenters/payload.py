@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from agentgym_tui.presenters.cells import Cell, FoldedText, Line, TextSource, unsafe_texts
-from agentgym_tui.safe_text import has_unsafe_chars, hex_line, n_hex_lines, sanitize_lines, trusted
+from agentgym_tui.presenters.cells import Cell, FoldedText, Line, TextSource
+from agentgym_tui.safe_text import has_unsafe_chars, hex_line, n_hex_lines, sanitize_lines
 from agentgym_tui.state.log_entries import MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
 from runner.events.codec import check_limits
 
@@ -73,24 +73,11 @@ def format_json(payload: bytes) -> str | None:
         return None
 
 
-def unsafe_text(entry: LogEntry | None) -> str | None:
-    """Return the texts of a log entry that contain unsafe characters; None if no text contains any."""
-    match entry:
-        case None:
-            return None
-        case LogNotice():
-            return unsafe_texts([entry.text])
-    if unsafe := unsafe_texts([entry.subject, *entry.headers, *entry.headers.values()]):
-        return unsafe
-    text = entry.payload.decode("utf-8", "replace")
-    return text if has_unsafe_chars(text) else None
-
-
 def payload_size(message: EventMessage, view: str) -> Cell:
     """Return the size of a payload, how many bytes of it are stored, and whether it is too large to format."""
     stored = f", first {len(message.payload):,} shown" if message.n_bytes > len(message.payload) else ""
     large = " · too large to format" if view == "formatted" and _is_large(message.payload) else ""
-    return Cell(trusted(f"{message.n_bytes:,} B{stored}{large}"), "dim")
+    return Cell(f"{message.n_bytes:,} B{stored}{large}", "dim")
 
 
 def _is_large(payload: bytes) -> bool:
@@ -132,7 +119,7 @@ class TextRows(FoldedText, TextSource):
         number, at = self._place(index)
         (text,), has_unsafe = sanitize_lines(self._lines[number][at : at + FOLD_WIDTH])
         sign = "⚠" if has_unsafe else "" if at else number + 1
-        return Cell(trusted(f"{sign:>{self._digits}} "), "warn" if has_unsafe else "dim"), Cell(text)
+        return Cell(f"{sign:>{self._digits}} ", "warn" if has_unsafe else "dim"), Cell(text)
 
     def unsafe_text(self, index: int) -> str | None:
         """Return the original text of a row if it has unsafe characters, else None."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import fill_in, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 
 if TYPE_CHECKING:
     from agentgym_tui.state.query_completion import Completion
@@ -41,7 +41,7 @@ def query_note(error: QueryError | None, completion: Completion | None, width: i
     offered = [] if completion is None else _offer(completion, width)
     if error is None:
         return offered
-    reason = fill_in("✗ at {}: {}", trusted(str(error.start + 1)), masked_line(error, _MAX_ERROR))
+    reason = f"✗ at {error.start + 1!s}: {masked_line(error, _MAX_ERROR)}"
     rows = wrap_text(reason, width, N_ROWS - 1 if offered else N_ROWS)
     return [*([Cell(row, "bad")] for row in rows), *offered[: N_ROWS - len(rows)]]
 
@@ -63,10 +63,10 @@ def _offer(completion: Completion, width: int) -> list[Line]:
     field = completion.field
     about: list[Line] = []
     if field is not None:
-        meaning = trusted(describe_field(field))
-        about = [[Cell(trusted(f"{field.name}: "), "accent"), Cell(meaning, "dim")]]
+        meaning = describe_field(field)
+        about = [[Cell(f"{field.name}: ", "accent"), Cell(meaning, "dim")]]
     if field is not None and not completion.best:
         return about
     between = " " if field is None else "  "  # all fields of episodes fit 80 columns
-    options = sanitize_line(between.join(completion.options), _MAX_OPTIONS)
+    options = between.join(completion.options)
     return [*([Cell(row, "dim")] for row in wrap_text(options, width, N_ROWS - len(about)) if row), *about]

@@ -14,13 +14,11 @@ from agentgym_tui.presenters.cells import (
     cost_part,
     count_cell,
     filter_cells,
-    flag_unsafe,
     join_parts,
     key_line,
     match_cells,
     score_cells,
     sorting_cells,
-    unsafe_texts,
 )
 from agentgym_tui.presenters.episode_heading import gpu_parts
 from agentgym_tui.presenters.number_format import (
@@ -34,7 +32,6 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.reward_plot import column_chart
 from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, environment_text
-from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
 from agentgym_tui.state.result_list import BASELINE, ResultList
 from runner.types import MIX, GpuUse
 
@@ -59,7 +56,7 @@ RESULT_COLUMNS: Final = (
     Column("data", 9, rank=7),
     Column("batch", 26, rank=8),
 )
-MARK: Final = trusted("◆ ")
+MARK: Final = "◆ "
 """Marks the row that the next one is compared with."""
 
 _BIN_WIDTH: Final = 2
@@ -80,10 +77,10 @@ class ResultRows(FilteredRows["ResultRow"]):
     def line(self, index: int, width: int) -> Line:
         row = self._results.shown[index]
         marked = self._results.is_marked(row)
-        env = flag_unsafe(environment_text(row.env), unsafe_result_text(row))
+        env = environment_text(row.env)
         return [
-            Cell(join([MARK, env]) if marked else env, "accent" if marked else "plain"),
-            Cell(sanitize_line(row.agent, 60) or UNKNOWN),
+            Cell(f"{MARK}{env}" if marked else env, "accent" if marked else "plain"),
+            Cell(row.agent or UNKNOWN),
             model_cell(row.model, is_baseline=row.baseline),
             Cell(format_count(row.n)),
             *score_cells(row.success_rate, row.success_interval, row.n_errors, row.score),
@@ -93,39 +90,39 @@ class ResultRows(FilteredRows["ResultRow"]):
             Cell(format_duration(row.completion_time_sec)),
             count_cell(row.tokens.total),
             Cell(data_text(row) or UNKNOWN, "dim"),
-            Cell(sanitize_line(row.batch_id, 40) if row.batch_id else trusted("all"), "dim"),
+            Cell(row.batch_id if row.batch_id else "all", "dim"),
         ]
 
 
 def model_cell(model: str | None, *, is_baseline: bool = True) -> Cell:
     """Return the models that answered, several as a warning; without one, ``baseline``, or that it is unknown."""
     if model is None:
-        return Cell(trusted(BASELINE) if is_baseline else UNKNOWN, "dim")
-    return Cell(sanitize_line(model, 80) or UNKNOWN, "warn" if MIX in model else "plain")
+        return Cell(BASELINE if is_baseline else UNKNOWN, "dim")
+    return Cell(model or UNKNOWN, "warn" if MIX in model else "plain")
 
 
-def rate_text(rate: float | None) -> SafeText:
+def rate_text(rate: float | None) -> str:
     """Return a success rate as a percentage; an en dash where no episode is scored."""
     return format_percent(None if rate is None else 100 * rate)
 
 
-def sparkline(rates: list[float]) -> SafeText:
+def sparkline(rates: list[float]) -> str:
     """Return the success rates of the newest batches as columns, the newest at the right."""
-    return trusted(column_chart(rates, SPARK_WIDTH, 1, 0.0, 1.0)[0] if rates else "")
+    return column_chart(rates, SPARK_WIDTH, 1, 0.0, 1.0)[0] if rates else ""
 
 
-def data_text(row: ResultRow) -> SafeText:
+def data_text(row: ResultRow) -> str:
     """Return the shape of requests, the data label, the mode and the limits, each where it is not the usual one."""
     mode = row.mode if row.mode != "strict" else ""
-    return sanitize_line(" ".join(filter(None, (row.shape, row.data_label, mode, row.limits))), 60)
+    return " ".join(filter(None, (row.shape, row.data_label, mode, row.limits)))
 
 
-def player_text(row: ResultRow) -> SafeText:
+def player_text(row: ResultRow) -> str:
     """Return agent and model, or that the agent is a baseline."""
-    return join([sanitize_line(row.agent, 40) or UNKNOWN, model_cell(row.model, is_baseline=row.baseline).text], " ")
+    return f"{row.agent or UNKNOWN} {model_cell(row.model, is_baseline=row.baseline).text}"
 
 
-def results_summary(results: ResultList, state: SafeText, key: str, width: int, *, run_id: str = "") -> Line:
+def results_summary(results: ResultList, state: str, key: str, width: int, *, run_id: str = "") -> Line:
     """Return the line above the table: what is shown, filter, order and the marked row.
 
     Args:
@@ -138,11 +135,11 @@ def results_summary(results: ResultList, state: SafeText, key: str, width: int, 
     marked = results.marked
     return join_parts(
         [
-            [Cell(trusted("Results by batch" if results.by_batch else "Results"), "head")],
+            [Cell("Results by batch" if results.by_batch else "Results", "head")],
             [Cell(pluralize(results.n_episodes, "episode"))],
             filter_cells(f"run {run_id}", key, 2 * width) if run_id else [],
             match_cells(len(results.shown), results.query.text, key, width),
-            [Cell(join([MARK, trusted("compares with "), _short_name(marked)]), "accent")] if marked else [],
+            [Cell(f"{MARK}compares with {_short_name(marked)}", "accent")] if marked else [],
             sorting_cells(results.sorting),
             [Cell(state, "warn")] if state else [],
         ],
@@ -153,36 +150,29 @@ def results_summary(results: ResultList, state: SafeText, key: str, width: int, 
 def empty_results_lines(results: ResultList, clear_key: str) -> list[Line]:
     """Return the text shown while the table has no rows."""
     if results.query:
-        words = sanitize_line(results.query.text, 60)
+        words = results.query.text
         return [
-            [Cell(trusted("No result matches "), "head"), Cell(words, "accent")],
+            [Cell("No result matches ", "head"), Cell(words, "accent")],
             key_line(clear_key, "shows all results"),
         ]
     return [
-        [Cell(trusted("No results yet."), "head")],
-        [Cell(trusted("  They are computed from stored episodes, and appear when the first one has ended."))],
+        [Cell("No results yet.", "head")],
+        [Cell("  They are computed from stored episodes, and appear when the first one has ended.")],
     ]
 
 
 def result_detail(row: ResultRow, currency: str, width: int) -> list[Line]:
     """Return lines about the selected row: outcomes, means and sums over its episodes, and where its time went."""
-    times = [[Cell(cut(trusted(f"time: {row.time_text}"), width), "dim")]] if row.time_shares else []
+    times = [[Cell(cut(f"time: {row.time_text}", width), "dim")]] if row.time_shares else []
     return [_outcomes_line(row, width), _usage_line(row, currency, width), *times]
 
 
-def unsafe_result_text(row: ResultRow | None) -> str | None:
-    """Return the texts of a row that contain unsafe characters; None if no text contains any."""
-    if row is None:
-        return None
-    return unsafe_texts((row.env, row.agent, row.model, row.data_label, row.batch_id))
+def _short_name(row: ResultRow) -> str:
+    name = f"{row.env} {player_text(row)}"
+    return f"{name} {row.batch_id}" if row.batch_id else name
 
 
-def _short_name(row: ResultRow) -> SafeText:
-    name = join([sanitize_line(row.env, 20), player_text(row)], " ")
-    return join([name, sanitize_line(row.batch_id, 40)], " ") if row.batch_id else name
-
-
-def _rounds(row: ResultRow) -> SafeText:
+def _rounds(row: ResultRow) -> str:
     return format_reward(None if row.avg_rounds is None else round(row.avg_rounds, 1))
 
 
@@ -190,10 +180,10 @@ def _outcomes_line(row: ResultRow, width: int) -> Line:
     outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in row.outcomes.items())
     return join_parts(
         [
-            [Cell(join([sanitize_line(row.env, 40), player_text(row)], " "), "head")],
-            [Cell(join([trusted("batch "), sanitize_line(row.batch_id, 40)]))] if row.batch_id else [],
-            [Cell(trusted(outcomes))],
-            [Cell(trusted(f"{row.n_unscored:,} unscored"), "warn")] if row.n_unscored else [],
+            [Cell(f"{row.env} {player_text(row)}", "head")],
+            [Cell(f"batch {row.batch_id}")] if row.batch_id else [],
+            [Cell(outcomes)],
+            [Cell(f"{row.n_unscored:,} unscored", "warn")] if row.n_unscored else [],
             [Cell(agentgym_text(row.agentgym), "dim")] if row.agentgym is not None else [],
             [Cell(data, "dim")] if (data := data_text(row)) else [],
         ],
@@ -201,10 +191,10 @@ def _outcomes_line(row: ResultRow, width: int) -> Line:
     )
 
 
-def agentgym_text(means: AgentGymMeans) -> SafeText:
+def agentgym_text(means: AgentGymMeans) -> str:
     """Return mean score and success rate as AgentGym's Evaluator computes them."""
     score = format_reward(None if means.score is None else round(means.score, 3))
-    return fill_in("AgentGym: score {}, success {}", score, rate_text(means.success_rate))
+    return f"AgentGym: score {score}, success {rate_text(means.success_rate)}"
 
 
 def _usage_line(row: ResultRow, currency: str, width: int) -> Line:
@@ -213,13 +203,13 @@ def _usage_line(row: ResultRow, currency: str, width: int) -> Line:
     usage = f"{format_count(tokens.prompt)} + {format_count(tokens.completion)} tokens"
     return join_parts(
         [
-            [Cell(join([_rounds(row), trusted(" round" if row.avg_rounds == 1 else " rounds")]))],
-            [Cell(join([format_duration(row.completion_time_sec), trusted(" per episode")]))],
-            [Cell(trusted(usage))] if tokens.total else [],
+            [Cell(f"{_rounds(row)}{(' round' if row.avg_rounds == 1 else ' rounds')}")],
+            [Cell(f"{format_duration(row.completion_time_sec)} per episode")],
+            [Cell(usage)] if tokens.total else [],
             cost_part(row.cost, currency),
-            [Cell(trusted(f"answer {format_duration(row.latency_s)}"))] if row.latency_s is not None else [],
+            [Cell(f"answer {format_duration(row.latency_s)}")] if row.latency_s is not None else [],
             *gpu_parts(gpu, " per episode"),
-            [Cell(trusted("last runs "), "dim"), Cell(sparkline(row.last_rates), "good")] if row.last_rates else [],
+            [Cell("last runs ", "dim"), Cell(sparkline(row.last_rates), "good")] if row.last_rates else [],
         ],
         width,
     )
@@ -228,21 +218,21 @@ def _usage_line(row: ResultRow, currency: str, width: int) -> Line:
 def histogram_lines(histogram: Histogram | None) -> list[Line]:
     """Return three lines: the histogram of the rewards, with a legend and an axis."""
     if histogram is None:
-        return [[Cell(trusted("no scored episodes"), "dim")]]
+        return [[Cell("no scored episodes", "dim")]]
     counts = histogram.counts
-    bars = [trusted(_without_empty(line, counts)) for line in column_chart(counts, len(counts), 2, 0, max(counts))]
+    bars = [_without_empty(line, counts) for line in column_chart(counts, len(counts), 2, 0, max(counts))]
     low, high = format_reward(histogram.low), format_reward(histogram.high)
     axis = f"{low}{high:>{_BIN_WIDTH * len(counts) - len(low)}}"
     most, total = max(counts), sum(counts)
     size = (histogram.high - histogram.low) / len(counts)
     start = histogram.low + counts.index(most) * size
     span = f"{format_reward(start)} to {format_reward(start + size)}"
-    legend: list[SafeText] = [
-        trusted(f"  rewards of {pluralize(total, 'scored episode')}"),
-        trusted(f"  {format_share(most, total)} of them from {span}"),
+    legend: list[str] = [
+        f"  rewards of {pluralize(total, 'scored episode')}",
+        f"  {format_share(most, total)} of them from {span}",
     ]
     lines: list[Line] = [[Cell(bar, "accent"), Cell(text, "dim")] for bar, text in zip(bars, legend, strict=True)]
-    return [*lines, [Cell(trusted(axis), "dim")]]
+    return [*lines, [Cell(axis, "dim")]]
 
 
 def _without_empty(line: str, counts: list[int]) -> str:

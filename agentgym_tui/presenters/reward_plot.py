@@ -7,7 +7,7 @@ from typing import Final
 
 from agentgym_tui.presenters.cells import Cell, Line, Tone, join_parts
 from agentgym_tui.presenters.number_format import format_percent, format_reward, format_share, pluralize
-from agentgym_tui.safe_text import SafeText, join, masked_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.environment_rewards import RewardPoint, rated_points
 
 SUCCESS_RATE_WINDOW: Final = 20
@@ -69,11 +69,11 @@ def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list
     scored = [point for point in rated_points(points) if point.reward is not None]
     shown = scored[-max(width - _LABEL_WIDTH, 1) :]
     if not shown or height < 1 or width <= _LABEL_WIDTH:
-        return [join_parts([[Cell(trusted("no scored episodes yet"), "dim")]], width)][:height]
+        return [join_parts([[Cell("no scored episodes yet", "dim")]], width)][:height]
     rewards = [point.reward for point in shown if point.reward is not None]
     low, high = value_range(rewards)
     columns = column_chart(rewards, width - _LABEL_WIDTH, max(height - 2, 1), low, high)
-    labels = [format_reward(high), *[trusted("")] * (len(columns) - 2), format_reward(low)][: len(columns)]
+    labels = [format_reward(high), *[""] * (len(columns) - 2), format_reward(low)][: len(columns)]
     lines: list[Line] = [_labeled(label, column) for label, column in zip(labels, columns, strict=True)]
     if rates := moving_success_rate(_successes(shown), SUCCESS_RATE_WINDOW):
         spark = column_chart(rates, width - _LABEL_WIDTH, 1, 0.0, 1.0)
@@ -85,21 +85,21 @@ def _successes(points: Sequence[RewardPoint]) -> list[bool]:
     return [point.success for point in points if point.success is not None]
 
 
-def _labeled(label: SafeText, columns: str, tone: Tone = "accent") -> list[Cell]:
-    return [Cell(trusted(f"{label[: _LABEL_WIDTH - 1]:>{_LABEL_WIDTH - 1}} "), "dim"), Cell(trusted(columns), tone)]
+def _labeled(label: str, columns: str, tone: Tone = "accent") -> list[Cell]:
+    return [Cell(f"{label[: _LABEL_WIDTH - 1]:>{_LABEL_WIDTH - 1}} ", "dim"), Cell(columns, tone)]
 
 
-def _kind(points: Sequence[RewardPoint]) -> SafeText:
+def _kind(points: Sequence[RewardPoint]) -> str:
     """Return the agent of the points of a baseline, that several agents or models are mixed, or nothing."""
     if points[-1].model is None:
         return masked_line(points[-1].agent, MAX_AGENT)
-    return trusted("mixed" if len({(point.agent, point.model) for point in points}) > 1 else "")
+    return "mixed" if len({(point.agent, point.model) for point in points}) > 1 else ""
 
 
 def _legend_line(shown: Sequence[RewardPoint], n_scored: int, width: int) -> Line:
     n, kind = len(shown), _kind(shown)
-    count = pluralize(n, "episode") if n == n_scored else trusted(f"newest {n}")
-    episodes = join([count, kind], trusted(" · ")) if kind else count
+    count = pluralize(n, "episode") if n == n_scored else f"newest {n}"
+    episodes = f"{count} · {kind}" if kind else count
     newest = _successes(shown)[-SUCCESS_RATE_WINDOW:]
     rate = f"success {format_share(sum(newest), len(newest))} of last {len(newest)}" if newest else "success unknown"
-    return join_parts([[Cell(episodes, "dim")], [Cell(trusted(rate))]], width)
+    return join_parts([[Cell(episodes, "dim")], [Cell(rate)]], width)

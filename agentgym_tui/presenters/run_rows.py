@@ -15,11 +15,9 @@ from agentgym_tui.presenters.cells import (
     cost_cell,
     cost_part,
     count_cell,
-    flag_unsafe,
     join_parts,
     match_cells,
     tokens_part,
-    unsafe_texts,
 )
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
@@ -32,7 +30,7 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.status_line import outcome_cell, time_left
 from agentgym_tui.presenters.text_width import RUN_ENV_WIDTH, display_width, environment_text
-from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.batches import batch_currency
 from runner.types import WorkerCounts
 
@@ -58,17 +56,17 @@ RUN_COLUMNS: Final = (
     Column("id", 26, rank=8),
 )
 
-STATES: Final[dict[str, tuple[SafeText, Tone]]] = {
-    "running": (trusted("▶ running"), "accent"),
-    "paused": (trusted("‖ paused"), "warn"),
-    "queued": (trusted("… waits"), "plain"),
-    "interrupted": (trusted("! interrupted"), "warn"),
-    "completed": (trusted("✓ completed"), "good"),
-    "cancelled": (trusted("○ cancelled"), "dim"),
+STATES: Final[dict[str, tuple[str, Tone]]] = {
+    "running": ("▶ running", "accent"),
+    "paused": ("‖ paused", "warn"),
+    "queued": ("… waits", "plain"),
+    "interrupted": ("! interrupted", "warn"),
+    "completed": ("✓ completed", "good"),
+    "cancelled": ("○ cancelled", "dim"),
 }
 """Label and tone of each status of a batch."""
 
-HELD: Final = Cell(trusted("‖ waits"), "warn")
+HELD: Final = Cell("‖ waits", "warn")
 """State of a waiting batch that was paused, so that it does not start."""
 
 
@@ -99,11 +97,11 @@ class RunRows:
         n_errors, n_rated = sum(each.n_errors for each in batches), batches[0].n_rated
         # environments are never mixed in one rate
         rate = format_share(batches[0].n_success, n_rated) if len(batches) == 1 and n_rated else UNKNOWN
-        done = [trusted(f"{sum(each.n_done for each in batches):,}"), _n_planned(batches)]
+        done = [f"{sum(each.n_done for each in batches):,}", _n_planned(batches)]
         return [
-            Cell(flag_unsafe(self._name(row), unsafe_run_text(row)), "head" if row.depth == 0 else "plain"),
+            Cell(self._name(row), "head" if row.depth == 0 else "plain"),
             state_cell(row),
-            Cell(join(done, trusted("/"))),
+            Cell("/".join(done)),
             Cell(rate),
             count_cell(n_errors, "bad"),
             Cell(_time_left(row, self._store.now())),
@@ -112,25 +110,25 @@ class RunRows:
             count_cell(tokens),
             cost_cell(cost, batch_currency(batches, self._store.currency)),
             _workers(row),
-            Cell(sanitize_line(row.run_id, 40), "dim"),
+            Cell(row.run_id, "dim"),
         ]
 
-    def _name(self, row: RunRow) -> SafeText:
+    def _name(self, row: RunRow) -> str:
         """Return the name of a battery or batch; where there are several nodes, with that of its node."""
         node = row.batches[0].node
         shown = row.depth == 0 and node and len(self._store.nodes) > 1
-        return join([_name(row), sanitize_line(node, 64)], " · ") if shown else _name(row)
+        return f"{_name(row)} · {node}" if shown else _name(row)
 
 
 def state_cell(row: RunRow) -> Cell:
     """Return the status of a battery or batch; for a waiting one, with its place in the queue."""
     status = row.status
-    text, tone = STATES.get(status, (sanitize_line(status, 20), "plain"))
+    text, tone = STATES.get(status, (status, "plain"))
     if status == "queued" and all(batch.is_held for batch in row.batches if batch.status == "queued"):
         text, tone = HELD
     positions = [batch.position for batch in row.batches if batch.position is not None]
     if status == "queued" and positions:
-        text = join([text, trusted(f"#{min(positions) + 1}")], " ")
+        text = f"{text} #{min(positions) + 1}"
     return Cell(text, tone)
 
 
@@ -138,17 +136,15 @@ def runs_summary(store: RunStore, tree: RunTree, key: str, width: int) -> Line:
     """Return the line above the tree: numbers of batches by status, and the filter, which ``key`` clears."""
     counts = Counter(batch.status for batch in store.batches.values())
     named = (("running", "running"), ("paused", "paused"), ("queued", "waiting"), ("interrupted", "interrupted"))
-    parts: list[Line] = [[Cell(trusted("Runs"), "head")], [Cell(pluralize(len(store.batches), "batch", "batches"))]]
+    parts: list[Line] = [[Cell("Runs", "head")], [Cell(pluralize(len(store.batches), "batch", "batches"))]]
     parts.append(match_cells(len(tree.batches.shown), tree.batches.query_text, key, width))
     n_unlisted = max(store.n_waiting - counts["queued"], 0)
     counts["queued"] += n_unlisted
-    parts += [
-        [Cell(trusted(f"{counts[status]:,} {name}"), STATES[status][1])] for status, name in named if counts[status]
-    ]
-    parts += [[Cell(trusted(f"the last {n_unlisted:,} of them are not listed"), "dim")]] if n_unlisted else []
+    parts += [[Cell(f"{counts[status]:,} {name}", STATES[status][1])] for status, name in named if counts[status]]
+    parts += [[Cell(f"the last {n_unlisted:,} of them are not listed", "dim")]] if n_unlisted else []
     if store.n_unlisted:
         older = pluralize(store.n_unlisted, "older batch", "older batches")
-        parts.append([Cell(join([older, trusted("not listed; Episodes has theirs")], " "), "dim")])
+        parts.append([Cell(f"{older} not listed; Episodes has theirs", "dim")])
     return join_parts(parts, width)
 
 
@@ -162,48 +158,39 @@ def run_detail(row: RunRow | None, store: RunStore, width: int) -> Line:
 def _details(row: RunRow, store: RunStore) -> Iterator[Line]:
     """Yield agent and model, mean reward, rate, tokens, cost, workers and id of a line."""
     if (episode := row.episode) is not None:
-        yield [Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.models))), 60) or UNKNOWN)]
-        yield [Cell(trusted(f"reward {format_reward(episode.reward)}"))]
-        yield [Cell(sanitize_line(episode.episode_id, 40), "dim")]
+        yield [Cell(" ".join(filter(None, (episode.agent, episode.models))) or UNKNOWN)]
+        yield [Cell(f"reward {format_reward(episode.reward)}")]
+        yield [Cell(episode.episode_id, "dim")]
         return
     (tokens, cost), rate, workers = _usage(store, row), _rate_cell(row.batches), _workers(row)
     yield [Cell(_agent(row))]
     if len(row.batches) == 1 and (reward := row.batches[0].mean_reward) is not None:
-        yield [Cell(trusted(f"mean reward {format_reward(reward)}"))]
-    yield [Cell(trusted(f"{rate.text} episodes/min"))] if rate.text != UNKNOWN else []
+        yield [Cell(f"mean reward {format_reward(reward)}")]
+    yield [Cell(f"{rate.text} episodes/min")] if rate.text != UNKNOWN else []
     yield tokens_part(tokens)
     yield cost_part(cost, batch_currency(row.batches, store.currency))
     yield [workers] if workers.text != UNKNOWN else []
-    yield [Cell(sanitize_line(row.run_id, 40), "dim")]
+    yield [Cell(row.run_id, "dim")]
 
 
 def _problem(row: RunRow) -> Line:
     for batch in row.batches:
         if batch.is_held and batch.status == "queued":
-            return [Cell(trusted("paused: it does not start before it is resumed"), "warn")]
+            return [Cell("paused: it does not start before it is resumed", "warn")]
         if batch.interruption:
-            return [Cell(join([trusted("interrupted: "), masked_line(batch.interruption, 300)]), "warn")]
+            return [Cell(f"interrupted: {masked_line(batch.interruption, 300)}", "warn")]
         if batch.waiting_for:
-            return [Cell(join([trusted("waits: "), masked_line(batch.waiting_for, 300)]), "warn")]
+            return [Cell(f"waits: {masked_line(batch.waiting_for, 300)}", "warn")]
     return []
 
 
-def unsafe_run_text(row: RunRow | None) -> str | None:
-    """Return the texts of a line that contain unsafe characters; None if no text contains any."""
-    if row is None:
-        return None
-    first = row.batches[0]
-    texts = (first.env, first.agent, first.models, row.battery_id, first.batch_id, first.interruption, first.node)
-    return unsafe_texts(texts)
-
-
-def _time_left(row: RunRow, now: float) -> SafeText:
+def _time_left(row: RunRow, now: float) -> str:
     active = [left for batch in row.batches if (left := time_left(batch, now)) is not None]
     if not active:
         return UNKNOWN
     shown = format_time_left(active[0])
     waits = any(batch.status == "queued" for batch in row.batches)
-    return join([trusted("> "), shown]) if waits else shown
+    return f"> {shown}" if waits else shown
 
 
 def episodes_per_minute(batch: BatchRun) -> float | None:
@@ -219,43 +206,43 @@ def _rate_cell(batches: Sequence[BatchRun]) -> Cell:
     return Cell(format_rate(sum(rates))) if rates else NO_VALUE
 
 
-def _name(row: RunRow) -> SafeText:
-    mark = trusted("  " * row.depth + ("▾ " if row.is_open else "▸ "))
+def _name(row: RunRow) -> str:
+    mark = "  " * row.depth + ("▾ " if row.is_open else "▸ ")
     if row.battery_id is not None:
-        return join([mark, trusted(f"battery of {len(row.batches)}")])
-    return join([mark, environment_text(row.batches[0].env, RUN_ENV_WIDTH)])
+        return f"{mark}battery of {len(row.batches)}"
+    return f"{mark}{environment_text(row.batches[0].env, RUN_ENV_WIDTH)}"
 
 
 def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
-    attempt = trusted(f", attempt {format_count(episode.attempt)}") if episode.attempt else trusted("")
-    name = join([trusted("  " * row.depth + "· task "), format_count(episode.task_index), attempt])
+    attempt = f", attempt {format_count(episode.attempt)}" if episode.attempt else ""
+    name = f"{'  ' * row.depth + '· task '}{format_count(episode.task_index)}{attempt}"
     outcome = outcome_cell(episode, _STATE_WIDTH)
     if episode.outcome == "truncated" and display_width(outcome.text) > _STATE_WIDTH:
-        outcome = Cell(trusted("… at limit"), outcome.tone)
+        outcome = Cell("… at limit", outcome.tone)
     return [
         Cell(name),
         outcome,
         Cell(pluralize(episode.rounds, "step")),
         *[NO_VALUE] * 3,
-        Cell(sanitize_line(" ".join(filter(None, (episode.agent, episode.models))), 60) or UNKNOWN),
+        Cell(" ".join(filter(None, (episode.agent, episode.models))) or UNKNOWN),
         NO_VALUE,
         count_cell(episode.tokens.total),
         cost_cell(episode.cost, episode.currency or currency),
-        Cell(sanitize_line(episode.worker.id, 40) if episode.worker else UNKNOWN, "dim"),
-        Cell(sanitize_line(episode.episode_id, 40), "dim"),
+        Cell(episode.worker.id if episode.worker else UNKNOWN, "dim"),
+        Cell(episode.episode_id, "dim"),
     ]
 
 
-def _agent(row: RunRow) -> SafeText:
+def _agent(row: RunRow) -> str:
     names = dict.fromkeys((batch.agent, batch.models) for batch in row.batches)
     if len(names) > 1:
-        return trusted(f"{len(names)} agents or models")
-    return sanitize_line(" ".join(filter(None, next(iter(names)))), 60) or UNKNOWN
+        return f"{len(names)} agents or models"
+    return " ".join(filter(None, next(iter(names)))) or UNKNOWN
 
 
-def _n_planned(batches: Sequence[BatchRun]) -> SafeText:
+def _n_planned(batches: Sequence[BatchRun]) -> str:
     n_planned = sum(max(batch.n_planned, batch.n_done) for batch in batches)
-    return trusted(f"{n_planned:,}") if n_planned else UNKNOWN
+    return f"{n_planned:,}" if n_planned else UNKNOWN
 
 
 def _usage(store: RunStore, row: RunRow) -> tuple[int, float | None]:
@@ -272,4 +259,4 @@ def _workers(row: RunRow) -> Cell:
     if not active:
         return NO_VALUE
     n, starting, lost = (sum(counts) for counts in zip(*((w.n, w.starting, w.lost) for w in active), strict=True))
-    return Cell(trusted(WorkerCounts(n=n, starting=starting, lost=lost).text), "warn" if lost else "plain")
+    return Cell(WorkerCounts(n=n, starting=starting, lost=lost).text, "warn" if lost else "plain")

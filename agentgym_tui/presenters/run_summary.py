@@ -14,11 +14,9 @@ from agentgym_tui.presenters.cells import (
     cost_cell,
     cost_part,
     count_cell,
-    flag_unsafe,
     join_parts,
     score_cells,
     tokens_part,
-    unsafe_texts,
 )
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
@@ -29,7 +27,6 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.run_rows import STATES
 from agentgym_tui.presenters.text_width import RUN_ENV_WIDTH, environment_text
-from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_line, trusted
 from agentgym_tui.state.batches import batch_currency
 from agentgym_tui.state.normalize import as_aware
 from runner.results.statistics import wilson_interval
@@ -86,23 +83,18 @@ class SummaryRows(TextSource):
         batch = self.batches[index]
         tokens, cost = self._store.usage_of(batch)
         rate = batch.n_success / batch.n_rated if batch.n_rated > 0 else None
-        state, tone = STATES.get(batch.status, (sanitize_line(batch.status, 20), "plain"))
+        state, tone = STATES.get(batch.status, (batch.status, "plain"))
         return [
-            Cell(flag_unsafe(environment_text(batch.env, RUN_ENV_WIDTH), unsafe_summary_text(batch)), "head"),
-            Cell(sanitize_line(batch.agent, 40) or UNKNOWN),
-            Cell(trusted(f"{batch.n_done:,}/{max(batch.n_planned, batch.n_done):,}")),
+            Cell(environment_text(batch.env, RUN_ENV_WIDTH), "head"),
+            Cell(batch.agent or UNKNOWN),
+            Cell(f"{batch.n_done:,}/{max(batch.n_planned, batch.n_done):,}"),
             *score_cells(rate, success_interval(batch.n_success, batch.n_rated), batch.n_errors, batch.mean_reward),
-            Cell(sanitize_line(batch.models, 40)) if batch.models else NO_VALUE,
+            Cell(batch.models) if batch.models else NO_VALUE,
             Cell(format_duration(batch.duration_s)),
             cost_cell(cost, batch_currency([batch], self._store.currency)),
             count_cell(tokens.total),
             Cell(state, tone),
         ]
-
-
-def unsafe_summary_text(batch: BatchRun | None) -> str | None:
-    """Return the texts of a row that contain unsafe characters; None if no text contains any."""
-    return None if batch is None else unsafe_texts((batch.env, batch.agent, batch.models))
 
 
 def success_interval(n_success: int, n_rated: int) -> tuple[float, float] | None:
@@ -112,26 +104,26 @@ def success_interval(n_success: int, n_rated: int) -> tuple[float, float] | None
 
 def summary_heading(batches: Sequence[BatchRun], store: RunStore, width: int) -> Line:
     """Describe the whole run: what ended, errors apart, duration, tokens and cost."""
-    return join_parts([[Cell(trusted("Summary"), "head")], *_total_parts(batches, store)], width)
+    return join_parts([[Cell("Summary", "head")], *_total_parts(batches, store)], width)
 
 
 def ended_line(store: RunStore, key: str, width: int) -> Line:
     """Describe the run that ended last, and name the key that shows its summary; an empty line if there is none."""
     if not (batches := store.run(store.newest_ended_run())):
         return []
-    hint: Line = [Cell(sanitize_line(f"{key} shows the summary", 40), "accent")]
+    hint: Line = [Cell(f"{key} shows the summary", "accent")]
     first, *more = _total_parts(batches, store)
     return join_parts([first, hint, *more], width)
 
 
-def ended_run_text(batches: Sequence[BatchRun], key: str) -> SafeText:
+def ended_run_text(batches: Sequence[BatchRun], key: str) -> str:
     """Return the end of a run in one line, and the key that shows its summary."""
-    hint = sanitize_line(f"{key} shows the summary", 40)
+    hint = f"{key} shows the summary"
     if len(batches) < 2:
         return hint
-    counts = [trusted(f"battery of {len(batches)} ended: {_n_done(batches):,} episodes")]
+    counts = [f"battery of {len(batches)} ended: {_n_done(batches):,} episodes"]
     n_errors = sum(batch.n_errors for batch in batches)
-    return join([*counts, *([pluralize(n_errors, "error")] if n_errors else []), hint], trusted(", "))
+    return ", ".join([*counts, *([pluralize(n_errors, "error")] if n_errors else []), hint])
 
 
 def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]:
@@ -140,7 +132,7 @@ def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]
     if len(batches) == 1 and (rated := batches[0].n_rated):
         n_success = batches[0].n_success
         interval = format_interval(success_interval(n_success, rated))
-        yield [Cell(fill_in("success {} ({})", format_share(n_success, rated), interval))]
+        yield [Cell(f"success {format_share(n_success, rated)} ({interval})")]
     if n_errors := sum(batch.n_errors for batch in batches):
         yield [Cell(pluralize(n_errors, "error"), "bad")]
     if (seconds := _duration_s(batches)) is not None:
@@ -151,9 +143,9 @@ def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]
     yield cost_part(sum(costs) if costs else None, batch_currency(batches, store.currency))
 
 
-def _title(batches: Sequence[BatchRun]) -> SafeText:
+def _title(batches: Sequence[BatchRun]) -> str:
     if len(batches) > 1:
-        return trusted(f"battery of {len(batches)}:")
+        return f"battery of {len(batches)}:"
     return environment_text(batches[0].env, RUN_ENV_WIDTH) if batches else UNKNOWN
 
 
@@ -161,8 +153,8 @@ def _states(batches: Sequence[BatchRun]) -> Iterator[Cell]:
     """Yield how many batches have each status; only the status if all have the same."""
     statuses = [batch.status for batch in batches]
     for status in dict.fromkeys(statuses):
-        count = trusted("" if len(set(statuses)) == 1 else f" {statuses.count(status)}")
-        text = join([count, trusted(" "), sanitize_line(status, 20)])
+        count = "" if len(set(statuses)) == 1 else f" {statuses.count(status)}"
+        text = f"{count} {status}"
         yield Cell(text, STATES.get(status, (UNKNOWN, "plain"))[1])
 
 

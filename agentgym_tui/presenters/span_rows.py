@@ -7,10 +7,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from agentgym_tui.presenters.cells import Cell, Line, Tone, flag_unsafe, unsafe_texts
+from agentgym_tui.presenters.cells import Cell, Line, Tone
 from agentgym_tui.presenters.number_format import format_duration
 from agentgym_tui.presenters.payload import FOLD_WIDTH
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from runner.types import Span
 
 MAX_INDENT: Final = 12
@@ -65,16 +64,13 @@ class SpanRows:
         """Return the indented name of a span, with the error type if the span failed; or an attribute."""
         row = self._order[index]
         span = self._spans[row.position]
-        indent = trusted("  " * min(row.depth, MAX_INDENT))
+        indent = "  " * min(row.depth, MAX_INDENT)
         if row.attribute:
-            shown = sanitize_line(row.attribute, len(row.attribute))
-            return Cell(join([indent, trusted("  · "), flag_unsafe(shown, unsafe_texts([row.attribute]))]), "dim")
-        name = flag_unsafe(sanitize_line(span.name, 80), self.unsafe_text(index))
+            return Cell(f"{indent}  · {row.attribute}", "dim")
+        name = span.name
         if "error" in span.attributes:
-            return Cell(
-                join([indent, trusted("✗ "), name, trusted(" "), sanitize_line(span.attributes["error"], 40)]), "bad"
-            )
-        return Cell(join([indent, name]))
+            return Cell(f"{indent}✗ {name} {span.attributes['error']}", "bad")
+        return Cell(f"{indent}{name}")
 
     def bar(self, index: int, width: int) -> Cell:
         """Return the bar of a span on a time axis of ``width`` columns. The bar is at least one column wide."""
@@ -84,27 +80,20 @@ class SpanRows:
         full, rest = divmod(max(end - start, 0) * width * 8 // self._total, 8)
         shape = ("█" * full + _EIGHTHS[rest])[: width - left] or _EIGHTHS[1]
         tone: Tone = "bad" if "error" in span.attributes else _TONES.get(span.category, "dim")
-        return Cell(trusted(" " * left + shape), tone)
+        return Cell(" " * left + shape, tone)
 
     def duration(self, index: int) -> Cell:
         """Return the duration of a span."""
         span = self._spans[self._order[index].position]
         return Cell(format_elapsed(_clamp(span.end_ns) - _clamp(span.start_ns)))
 
-    def axis(self, width: int) -> SafeText:
+    def axis(self, width: int) -> str:
         """Return the labels of a time axis of ``width`` columns: start, middle and end."""
         middle, end = format_elapsed(self._total // 2), format_elapsed(self._total)
         if not self._spans or width <= len(end):
-            return trusted("")
+            return ""
         left = f"0{middle:>{(width + len(middle)) // 2 - 1}}" if width >= MIN_LABELS else "0"
-        return trusted(f"{left}{end:>{width - len(left)}}")
-
-    def unsafe_text(self, index: int) -> str | None:
-        """Return the name and attributes of a span that contain unsafe characters; None if no text contains any."""
-        if index >= len(self):
-            return None
-        span = self._spans[self._order[index].position]
-        return unsafe_texts([span.name, *(f"{name}={value}" for name, value in span.attributes.items())])
+        return f"{left}{end:>{width - len(left)}}"
 
 
 class _SpanRow(NamedTuple):
@@ -135,11 +124,11 @@ def spans_with(spans: Sequence[Span], expression: re.Pattern[str]) -> set[int]:
     return {at for at, span in enumerate(spans) if any(map(expression.search, attribute_texts(span)))}
 
 
-def format_elapsed(ns: int) -> SafeText:
+def format_elapsed(ns: int) -> str:
     """Format a duration given in nanoseconds, such as ``12 µs``, ``3.4 ms`` and ``1.2 s``."""
     if ns < 1_000_000:
-        return trusted(f"{max(ns, 0) / 1e3:.0f} µs")
-    return trusted(f"{ns / 1e6:.1f} ms") if ns < 10_000_000 else format_duration(ns / 1e9)
+        return f"{max(ns, 0) / 1e3:.0f} µs"
+    return f"{ns / 1e6:.1f} ms" if ns < 10_000_000 else format_duration(ns / 1e9)
 
 
 def _clamp(ns: int) -> int:

@@ -18,7 +18,7 @@ from agentgym_tui.presenters.number_format import (
     progress_bar,
 )
 from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment, wrap_text
-from agentgym_tui.safe_text import SafeText, fill_in, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, Episode, NodeInfo
 from agentgym_tui.state.nodes import ProfileDifference
 from runner.types import UNKNOWN_OUTCOME, Tokens, is_result_unknown
@@ -27,35 +27,35 @@ if TYPE_CHECKING:
     from agentgym_tui.state.run_store import RunStore
     from runner.store.index_schema import EpisodeRow
 
-OUTCOMES: Final[dict[str, tuple[SafeText, Tone]]] = {
-    "success": (trusted("✓ success"), "good"),
-    "failure": (trusted("✗ failure"), "bad"),
-    "truncated": (trusted("… stopped at limit"), "warn"),
-    "timeout": (trusted("◔ timeout"), "warn"),
-    "cancelled": (trusted("○ cancelled"), "dim"),
-    "error": (trusted("! error"), "bad"),
-    "interrupted": (trusted("! interrupted"), "warn"),
-    UNKNOWN_OUTCOME: (trusted("? unknown"), "dim"),
+OUTCOMES: Final[dict[str, tuple[str, Tone]]] = {
+    "success": ("✓ success", "good"),
+    "failure": ("✗ failure", "bad"),
+    "truncated": ("… stopped at limit", "warn"),
+    "timeout": ("◔ timeout", "warn"),
+    "cancelled": ("○ cancelled", "dim"),
+    "error": ("! error", "bad"),
+    "interrupted": ("! interrupted", "warn"),
+    UNKNOWN_OUTCOME: ("? unknown", "dim"),
 }
 """Label and tone of each episode outcome."""
 
 ONE_LINE_WIDTH: Final = 143
 """Minimum terminal width, in columns, for a status of one line."""
 
-NODE_LOST: Final = Cell(trusted("✗ node lost"), "bad")
+NODE_LOST: Final = Cell("✗ node lost", "bad")
 
-LINK_STATES: Final[dict[BusLinkStatus, tuple[SafeText, Tone]]] = {
-    "none": (trusted("no broker"), "dim"),
-    "starting": (trusted("○ node starting"), "warn"),
-    "connecting": (trusted("○ connecting"), "warn"),
-    "connected": (trusted("● connected"), "good"),
-    "stalled": (trusted("◐ broker silent"), "warn"),
-    "disconnected": (trusted("✗ disconnected"), "bad"),
-    "failed": (trusted("✗ failed"), "bad"),
+LINK_STATES: Final[dict[BusLinkStatus, tuple[str, Tone]]] = {
+    "none": ("no broker", "dim"),
+    "starting": ("○ node starting", "warn"),
+    "connecting": ("○ connecting", "warn"),
+    "connected": ("● connected", "good"),
+    "stalled": ("◐ broker silent", "warn"),
+    "disconnected": ("✗ disconnected", "bad"),
+    "failed": ("✗ failed", "bad"),
 }
 """Label and tone of each state of the bus link."""
 
-_NO_STATUS: Final = Cell(trusted("no model or host status yet"), "dim")
+_NO_STATUS: Final = Cell("no model or host status yet", "dim")
 _MIN_TITLE: Final = 20
 _MAX_ENDPOINTS: Final = 3
 """Maximum number of endpoints named in the status."""
@@ -84,7 +84,7 @@ def status_lines(
         if max_cause_lines and display_width(cause) > room
         else []
     )
-    shown = trusted("") if cause_lines else cause
+    shown = "" if cause_lines else cause
     host = _host_parts(store)
     host[1:1] = [problem] if problem else []
     if width >= ONE_LINE_WIDTH:
@@ -105,26 +105,26 @@ def status_line(store: RunStore, title: str, width: int) -> Line:
 def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
     """Describe the watched episode: environment, task, outcome, progress and agent."""
     if episode is None:
-        return join_parts([[Cell(trusted("no episode running"), "dim")]], width)
+        return join_parts([[Cell("no episode running", "dim")]], width)
     room = max(width // 3, 8)
     outcome = outcome_cell(episode, room)
     return join_parts(
         [
             [
-                Cell(cut(shorten_environment(sanitize_line(episode.env or "?", 60), room), room), "head"),
-                Cell(trusted(f" task {format_count(episode.task_index)}")),
+                Cell(cut(shorten_environment(episode.env or "?", room), room), "head"),
+                Cell(f" task {format_count(episode.task_index)}"),
             ],
             [Cell(cut(outcome.text, room), outcome.tone)],
             fallback_note(episode),
-            [Cell(trusted(f"round {format_count(episode.rounds)}"))],
-            [Cell(trusted(f"reward {format_reward(episode.reward)}"))],
-            [Cell(sanitize_line(_agent_text(episode.agent, episode.models), 80))],
-            [Cell(trusted(f"{format_count(episode.n_missing)} items missing"), "warn")] if episode.n_missing else [],
+            [Cell(f"round {format_count(episode.rounds)}")],
+            [Cell(f"reward {format_reward(episode.reward)}")],
+            [Cell(_agent_text(episode.agent, episode.models))],
+            [Cell(f"{format_count(episode.n_missing)} items missing", "warn")] if episode.n_missing else [],
             _running_count(store),
             [Cell(_elapsed(episode), "dim")] if episode.steps or episode.duration_s is not None else [],
             cost_part(episode.cost, store.currency),
-            [Cell(trusted("compat rules"), "warn")] if episode.mode == "compat" else [],
-            [Cell(sanitize_line(episode.data_label, 40), "dim")] if episode.data_label else [],
+            [Cell("compat rules", "warn")] if episode.mode == "compat" else [],
+            [Cell(episode.data_label, "dim")] if episode.data_label else [],
         ],
         width,
     )
@@ -155,28 +155,28 @@ def progress_line(
         return []
     done, planned, rated = batch.n_done, batch.n_planned, batch.n_rated
     bar = progress_bar(done / planned if planned else 0.0, max(6, min(24, width // 6)))
-    counts = trusted(f" {format_count(done)}/{format_count(planned) if planned else UNKNOWN}")
+    counts = f" {format_count(done)}/{format_count(planned) if planned else UNKNOWN}"
     first: list[Line] = [
-        [Cell(trusted(bar), "accent"), Cell(counts)],
-        [Cell(sanitize_line(batch.env or "?", 60), "head")],
+        [Cell(bar, "accent"), Cell(counts)],
+        [Cell(batch.env or "?", "head")],
     ]
     room = width - line_width(join_parts(first, width)) - len(SEPARATOR.text)
     incomplete = batch.workers is not None and (batch.workers.starting or batch.workers.lost)
     return join_parts(
         [
             *first,
-            [Cell(trusted("paused"), "warn")] if batch.status == "paused" else [],
+            [Cell("paused", "warn")] if batch.status == "paused" else [],
             _interruption_cells(batch, room),
             [NODE_LOST] if lost else _time_cells(batch, now),
             _worker_cells(batch) if incomplete else [],
-            [Cell(trusted(f"{n_waiting:,} waiting"))] if n_waiting else [],
-            [Cell(trusted(f"success {format_count(batch.n_success)} of {format_count(rated)}"))] if rated else [],
+            [Cell(f"{n_waiting:,} waiting")] if n_waiting else [],
+            [Cell(f"success {format_count(batch.n_success)} of {format_count(rated)}")] if rated else [],
             [Cell(pluralize(batch.n_errors, "error"), "bad")] if batch.n_errors else [],
-            [Cell(trusted(f"mean reward {format_reward(batch.mean_reward)}"))] if batch.mean_reward is not None else [],
+            [Cell(f"mean reward {format_reward(batch.mean_reward)}")] if batch.mean_reward is not None else [],
             [] if incomplete else _worker_cells(batch),
             tokens_part(spent[0].total if spent else 0),
             cost_part(spent[1] if spent else None, currency),
-            [Cell(sanitize_line(_agent_text(batch.agent, batch.models), 80))] if batch.agent else [],
+            [Cell(_agent_text(batch.agent, batch.models))] if batch.agent else [],
             [Cell(masked_line(batch.waiting_for, 200), "warn")] if batch.waiting_for and not lost else [],
         ],
         width,
@@ -186,12 +186,12 @@ def progress_line(
 def _connection_cells(store: RunStore, *, address: bool = False) -> Line:
     text, tone = LINK_STATES[store.link.status]
     shown_address = store.link.address if address and store.link.status == "connected" else ""
-    link = Cell(join([text, masked_line(f" {shown_address}", 60)]) if shown_address else text, tone)
+    link = Cell("".join([text, masked_line(f" {shown_address}", 60)]) if shown_address else text, tone)
     nodes = _node_cells(store)
     return [link, SEPARATOR, *nodes] if nodes else [link]
 
 
-def _location_parts(store: RunStore, title: str, width: int, cause: SafeText) -> list[Line]:
+def _location_parts(store: RunStore, title: str, width: int, cause: str) -> list[Line]:
     """Describe the bus link, its problem and the state directory; drop the bus address if space is short."""
     node = _only_node(store)
     title = (node.data_dir if node else "") or title
@@ -202,11 +202,11 @@ def _location_parts(store: RunStore, title: str, width: int, cause: SafeText) ->
     if cause:
         reason, room = cut(cause, room), room - display_width(cause) - len(SEPARATOR.text)
         link = [*link, SEPARATOR, Cell(reason, "warn")] if reason else link
-    folder = cut_start(masked_line(title, 120), room) if room >= min(len(title), _MIN_TITLE) else trusted("")
+    folder = cut_start(masked_line(title, 120), room) if room >= min(len(title), _MIN_TITLE) else ""
     return [link, [Cell(folder, "dim")] if folder else []]
 
 
-def _cause_text(store: RunStore) -> SafeText:
+def _cause_text(store: RunStore) -> str:
     causes = [store.link.cause] if store.link.cause else _storage_problems(store)
     return masked_line(" · ".join(line for cause in causes for line in cause.split("\n")), 2_000)
 
@@ -224,10 +224,10 @@ def _node_cells(store: RunStore) -> Line:
     lost = [node for node in store.nodes.values() if node.lost]
     if len(store.nodes) > 1:
         text = f"{len(store.nodes)} nodes" + (f", {len(lost)} lost" if lost else "")
-        return [Cell(trusted(text), "bad" if lost else "plain")]
+        return [Cell(text, "bad" if lost else "plain")]
     for node in store.nodes.values():
         return [
-            Cell(join([trusted("node "), sanitize_line(node.name, 64)])),
+            Cell(f"node {node.name}"),
             *_node_state(store, node),
             *_profile_cells(store.profile_difference),
         ]
@@ -236,15 +236,15 @@ def _node_cells(store: RunStore) -> Line:
 
 def _node_state(store: RunStore, node: NodeInfo) -> Line:
     if node.lost:
-        return [Cell(trusted(" ")), NODE_LOST]
-    return [Cell(sanitize_line(f" {store.node_status(node)}", 40), "dim")] if node.status else []
+        return [Cell(" "), NODE_LOST]
+    return [Cell(f" {store.node_status(node)}", "dim")] if node.status else []
 
 
 def _profile_cells(difference: ProfileDifference | None) -> Line:
     if difference is None:
         return []
     changed = "its profile" if difference.is_changed else "a variable"
-    return [SEPARATOR, Cell(trusted("other profile" if difference.is_other else f"{changed} has changed"), "warn")]
+    return [SEPARATOR, Cell("other profile" if difference.is_other else f"{changed} has changed", "warn")]
 
 
 def _host_parts(store: RunStore) -> list[Line]:
@@ -253,35 +253,32 @@ def _host_parts(store: RunStore) -> list[Line]:
 
 def _model_part(store: RunStore) -> Line:
     if not store.endpoints:
-        return [Cell(trusted("model not checked"), "dim")] if store.nodes else []
+        return [Cell("model not checked", "dim")] if store.nodes else []
     if store.nodes and all(node.lost for node in store.nodes.values()):
-        return [Cell(trusted("model unknown"), "dim")]
+        return [Cell("model unknown", "dim")]
     answering = [name for name, endpoint in store.endpoints.items() if endpoint.is_answering]
     others = [name for name in store.endpoints if name not in answering]
     if not answering:
-        return [Cell(join([trusted("✗ model "), _endpoint_states(store, others)]), "bad")]
+        return [Cell(f"✗ model {_endpoint_states(store, others)}", "bad")]
     in_use, first = answering[0], next(iter(store.endpoints))
     if in_use != first:
         shown = (FALLBACK_MARK, _endpoint_states(store, [in_use]), _endpoint_states(store, others))
-        return [Cell(fill_in("{} model {}, {}", *shown), "warn")]
+        return [Cell("{} model {}, {}".format(*shown), "warn")]
     tone: Tone = "warn" if store.endpoints[in_use].status == "slow" else "good"
-    primary = Cell(join([trusted("model "), _endpoint_states(store, [in_use])]), tone)
-    return [primary, *([Cell(fill_in(" ({})", _endpoint_states(store, others)), "dim")] if others else [])]
+    primary = Cell(f"model {_endpoint_states(store, [in_use])}", tone)
+    return [primary, *([Cell(f" ({_endpoint_states(store, others)})", "dim")] if others else [])]
 
 
-def _endpoint_states(store: RunStore, names: Sequence[str]) -> SafeText:
-    shown = [
-        fill_in("{} {}", masked_line(name, 40), endpoint_state(store.endpoints[name]))
-        for name in names[:_MAX_ENDPOINTS]
-    ]
-    return join([*shown, *[trusted("…")] * (len(names) > _MAX_ENDPOINTS)], ", ")
+def _endpoint_states(store: RunStore, names: Sequence[str]) -> str:
+    shown = [f"{masked_line(name, 40)} {endpoint_state(store.endpoints[name])}" for name in names[:_MAX_ENDPOINTS]]
+    return ", ".join([*shown, *["…"] * (len(names) > _MAX_ENDPOINTS)])
 
 
 def _load_parts(node: NodeInfo | None) -> Iterator[Line]:
     if node is not None and node.cpu is not None and not node.lost:
-        yield [Cell(trusted(f"cpu {format_percent(node.cpu)} ram {format_percent(node.ram)}"), "dim")]
+        yield [Cell(f"cpu {format_percent(node.cpu)} ram {format_percent(node.ram)}", "dim")]
         for gpu in node.gpus:
-            yield [Cell(sanitize_line(gpu, 80), "dim")]
+            yield [Cell(gpu, "dim")]
 
 
 def _loss_part(store: RunStore) -> Line:
@@ -293,7 +290,7 @@ def _loss_part(store: RunStore) -> Line:
         (n_missing := store.n_missing, f"{pluralize(n_missing, 'item')} missing"),
     )
     parts = [text for n, text in losses if n]
-    return [Cell(trusted(", ".join(parts)), "warn")] if parts else []
+    return [Cell(", ".join(parts), "warn")] if parts else []
 
 
 def outcome_cell(episode: Episode | EpisodeRow, width: int = 80) -> Cell:
@@ -302,42 +299,42 @@ def outcome_cell(episode: Episode | EpisodeRow, width: int = 80) -> Cell:
     A reason that does not fit into ``width`` columns is shortened or left out.
     """
     if episode.outcome is not None:
-        text, tone = OUTCOMES.get(episode.outcome, (sanitize_line(episode.outcome, 20), "plain"))
+        text, tone = OUTCOMES.get(episode.outcome, (episode.outcome, "plain"))
         text = next((reason for reason in _outcome_reasons(episode) if display_width(reason) <= width), text)
-        detail = [trusted(": "), sanitize_line(episode.error_type, 60)] if episode.error_type else []
-        return Cell(join([text, *detail, trusted(", unscored" if episode.unscored else "")]), tone)
+        detail = [": ", episode.error_type] if episode.error_type else []
+        return Cell("".join([text, *detail, (", unscored" if episode.unscored else "")]), tone)
     if isinstance(episode, Episode) and (episode.node_lost or episode.paused):
-        return NODE_LOST if episode.node_lost else Cell(trusted("‖ paused"), "warn")
-    return Cell(trusted("▶ running"), "accent")
+        return NODE_LOST if episode.node_lost else Cell("‖ paused", "warn")
+    return Cell("▶ running", "accent")
 
 
-def _outcome_reasons(episode: Episode | EpisodeRow) -> Iterator[SafeText]:
+def _outcome_reasons(episode: Episode | EpisodeRow) -> Iterator[str]:
     """Yield texts that say why an episode ended, the longest first; none where the outcome needs no reason."""
     rounds, last = pluralize(episode.rounds, "round"), episode.steps[-1:] if isinstance(episode, Episode) else []
     if episode.outcome == "truncated" and last and last[0].done:
-        yield trusted(f"… stopped by the environment after {rounds}")
+        yield f"… stopped by the environment after {rounds}"
     elif episode.outcome == "truncated":
-        yield trusted(f"… stopped at the limit of {rounds}")
-        yield trusted(f"… limit of {rounds}")
+        yield f"… stopped at the limit of {rounds}"
+        yield f"… limit of {rounds}"
     elif episode.outcome == "timeout" and episode.duration_s is not None:
-        yield trusted(f"◔ timeout after {format_duration(episode.duration_s)}")
+        yield f"◔ timeout after {format_duration(episode.duration_s)}"
     elif episode.outcome == "failure" and last and not last[0].done and not last[0].valid:
-        yield trusted("✗ failure: too many invalid actions")
+        yield "✗ failure: too many invalid actions"
     elif episode.outcome == "interrupted":
         is_unknown = is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored)
-        yield trusted("? unknown" if is_unknown else "‖ interrupted: its batch was stopped, or its process ended")
+        yield ("? unknown" if is_unknown else "‖ interrupted: its batch was stopped, or its process ended")
 
 
 def _running_count(store: RunStore) -> Line:
     n_running = sum(episode.is_active for episode in store.running_episodes())
-    return [Cell(trusted(f"{n_running} running"), "dim")] if n_running > 1 else []
+    return [Cell(f"{n_running} running", "dim")] if n_running > 1 else []
 
 
 def _agent_text(agent: str, model: str | None) -> str:
     return " ".join(filter(None, (agent or "?", model or ("(no model)" if agent else ""))))
 
 
-def _elapsed(episode: Episode) -> SafeText:
+def _elapsed(episode: Episode) -> str:
     if episode.duration_s is not None:
         return format_duration(episode.duration_s)
     return format_duration(sum(step.model_s + step.env_s for step in episode.steps))
@@ -347,22 +344,22 @@ def _interruption_cells(batch: BatchRun, room: int) -> Line:
     if batch.status != "interrupted":
         return []
     reason = [masked_line(batch.interruption, 300)] if batch.interruption else []
-    return [Cell(cut(join([trusted("interrupted"), *reason], ": "), room), "warn")]
+    return [Cell(cut(": ".join(["interrupted", *reason]), room), "warn")]
 
 
 def _worker_cells(batch: BatchRun) -> Line:
     if batch.workers is None or batch.status == "interrupted":
         return []
-    return [Cell(trusted(batch.workers.text), "warn" if batch.workers.lost else "plain")]
+    return [Cell(batch.workers.text, "warn" if batch.workers.lost else "plain")]
 
 
 def _time_cells(batch: BatchRun, now: float) -> Line:
     if batch.status == "interrupted":
         return []
     if batch.waiting_s is None:
-        return [Cell(join([trusted("time left "), format_time_left(time_left(batch, now))]))]
+        return [Cell(f"time left {format_time_left(time_left(batch, now))}")]
     left = format_time_left(max(batch.waiting_s - _passed_s(batch, now), 0.0))
-    return [Cell(join([trusted("waiting for the server, "), left, trusted(" left")]), "warn")]
+    return [Cell(f"waiting for the server, {left} left", "warn")]
 
 
 def time_left(batch: BatchRun, now: float) -> float | None:

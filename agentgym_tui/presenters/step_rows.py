@@ -8,7 +8,7 @@ from typing import Final
 from agentgym_tui.presenters.annotations import MARK
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, MIN_SILENCE_S
 from agentgym_tui.presenters.are_blocks import app_and_function, is_are
-from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, flag_unsafe, unsafe_texts
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
@@ -17,7 +17,6 @@ from agentgym_tui.presenters.number_format import (
     format_time_left,
 )
 from agentgym_tui.presenters.text_width import cut_start, display_width
-from agentgym_tui.safe_text import SafeText, join, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
 from runner.types import ActionContent
 
@@ -91,14 +90,12 @@ class StepRows:
         match row:
             case StepState():
                 text = app_call_text(row.action) if self._is_are else action_text(row.action)
-                return _step_row(row, text, unsafe_step_text(row), is_noted=row.index in self._noted)
+                return _step_row(row, text, is_noted=row.index in self._noted)
             case (first, after):
-                return _spanning_row(
-                    trusted(f"{first}…"), trusted(f"{format_count(after - first)} rounds not received"), "warn"
-                )
+                return _spanning_row(f"{first}…", f"{format_count(after - first)} rounds not received", "warn")
             case _:
                 return _spanning_row(
-                    trusted(str(self._next_index)),
+                    str(self._next_index),
                     _streaming_text(self._streaming or StreamingAnswer(), width, self._waiting_s()),
                     "accent",
                 )
@@ -119,44 +116,27 @@ def app_call_text(action: ActionContent) -> str:
     return f"{app_and_function(call.name)} {call.arguments[:200]}"
 
 
-def unsafe_step_text(step: StepState) -> str | None:
-    """Return the action of a step if it contains unsafe characters; None otherwise."""
-    return unsafe_texts([action_text(step.action)])
-
-
-def unsafe_episode_text(episode: Episode) -> str | None:
-    """Return the environment, agent and other descriptive texts of an episode that contain unsafe characters.
-
-    The result is None if no text contains any.
-    """
-    return unsafe_texts((episode.env, episode.agent, episode.models, episode.data_label, episode.error_type))
-
-
-def _step_row(step: StepState, shown: str, unsafe: str | None, *, is_noted: bool) -> Sequence[Cell]:
-    text = flag_unsafe(sanitize_line(shown) or trusted("(nothing)"), unsafe)
-    text = join([MARK, trusted(" "), text]) if is_noted else text
-    text = join([FALLBACK_MARK, trusted(" "), text]) if step.skipped_endpoints else text
+def _step_row(step: StepState, shown: str, *, is_noted: bool) -> Sequence[Cell]:
+    text = shown or "(nothing)"
+    text = f"{MARK} {text}" if is_noted else text
+    text = f"{FALLBACK_MARK} {text}" if step.skipped_endpoints else text
     action = Cell(text)
     if not step.valid or step.refused:
-        mark = trusted("✗ refused: ") if step.valid else trusted("✗ invalid: ")
-        action = Cell(join([mark, text]), "warn" if step.valid else "bad")
-    tokens = (
-        trusted(f"{format_count(step.tokens.prompt)}+{format_count(step.tokens.completion)}")
-        if step.tokens
-        else UNKNOWN
-    )
+        mark = "✗ refused: " if step.valid else "✗ invalid: "
+        action = Cell(f"{mark}{text}", "warn" if step.valid else "bad")
+    tokens = f"{format_count(step.tokens.prompt)}+{format_count(step.tokens.completion)}" if step.tokens else UNKNOWN
     return [
-        Cell(trusted(str(step.index)), "dim"),
+        Cell(str(step.index), "dim"),
         action,
         Cell(format_reward(step.reward), _reward_tone(step.reward)),
-        Cell(trusted("done"), "accent") if step.done else Cell(trusted("")),
+        Cell("done", "accent") if step.done else Cell(""),
         Cell(format_duration(step.model_s)),
         Cell(format_duration(step.env_s)),
         Cell(tokens, "dim"),
     ]
 
 
-def _streaming_text(answer: StreamingAnswer, width: int, waiting_s: float | None) -> SafeText:
+def _streaming_text(answer: StreamingAnswer, width: int, waiting_s: float | None) -> str:
     """Return the end of a streaming answer; before the first token, name the endpoint that has not answered yet."""
     call = answer.calls[-1] if answer.calls else None
     tail = answer.text or answer.reasoning if call is None else f"{call.tool} {call.arguments}"
@@ -164,17 +144,15 @@ def _streaming_text(answer: StreamingAnswer, width: int, waiting_s: float | None
     if not tail:
         seconds = "" if waiting_s is None or waiting_s < MIN_SILENCE_S else f" · {format_time_left(waiting_s)}"
         tail = f"waiting for {answer.endpoint}{seconds}" if answer.endpoint else ""
-    thinking = trusted("thinking: " if answer.reasoning and not answer.text and call is None else "")
-    prefix = join([*[FALLBACK_MARK, trusted(" ")] * bool(answer.skipped_endpoints), thinking])
-    text = cut_start(
-        join([trusted("… "), sanitize_line(tail, 1_000)]), max(width - _NUMBER_WIDTH - display_width(prefix), 0)
-    )
-    return flag_unsafe(join([prefix, text]), unsafe_texts([tail]))
+    thinking = "thinking: " if answer.reasoning and not answer.text and call is None else ""
+    prefix = "".join([*[FALLBACK_MARK, " "] * bool(answer.skipped_endpoints), thinking])
+    text = cut_start(f"… {tail}", max(width - _NUMBER_WIDTH - display_width(prefix), 0))
+    return f"{prefix}{text}"
 
 
 def _reward_tone(value: float) -> Tone:
     return "good" if value > 0 else "bad" if value < 0 else "dim"
 
 
-def _spanning_row(number: SafeText, text: SafeText, tone: Tone) -> list[Cell]:
+def _spanning_row(number: str, text: str, tone: Tone) -> list[Cell]:
     return [Cell(number, "dim"), Cell(text, tone)]

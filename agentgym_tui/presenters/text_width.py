@@ -1,4 +1,7 @@
-"""Measure, pad, cut and wrap text in terminal columns. A character is zero, one or two columns wide."""
+"""Measure, pad, cut and wrap text in terminal columns. A character is zero, one or two columns wide.
+
+Text that is cut or wrapped is made safe first, because a visible symbol is wider than what it stands for.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
 from agentgym_tui.presenters.number_format import UNKNOWN
-from agentgym_tui.safe_text import SafeText, sanitize_line
+from agentgym_tui.safe_text import sanitize_text
 
 LIST_MARGIN: Final = 2
 """Columns beside the text of a list: the cursor mark on the left, and a blank before the scroll bar on the right."""
@@ -48,59 +51,62 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     return (_cached_head if len(text) < _MAX_CACHED_CHARS else set_cell_size)(text, width - 1) + _CUT
 
 
-def cut(text: SafeText, width: int) -> SafeText:
+def cut(text: str, width: int) -> str:
     """Cut ``text`` to at most ``width`` columns; an ellipsis replaces the end of the text."""
-    return text if display_width(text) <= width else SafeText(fit(text, width))
+    text = sanitize_text(text)
+    return text if display_width(text) <= width else fit(text, width)
 
 
-def cut_start(text: SafeText, width: int) -> SafeText:
+def cut_start(text: str, width: int) -> str:
     """Cut ``text``, such as a path, to at most ``width`` columns; an ellipsis replaces the start of the text."""
+    text = sanitize_text(text)
     return text if display_width(text) <= width else _cut_around(text, width, 0)
 
 
-def cut_middle(text: SafeText, width: int) -> SafeText:
+def cut_middle(text: str, width: int) -> str:
     """Cut ``text`` to at most ``width`` columns; an ellipsis replaces the middle of the text.
 
     This keeps names apart that have a common prefix.
     """
+    text = sanitize_text(text)
     return text if display_width(text) <= width else _cut_around(text, width, (width - 1) // 2)
 
 
-def shorten_environment(name: SafeText, width: int) -> SafeText:
+def shorten_environment(name: str, width: int) -> str:
     """Leave the common start of the names of ARE's scenarios out of a name that does not fit into ``width`` columns."""
     if display_width(name) <= width or not name.lower().startswith(_SCENARIO):
         return name
-    return SafeText(f"{name[: len(_FAMILY)]}{_CUT}{name[len(_SCENARIO) :]}")
+    return f"{name[: len(_FAMILY)]}{_CUT}{name[len(_SCENARIO) :]}"
 
 
-def environment_text(name: str, width: int = ENV_WIDTH) -> SafeText:
-    """Return the name of an environment (untrusted text) for ``width`` columns; an en dash without one."""
-    return shorten_environment(sanitize_line(name, 60), width) or UNKNOWN
+def environment_text(name: str, width: int = ENV_WIDTH) -> str:
+    """Return the name of an environment for ``width`` columns; an en dash without one."""
+    return shorten_environment(name, width) or UNKNOWN
 
 
-def _cut_around(text: SafeText, width: int, n_first: int) -> SafeText:
+def _cut_around(text: str, width: int, n_first: int) -> str:
     """Keep the first ``n_first`` columns of the text, an ellipsis, and as much of the text's end as fits."""
     if width <= 0:
-        return SafeText("")
+        return ""
     head, rest = set_cell_size(text, n_first), width - 1 - n_first
     start = len(text)
     while start and display_width(text[start - 1 :]) <= rest:
         start -= 1
     while start < len(text) and not display_width(text[start]):
         start += 1  # its base did not fit, and the ellipsis must not bear the mark
-    return SafeText(f"{head}{_CUT}{text[start:]}")
+    return f"{head}{_CUT}{text[start:]}"
 
 
-def wrap_text(text: SafeText, width: int, limit: int) -> list[SafeText]:
+def wrap_text(text: str, width: int, limit: int) -> list[str]:
     """Wrap text into at most ``limit`` rows of ``width`` columns.
 
     If the text needs more rows, the last row ends with an ellipsis.
     """
-    parts = text.split("\n")
-    rows = [SafeText(line[start:stop]) for line in parts for start, stop in wrap_offsets(line, width)]
+    parts = sanitize_text(text).split("\n")
+    rows = [line[start:stop] for line in parts for start, stop in wrap_offsets(line, width)]
     if len(rows) <= limit:
         return rows
-    return [*rows[: limit - 1], cut(SafeText(" ".join(rows[limit - 1 :])), width)] if limit > 0 else []
+    return [*rows[: limit - 1], cut(" ".join(rows[limit - 1 :]), width)] if limit > 0 else []
 
 
 def wrap_offsets(text: str, width: int) -> list[tuple[int, int]]:

@@ -14,7 +14,6 @@ from agentgym_tui.presenters.annotations import annotation_blocks
 from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, phases_text, tokens_text
 from agentgym_tui.presenters.are_blocks import is_are, label_blocks
 from agentgym_tui.presenters.chat_blocks import (
-    MAX_NAME,
     Block,
     earlier_messages,
     last_message_blocks,
@@ -27,7 +26,7 @@ from agentgym_tui.presenters.chat_blocks import (
     tool_call_block,
 )
 from agentgym_tui.presenters.number_format import format_cost, format_count, format_duration, format_rate
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, join, mask_secrets, sanitize_line, trusted
+from agentgym_tui.safe_text import mask_secrets
 from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
 
 MAX_STREAMING_CHARS: Final = 6 * 1024
@@ -95,7 +94,7 @@ def _chat_blocks(messages: Sequence[object], full: bool) -> Iterator[Block]:
     answers = [number for number, message in enumerate(messages[:-1]) if _role(message) == "assistant"]
     n_earlier = answers[-1] + 1 if answers and not full else 0
     if n_earlier:
-        yield note_block(f"… {earlier_messages(n_earlier)}", "earlier")
+        yield note_block(f"… {earlier_messages(n_earlier)}", kind="earlier")
     yield from last_message_blocks(messages[n_earlier:])
 
 
@@ -108,43 +107,39 @@ def _action_blocks(step: StepState, currency: str) -> Iterator[Block]:
     answer_text, text = message_content(answer or {}), step.action.text or ""
     clipped = step.action.full_length
     if answer_text and text and answer_text != text and "text" not in clipped:
-        yield text_block("action", trusted("assistant"), answer_text)
+        yield text_block("action", "assistant", answer_text)
     thought, action = split_thought(text or answer_text)
     if thought:
-        yield text_block("thought", trusted("thought"), thought)
-    yield text_block("action", trusted(_action_title(step)), action, full_length=clipped.get("text"))
+        yield text_block("thought", "thought", thought)
+    yield text_block("action", _action_title(step), action, full_length=clipped.get("text"))
     for number, call in enumerate(step.action.tool_calls):
         yield tool_call_block(call.name, call.arguments, full_length=clipped.get(f"tool_calls/{number}/arguments"))
     yield from _answer_blocks(step, currency)
     if step.warnings:
-        yield text_block("warning", trusted("differs from configuration"), mask_secrets("\n".join(step.warnings)))
+        yield text_block("warning", "differs from configuration", mask_secrets("\n".join(step.warnings)))
 
 
 def _answer_blocks(step: StepState, currency: str) -> Iterator[Block]:
     """Yield a note with endpoint, model, speed, cost and token usage of an answer."""
     names = [mask_secrets(name) for name in (step.endpoint, step.model) if name]
-    parts = [sanitize_line(name, MAX_NAME) for name in names]
+    parts = names
     if step.ttft_s is not None:
-        parts.append(join([trusted("first token "), format_duration(step.ttft_s)]))
+        parts.append(f"first token {format_duration(step.ttft_s)}")
     if step.tokens_per_s is not None:
-        parts.append(trusted(f"{format_rate(step.tokens_per_s)} tokens/s"))
+        parts.append(f"{format_rate(step.tokens_per_s)} tokens/s")
     if step.cost is not None:
-        parts.append(trusted(f"cost {format_cost(step.cost, currency)}"))
+        parts.append(f"cost {format_cost(step.cost, currency)}")
     if parts:
         usage = [tokens_text(step.tokens)] if step.tokens is not None else []
         usage += [phases_text(step.phases)] if step.phases is not None else []
         raw = " ".join(names)
-        title = _answer_title(step) if names else trusted("usage")
-        yield Block("note", title, [join(parts, " · "), *usage], has_unsafe_chars(raw), raw)
+        title = _answer_title(step) if names else "usage"
+        yield note_block(title, [" · ".join(parts), *usage], raw)
 
 
-def _answer_title(step: StepState) -> SafeText:
-    failed = sanitize_line(mask_secrets(", ".join(step.skipped_endpoints)), MAX_NAME)
-    return (
-        join([FALLBACK_MARK, trusted(" answered instead of "), failed, trusted(" by")])
-        if failed
-        else trusted("answered by")
-    )
+def _answer_title(step: StepState) -> str:
+    failed = mask_secrets(", ".join(step.skipped_endpoints))
+    return f"{FALLBACK_MARK} answered instead of {failed} by" if failed else "answered by"
 
 
 def _action_title(step: StepState) -> str:
@@ -153,7 +148,7 @@ def _action_title(step: StepState) -> str:
 
 
 def _reply_blocks(step: StepState) -> list[Block]:
-    title = trusted(f"reply · reward {step.reward:g}" + " · done" * step.done)
+    title = f"reply · reward {step.reward:g}" + " · done" * step.done
     blocks = last_message_blocks(step.observation)
     if not blocks or blocks[0].kind == "note":  # about messages that are left out
         blocks.insert(0, Block("reply", title, []))
@@ -168,27 +163,25 @@ def _end_blocks(episode: Episode) -> Iterator[Block]:
     if episode.error_type or episode.error_message:
         texts = [episode.error_message or "", episode.error_traceback or ""]
         name = episode.error_type or "error"
-        title = join([trusted("✗ "), sanitize_line(name, MAX_NAME)])
+        title = f"✗ {name}"
         yield text_block("error", title, mask_secrets("\n\n".join(text for text in texts if text)), title_text=name)
 
 
 def _streaming_blocks(answer: StreamingAnswer) -> Iterator[Block]:
     """Yield the received part of the answer that is being streamed."""
     if answer.failures:
-        yield text_block(
-            "warning", join([FALLBACK_MARK, trusted(" no answer from")]), mask_secrets("\n".join(answer.failures))
-        )
+        yield text_block("warning", f"{FALLBACK_MARK} no answer from", mask_secrets("\n".join(answer.failures)))
     thought, text = split_thought(answer.text)
     for thinking, n_dropped in ((answer.reasoning, answer.n_reasoning_dropped), (thought, answer.n_text_dropped)):
         if thinking:
             yield text_block(
-                "thought", trusted("thought · streaming …"), thinking, shown_text=streaming_tail(thinking, n_dropped)
+                "thought", "thought · streaming …", thinking, shown_text=streaming_tail(thinking, n_dropped)
             )
     if text:
         part = streaming_tail(text, 0 if thought else answer.n_text_dropped)
-        yield text_block("streaming", trusted("streaming …"), text, shown_text=part)
+        yield text_block("streaming", "streaming …", text, shown_text=part)
     for call in answer.calls:
-        title = join([trusted("tool call "), sanitize_line(call.tool, MAX_NAME), trusted(" · streaming …")])
+        title = f"tool call {call.tool} · streaming …"
         part = streaming_tail(call.arguments, call.n_dropped)
         yield text_block("tool", title, call.arguments, title_text=call.tool, shown_text=part)
     yield from _streaming_note(answer)
@@ -199,19 +192,17 @@ def _streaming_note(answer: StreamingAnswer) -> Iterator[Block]:
     names = [
         mask_secrets(name) for name in (answer.model if answer.n_tokens else answer.endpoint, answer.model) if name
     ]
-    parts = [sanitize_line(name, MAX_NAME) for name in dict.fromkeys(names)]
+    parts = list(dict.fromkeys(names))
     if answer.n_tokens:
         rate = answer.tokens_per_s
-        speed = trusted(
-            f"≈ {format_count(answer.n_tokens)} tokens" if rate is None else f"≈ {format_rate(rate)} tokens/s"
-        )
-        first = [] if answer.ttft_s is None else [join([trusted("first token "), format_duration(answer.ttft_s)])]
+        speed = f"≈ {format_count(answer.n_tokens)} tokens" if rate is None else f"≈ {format_rate(rate)} tokens/s"
+        first = [] if answer.ttft_s is None else [f"first token {format_duration(answer.ttft_s)}"]
         parts = [speed, *first, *parts]
     elif parts:
-        parts[0] = join([trusted("waiting for "), parts[0]])
+        parts[0] = f"waiting for {parts[0]}"
     if parts:
         raw = " ".join(names)
-        yield Block("note", join(parts, " · "), [], has_unsafe_chars(raw), raw)
+        yield note_block(" · ".join(parts), raw=raw)
 
 
 def _role(message: object) -> object:
@@ -220,7 +211,7 @@ def _role(message: object) -> object:
 
 def failure_blocks(reason: str) -> list[Block]:
     """Return a block with the reason why an episode cannot be shown (untrusted text); no block if it is empty."""
-    return [text_block("error", trusted("✗ this episode cannot be shown"), mask_secrets(reason))] if reason else []
+    return [text_block("error", "✗ this episode cannot be shown", mask_secrets(reason))] if reason else []
 
 
 def missing_file_text(reason: str) -> str:

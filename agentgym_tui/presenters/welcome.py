@@ -9,7 +9,7 @@ from agentgym_tui.presenters.cells import Cell, Line, Tone, key_line, line_width
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import SafeText, join, masked_line, masked_rows, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line, masked_rows
 from agentgym_tui.state.endpoints import EndpointState
 from agentgym_tui.state.run_store import RunStore
 
@@ -55,9 +55,9 @@ class MissingItem(NamedTuple):
         tone: tone of the text.
     """
 
-    text: SafeText
-    command: SafeText = trusted("")
-    effect: SafeText = trusted("")
+    text: str
+    command: str = ""
+    effect: str = ""
     tone: Tone = "warn"
 
 
@@ -76,7 +76,7 @@ def welcome_lines(store: RunStore, width: int, key: Callable[[str], str], read_o
         intro += [[Cell(row, "dim")] for row in wrap_text(masked_line(read_only), width, MAX_ROWS)]
     link_lines = [row for each in _link_items(store, key, read_only) for row in _item_lines(each, width)]
     item_lines = [row for each in _missing_items(store, key, read_only) for row in _item_lines(each, width)]
-    missing: Line = [Cell(trusted("Missing"), "head")]
+    missing: Line = [Cell("Missing", "head")]
     if store.link.status == "failed":
         return [missing, *link_lines, *item_lines, (), *intro]
     return [*intro, *([(), missing, *link_lines, *item_lines] if link_lines or item_lines else [])]
@@ -88,14 +88,14 @@ def _key_hints(store: RunStore, read_only: str) -> Sequence[tuple[str, str]]:
     return KEYS
 
 
-def _headline(store: RunStore, key: Callable[[str], str], read_only: str) -> SafeText:
-    ending = trusted(". Press" if not read_only else ". Available keys:")
+def _headline(store: RunStore, key: Callable[[str], str], read_only: str) -> str:
+    ending = ". Press" if not read_only else ". Available keys:"
     if store.n_stored:
-        lists = trusted(f"{sanitize_line(key('app.episodes'), 20)} lists ")
-        return join([trusted("Nothing is running; "), lists, pluralize(store.n_stored, "stored episode"), ending])
+        lists = f"{key('app.episodes')} lists "
+        return f"Nothing is running; {lists}{pluralize(store.n_stored, 'stored episode')}{ending}"
     if store.n_stored is None:
-        return join([trusted("No messages yet" if read_only else "Nothing is running yet"), ending])
-    return join([trusted("Nothing has been run yet"), ending])
+        return f"{('No messages yet' if read_only else 'Nothing is running yet')}{ending}"
+    return f"Nothing has been run yet{ending}"
 
 
 def _link_items(store: RunStore, key: Callable[[str], str], read_only: str) -> Iterator[MissingItem]:
@@ -103,16 +103,16 @@ def _link_items(store: RunStore, key: Callable[[str], str], read_only: str) -> I
     if status in ("connected", "none"):
         return
     text, tone = LINK_STATES[status]
-    problem = join([text, trusted(": "), masked_rows(store.link.cause)]) if store.link.cause else text
+    problem = f"{text}: {masked_rows(store.link.cause)}" if store.link.cause else text
     if read_only:
         yield MissingItem(problem, tone=tone)
         if status in ("failed", "disconnected"):
-            yield from (MissingItem(trusted(""), trusted(step), trusted(effect)) for step, effect in _WATCH_STEPS)
+            yield from (MissingItem("", step, effect) for step, effect in _WATCH_STEPS)
     elif status in ("failed", "disconnected"):
         yield MissingItem(
             problem,
-            sanitize_line(key("node.start"), 20),
-            trusted("retries" if status == "failed" else "restarts the node"),
+            key("node.start"),
+            "retries" if status == "failed" else "restarts the node",
             tone,
         )
     else:
@@ -121,22 +121,18 @@ def _link_items(store: RunStore, key: Callable[[str], str], read_only: str) -> I
 
 def _missing_items(store: RunStore, key: Callable[[str], str], read_only: str) -> Iterator[MissingItem]:
     """Yield missing models before missing environments, because there are fewer models."""
-    oracle = (
-        (trusted(""), trusted(""))
-        if read_only
-        else (sanitize_line(key("run.form"), 20), join([trusted(_NO_MODEL), sanitize_line(key("model.form"), 20)]))
-    )
+    oracle = ("", "") if read_only else (key("run.form"), f"{_NO_MODEL}{key('model.form')}")
     for name, endpoint in [*store.endpoints.items()][: _n_required_endpoints(store)]:
         if not endpoint.is_answering:
             yield MissingItem(
-                join([trusted("model "), masked_line(name, 60), *map(_cause_suffix, _problem(endpoint))]),
+                "".join(["model ", masked_line(name, 60), *map(_cause_suffix, _problem(endpoint))]),
                 *oracle,
             )
     if store.nodes and not store.endpoints and not read_only:
-        yield MissingItem(trusted("no model checked yet"), *oracle)
+        yield MissingItem("no model checked yet", *oracle)
     for env in [env for env in store.envs.values() if env.status in ("down", "wrong")][:MAX_ENVS]:
-        text = join([sanitize_line(env.name, 40), _cause_suffix(env.cause or env.status)])
-        yield MissingItem(text, trusted("agentgym-runner --list-envs"))
+        text = f"{env.name}{_cause_suffix(env.cause or env.status)}"
+        yield MissingItem(text, "agentgym-runner --list-envs")
 
 
 def _n_required_endpoints(store: RunStore) -> int:
@@ -151,21 +147,21 @@ def _problem(endpoint: EndpointState) -> tuple[str | None, str | None]:
     return endpoint.cause or endpoint.failure, endpoint.hint if endpoint.status == "wrong" else None
 
 
-def _cause_suffix(cause: str | None) -> SafeText:
-    return join([trusted(": "), masked_rows(cause)]) if cause else trusted("")
+def _cause_suffix(cause: str | None) -> str:
+    return f": {masked_rows(cause)}" if cause else ""
 
 
 def _item_lines(missing: MissingItem, width: int) -> Iterator[Line]:
     """Yield the text of a missing item, with the command on the last line if it fits, else on an additional line."""
     command: list[Cell] = []
     if missing.command:
-        effect = [Cell(join([trusted("  "), missing.effect]), "dim")] if missing.effect else []
-        command = [Cell(trusted("  → "), "dim"), Cell(missing.command, "accent"), *effect]
+        effect = [Cell(f"  {missing.effect}", "dim")] if missing.effect else []
+        command = [Cell("  → ", "dim"), Cell(missing.command, "accent"), *effect]
     rows: list[list[Cell]] = [
-        [Cell(trusted("  ")), Cell(row, missing.tone)] for row in wrap_text(missing.text, width - 2, MAX_ROWS)
+        [Cell("  "), Cell(row, missing.tone)] for row in wrap_text(missing.text, width - 2, MAX_ROWS)
     ]
     if rows and command and line_width([*rows[-1], *command]) <= width:
         rows[-1] += command
     elif command:
-        rows.append([Cell(trusted("  ")), *command])
+        rows.append([Cell("  "), *command])
     yield from rows

@@ -8,7 +8,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from agentgym_tui.presenters.chat_blocks import Block, BlockKind
 from agentgym_tui.presenters.number_format import format_reward, pluralize
 from agentgym_tui.presenters.transcript import step_blocks
-from agentgym_tui.safe_text import join, trusted
 from agentgym_tui.state.data_model import Episode, StepState
 from runner.types.notes import Note
 
@@ -92,7 +91,7 @@ class StepBlocks:
         if is_whole and (episode.running or not episode.steps):
             next_index = episode.steps[-1].index + 1 if episode.steps else 0
             whole.starts[next_index] = len(whole.blocks)
-            whole.blocks.append(Block("action", trusted(f"step {next_index}"), []))
+            whole.blocks.append(Block("action", f"step {next_index}", []))
             whole.blocks.extend(_without_repeated(step_blocks(episode, next_index), before))
         return whole
 
@@ -112,9 +111,9 @@ def kinds_of(names: Iterable[str]) -> set[BlockKind]:
 
 
 def _heading(step: StepState) -> Block:
-    done = [trusted("done")] if step.done else []
-    parts = [trusted(f"step {step.index}"), join([trusted("reward "), format_reward(step.reward)]), *done]
-    return Block("action", join(parts, " · "), [])
+    done = ["done"] if step.done else []
+    parts = [f"step {step.index}", f"reward {format_reward(step.reward)}", *done]
+    return Block("action", " · ".join(parts), [])
 
 
 def _without_repeated(blocks: list[Block], before: list[Block]) -> Iterator[Block]:
@@ -131,8 +130,8 @@ def _without_repeated(blocks: list[Block], before: list[Block]) -> Iterator[Bloc
 def _folded(block: Block) -> Block:
     if not block.lines:
         return block
-    n_lines = join([pluralize(len(block.lines), "line"), trusted(" folded")])
-    return block._replace(title=join([block.title, n_lines], " · "), lines=[])
+    n_lines = f"{pluralize(len(block.lines), 'line')} folded"
+    return block._replace(title=f"{block.title} · {n_lines}", lines=[])
 
 
 def step_to_jump(episode: Episode, what: Jump, at: int, by: int) -> int | None:

@@ -9,7 +9,6 @@ import msgspec
 
 from agentgym_tui.presenters.cells import Cell, Line, Tone, line_width
 from agentgym_tui.presenters.text_width import display_width, wrap_offsets
-from agentgym_tui.safe_text import SafeText, join, safe_slice, sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode
 from runner.types import CellRow, CellRun, unpack_cells
 from runner.types.cells import MAX_COLUMNS
@@ -18,13 +17,13 @@ _MIN_WIDTH: Final = 8
 """Columns below which a line is cut, because its rows would be too short to read."""
 
 NO_PICTURE: Final[list[Line]] = [
-    [Cell(trusted("No picture of the environment."), "dim")],
+    [Cell("No picture of the environment.", "dim")],
     [],
-    [Cell(trusted("It draws none, its server draws none, or"), "dim")],
-    [Cell(trusted("the profile lacks episode.world: true."), "dim")],
+    [Cell("It draws none, its server draws none, or", "dim")],
+    [Cell("the profile lacks episode.world: true.", "dim")],
 ]
 """Shown where there is no picture."""
-NO_STEP_YET: Final[list[Line]] = [[Cell(trusted("The first step brings the first picture."), "dim")]]
+NO_STEP_YET: Final[list[Line]] = [[Cell("The first step brings the first picture.", "dim")]]
 """Shown while an episode runs whose first step has not ended."""
 
 
@@ -59,24 +58,24 @@ def step_world_lines(episode: Episode, step: int, width: int = MAX_COLUMNS, *, b
     return world_lines(world_at(episode, ended_step(episode, step), before=before), width)
 
 
-def world_title(episode: Episode, step: int, key: SafeText) -> Line:
+def world_title(episode: Episode, step: int, key: str) -> Line:
     """Return which picture a pane shows, and what the key ``key`` does."""
     shown = ended_step(episode, step)
     when = "after the reset" if shown < 0 else f"after step {shown}"
     return [
-        Cell(trusted("World"), "head"),
-        Cell(join([trusted(f" · {when} · "), key, trusted(": transcript")]), "dim"),
+        Cell("World", "head"),
+        Cell(f" · {when} · {key}: transcript", "dim"),
     ]
 
 
-def world_heading(step: int, key: SafeText, *, before: bool) -> Line:
+def world_heading(step: int, key: str, *, before: bool) -> Line:
     """Return which picture is shown, and what the key ``key`` does; step -1 is the reset."""
     if step < 0:
-        return [Cell(trusted("after the reset"), "head")]
+        return [Cell("after the reset", "head")]
     shown, other = ("before", "after") if before else ("after", "before")
     return [
-        Cell(trusted(f"{shown} step {step}"), "head"),
-        Cell(join([trusted(" · "), key, trusted(f": {other} it")]), "dim"),
+        Cell(f"{shown} step {step}", "head"),
+        Cell(f" · {key}: {other} it", "dim"),
     ]
 
 
@@ -86,11 +85,11 @@ def has_pictures(episode: Episode) -> bool:
 
 
 def _line(row: CellRow) -> Line:
-    cells = [Cell(sanitize_line(run.text, MAX_COLUMNS), _tone(run)) for run in row]
+    cells = [Cell(run.text, _tone(run)) for run in row]
     if display_width("".join(cell.text for cell in cells)) == line_width(cells):
         return cells
     # A terminal joins characters across runs, such as flags, so the runs would not be where they are drawn.
-    return [Cell(sanitize_line("".join(run.text for run in row), MAX_COLUMNS))]
+    return [Cell("".join(run.text for run in row))]
 
 
 def _wrapped(line: Line, width: int) -> Iterator[Line]:
@@ -101,14 +100,14 @@ def _wrapped(line: Line, width: int) -> Iterator[Line]:
         yield line
         return
     for start, stop in wrap_offsets(text[indent:], width - indent):
-        yield [Cell(trusted(" " * indent)), *_part(line, indent + start, indent + stop)]
+        yield [Cell(" " * indent), *_part(line, indent + start, indent + stop)]
 
 
 def _part(line: Line, start: int, stop: int) -> Iterator[Cell]:
     offset = 0
     for cell in line:
         if offset < stop and offset + len(cell.text) > start:
-            yield cell._replace(text=safe_slice(cell.text, max(start - offset, 0), stop - offset))
+            yield cell._replace(text=cell.text[max(start - offset, 0) : stop - offset])
         offset += len(cell.text)
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 import msgspec
 from textual import events, on
 from textual.containers import Vertical
-from textual.content import Content
 from textual.message import Message
 from textual.reactive import Reactive
 from textual.screen import ModalScreen, Screen, ScreenResultType
@@ -20,11 +19,11 @@ from agentgym_tui.commands.keymap import HELP, bindings, keymap_of
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.status_line import status_line
-from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.services.timers import ReliableTimers
 from agentgym_tui.services.toast import toast
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import RunCommands
+from agentgym_tui.sinks import as_label
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.line_list import LineList
@@ -126,10 +125,6 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
             for lines in self.query(f"#{id}").results(StaticLines):
                 lines.show()
 
-    def unsafe_text(self) -> str | None:
-        """Return the selected raw text, for the hex dump; None if sanitizing did not change it."""
-        return None
-
     def selected_run(self) -> str:
         """Return the id of the battery or batch that is selected on the screen; "" without one."""
         return ""
@@ -142,7 +137,7 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
         """Return the fields that a query in the filter can name; none without a filter."""
         return []
 
-    def toast(self, text: SafeText, *, failed: bool = False) -> None:
+    def toast(self, text: str, *, failed: bool = False) -> None:
         """Show the reply to a command as a toast, styled as an error if ``failed`` is True."""
         toast(self.app, text, failed=failed)
 
@@ -202,10 +197,10 @@ class DialogFrame(Vertical):
             replaced by the key of the command.
     """
 
-    def __init__(self, title: SafeText, *, keys: str, id: str | None = None) -> None:
+    def __init__(self, title: str, *, keys: str, id: str | None = None) -> None:
         super().__init__(id=id, classes="dialog")
-        self.border_title = Content(title)
-        self.border_subtitle = Content(trusted(keymap_of(self.app).expand(keys)))
+        self.border_title = as_label(title)
+        self.border_subtitle = as_label(keymap_of(self.app).expand(keys))
 
 
 class DialogScreen(ModalScreen[ScreenResultType], ResultScreen[ScreenResultType]):

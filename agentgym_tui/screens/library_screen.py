@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
-from agentgym_tui.safe_text import SafeText, masked_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.filtered_screen import FilteredScreen
 from agentgym_tui.services.timers import start_worker
@@ -35,7 +35,7 @@ class LibraryScreen(FilteredScreen, Generic[LibraryT]):
         self._n_read: int | None = None
         self._reading = self._has_read = False
         self._wake = asyncio.Event()
-        self.failure: SafeText = trusted("")
+        self.failure: str = ""
 
     @property
     def library(self) -> LibraryT | None:
@@ -102,9 +102,9 @@ class LibraryScreen(FilteredScreen, Generic[LibraryT]):
         try:
             await self.read(library)
         except StoreError as exc:
-            self.failure = trusted(f"✗ {masked_line(exc)}")
+            self.failure = f"✗ {masked_line(exc)}"
         else:
-            self.failure = trusted("")
+            self.failure = ""
         is_first, self._has_read = not self._has_read, True
         if self.is_ready:
             self.show_read(first=is_first)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import on
 from textual.timer import Timer
 
-from agentgym_tui.presenters.payload import unsafe_text
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
 from agentgym_tui.screens.filtered_screen import FilteredScreen
 from agentgym_tui.services.clipboard import copy_to_clipboard
@@ -67,9 +66,6 @@ class LineBrowser(FilteredScreen):
 
         self._prompt = EntryInput(id="entry", max_length=MAX_CHARS)
         return *self.make_filter(words), self._prompt
-
-    def unsafe_text(self) -> str | None:
-        return unsafe_text(self.entry)
 
     def open_prompt(self, prompt_id: str, hint: str) -> None:
         """Open the prompt; ``prompt_id`` is passed to ``entered``."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from agentgym_tui.safe_text import SafeText, sanitize_text, trusted
+from agentgym_tui.safe_text import sanitize_text
 from agentgym_tui.services.toast import toast
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def copy_to_clipboard(app: App[Any], text: str, *, raw: bool, whole: str = "") -
         app.copy_to_clipboard(shown.text)
         toast(app, copy_summary(shown, os.environ, raw=raw, whole=whole))
     else:
-        toast(app, trusted("nothing to copy"), failed=True)
+        toast(app, "nothing to copy", failed=True)
 
 
 class ClipboardText(NamedTuple):
@@ -64,7 +64,7 @@ def clipboard_text(text: str, *, raw: bool) -> ClipboardText:
     return ClipboardText(clipped, size, size if is_whole else max(n_total, size))
 
 
-def copy_summary(copy: ClipboardText, environ: Mapping[str, str], *, raw: bool = False, whole: str = "") -> SafeText:
+def copy_summary(copy: ClipboardText, environ: Mapping[str, str], *, raw: bool = False, whole: str = "") -> str:
     """Describe how much text was sent to the terminal, which does not confirm that it accepted the text.
 
     Args:
@@ -82,7 +82,7 @@ def copy_summary(copy: ClipboardText, environ: Mapping[str, str], *, raw: bool =
     mode = " unchanged" if raw else ""
     more = f"; {whole}" if whole and not is_whole else ""
     hint = "; in tmux this needs: set -g set-clipboard on" if environ.get("TMUX") else ""
-    return trusted(f"sent {amount}{mode} to the terminal's clipboard (OSC 52){more}{hint}")
+    return f"sent {amount}{mode} to the terminal's clipboard (OSC 52){more}{hint}"
 
 
 def _byte_count(n: int) -> str:

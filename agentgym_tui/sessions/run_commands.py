@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from agentgym_tui.safe_text import SafeText, join, sanitize_message, trusted
+from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.state.data_model import BatchRun, EnvironmentState, Episode
@@ -143,10 +143,10 @@ def command_targets(batches: Sequence[BatchRun]) -> list[str]:
     return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in batches))
 
 
-def control_error_text(error: ControlRequestError) -> SafeText:
+def control_error_text(error: ControlRequestError) -> str:
     """Return the sanitized message and hint of an error, each short enough for a toast."""
-    hint = [trusted("\n"), sanitize_message(error.hint, MAX_TOAST_CHARS)] if error.hint else []
-    return join([sanitize_message(str(error), MAX_TOAST_CHARS), *hint])
+    hint = ["\n", sanitize_message(error.hint, MAX_TOAST_CHARS)] if error.hint else []
+    return "".join([sanitize_message(str(error), MAX_TOAST_CHARS), *hint])
 
 
 class RunCommands:

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from agentgym_tui.safe_text import SafeText, sanitize_line, sanitize_message, trusted
+from agentgym_tui.safe_text import sanitize_message
 from runner.errors import ConfigError
 from runner.events.control import StartArgs
 from runner.types import Budget
@@ -51,62 +51,60 @@ class FormField(NamedTuple):
     """
 
     id: FieldId
-    title: SafeText
+    title: str
     minimum: int
     maximum: int
     default: str
-    help: SafeText
+    help: str
     optional: bool = False
     fraction: bool = False
     word: str = ""
-    empty: SafeText = trusted("")
+    empty: str = ""
 
 
-NO_LIMIT: Final = trusted("no limit")
+NO_LIMIT: Final = "no limit"
 FORM_FIELDS: Final = (
-    FormField("repeat", trusted("tasks"), 1, MAX_EPISODES, "1", trusted("in order")),
-    FormField("attempts", trusted("attempts"), 1, MAX_EPISODES, "1", trusted("of each task")),
-    FormField("task_index", trusted("first task"), 0, INTEGER_LIMIT - 1, "0", trusted("counted from 0")),
-    FormField("seed", trusted("seed"), 0, INTEGER_LIMIT - 1, "0", trusted("of the agent")),
-    FormField("concurrency", trusted("concurrency"), 1, 256, "", trusted("episodes"), optional=True),
-    FormField("workers", trusted("workers"), 0, 256, "", trusted("processes, or ray"), optional=True, word="ray"),
-    FormField("max_rounds", trusted("rounds"), 1, 100_000, "", trusted("limit per episode"), optional=True),
+    FormField("repeat", "tasks", 1, MAX_EPISODES, "1", "in order"),
+    FormField("attempts", "attempts", 1, MAX_EPISODES, "1", "of each task"),
+    FormField("task_index", "first task", 0, INTEGER_LIMIT - 1, "0", "counted from 0"),
+    FormField("seed", "seed", 0, INTEGER_LIMIT - 1, "0", "of the agent"),
+    FormField("concurrency", "concurrency", 1, 256, "", "episodes", optional=True),
+    FormField("workers", "workers", 0, 256, "", "processes, or ray", optional=True, word="ray"),
+    FormField("max_rounds", "rounds", 1, 100_000, "", "limit per episode", optional=True),
     FormField(
         "max_duration_sec",
-        trusted("seconds"),
+        "seconds",
         0,
         1_000_000,
         "",
-        trusted("limit per episode"),
+        "limit per episode",
         optional=True,
         fraction=True,
     ),
     FormField(
         "until_width",
-        trusted("until width"),
+        "until width",
         0,
         1,
         "",
-        trusted("95% interval: stop"),
+        "95% interval: stop",
         optional=True,
         fraction=True,
-        empty=trusted("all tasks"),
+        empty="all tasks",
     ),
     FormField(
         "cost",
-        trusted("cost"),
+        "cost",
         0,
         10**9,
         "",
-        trusted("budget of a batch"),
+        "budget of a batch",
         optional=True,
         fraction=True,
         empty=NO_LIMIT,
     ),
-    FormField("tokens", trusted("tokens"), 1, 10**18, "", trusted("budget of a batch"), optional=True, empty=NO_LIMIT),
-    FormField(
-        "errors_in_a_row", trusted("errors"), 1, 10**9, "", trusted("in a row: stop"), optional=True, empty=NO_LIMIT
-    ),
+    FormField("tokens", "tokens", 1, 10**18, "", "budget of a batch", optional=True, empty=NO_LIMIT),
+    FormField("errors_in_a_row", "errors", 1, 10**9, "", "in a row: stop", optional=True, empty=NO_LIMIT),
 )
 _BUDGET: Final[tuple[FieldId, ...]] = ("cost", "tokens", "errors_in_a_row")
 _INTEGER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
@@ -123,7 +121,7 @@ class Parsed(NamedTuple):
     """
 
     args: StartArgs | None
-    errors: Mapping[str, SafeText]
+    errors: Mapping[str, str]
 
 
 def parse_form(
@@ -149,22 +147,22 @@ def parse_form(
             has its tasks, never the path.
     """
     values: dict[str, int | float | str | None] = {}
-    errors: dict[str, SafeText] = {}
+    errors: dict[str, str] = {}
     for field in FORM_FIELDS:
         value, error = parse_number(field, texts.get(field.id, ""))
         values[field.id] = value
         if error is not None:
             errors[field.id] = error
     if not envs:
-        errors["envs"] = trusted("choose one")
+        errors["envs"] = "choose one"
     repeat, attempts = values["repeat"], values["attempts"]
     if isinstance(repeat, int) and isinstance(attempts, int) and repeat * attempts > MAX_EPISODES:
-        errors["attempts"] = trusted(f"more than {MAX_EPISODES:,} episodes")
+        errors["attempts"] = f"more than {MAX_EPISODES:,} episodes"
     if values["until_width"] is not None and (repeat == 1 or attempts != 1):
-        errors.setdefault("until_width", trusted("needs 2 tasks" if repeat == 1 else "needs 1 attempt"))
+        errors.setdefault("until_width", "needs 2 tasks" if repeat == 1 else "needs 1 attempt")
     several = [name.strip() for name in models.split(",")] if models.strip() else []
     if "" in several or len(set(several)) < len(several):
-        errors["models"] = trusted("an empty or repeated name")
+        errors["models"] = "an empty or repeated name"
     found: dict[str, tuple[int, ...]] = {}
     try:
         found = _read_tasks(tasks, envs) if tasks.strip() else {}
@@ -203,7 +201,7 @@ def _read_tasks(path: str, envs: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return {names[name]: tasks for name, tasks in found.items()}
 
 
-def default_text(field: FormField, defaults: Mapping[str, float | str | None]) -> SafeText:
+def default_text(field: FormField, defaults: Mapping[str, float | str | None]) -> str:
     """Return the placeholder of a field: for an empty optional field, the value that the profile supplies.
 
     Args:
@@ -213,11 +211,11 @@ def default_text(field: FormField, defaults: Mapping[str, float | str | None]) -
     if not field.optional or field.empty:
         return field.empty
     if field.id not in defaults:
-        return trusted("profile")
-    return trusted(f"{sanitize_line(_number_text(defaults[field.id]), 10) or 'auto'} (profile)")
+        return "profile"
+    return f"{_number_text(defaults[field.id]) or 'auto'} (profile)"
 
 
-def parse_number(field: FormField, text: str) -> tuple[int | float | str | None, SafeText | None]:
+def parse_number(field: FormField, text: str) -> tuple[int | float | str | None, str | None]:
     """Return the number, or the field's word, and no error, or an error; an empty optional field has neither."""
     text = text.strip()
     if field.word and text == field.word:
@@ -225,12 +223,12 @@ def parse_number(field: FormField, text: str) -> tuple[int | float | str | None,
     if not text and field.optional:
         return None, None
     if (_DECIMAL if field.fraction else _INTEGER).fullmatch(text) is None:
-        return None, trusted("must be a number" if field.fraction else "must be a whole number")
+        return None, ("must be a number" if field.fraction else "must be a whole number")
     value = float(text) if field.fraction else int(text)
     if field.fraction and value == 0:
-        return None, trusted("more than 0")
+        return None, "more than 0"
     if not field.minimum <= value <= field.maximum:
-        return None, trusted(f"at least {field.minimum}" if value < field.minimum else f"at most {field.maximum:,}")
+        return None, (f"at least {field.minimum}" if value < field.minimum else f"at most {field.maximum:,}")
     return value, None
 
 

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from agentgym_tui.safe_text import SafeText
 from agentgym_tui.textual_compat import driver_of
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def program_command(program: Program, environ: Mapping[str, str]) -> list[str]:
     return command
 
 
-async def show_in_program(app: App[Any], command: Sequence[str], name: str, text: SafeText) -> bool:
+async def show_in_program(app: App[Any], command: Sequence[str], name: str, text: str) -> bool:
     """Show a copy of a text, which only the user can read, and remove it when the program ends.
 
     The console goes on receiving messages meanwhile and draws nothing.

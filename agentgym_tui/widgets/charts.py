@@ -55,9 +55,6 @@ class Waterfall(LineList):
             yield fit(cell.text, room) + " ", cell.tone
         yield fit(rows.duration(index).text, _DURATION_WIDTH, right=True), "plain"
 
-    def unsafe_text(self) -> str | None:
-        return self.source.unsafe_text(self.cursor) if isinstance(self.source, SpanRows) else None
-
 
 def _column_widths(width: int) -> tuple[int, int]:
     name = min(max(width // 3, 12), 48)

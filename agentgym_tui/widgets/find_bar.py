@@ -17,7 +17,7 @@ from textual.message import Message
 from agentgym_tui.commands.keymap import bindings, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line, join_parts
 from agentgym_tui.presenters.number_format import format_count
-from agentgym_tui.safe_text import join, sanitize_line, trusted
+from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.widgets.inputs import SearchInput
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
@@ -146,10 +146,10 @@ class FindBar(Vertical):
     def _lines(self, width: int) -> list[Line]:
         key, n_rows = keymap_of(self.app).key, len(self._rows)
         number = min(bisect_left(self._rows, self._row) + self._number + 1, n_rows)
-        count = trusted(f"{format_count(number)} of {format_count(n_rows)}" if n_rows else "no line has this")
-        words = join([trusted("/"), sanitize_line(self._input.value, MAX_SHOWN)])
+        count = f"{format_count(number)} of {format_count(n_rows)}" if n_rows else "no line has this"
+        words = f"/{sanitize_line(self._input.value, MAX_SHOWN)}"
         hints = {"match.next": "next", "match.previous": "previous", "episode.back": "ends"}
-        hint = join([sanitize_line(f"{key(command)} {what}", 40) for command, what in hints.items()], " · ")
+        hint = " · ".join([f"{key(command)} {what}" for command, what in hints.items()])
         return [join_parts([[Cell(words, "accent" if n_rows else "bad")], [Cell(count)], [Cell(hint, "dim")]], width)]
 
 

@@ -12,7 +12,6 @@ from textual.message import Message
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.presenters.cells import Cell, Line, TextSource
 from agentgym_tui.presenters.text_width import cut_middle, shorten_environment
-from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 
@@ -25,7 +24,7 @@ class CheckRows(TextSource):
         chosen: indices of the checked rows.
     """
 
-    def __init__(self, names: Sequence[SafeText], chosen: set[int]) -> None:
+    def __init__(self, names: Sequence[str], chosen: set[int]) -> None:
         self._names = names
         self._chosen = chosen
 
@@ -35,7 +34,7 @@ class CheckRows(TextSource):
     def line(self, index: int, width: int) -> Line:
         is_chosen = index in self._chosen
         return [
-            Cell(trusted("[x] " if is_chosen else "[ ] "), "accent" if is_chosen else "dim"),
+            Cell("[x] " if is_chosen else "[ ] ", "accent" if is_chosen else "dim"),
             Cell(cut_middle(shorten_environment(self._names[index], width - 4), width - 4)),
         ]
 
@@ -50,7 +49,7 @@ class CheckList(LineList):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("checks")]
 
-    def __init__(self, names: Sequence[SafeText], chosen: set[int], *, id: str) -> None:
+    def __init__(self, names: Sequence[str], chosen: set[int], *, id: str) -> None:
         self.chosen = chosen
         super().__init__(CheckRows(names, chosen), id=id)
 
@@ -89,12 +88,12 @@ class OptionStepper(StaticLines, can_focus=True):
     class Changed(Message):
         """Another option was selected."""
 
-    def __init__(self, names: Sequence[SafeText], index: int = 0, *, id: str) -> None:
+    def __init__(self, names: Sequence[str], index: int = 0, *, id: str) -> None:
         super().__init__(self._lines, id=id)
         self._names = names
         self.index = index
 
-    def set_options(self, names: Sequence[SafeText]) -> None:
+    def set_options(self, names: Sequence[str]) -> None:
         """Replace the options; if the new options differ from the old options, select the first option."""
         if list(names) != list(self._names):
             self._names, self.index = names, 0
@@ -117,4 +116,4 @@ class OptionStepper(StaticLines, can_focus=True):
         name = cut_middle(self._names[self.index], width - 4)
         if len(self._names) < 2:
             return [[Cell(name)]]
-        return [[Cell(trusted("◂ "), "accent"), Cell(name), Cell(trusted(" ▸"), "accent")]]
+        return [[Cell("◂ ", "accent"), Cell(name), Cell(" ▸", "accent")]]

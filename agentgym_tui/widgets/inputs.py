@@ -28,6 +28,12 @@ class TextField(Input):
     numbers.
     """
 
+    def validate_placeholder(self, text: str) -> str:
+        return sanitize_line(text)
+
+    def validate_value(self, text: str) -> str:
+        return sanitize_line(text, len(text) + MAX_CHARS)
+
     async def on_key(self, event: events.Key) -> None:
         """Run the key's binding of this input or of the screen; if an earlier key moved the focus, forward this key."""
         if self.app.focused is not self:
@@ -80,7 +86,7 @@ class EntryInput(SearchInput):
         text: str | None
 
     def prompt(self, placeholder: str) -> None:
-        """Open the prompt; ``placeholder`` is trusted text."""
+        """Open the prompt; it is empty but for the ``placeholder``."""
         self.value, self.placeholder = "", placeholder
         self.screen.set_focus(self)
 

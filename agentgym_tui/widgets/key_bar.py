@@ -11,7 +11,6 @@ from agentgym_tui.commands.keymap import HELP, commands_of, keymap_of
 from agentgym_tui.commands.registry import APP_SCOPES, Command, Scope
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import display_width
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.widgets.static_lines import StaticLines
 
@@ -90,8 +89,8 @@ class KeyBar(StaticLines):
         line: list[Cell] = []
         at = 0
         for start, key in self._positions(width):
-            name = Cell(trusted(f" {key.command.title}"), "dim")
-            line += [Cell(trusted(" " * (start - at))), Cell(trusted(key.key), "accent"), name]
+            name = Cell(f" {key.command.title}", "dim")
+            line += [Cell(" " * (start - at)), Cell(key.key, "accent"), name]
             at = start + key.width
         return [line]
 

@@ -151,8 +151,9 @@ class LineList(LineRenderer, can_focus=True, inherit_bindings=False):
         return index == self._cursor and self.cursor_type == "line"
 
     def unsafe_text(self) -> str | None:
-        """Return the raw text of the line under the cursor, for the hex dump; None if sanitizing did not change it."""
-        return None
+        """Return the original text of the line under the cursor, else of all visible lines, if it was made safe."""
+        rows = [self._cursor] if self._cursor < len(self.source) and self.cursor_type == "line" else []
+        return self._raw_text(rows) or super().unsafe_text()
 
     def _sync_if_stale(self) -> None:
         if len(self.source) != self._n_lines or (self._n_lines and self.source.key(self._cursor) != self._key):

@@ -167,6 +167,14 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
         """Return the texts of line ``index`` with their tones."""
         return self.source.line(index, width)
 
+    def unsafe_text(self) -> str | None:
+        """Return the original texts of the visible lines in which unsafe characters were replaced; None without any."""
+        return self._raw_text(self._in_view())
+
+    def _raw_text(self, rows: Iterable[int]) -> str | None:
+        lines = (self.source.line(row, self._width - LIST_MARGIN) for row in rows)
+        return "\n".join(cell.raw for line in lines for cell in line if cell.raw) or None
+
     def header(self, width: int) -> Iterable[tuple[str, Tone]]:
         """Return the texts of the header with their tones; called only if ``N_HEADER`` is not 0."""
         return ()

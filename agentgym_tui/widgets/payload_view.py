@@ -12,7 +12,7 @@ from textual.message import Message
 
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.payload import TextRows, payload_rows, payload_text
-from agentgym_tui.safe_text import trusted, unsafe_excerpt
+from agentgym_tui.safe_text import unsafe_excerpt
 from agentgym_tui.state.log_entries import LogEntry
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.tab_bar import Tab, TabBar
@@ -59,7 +59,7 @@ class PayloadView(Vertical):
         self._view = self._views[0]
 
     def compose(self) -> ComposeResult:
-        yield TabBar([Tab(name, trusted(name.capitalize()), self._command) for name in self._views], id="tabs")
+        yield TabBar([Tab(name, name.capitalize(), self._command) for name in self._views], id="tabs")
         yield TextView(id="payload")
 
     def show(self, entry: LogEntry | None) -> None:

@@ -61,7 +61,7 @@ class FilterInput(SearchInput):
 
     Args:
         text: the query.
-        placeholder: what is shown while it is empty; trusted text.
+        placeholder: what is shown while it is empty.
         complete: returns the completion of a query.
         recall: returns the last queries, the newest first.
     """

@@ -12,7 +12,6 @@ from textual.message import Message
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line, cut_line
 from agentgym_tui.presenters.text_width import display_width
-from agentgym_tui.safe_text import SafeText, join, trusted
 from agentgym_tui.widgets.static_lines import StaticLines
 
 _GAP = "  "
@@ -22,7 +21,7 @@ class Tab(NamedTuple):
     """A tab's id and title, and the command whose key selects it."""
 
     id: str
-    title: SafeText
+    title: str
     command: str
 
 
@@ -76,7 +75,7 @@ class TabBar(StaticLines):
 
     def _cells(self, tab: Tab) -> list[Cell]:
         shown = tab.id == self._shown
-        return [Cell(self._label(tab, shown), "head" if shown else "dim"), Cell(trusted(_GAP))]
+        return [Cell(self._label(tab, shown), "head" if shown else "dim"), Cell(_GAP)]
 
-    def _label(self, tab: Tab, shown: bool) -> SafeText:
-        return join([trusted("● " if shown else "○ "), tab.title, trusted(f" {keymap_of(self.app).key(tab.command)}")])
+    def _label(self, tab: Tab, shown: bool) -> str:
+        return f"{('● ' if shown else '○ ')}{tab.title} {keymap_of(self.app).key(tab.command)}"

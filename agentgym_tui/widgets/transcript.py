@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, FoldedText, Line, Tone
 from agentgym_tui.presenters.chat_blocks import Block, BlockKind
 from agentgym_tui.presenters.text_width import LIST_MARGIN, wrap_offsets
-from agentgym_tui.safe_text import SafeText, safe_slice, sanitize_line, trusted, unsafe_excerpt
+from agentgym_tui.safe_text import sanitize_line, unsafe_excerpt
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.line_renderer import FOUND_TONE
 
@@ -85,22 +85,22 @@ class BlockRows(FoldedText):
             return ()
         if number == _HEADING[0]:
             heading = (
-                Cell(trusted(_MARK), tone),
+                Cell(_MARK, tone),
                 Cell(block.title, tone if block.kind in ("note", "earlier") else "head"),
             )
-            return (*heading, Cell(trusted("  ")), UNSAFE_BADGE) if block.has_unsafe else heading
+            return (*heading, Cell("  "), UNSAFE_BADGE) if block.has_unsafe else heading
         tone = tone if block.kind in ("thought", "error", "note", "earlier") else "plain"
-        return Cell(trusted(" " * _INDENT)), *self._cells(block.lines[number], start, stop, tone)
+        return Cell(" " * _INDENT), *self._cells(block.lines[number], start, stop, tone)
 
-    def _cells(self, line: SafeText, at: int, end: int, tone: Tone) -> Iterator[Cell]:
+    def _cells(self, line: str, at: int, end: int, tone: Tone) -> Iterator[Cell]:
         """Yield the part of a line that a row shows, with the words that were searched for in another tone."""
         for start, stop in self._found_in_line(line):
             start, stop = max(start, at), min(stop, end)
             if start < stop:
-                yield Cell(safe_slice(line, at, start), tone)
-                yield Cell(safe_slice(line, start, stop), FOUND_TONE)
+                yield Cell(line[at:start], tone)
+                yield Cell(line[start:stop], FOUND_TONE)
                 at = stop
-        yield Cell(safe_slice(line, at, end), tone)
+        yield Cell(line[at:end], tone)
 
     def _found_in_line(self, line: str) -> list[tuple[int, int]]:
         return sorted(match.span() for expression in self.expressions for match in expression.finditer(line))

@@ -9,7 +9,7 @@ from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.presenters.environment_rows import no_environments
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import join, masked_rows, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_rows
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.sessions.run_commands import AgentChoice, EnvironmentBattery, list_batteries
 from agentgym_tui.state.run_store import RunStore
@@ -33,7 +33,7 @@ class BatteryPicker(DialogScreen[list[str]]):
         self._agent = agent
 
     def compose(self) -> ComposeResult:
-        with DialogFrame(trusted("Battery"), keys="{list.choose} runs · {dialog.close} closes"):
+        with DialogFrame("Battery", keys="{list.choose} runs · {dialog.close} closes"):
             yield StaticLines(self._about, id="about")
             yield LineList(FixedLines([_tier(tier) for tier in self._tiers]), id="tiers")
             yield StaticLines(self._left_out, id="left-out")
@@ -52,25 +52,25 @@ class BatteryPicker(DialogScreen[list[str]]):
             return [[Cell(self._no_tiers, "warn")]]
         if self._agent.problem:
             rows = wrap_text(masked_rows(self._agent.problem), width, 2)
-            return [[Cell(trusted("Choose a tier, then an agent."))], *([Cell(row, "warn")] for row in rows)]
+            return [[Cell("Choose a tier, then an agent.")], *([Cell(row, "warn")] for row in rows)]
         agent = f"{self._agent.agent} {self._agent.model or ''}".strip()
-        name = Cell(sanitize_line(agent, 60), "head")
-        return [[name, Cell(trusted(" runs each environment once, in order."))]]
+        name = Cell(agent, "head")
+        return [[name, Cell(" runs each environment once, in order.")]]
 
     def _left_out(self, width: int) -> list[Line]:
         """Return the available environments of the selected tier, and each unavailable environment with the cause."""
         if not self._tiers:
             return []
         tier = self._tiers[self.query_one("#tiers", LineList).cursor]
-        title = trusted(f"{pluralize(len(tier.envs), 'environment')}: ")
-        envs = join([title, sanitize_line(", ".join(tier.envs), 1_000)])
+        title = f"{pluralize(len(tier.envs), 'environment')}: "
+        envs = f"{title}{', '.join(tier.envs)}"
         rows: list[Line] = [[Cell(row, "dim")] for row in wrap_text(envs, width, 2)]
         causes = ", ".join(f"{env.name} ({env.cause or env.status})" for env in tier.excluded)
-        left = join([trusted("left out: "), masked_rows(causes)]) if causes else trusted("")
+        left = f"left out: {masked_rows(causes)}" if causes else ""
         return [*rows, *([Cell(row, "warn")] for row in wrap_text(left, width, 3))]
 
 
 def _tier(tier: EnvironmentBattery) -> Line:
     n_all = len(tier.envs) + len(tier.excluded)
-    n_available = trusted(f"{len(tier.envs)} of {n_all}" if tier.excluded else str(n_all))
-    return [Cell(sanitize_line(f"{tier.name[:20]:<21}", 30), "accent"), Cell(n_available)]
+    n_available = f"{len(tier.envs)} of {n_all}" if tier.excluded else str(n_all)
+    return [Cell(f"{tier.name[:20]:<21}", "accent"), Cell(n_available)]

@@ -11,7 +11,6 @@ from textual.widgets import Input
 
 from agentgym_tui.commands.keymap import AvailableCommand, Keymap, keymap_of
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.widgets.inputs import SearchInput
@@ -38,9 +37,7 @@ class CommandPalette(DialogScreen[AvailableCommand]):
         self._list = LineList(id="commands")
 
     def compose(self) -> ComposeResult:
-        with DialogFrame(
-            trusted("Commands"), keys="{palette.up} {palette.down} {field.submit} · {palette.close} closes"
-        ):
+        with DialogFrame("Commands", keys="{palette.up} {palette.down} {field.submit} · {palette.close} closes"):
             yield SearchInput(placeholder="type part of a command name", id="words", compact=True, max_length=MAX_CHARS)
             yield self._list
 
@@ -85,9 +82,9 @@ def _line(each: AvailableCommand, keys: Keymap) -> Line:
     command = each.command
     key = keys.display(command)[0]
     return [
-        Cell(trusted(f"{key:<{_KEY_WIDTH}}"), "accent"),
-        Cell(trusted(f"{command.title:<{_TITLE_WIDTH}}")),
-        Cell(trusted(command.help), "dim"),
+        Cell(f"{key:<{_KEY_WIDTH}}", "accent"),
+        Cell(f"{command.title:<{_TITLE_WIDTH}}"),
+        Cell(command.help, "dim"),
     ]
 
 

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.content import Content
 from textual.widgets import Button
 
 from agentgym_tui.commands.keymap import commands_of, keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import pluralize
-from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
+from agentgym_tui.sinks import as_label
 from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.widgets.static_lines import StaticLines
 
@@ -31,7 +30,7 @@ class ConfirmDialog(DialogScreen[str]):
 
     AUTO_FOCUS = ""
 
-    def __init__(self, title: SafeText, *, default: str) -> None:
+    def __init__(self, title: str, *, default: str) -> None:
         super().__init__()
         self._title = title
         self._answers = commands_of(self.SCOPE)
@@ -53,9 +52,9 @@ class ConfirmDialog(DialogScreen[str]):
             for command in self._answers:
                 with Horizontal(classes="answer"):
                     label = f"{command.title} ({keymap_of(self.app).display(command)[0]})"
-                    yield Button(Content(label), id=command.action.split("'")[1], compact=True)
+                    yield Button(as_label(label), id=command.action.split("'")[1], compact=True)
                     about = command.help
-                    yield StaticLines(lambda _, about=about: [[Cell(trusted(about), "dim")]])  # type: ignore[misc]
+                    yield StaticLines(lambda _, about=about: [[Cell(about, "dim")]])  # type: ignore[misc]
 
     def on_mount(self) -> None:
         """Show the question and focus the default answer, which does the least harm."""
@@ -81,12 +80,12 @@ class CancelAllDialog(ConfirmDialog):
     SCOPE = "cancel_all"
 
     def __init__(self, n_batches: int) -> None:
-        super().__init__(trusted("Cancel everything?"), default="nothing")
+        super().__init__("Cancel everything?", default="nothing")
         self._n_batches = n_batches
 
     def question(self) -> Sequence[Line]:
         n_batches = pluralize(self._n_batches, "batch", "batches")
-        return [[Cell(n_batches, "head"), Cell(trusted(" that run or wait"))]]
+        return [[Cell(n_batches, "head"), Cell(" that run or wait")]]
 
 
 class CancelDialog(ConfirmDialog):
@@ -100,10 +99,10 @@ class CancelDialog(ConfirmDialog):
     SCOPE = "cancel"
 
     def __init__(self, batch: BatchRun, n_more: int) -> None:
-        super().__init__(trusted("Cancel what?"), default="nothing")
+        super().__init__("Cancel what?", default="nothing")
         self._batch = batch
         self._n_more = n_more
 
     def question(self) -> Sequence[Line]:
-        env = Cell(sanitize_line(self._batch.env, 40), "head")
-        return [[env, Cell(trusted(f" is running; {self._n_more} more in this battery"))]]
+        env = Cell(self._batch.env, "head")
+        return [[env, Cell(f" is running; {self._n_more} more in this battery")]]

@@ -14,7 +14,6 @@ from agentgym_tui.presenters.cells import Cell, Line, line_width
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.query_note import describe_field, syntax_rows
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.widgets.static_lines import WrappedText
 
@@ -68,7 +67,7 @@ class HelpDialog(DialogScreen[None]):
         self.action_close()
 
     def compose(self) -> ComposeResult:
-        with DialogFrame(trusted("Help"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
+        with DialogFrame("Help", keys="{dialog.close} closes · {list.down} {list.up} scroll"):
             keys = keymap_of(self.app)
             yield WrappedText(lambda width: list(help_lines(self._commands, keys, width, self._fields)), id="help")
 
@@ -92,21 +91,21 @@ def help_lines(commands: Sequence[Command], keys: Keymap, width: int, fields: Se
 
 
 def _command(command: Command, keys: Keymap, width: int) -> Iterator[Line]:
-    shown = trusted(f"  {' or '.join(keys.display(command)):<{_KEY_WIDTH}}")
-    title = trusted(f"{command.title:<{_TITLE_WIDTH}}")
+    shown = f"  {' or '.join(keys.display(command)):<{_KEY_WIDTH}}"
+    title = f"{command.title:<{_TITLE_WIDTH}}"
     return _with_explanation([Cell(shown, "accent"), Cell(title)], command.help, width)
 
 
 def _sign(label: str, meaning: str, width: int) -> Iterator[Line]:
-    return _with_explanation([Cell(trusted(f"  {label:<{_KEY_WIDTH}}"), "accent")], meaning, width)
+    return _with_explanation([Cell(f"  {label:<{_KEY_WIDTH}}", "accent")], meaning, width)
 
 
 def _with_explanation(label: list[Cell], meaning: str, width: int) -> Iterator[Line]:
     indent = line_width(label)
-    first, *more = wrap_text(trusted(meaning), max(width - indent, 10), _MAX_ROWS)
+    first, *more = wrap_text(meaning, max(width - indent, 10), _MAX_ROWS)
     yield [*label, Cell(first, "dim")]
-    yield from ([Cell(trusted(" " * indent)), Cell(row, "dim")] for row in more)
+    yield from ([Cell(" " * indent), Cell(row, "dim")] for row in more)
 
 
 def _title(text: str) -> Line:
-    return [Cell(trusted(text), "head")]
+    return [Cell(text, "head")]

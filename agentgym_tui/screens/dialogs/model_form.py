@@ -16,7 +16,7 @@ from textual.widgets import Input
 
 from agentgym_tui.presenters.cells import Cell, Line, Tone
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import SafeText, fill_in, masked_line, masked_rows, trusted
+from agentgym_tui.safe_text import masked_line, masked_rows
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.own_model import try_own_model
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 class _Field(NamedTuple):
     id: str
-    title: SafeText
+    title: str
     placeholder: str
 
 
 FIELDS: Final = (
-    _Field("url", trusted("URL"), "such as http://127.0.0.1:8000/v1"),
-    _Field("name", trusted("model"), "as the server calls it"),
-    _Field("key-env", trusted("key variable"), "name of the variable with the key; empty: no key"),
-    _Field("profile", trusted("profile"), "name of the new profile; empty: the model's"),
+    _Field("url", "URL", "such as http://127.0.0.1:8000/v1"),
+    _Field("name", "model", "as the server calls it"),
+    _Field("key-env", "key variable", "name of the variable with the key; empty: no key"),
+    _Field("profile", "profile", "name of the new profile; empty: the model's"),
 )
 N_REPORT: Final = 9
 """Rows for what a trial found."""
 MAX_CHARS: Final = 1_000
 _SERVERS: Final = {"openai": "an OpenAI-compatible server", "ollama": "Ollama", "tensorzero": "TensorZero"}
 _NAME_VARIABLE: Final = "type the name of the variable that holds its key"
-_SET_VARIABLE: Final = trusted("→ set it in the shell, then start the console again, which reads it at its start")
-Row = tuple[SafeText, Tone]
+_SET_VARIABLE: Final = "→ set it in the shell, then start the console again, which reads it at its start"
+Row = tuple[str, Tone]
 
 
 class ModelForm(DialogScreen[Path]):
@@ -64,7 +64,7 @@ class ModelForm(DialogScreen[Path]):
 
     def compose(self) -> ComposeResult:
         keys = "{model.try} tries it · {model.write} writes its profile · {model.close} stops or closes"
-        with DialogFrame(trusted("A model of your own"), keys=keys):
+        with DialogFrame("A model of your own", keys=keys):
             for field in FIELDS:
                 with Horizontal(classes="row"):
                     yield StaticLines(lambda _, title=field.title: [[Cell(title, "dim")]], classes="name")  # type: ignore[misc]
@@ -75,7 +75,7 @@ class ModelForm(DialogScreen[Path]):
         """Try the server in the background, as the fields name it now."""
         if not self._is_trying:
             self._is_trying = True
-            self._show((trusted("looking for the server …"), "accent"))
+            self._show(("looking for the server …", "accent"))
             start_worker(self, partial(self._try, self._own_model()), group="trial")
 
     def action_write(self) -> None:
@@ -84,7 +84,7 @@ class ModelForm(DialogScreen[Path]):
         try:
             path = own.write_profile(os.environ, Path.cwd(), name)
         except ConfigError as exc:
-            self._show((fill_in("✗ {}", masked_rows(str(exc))), "bad"))
+            self._show((f"✗ {masked_rows(str(exc))}", "bad"))
         else:
             self.leave(path)
 
@@ -112,7 +112,7 @@ class ModelForm(DialogScreen[Path]):
 
         def on_health(health: EndpointHealth) -> None:
             rows.extend(health_rows(health, own.key_env))
-            self._show(*rows, (trusted("asking the model …"), "accent"))
+            self._show(*rows, ("asking the model …", "accent"))
 
         try:
             trial = await try_own_model(own, on_health)
@@ -120,7 +120,7 @@ class ModelForm(DialogScreen[Path]):
         except ConfigError as exc:
             rows += _failure_rows(str(exc), None, own.key_env)
         except asyncio.CancelledError:
-            rows.append((trusted("stopped"), "warn"))
+            rows.append(("stopped", "warn"))
             raise
         finally:
             self._is_trying = False
@@ -139,8 +139,8 @@ def health_rows(health: EndpointHealth, key_env: str | None) -> list[Row]:
     if health.status not in ("up", "slow"):
         hint = _NAME_VARIABLE if health.hint == health.key_hint and not key_env else health.hint
         return _failure_rows(health.cause or health.status, hint, key_env)
-    server, model = trusted(_SERVERS.get(health.kind, "a server")), masked_line(health.model, 100)
-    return [(fill_in("✓ {} answers at {} and takes {}", server, masked_line(health.url), model), "good")]
+    server, model = _SERVERS.get(health.kind, "a server"), masked_line(health.model, 100)
+    return [(f"✓ {server} answers at {masked_line(health.url)} and takes {model}", "good")]
 
 
 def trial_rows(trial: ModelTrial, key_env: str | None) -> list[Row]:
@@ -148,14 +148,14 @@ def trial_rows(trial: ModelTrial, key_env: str | None) -> list[Row]:
     if trial.failure is not None:
         return _failure_rows(trial.failure, trial.hint, key_env)
     acted = any(act != "none" for act in trial.acts)
-    found = fill_in("{} requests: {}", trusted("✓" if acted else "!"), masked_line(trial.describe(""), 500))
-    warnings: list[Row] = [(fill_in("! {}", masked_line(each, 300)), "warn") for each in trial.warnings[:3]]
+    found = "{} requests: {}".format("✓" if acted else "!", masked_line(trial.describe(""), 500))
+    warnings: list[Row] = [(f"! {masked_line(each, 300)}", "warn") for each in trial.warnings[:3]]
     return [(found, "good" if acted else "warn"), *warnings]
 
 
 def _failure_rows(cause: str, hint: str | None, key_env: str | None) -> list[Row]:
-    rows: list[Row] = [(fill_in("✗ {}", masked_rows(cause)), "bad")]
-    rows += [(fill_in("→ {}", masked_rows(hint)), "accent")] if hint else []
+    rows: list[Row] = [(f"✗ {masked_rows(cause)}", "bad")]
+    rows += [(f"→ {masked_rows(hint)}", "accent")] if hint else []
     if key_env and key_env in f"{cause}{hint}":
         rows.append((_SET_VARIABLE, "dim"))
     return rows

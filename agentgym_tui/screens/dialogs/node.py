@@ -8,7 +8,7 @@ from typing import Final
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.text_width import cut_start
-from agentgym_tui.safe_text import SafeText, join, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import RunCommands, command_targets, reachable_batches
@@ -20,10 +20,10 @@ _PATH_WIDTH: Final = 68
 """Columns for a path; the width of the dialog without its frame and an indent."""
 _MAX_BATCHES: Final = 4
 _MAX_VARIABLES: Final = 4
-_VARIABLE_CHANGES: Final[dict[VariableChange, SafeText]] = {
-    "changed": trusted(" has another value than when the node started"),
-    "set": trusted(" is set now; it was not when the node started"),
-    "missing": trusted(" is not set here; a restart from here loses it"),
+_VARIABLE_CHANGES: Final[dict[VariableChange, str]] = {
+    "changed": " has another value than when the node started",
+    "set": " is set now; it was not when the node started",
+    "missing": " is not set here; a restart from here loses it",
 }
 
 
@@ -31,7 +31,7 @@ class _NodeDialog(ConfirmDialog):
     """A dialog that shows what runs on the node, and keeps showing it while it changes."""
 
     def __init__(self, store: RunStore, title: str, *, default: str) -> None:
-        super().__init__(trusted(title), default=default)
+        super().__init__(title, default=default)
         self._store = store
 
     def question(self) -> Sequence[Line]:
@@ -78,9 +78,7 @@ class RestartNodeDialog(_NodeDialog):
     def question(self) -> Sequence[Line]:
         lines = [*(difference_lines(self._difference) if self._difference else ()), *super().question()]
         if any(batch.status == "paused" for batch in reachable_batches(self._store)):
-            lines.append(
-                [Cell(trusted("A batch is paused: resume it and the others on Runs after the restart."), "warn")]
-            )
+            lines.append([Cell("A batch is paused: resume it and the others on Runs after the restart.", "warn")])
         return lines
 
     def draw(self, store: RunStore) -> None:
@@ -96,14 +94,14 @@ class SendHistoryDialog(ConfirmDialog):
     SCOPE = "send_history"
 
     def __init__(self, node: NodeInfo) -> None:
-        super().__init__(trusted("Send the earlier events?"), default="nothing")
+        super().__init__("Send the earlier events?", default="nothing")
         self._node = node
 
     def question(self) -> Sequence[Line]:
         counted = Cell(pluralize(self._node.n_held, "event"), "head")
         return [
-            [counted, Cell(trusted(" ended before the node first used this broker:"))],
-            [Cell(trusted("  ")), Cell(cut_start(masked_line(self._node.egress, 4_096), _PATH_WIDTH))],
+            [counted, Cell(" ended before the node first used this broker:")],
+            [Cell("  "), Cell(cut_start(masked_line(self._node.egress, 4_096), _PATH_WIDTH))],
         ]
 
 
@@ -123,10 +121,10 @@ class StopServerDialog(_NodeDialog):
 
     def question(self) -> Sequence[Line]:
         n_running = len(running_in(self._store, self._env))
-        env = Cell(sanitize_line(self._env, 40), "head")
+        env = Cell(self._env, "head")
         return [
-            [env, Cell(trusted(f": {pluralize(n_running, 'episode')} running"))],
-            [Cell(trusted("A batch waits for its server a while, then it is interrupted."), "dim")],
+            [env, Cell(f": {pluralize(n_running, 'episode')} running")],
+            [Cell("A batch waits for its server a while, then it is interrupted.", "dim")],
         ]
 
 
@@ -134,15 +132,15 @@ def unfinished_lines(store: RunStore) -> list[Line]:
     """Return lines that describe the running and the waiting batches."""
     batches = reachable_batches(store)
     if not batches:
-        return [[Cell(trusted("Nothing is running."))]]
+        return [[Cell("Nothing is running.")]]
     n_running = sum(episode.is_active for episode in store.running_episodes())
     n_left = sum(max(batch.n_planned - batch.n_done, 0) for batch in batches)
-    lines: list[Line] = [[Cell(trusted(f"{pluralize(n_running, 'episode')} running, {n_left} remaining"))]]
+    lines: list[Line] = [[Cell(f"{pluralize(n_running, 'episode')} running, {n_left} remaining")]]
     for batch in batches[:_MAX_BATCHES]:
-        done = Cell(trusted(f"  {batch.n_done}/{batch.n_planned} "), "accent")
-        lines.append([done, Cell(sanitize_line(batch.env, 40)), Cell(sanitize_line(f" {batch.status}", 20), "dim")])
+        done = Cell(f"  {batch.n_done}/{batch.n_planned} ", "accent")
+        lines.append([done, Cell(batch.env), Cell(f" {batch.status}", "dim")])
     if len(batches) > _MAX_BATCHES:
-        lines.append([Cell(trusted(f"  and {len(batches) - _MAX_BATCHES} more"), "dim")])
+        lines.append([Cell(f"  and {len(batches) - _MAX_BATCHES} more", "dim")])
     return lines
 
 
@@ -163,23 +161,23 @@ def running_in(store: RunStore, env: str) -> list[str]:
 def difference_lines(difference: ProfileDifference) -> list[Line]:
     """Describe how the profile that the node has loaded differs from the one that it would load now."""
     (running_id, running_path), (wanted_id, wanted_path) = difference.running, difference.wanted
-    running, wanted = sanitize_line(running_id or "?", 40), sanitize_line(wanted_id or "?", 40)
+    running, wanted = running_id or "?", wanted_id or "?"
     if not difference.is_other:
-        first = join([trusted("The profile "), running, trusted(" has changed since the node loaded it:")])
+        first = f"The profile {running} has changed since the node loaded it:"
         profile = [[Cell(first, "warn")], _path_line(running_path)] if difference.is_changed else []
         return [*profile, *(_variable_line(*each) for each in difference.variables[:_MAX_VARIABLES]), []]
     return [
-        [Cell(join([trusted("The node runs the profile "), running, trusted(":")]), "warn")],
+        [Cell(f"The node runs the profile {running}:", "warn")],
         _path_line(running_path),
-        [Cell(join([trusted("This console uses the profile "), wanted, trusted(":")]), "warn")],
+        [Cell(f"This console uses the profile {wanted}:", "warn")],
         _path_line(wanted_path),
         [],
     ]
 
 
 def _variable_line(name: str, change: VariableChange) -> Line:
-    return [Cell(join([sanitize_line(name, 32), _VARIABLE_CHANGES[change]]), "warn")]
+    return [Cell(f"{name}{_VARIABLE_CHANGES[change]}", "warn")]
 
 
 def _path_line(path: str) -> Line:
-    return [Cell(trusted("  ")), Cell(cut_start(masked_line(path, 4_096), _PATH_WIDTH), "dim")]
+    return [Cell("  "), Cell(cut_start(masked_line(path, 4_096), _PATH_WIDTH), "dim")]

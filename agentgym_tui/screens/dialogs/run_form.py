@@ -10,12 +10,11 @@ from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 from textual.widgets import Button, Input
 
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import SafeText, join, masked_rows, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_rows
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
@@ -36,6 +35,7 @@ from agentgym_tui.sessions.run_form_fields import (
     form_texts,
     parse_form,
 )
+from agentgym_tui.sinks import as_label
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.inputs import SearchInput, TextField
 from agentgym_tui.widgets.line_list import LineList
@@ -44,8 +44,8 @@ from runner.events.control import StartArgs
 
 DIGITS: Final = r"[0-9.]*"
 MAX_DIGITS: Final = 19
-NO_MODEL: Final = trusted("not needed")
-ANY_MODEL: Final = trusted("the profile's")
+NO_MODEL: Final = "not needed"
+ANY_MODEL: Final = "the profile's"
 
 _N_OTHER_ROWS: Final = 4
 """Rows of the frame and of the buttons."""
@@ -88,18 +88,16 @@ class RunForm(DialogScreen[None]):
         self._model_problem = model_problem(store)
         choice = commands.agent_choice()
         chosen = {number for number, env in enumerate(self._env_names) if env in envs}
-        self._envs = CheckList([sanitize_line(env) for env in self._env_names], chosen, id="envs")
+        self._envs = CheckList(list(self._env_names), chosen, id="envs")
         agent = FALLBACK_AGENT if choice.problem or choice.agent not in self._agents else choice.agent
-        self._agent = OptionStepper(
-            [sanitize_line(each) for each in self._agents], self._agents.index(agent), id="agent"
-        )
+        self._agent = OptionStepper(list(self._agents), self._agents.index(agent), id="agent")
         self._model = OptionStepper(self._model_names(), id="model")
         self._texts = form_texts(commands.last_run)
-        self._errors: Mapping[str, SafeText] = {}
+        self._errors: Mapping[str, str] = {}
 
     def compose(self) -> ComposeResult:
         with DialogFrame(
-            trusted("Run"),
+            "Run",
             keys=KEYS,
             id="form",
         ):
@@ -112,16 +110,16 @@ class RunForm(DialogScreen[None]):
                     yield StaticLines(self._envs_title, id="envs-title")
                     yield self._envs
                 with Vertical(id="how"):
-                    yield from self._row(trusted("agent"), self._agent)
-                    yield from self._row(trusted("model"), self._model)
+                    yield from self._row("agent", self._agent)
+                    yield from self._row("model", self._model)
                     for field in FORM_FIELDS:
                         yield from self._row(field.title, self._input(field), field)
                     last = self._commands.last_run
                     yield self._text_row("models", ",".join(last.models) if last else "", "a,b,c")
                     yield self._text_row("tasks", "", "FILE")
             with Horizontal(id="buttons"):
-                yield Button(Content("Start"), id="start", compact=True, variant="primary")
-                yield Button(Content("Close"), id="close", compact=True)
+                yield Button(as_label("Start"), id="start", compact=True, variant="primary")
+                yield Button(as_label("Close"), id="close", compact=True)
 
     def action_start(self) -> None:
         """Send the start request and close the form; keep it open if it has errors or the request is refused."""
@@ -165,14 +163,12 @@ class RunForm(DialogScreen[None]):
         self._model.set_options(self._model_names())
         self._show_errors(self._parsed().errors)
 
-    def _model_names(self) -> list[SafeText]:
+    def _model_names(self) -> list[str]:
         if self._agents[self._agent.index] in MODELLESS_AGENTS:
             return [NO_MODEL]
-        return [ANY_MODEL, *(sanitize_line(each) for each in self._models)]
+        return [ANY_MODEL, *(each for each in self._models)]
 
-    def _row(
-        self, title: SafeText, widget: OptionStepper | Input, field: FormField | None = None
-    ) -> Iterator[Horizontal]:
+    def _row(self, title: str, widget: OptionStepper | Input, field: FormField | None = None) -> Iterator[Horizontal]:
         about = StaticLines(lambda _: [_about(field)], id=f"about-{field.id}") if field else None
         name = StaticLines(lambda _: [[Cell(title, "dim")]], classes="name")
         yield Horizontal(name, widget, *([about] if about else []), classes="row")
@@ -191,7 +187,7 @@ class RunForm(DialogScreen[None]):
     def _text_row(self, id: str, text: str, placeholder: str) -> Horizontal:
         """Return the row for the names of several models, or for a file with tasks."""
         field = SearchInput(
-            sanitize_line(text, MAX_MODELS_CHARS),
+            text,
             id=id,
             max_length=MAX_MODELS_CHARS,
             placeholder=placeholder,
@@ -203,7 +199,7 @@ class RunForm(DialogScreen[None]):
 
     def _about_text(self, id: str) -> list[Line]:
         if error := self._errors.get(id):
-            return [[Cell(join([trusted("✗ "), error]), "bad")]]
+            return [[Cell(f"✗ {error}", "bad")]]
         return [[Cell(_TEXT_ROWS[id][1], "dim")]]
 
     def _parsed(self, *, with_tasks: bool = False) -> Parsed:
@@ -223,13 +219,13 @@ class RunForm(DialogScreen[None]):
             tasks=self.query_one("#tasks", Input).value if with_tasks else "",
         )
 
-    def _show_errors(self, errors: Mapping[str, SafeText]) -> None:
+    def _show_errors(self, errors: Mapping[str, str]) -> None:
         """Show each error beside its field."""
         self._errors = errors
         self.show_lines("envs-title", "note", *(f"about-{id}" for id in _TEXT_ROWS))
         for field in FORM_FIELDS:
             error = errors.get(field.id)
-            cells = [Cell(join([trusted("✗ "), error]), "bad")] if error else _about(field)
+            cells = [Cell(f"✗ {error}", "bad")] if error else _about(field)
             self.query_one(f"#about-{field.id}", StaticLines).show(lambda _, cells=cells: [cells])  # type: ignore[misc]
 
     def on_resize(self) -> None:
@@ -250,27 +246,27 @@ class RunForm(DialogScreen[None]):
         """Return the first error if it does not fit beside its field, else the reason why no model is available."""
         invalid = next((field for field in FORM_FIELDS if field.id in self._errors), None)
         if invalid is not None and width < _MIN_ERROR_WIDTH:
-            return [[Cell(join([trusted("✗ "), invalid.title, trusted(": "), self._errors[invalid.id]]), "bad")]]
+            return [[Cell(f"✗ {invalid.title}: {self._errors[invalid.id]}", "bad")]]
         if (error := self._errors.get("tasks")) is not None:
-            return [[Cell(row, "bad")] for row in wrap_text(join([trusted("✗ "), error]), width, self._n_note)]
+            return [[Cell(row, "bad")] for row in wrap_text(f"✗ {error}", width, self._n_note)]
         if self._refusal:
-            text = join([trusted("✗ "), masked_rows(self._refusal)])
+            text = f"✗ {masked_rows(self._refusal)}"
             return [[Cell(row, "bad")] for row in wrap_text(text, width, self._n_note)]
         if not self._model_problem:
             return []
-        hint = trusted("choose the oracle agent: no model needed")
-        rows = wrap_text(join([trusted("! "), masked_rows(self._model_problem)]), width, self._n_note - 1)
-        return [*([Cell(row, "warn")] for row in rows), [Cell(trusted("  → "), "dim"), Cell(hint, "accent")]]
+        hint = "choose the oracle agent: no model needed"
+        rows = wrap_text(f"! {masked_rows(self._model_problem)}", width, self._n_note - 1)
+        return [*([Cell(row, "warn")] for row in rows), [Cell("  → ", "dim"), Cell(hint, "accent")]]
 
     def _envs_title(self, width: int) -> list[Line]:
         if error := self._errors.get("envs"):
-            return [[Cell(join([trusted("✗ "), error]), "bad")]]
-        return [[Cell(trusted("environments"), "dim")]]
+            return [[Cell(f"✗ {error}", "bad")]]
+        return [[Cell("environments", "dim")]]
 
 
 _TEXT_ROWS: Final = {
-    "models": (trusted("models"), trusted("one after another")),
-    "tasks": (trusted("task file"), trusted("in place of tasks")),
+    "models": ("models", "one after another"),
+    "tasks": ("task file", "in place of tasks"),
 }
 """Title and help of the rows with a text, by the id of the input."""
 

@@ -11,7 +11,6 @@ from textual.widgets import Input
 from agentgym_tui.config.ui_state import MAX_NAME_CHARS, UiState
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import fill_in, sanitize_line, trusted
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.widgets.inputs import SearchInput
 from agentgym_tui.widgets.line_list import LineList
@@ -38,7 +37,7 @@ class SavedQueries(DialogScreen[str]):
         self._saved = list(ui_state.saved_queries.get(list_key, {}).items())
 
     def compose(self) -> ComposeResult:
-        with DialogFrame(trusted("Saved queries"), keys="{field.submit} saves or opens · {saved.close} closes"):
+        with DialogFrame("Saved queries", keys="{field.submit} saves or opens · {saved.close} closes"):
             yield SearchInput(placeholder="a name", id="words", compact=True, max_length=MAX_NAME_CHARS)
             yield StaticLines(self._about, id="note")
             yield LineList(FixedLines([_line(name, query) for name, query in self._saved]), id="queries")
@@ -60,13 +59,10 @@ class SavedQueries(DialogScreen[str]):
             self.leave(self._saved[event.index][1])
 
     def _about(self, width: int) -> list[Line]:
-        if self._query:
-            about = fill_in("a name saves {}", sanitize_line(self._query, 200))
-        else:
-            about = trusted("without a filter, a name removes its saved query")
+        about = f"a name saves {self._query}" if self._query else "without a filter, a name removes its saved query"
         return [[Cell(row, "dim")] for row in wrap_text(about, width, 1)]
 
 
 def _line(name: str, query: str) -> Line:
-    shown = sanitize_line(f"{name[:_NAME_WIDTH]:<{_NAME_WIDTH + 1}}", 40)
-    return [Cell(shown, "accent"), Cell(sanitize_line(query, 200))]
+    shown = f"{name[:_NAME_WIDTH]:<{_NAME_WIDTH + 1}}"
+    return [Cell(shown, "accent"), Cell(query)]

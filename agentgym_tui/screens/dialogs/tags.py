@@ -14,7 +14,7 @@ from agentgym_tui.commands.registry import NODE
 from agentgym_tui.presenters.annotations import note_line
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import SafeText, fill_in, join, masked_rows, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_rows, sanitize_line
 from agentgym_tui.screens.base import ConsoleScreen, DialogFrame, DialogScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_loader import load_notes
@@ -54,7 +54,7 @@ class TagDialog(DialogScreen[None]):
         self,
         session: Session,
         episode_id: str,
-        title: SafeText,
+        title: str,
         notes: Sequence[Note],
         step: int | None,
         on_change: Callable[[Sequence[Note]], None],
@@ -138,9 +138,9 @@ class TagDialog(DialogScreen[None]):
 
     def _hint(self, width: int) -> list[Line]:
         if not self._refusal:
-            about = trusted("tags with spaces between; those that you delete are removed")
+            about = "tags with spaces between; those that you delete are removed"
             return [[Cell(row, "dim")] for row in wrap_text(about, width, MAX_ROWS)]
-        text = join([trusted("✗ "), masked_rows(self._refusal)])
+        text = f"✗ {masked_rows(self._refusal)}"
         return [[Cell(row, "bad")] for row in wrap_text(text, width, MAX_ROWS)]
 
 
@@ -163,9 +163,9 @@ def edit_tags(
     if not NODE.is_met(session):
         screen.toast(NODE.reason(session), failed=True)
     elif entry is not None and not isinstance(entry, UnreadableFile):
-        env, episode_id = sanitize_line(entry.env, 40), entry.episode_id
-        where = env if step is None else fill_in("step {} of {}", trusted(f"{step:,}"), env)
-        title = fill_in("Tags and notes of {}", where)
+        env, episode_id = entry.env, entry.episode_id
+        where = env if step is None else f"step {step:,} of {env}"
+        title = f"Tags and notes of {where}"
 
         async def open_dialog() -> None:
             notes = await load_notes(session, episode_id)

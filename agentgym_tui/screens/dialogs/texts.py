@@ -11,7 +11,7 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import format_time
 from agentgym_tui.presenters.payload import HexRows
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import fill_in, sanitize_line, trusted
+from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services.clipboard import copy_to_clipboard
 from agentgym_tui.services.toast import Message, messages
@@ -35,17 +35,17 @@ class MessagesDialog(DialogScreen[None]):
 
     def compose(self) -> ComposeResult:
         shown = messages(self.app)
-        with DialogFrame(trusted("Messages"), keys="{dialog.close} closes · {list.down} {list.up} scroll"):
+        with DialogFrame("Messages", keys="{dialog.close} closes · {list.down} {list.up} scroll"):
             yield WrappedText(lambda width: list(message_lines(shown, width)), id="messages-in-full")
 
 
 def message_lines(shown: Sequence[Message], width: int) -> Iterator[Line]:
     """Yield each message below the time at which it was shown."""
     if not shown:
-        yield [Cell(trusted("No messages yet"), "dim")]
+        yield [Cell("No messages yet", "dim")]
     for message in shown:
         yield [Cell(format_time(message.at, "%H:%M:%S"), "bad" if message.failed else "dim")]
-        text = trusted(message.text.replace("\t", "    "))
+        text = message.text.replace("\t", "    ")
         yield from ([Cell(row)] for row in wrap_text(text, width, MAX_ROWS))
         yield ()
 
@@ -61,7 +61,7 @@ class EvalReportDialog(DialogScreen[None]):
 
     def compose(self) -> ComposeResult:
         keys = "{report.copy} copies as Markdown · {report.close} closes · {list.down} {list.up} scroll"
-        with DialogFrame(trusted("Score and success as AgentGym computes them"), keys=keys):
+        with DialogFrame("Score and success as AgentGym computes them", keys=keys):
             yield WrappedText(lambda width: list(report_lines(self._rows, width)), id="report")
 
     def action_copy(self) -> None:
@@ -76,14 +76,14 @@ def report_lines(rows: Sequence[EvalRow], width: int) -> Iterator[Line]:
     from runner.results.evaluation import cells
 
     if not rows:
-        yield [Cell(trusted("No episodes yet"), "dim")]
+        yield [Cell("No episodes yet", "dim")]
     for row in rows:
         env, player, n, score, success, interval, rounds, errors, setting = map(sanitize_line, cells(row))
-        yield [Cell(env, "head"), Cell(fill_in(" {}", player))]
+        yield [Cell(env, "head"), Cell(f" {player}")]
         numbers = f"n {n} · score {score} · success {success} ({interval}) · {rounds} rounds · {errors} errors"
-        differences = fill_in("not comparable with AgentEval: {}", sanitize_line("; ".join(row.differences), 600))
-        texts = [Cell(trusted(numbers)), Cell(setting, "dim")]
-        texts.append(Cell(differences, "warn") if row.differences else Cell(trusted("AgentEval's setting"), "good"))
+        differences = f"not comparable with AgentEval: {'; '.join(row.differences)}"
+        texts = [Cell(numbers), Cell(setting, "dim")]
+        texts.append(Cell(differences, "warn") if row.differences else Cell("AgentEval's setting", "good"))
         for text, style in texts:
             yield from ([Cell(line, style)] for line in wrap_text(text, width, MAX_ROWS))
         yield ()
@@ -102,7 +102,7 @@ class HexDumpDialog(DialogScreen[None]):
         super().__init__()
         self._data = text.encode("utf-8", "surrogatepass")
         more = f", first {MAX_BYTES:,} shown" if len(self._data) > MAX_BYTES else ""
-        self._title = trusted(f"{len(self._data):,} bytes of UTF-8{more}")
+        self._title = f"{len(self._data):,} bytes of UTF-8{more}"
 
     def compose(self) -> ComposeResult:
         with DialogFrame(self._title, keys="{dialog.close} closes"):

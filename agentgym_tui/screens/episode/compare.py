@@ -18,7 +18,7 @@ from agentgym_tui.presenters.alignment_rows import (
     alignment_heading,
 )
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.safe_text import SafeText, fill_in, masked_line, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ConsoleScreen, ResultScreen
 from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.services.timers import start_worker
@@ -58,7 +58,7 @@ class CompareScreen(ResultScreen[None]):
         self._session, self._keys, self._ui_state = session, keys, ui_state
         self._loaded: list[LoadedEpisode] = []
         self._aligned: AlignedEpisodes | None = None
-        self._failure: SafeText = trusted("")
+        self._failure: str = ""
         self._table = Table(ALIGNED_COLUMNS, id="aligned")
         self._texts = WrappedText(self._text_lines, id="texts")
 
@@ -93,14 +93,14 @@ class CompareScreen(ResultScreen[None]):
         if beyond:
             self._table.move_to(beyond[0] if by > 0 else beyond[-1])
         else:
-            self.toast(trusted("this is the last difference" if by > 0 else "this is the first difference"))
+            self.toast("this is the last difference" if by > 0 else "this is the first difference")
 
     async def _load(self) -> None:
         try:
             self._loaded = [await load_file(self._session, None, key) for key in self._keys]
             self._aligned = await asyncio.to_thread(_align, self._loaded)
         except (EpisodeLoadError, StoreError) as exc:
-            self._failure = fill_in("the episodes cannot be compared: {}", masked_line(exc))
+            self._failure = f"the episodes cannot be compared: {masked_line(exc)}"
         if self.is_ready:  # the screen may have been closed meanwhile
             self._show()
 
@@ -150,7 +150,7 @@ def mark_or_compare(screen: ConsoleScreen[Any], session: Session, key: str, ui_s
     if marked and marked != key:
         screen.app.push_screen(CompareScreen(session, (marked, key), ui_state))
     elif marked:
-        screen.toast(trusted("no episode is marked any more"))
+        screen.toast("no episode is marked any more")
     else:
         session.store.marked_episode = key
-        screen.toast(fill_in("{} is marked: compare it with another one", sanitize_line(key, 26)))
+        screen.toast(f"{key} is marked: compare it with another one")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from agentgym_tui.presenters.payload import pretty_json
-from agentgym_tui.safe_text import SafeText, sanitize_message, sanitize_text, trusted
+from agentgym_tui.safe_text import sanitize_message, sanitize_text
 from agentgym_tui.services.export import ExportError, export_episode
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.services.toast import toast
@@ -80,8 +80,8 @@ class EpisodeFile:
             toast(self._app, sanitize_message(f"not opened: {exc}"), failed=True)
         else:
             if is_changed:
-                toast(self._app, trusted("your changes were made to a copy and are discarded"))
+                toast(self._app, "your changes were made to a copy and are discarded")
 
 
-def _readable(data: bytes) -> SafeText:
+def _readable(data: bytes) -> str:
     return sanitize_text(pretty_json(data))

@@ -9,7 +9,6 @@ from textual import on
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS
 from agentgym_tui.presenters.whole_episode import JUMPS, Jump, step_to_jump
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ResultScreen
 from agentgym_tui.screens.episode.tabs import WHOLE, EpisodeTabs
 from agentgym_tui.sessions.episode_loader import LoadedEpisode
@@ -60,7 +59,7 @@ class ReadingScreen(ResultScreen[str]):
     def action_fold(self, kinds: str) -> None:
         """Fold, hide or show kinds of texts in the whole episode."""
         if not self._views.fold(kinds):
-            self.toast(trusted(f"no texts of the kind: {kinds}"))
+            self.toast(f"no texts of the kind: {kinds}")
 
     def action_jump(self, what: Jump, by: int) -> None:
         """Select the next (1) or previous (-1) step of a kind."""
@@ -69,7 +68,7 @@ class ReadingScreen(ResultScreen[str]):
         shown = self._views.step_in_view
         at = self._step if shown is None else shown
         if (step := step_to_jump(self._loaded.episode, what, at, by)) is None:
-            self.toast(trusted(f"no {'later' if by > 0 else 'earlier'} {JUMPS[what]}"))
+            self.toast(f"no {'later' if by > 0 else 'earlier'} {JUMPS[what]}")
         else:
             self._steps.select(str(step))
             self._show_step()

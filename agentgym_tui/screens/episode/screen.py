@@ -19,9 +19,7 @@ from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.answering_endpoint import shares_line
 from agentgym_tui.presenters.cells import FixedLines, Line
 from agentgym_tui.presenters.episode_heading import episode_heading, has_last_line
-from agentgym_tui.presenters.episode_rows import unsafe_fields
 from agentgym_tui.presenters.step_rows import StepRows
-from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ConsoleScreen
 from agentgym_tui.screens.dialogs.tags import edit_tags
 from agentgym_tui.screens.episode.file_actions import EpisodeFile
@@ -103,7 +101,7 @@ class EpisodeScreen(ReadingScreen):
         self._episodes = episodes or EpisodeList()
         self._episodes.update_live(session.store.episodes.values())
         self._failure = ""
-        self._state: SafeText = trusted("")
+        self._state: str = ""
         self._drawn_version = -1
         self._clear_timer: Timer | None = None
         self._load_context: tuple[object, ...] | None = None
@@ -142,9 +140,6 @@ class EpisodeScreen(ReadingScreen):
             self._drawn_version = loaded.episode.version
             self._show(loaded)
 
-    def unsafe_text(self) -> str | None:
-        return self._views.unsafe_text() or unsafe_fields(self._entry)
-
     def selected_env(self) -> str:
         entry = self._entry
         return "" if entry is None or isinstance(entry, UnreadableFile) else entry.env
@@ -159,7 +154,7 @@ class EpisodeScreen(ReadingScreen):
     def action_neighbor(self, by: int) -> None:
         """Show the episode ``by`` rows after this one in the list."""
         if (key := self._episodes.neighbor(self._key, by)) is None:
-            self.toast(trusted("this is the last episode" if by > 0 else "this is the first episode"))
+            self.toast("this is the last episode" if by > 0 else "this is the first episode")
         else:
             self._open(key)
 
@@ -179,7 +174,7 @@ class EpisodeScreen(ReadingScreen):
             found = hit if hit is not None and hit.episode_id == key else None
             found = found or next(iter(await asyncio.to_thread(hits.of, key)), None)
         if found is None and by:
-            self.toast(trusted("this is the last line" if by > 0 else "this is the first line"))
+            self.toast("this is the last line" if by > 0 else "this is the first line")
         elif found is not None and self.is_ready and key == self._key:
             self._hit = found
             if found.episode_id != self._key:
@@ -274,7 +269,7 @@ class EpisodeScreen(ReadingScreen):
     def _open(self, key: str) -> None:
         # the previous episode stays until the new one is loaded, which avoids flicker
         self._key, self._load_context = key, None
-        self._show_heading(trusted("loading …"))
+        self._show_heading("loading …")
         self._clear_timer = self._clear_timer or self.set_timer(CLEAR_AFTER_S, self._clear_while_loading)
         start_worker(self, partial(self._load, key), group="load", exclusive=True)
 
@@ -290,7 +285,7 @@ class EpisodeScreen(ReadingScreen):
         self._load_context = load_context
         if isinstance(loaded, EpisodeLoadError):
             self._clear(str(loaded))
-            self._show_heading(trusted("✗ cannot be shown"))
+            self._show_heading("✗ cannot be shown")
         else:
             is_shown = self._loaded is not None and self._loaded.episode.episode_id == key
             self._cancel_clear()
@@ -320,7 +315,7 @@ class EpisodeScreen(ReadingScreen):
     def _show(self, loaded: LoadedEpisode, *, is_new: bool = False) -> None:
         """Show an episode; select the first step of a newly opened episode, but the last step of a running one."""
         running = loaded.episode.running
-        self._show_heading(trusted("file not available here" if loaded.missing_reason else ""))
+        self._show_heading("file not available here" if loaded.missing_reason else "")
         rows = StepRows(loaded.episode)
         self._steps.set_columns(rows.columns)
         self._steps.show(rows, follow=running if is_new or not running else None)
@@ -343,12 +338,12 @@ class EpisodeScreen(ReadingScreen):
             self._loaded.episode.notes = notes
             self._show(self._loaded)
 
-    def _show_heading(self, state: SafeText) -> None:
+    def _show_heading(self, state: str) -> None:
         self._state, entry, path = state, self._entry, self._path
         tags = self._session.store.tags.get(self._key, ())
         shares = shares_line(self._loaded.episode.steps) if self._loaded else []
         index = self._episodes.index(self._key)
-        position = trusted("" if index is None else f"{index + 1:,} of {len(self._episodes.shown):,}")
+        position = "" if index is None else f"{index + 1:,} of {len(self._episodes.shown):,}"
 
         def make_lines(width: int) -> list[Line]:
             return episode_heading(entry, state, position, width, path, tags, shares, self._session.store.currency)

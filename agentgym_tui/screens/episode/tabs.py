@@ -119,10 +119,6 @@ class EpisodeTabs(Vertical):
             each.widget.found = expression
         return [] if expression is None else self._content.widget.find_rows(expression)
 
-    def unsafe_text(self) -> str | None:
-        """Return the raw text of the shown tab if sanitizing changed it, else None."""
-        return self._content.widget.unsafe_text()
-
     def text(self, *, raw: bool) -> str:
         """Return the content of the shown tab as one text; if ``raw`` is True, trace and file are not sanitized."""
         content = self._contents[self._first] if self._shown.loaded is None else self._content

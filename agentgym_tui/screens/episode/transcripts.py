@@ -14,7 +14,6 @@ from agentgym_tui.presenters.cells import Cell, Line, join_parts
 from agentgym_tui.presenters.chat_blocks import Block
 from agentgym_tui.presenters.transcript import failure_blocks, step_blocks, transcript_text
 from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, WholeEpisode
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.state.data_model import Episode
@@ -54,7 +53,7 @@ class StepTranscript(EpisodeContent):
             return []
         action = "fewer" if self._show_all_messages else "all" if self._has_more else ""
         choose = f" · {key('list.choose')}: {action}" if action else ""
-        step = [Cell(trusted(f"step {shown.step}{choose}"), "dim")]
+        step = [Cell(f"step {shown.step}{choose}", "dim")]
         return join_parts([step, *answer_parts(shown.loaded.episode, shown.step)], _NOTE_WIDTH)
 
     def choose(self) -> None:
@@ -122,7 +121,7 @@ class EpisodeTranscript(EpisodeContent):
         there = [name for name in FOLDS if self._whole.kinds.intersection(FOLDS[name])]
         parts = {"hidden": self._hidden, "folded": self._folded}
         texts = {what: ", ".join(filter(names.__contains__, there)) for what, names in parts.items()}
-        return [Cell(trusted(" · ".join(f"{what}: {text}" for what, text in texts.items() if text)), "dim")]
+        return [Cell(" · ".join(f"{what}: {text}" for what, text in texts.items() if text), "dim")]
 
     def fold(self, name: str) -> bool:
         """Fold the blocks of a name of ``FOLDS``, then hide them, then show them again; ``show`` is called next.

@@ -17,7 +17,6 @@ from agentgym_tui.presenters.payload import TextRows, pretty_json
 from agentgym_tui.presenters.span_rows import spans_text, spans_with
 from agentgym_tui.presenters.transcript import missing_file_text, transcript_text
 from agentgym_tui.presenters.world import NO_PICTURE, ended_step, has_pictures, step_world_lines, world_heading
-from agentgym_tui.safe_text import SafeText, sanitize_line, trusted
 from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
 from agentgym_tui.screens.episode.transcripts import EpisodeTranscript, StepTranscript
 from agentgym_tui.services.timers import start_worker
@@ -41,7 +40,7 @@ class EpisodeWorld(EpisodeContent):
         self._is_before = False
 
     def show(self, shown: ShownEpisode) -> None:
-        key = sanitize_line(keymap_of(self._view.app).key("list.choose"), 20)
+        key = keymap_of(self._view.app).key("list.choose")
         heading = world_heading(self._step(shown), key, before=self._is_before)
         self._view.set_lines(lambda width: [heading, [], *self._lines(shown, width)])
 
@@ -78,7 +77,7 @@ class EpisodeTrace(EpisodeContent):
 
     def note(self, shown: ShownEpisode, key: Callable[[str], str]) -> Line:
         has_attributes = any(span.attributes for span in _spans(shown))
-        return [Cell(trusted(f"{key('list.choose')}: attributes"), "dim")] if has_attributes else []
+        return [Cell(f"{key('list.choose')}: attributes", "dim")] if has_attributes else []
 
     def choose(self) -> None:
         if (position := self._waterfall.position) is not None:
@@ -160,27 +159,27 @@ class EpisodeView(NamedTuple):
     """
 
     id: str
-    title: SafeText
+    title: str
     command: str
     content: Callable[[str], EpisodeContent]
     is_listed: Callable[[LoadedEpisode | None], bool] = lambda loaded: True
 
 
 EPISODE_VIEWS: Final = Registry(
-    EpisodeView("transcript", trusted("Transcript"), "episode.transcript", StepTranscript),
-    EpisodeView("whole", trusted("All"), "episode.whole", EpisodeTranscript),
+    EpisodeView("transcript", "Transcript", "episode.transcript", StepTranscript),
+    EpisodeView("whole", "All", "episode.whole", EpisodeTranscript),
     EpisodeView(
         "world",
-        trusted("World"),
+        "World",
         "episode.world",
         EpisodeWorld,
         lambda loaded: loaded is not None and has_pictures(loaded.episode),
     ),
-    EpisodeView("trace", trusted("Trace"), "episode.trace", EpisodeTrace),
-    EpisodeView("json", trusted("JSON"), "episode.json", EpisodeJson),
+    EpisodeView("trace", "Trace", "episode.trace", EpisodeTrace),
+    EpisodeView("json", "JSON", "episode.json", EpisodeJson),
     EpisodeView(
         "evaluation",
-        trusted("Evaluation"),
+        "Evaluation",
         "episode.evaluation",
         EpisodeEvaluation,
         lambda loaded: loaded is not None and loaded.episode.evaluation is not None,

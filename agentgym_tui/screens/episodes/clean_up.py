@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agentgym_tui.commands.registry import CURATION, EXPORT
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import format_size, pluralize
-from agentgym_tui.safe_text import SafeText, fill_in, join, sanitize_message, trusted
+from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
 from agentgym_tui.services.timers import start_worker
@@ -36,13 +36,13 @@ class CleanUpDialog(ConfirmDialog):
 
     def __init__(self, plan: PruneReport) -> None:
         self._plan = plan
-        super().__init__(trusted(f"{self.ACTION.capitalize()} {_episodes(_n_done(plan))}?"), default="nothing")
+        super().__init__(f"{self.ACTION.capitalize()} {_episodes(_n_done(plan))}?", default="nothing")
 
     def question(self) -> Sequence[Line]:
         plan, is_final = self._plan, self.ACTION == "delete"
-        size = join([trusted("" if is_final else "about "), format_size(plan.n_freed)])
-        head: Line = [Cell(_episodes(_n_done(plan)), "head"), Cell(fill_in(", frees {}", size))]
-        final = [[Cell(trusted("this is final: they cannot be brought back"), "warn")]] if is_final else []
+        size = f"{('' if is_final else 'about ')}{format_size(plan.n_freed)}"
+        head: Line = [Cell(_episodes(_n_done(plan)), "head"), Cell(f", frees {size}")]
+        final = [[Cell("this is final: they cannot be brought back", "warn")]] if is_final else []
         return [head, *([Cell(text, "warn")] for text in kept_texts(plan.kept)), *final]
 
 
@@ -58,19 +58,19 @@ class DeleteDialog(CleanUpDialog):
     SCOPE = ACTION = "delete"
 
 
-def kept_texts(kept: Mapping[str, int]) -> list[SafeText]:
+def kept_texts(kept: Mapping[str, int]) -> list[str]:
     """Return a line for each reason for which episodes stay as they are."""
-    return [trusted(f"{n:,} {'stays' if n == 1 else 'stay'}: {reason}") for reason, n in kept.items()]
+    return [f"{n:,} {'stays' if n == 1 else 'stay'}: {reason}" for reason, n in kept.items()]
 
 
-def report_text(report: PruneReport, action: CleanUpAction) -> SafeText:
+def report_text(report: PruneReport, action: CleanUpAction) -> str:
     """Return what was done, and what was left as it is."""
-    parts = [trusted(f"{_episodes(_n_done(report))} {action.removesuffix('e')}ed")]
+    parts = [f"{_episodes(_n_done(report))} {action.removesuffix('e')}ed"]
     if _n_done(report):
-        parts[0] = fill_in("{}, {} freed", parts[0], format_size(max(report.n_freed, 0)))
+        parts[0] = f"{parts[0]}, {format_size(max(report.n_freed, 0))} freed"
     parts += kept_texts(report.kept)
     parts += [sanitize_message(f"✗ {problem}", 300) for problem in report.problems[:3]]
-    return join(parts, "\n")
+    return "\n".join(parts)
 
 
 def _n_done(report: PruneReport) -> int:
@@ -100,21 +100,21 @@ def clean_up(
         screen.toast(CURATION.reason(session), failed=True)
         return
     if not episode_ids:
-        screen.toast(trusted(f"no episode is selected to {action}"), failed=True)
+        screen.toast(f"no episode is selected to {action}", failed=True)
         return
 
     async def plan() -> None:
         with _failure_shown(screen):
             planned = await curation.clean_up(action, episode_ids, dry_run=True)
             if not _n_done(planned):
-                screen.toast(join([trusted(f"nothing to {action}"), *kept_texts(planned.kept)], "\n"), failed=True)
+                screen.toast("\n".join([f"nothing to {action}", *kept_texts(planned.kept)]), failed=True)
             elif screen.is_current:
                 dialog = ArchiveDialog if action == "archive" else DeleteDialog
                 screen.app.push_screen(dialog(planned), answered)
 
     def answered(answer: str | None) -> None:
         if answer == action:
-            screen.toast(trusted(f"{action}: {_episodes(len(episode_ids))} …"))
+            screen.toast(f"{action}: {_episodes(len(episode_ids))} …")
             start_worker(screen, apply, group="curation")
 
     async def apply() -> None:
@@ -135,7 +135,7 @@ def export(screen: ConsoleScreen[Any], session: Session, episode_ids: Sequence[s
         screen.toast(EXPORT.reason(session), failed=True)
         return
     if not episode_ids:
-        screen.toast(trusted("no stored episode is selected to export"), failed=True)
+        screen.toast("no stored episode is selected to export", failed=True)
         return
 
     async def open_form() -> None:
@@ -149,13 +149,13 @@ def export(screen: ConsoleScreen[Any], session: Session, episode_ids: Sequence[s
 async def _copy_to_archive(screen: ConsoleScreen[Any], archiver: FileExporter, episode_ids: Sequence[str]) -> None:
     """Copy episodes of opened files, which stay, into a new archive in the working directory."""
     path = Path.cwd() / f"episodes-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip"
-    screen.toast(trusted(f"archive: {_episodes(len(episode_ids))} …"))
+    screen.toast(f"archive: {_episodes(len(episode_ids))} …")
     with _failure_shown(screen):
         n_copied, unreadable = await archiver.archive(episode_ids, path)
         shown = sanitize_message(str(path), 300)
-        copied = fill_in("{} copied into {}; the opened files stay", _episodes(n_copied), shown)
+        copied = f"{_episodes(n_copied)} copied into {shown}; the opened files stay"
         left_out = [sanitize_message(f"✗ {n:,} left out: {reason}", 300) for reason, n in unreadable.most_common(3)]
-        screen.toast(join([copied, *left_out], "\n"), failed=bool(left_out))
+        screen.toast("\n".join([copied, *left_out]), failed=bool(left_out))
 
 
 @contextmanager
@@ -166,5 +166,5 @@ def _failure_shown(screen: ConsoleScreen[Any]) -> Iterator[None]:
         screen.toast(sanitize_message(f"✗ {exc}", 400), failed=True)
 
 
-def _episodes(n: int) -> SafeText:
+def _episodes(n: int) -> str:
     return pluralize(n, "episode")

@@ -16,7 +16,7 @@ from textual.widgets import Input
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import format_size, pluralize
 from agentgym_tui.presenters.text_width import wrap_text
-from agentgym_tui.safe_text import SafeText, fill_in, masked_line, masked_rows, sanitize_line, trusted
+from agentgym_tui.safe_text import masked_line, masked_rows
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.curation import ExportJob
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from runner.formats.training import Audit
 
 FILTERS: Final = {
-    "first_success": trusted("only the first success of each task"),
-    "drop_flat": trusted("no tasks whose attempts all have the same reward"),
-    "balanced": trusted("the same number per environment"),
+    "first_success": "only the first success of each task",
+    "drop_flat": "no tasks whose attempts all have the same reward",
+    "balanced": "the same number per environment",
 }
 """Filters of an export, by the name of their field."""
 N_REPORT: Final = 8
@@ -60,7 +60,7 @@ class ExportForm(DialogScreen[None]):
     def __init__(self, exporter: Exporter, episode_ids: Sequence[str], formats: Sequence[Format], query: str) -> None:
         super().__init__()
         self._exporter, self._ids, self._formats, self._query = exporter, list(episode_ids), formats, query
-        self._format = OptionStepper([sanitize_line(each.title, 60) for each in formats], id="format")
+        self._format = OptionStepper([each.title for each in formats], id="format")
         self._filters = CheckList([*FILTERS.values()], set(), id="filters")
         self._filters.handles_enter = False  # so that it starts the export
         self._job: ExportJob | None = None
@@ -70,13 +70,13 @@ class ExportForm(DialogScreen[None]):
         self._failure = ""
 
     def compose(self) -> ComposeResult:
-        title = fill_in("Export {}", pluralize(len(self._ids), "episode"))
+        title = f"Export {pluralize(len(self._ids), 'episode')}"
         with DialogFrame(title, keys="{export.start} writes · {export.audit} audits · {export.close} stops or closes"):
             with Horizontal(classes="row"):
-                yield StaticLines(lambda _: [[Cell(trusted("format"), "dim")]], classes="name")
+                yield StaticLines(lambda _: [[Cell("format", "dim")]], classes="name")
                 yield self._format
             with Horizontal(classes="row"):
-                yield StaticLines(lambda _: [[Cell(trusted("output"), "dim")]], classes="name")
+                yield StaticLines(lambda _: [[Cell("output", "dim")]], classes="name")
                 yield SearchInput(self._default_path, id="output", compact=True, max_length=MAX_PATH)
             yield self._filters
             yield StaticLines(self._report, id="report")
@@ -147,33 +147,27 @@ class ExportForm(DialogScreen[None]):
     def _report(self, width: int) -> list[Line]:
         if self._job is not None:
             verb = "reading" if self._is_audit else "writing"
-            done = trusted(f"{verb} {self._job.n_done:,} of {pluralize(len(self._ids), 'episode')} …")
+            done = f"{verb} {self._job.n_done:,} of {pluralize(len(self._ids), 'episode')} …"
             return [[Cell(done, "accent")]]
         if self._failure:
-            rows = wrap_text(fill_in("✗ {}", masked_rows(self._failure)), width, N_REPORT)
+            rows = wrap_text(f"✗ {masked_rows(self._failure)}", width, N_REPORT)
             return [[Cell(row, "bad")] for row in rows]
         if self._audit is not None:
             return _audit_lines(self._audit)
         return [] if self._manifest is None else _manifest_lines(self._manifest, self._output_path(), width)
 
-    def _output_path(self) -> SafeText:
+    def _output_path(self) -> str:
         return masked_line(self.query_one("#output", Input).value, MAX_PATH)
 
 
 def _audit_lines(audit: Audit) -> list[Line]:
-    first, *others = [sanitize_line(text, 300) for text in audit.brief_lines()]
+    first, *others = list(audit.brief_lines())
     return [[Cell(first, "good" if audit.n_trainable else "warn")], *([Cell(text)] for text in others)]
 
 
-def _manifest_lines(manifest: Manifest, path: SafeText, width: int) -> list[Line]:
+def _manifest_lines(manifest: Manifest, path: str, width: int) -> list[Line]:
     size = format_size(sum(file.bytes for file in manifest.files))
-    written = fill_in(
-        "✓ {}: {} as {}, {}",
-        path,
-        pluralize(manifest.n_written, "episode"),
-        sanitize_line(manifest.format_version, 60),
-        size,
-    )
+    written = f"✓ {path}: {pluralize(manifest.n_written, 'episode')} as {manifest.format_version}, {size}"
     left_out = [f"{n:,} left out: {reason}" for reason, n in manifest.left_out.items()]
     lines: list[Line] = [[Cell(row, "good")] for row in wrap_text(written, width, 2)]
-    return [*lines, *([Cell(sanitize_line(text, 300), "warn")] for text in left_out)][:N_REPORT]
+    return [*lines, *([Cell(text, "warn")] for text in left_out)][:N_REPORT]

@@ -12,7 +12,7 @@ from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.episode_rows import search_progress
 from agentgym_tui.presenters.hit_rows import HIT_COLUMNS, HitRows, hits_heading
-from agentgym_tui.safe_text import SafeText, has_unsafe_chars, masked_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ResultScreen
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.services.timers import start_worker
@@ -53,7 +53,7 @@ class HitsScreen(ResultScreen[str]):
         self._lines: list[FoundLine] = []
         self._n_read = 0
         self._n_passages: int | None = None
-        self._failure: SafeText = trusted("")
+        self._failure: str = ""
         self._is_reading = False
         self._table = self.open_from(Table(HIT_COLUMNS, HitRows(self._lines, self._episode), id="hits"))
 
@@ -66,10 +66,6 @@ class HitsScreen(ResultScreen[str]):
         """Read the first lines, and count all."""
         self._read_ahead()
         start_worker(self, self._count, group="count")
-
-    def unsafe_text(self) -> str | None:
-        found = self._selected
-        return found.hit.line if found is not None and has_unsafe_chars(found.hit.line) else None
 
     def selected_env(self) -> str:
         episode = None if self._selected is None else self._episode(self._selected.episode_id)
@@ -118,7 +114,7 @@ class HitsScreen(ResultScreen[str]):
         try:
             self._n_passages = await asyncio.to_thread(self._hits.count)
         except StoreError as exc:
-            self._failure = trusted(f"✗ {masked_line(exc)}")
+            self._failure = f"✗ {masked_line(exc)}"
         self.show_lines("heading")
 
     def _episode(self, episode_id: str) -> ListedEpisode | None:

@@ -22,9 +22,8 @@ from agentgym_tui.presenters.episode_rows import (
     list_summary,
     reading_progress,
     search_progress,
-    unsafe_fields,
 )
-from agentgym_tui.safe_text import SafeText, masked_line, trusted
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.tags import edit_tags
 from agentgym_tui.screens.episode.file_actions import EpisodeFile
@@ -68,7 +67,7 @@ class EpisodesScreen(LibraryScreen[Library]):
         self._episodes.search(self.kept_filter)
         self._episodes.sort(self.ui_state.sorting.get(LIST_KEY))
         self._rows = EpisodeRows(self._episodes)
-        self._text_failure = trusted("")
+        self._text_failure = ""
         table = SortableTable(
             EPISODE_COLUMNS, self._rows, sorting=self._episodes.sorting, default_sorting=DEFAULT_SORTING, id=LIST_KEY
         )
@@ -96,9 +95,6 @@ class EpisodesScreen(LibraryScreen[Library]):
             self.show_texts()
         self.read_changes()
 
-    def unsafe_text(self) -> str | None:
-        return unsafe_fields(self._episodes.get(self._table.key))
-
     def selected_env(self) -> str:
         entry = self._episodes.get(self._table.key)
         return "" if entry is None or isinstance(entry, UnreadableFile) else entry.env
@@ -115,7 +111,7 @@ class EpisodesScreen(LibraryScreen[Library]):
         from agentgym_tui.screens.episodes.hits import HitsScreen
 
         if (hits := self._text_hits()) is None:
-            self.toast(trusted('the filter has no words of texts, such as text:"locked door"'))
+            self.toast('the filter has no words of texts, such as text:"locked door"')
         else:
             self.app.push_screen(HitsScreen(self.session, hits, self._episodes, self.ui_state), self._episode_closed)
 
@@ -227,11 +223,11 @@ class EpisodesScreen(LibraryScreen[Library]):
             try:
                 await asyncio.to_thread(texts.find, text)
             except StoreError as exc:
-                self.failure = self._text_failure = trusted(f"✗ {masked_line(exc)}")
+                self.failure = self._text_failure = f"✗ {masked_line(exc)}"
                 self.show_texts()
                 return
             if self.failure == self._text_failure:
-                self.failure = trusted("")
+                self.failure = ""
             if not self.is_ready or self._filter.value != text:
                 return
             super().search(text)
@@ -284,10 +280,10 @@ class EpisodesScreen(LibraryScreen[Library]):
             [Cell(self.failure, "bad")],
         ]
 
-    def _search_progress(self) -> SafeText:
+    def _search_progress(self) -> str:
         library = self.session.library
         is_searched = library is not None and bool(text_values_of(self._episodes.query_text))
-        return search_progress(library.texts.progress) if library is not None and is_searched else trusted("")
+        return search_progress(library.texts.progress) if library is not None and is_searched else ""
 
     def nothing_lines(self, width: int) -> list[Line]:
         if self.is_filling:

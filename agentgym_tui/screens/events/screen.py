@@ -24,7 +24,6 @@ from agentgym_tui.presenters.event_rows import (
     events_heading,
 )
 from agentgym_tui.presenters.payload import VIEWS
-from agentgym_tui.safe_text import join, sanitize_line, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.line_browser import LineBrowser
 from agentgym_tui.services.timers import MIN_INTERVAL_S, RedrawThrottle, start_worker
@@ -206,7 +205,7 @@ class EventsScreen(LineBrowser):
         if episode_id := self._rows.episode_id(self.table.cursor):
             self.show_episode(episode_id)
         else:
-            self.toast(trusted("this message names no episode"))
+            self.toast("this message names no episode")
 
     def action_clear(self) -> None:
         query = self.reader.query
@@ -308,7 +307,7 @@ class EventsScreen(LineBrowser):
             self.set_query(default_query(patterns))
 
     def _reject(self, text: str, reason: str) -> None:
-        self.toast(join([trusted('"'), sanitize_line(text, 60), trusted(f'" {reason}')]), failed=True)
+        self.toast("".join(['"', text, f'" {reason}']), failed=True)
 
 
 def default_query(patterns: tuple[str, ...] = ALL_SUBJECTS) -> EventQuery:

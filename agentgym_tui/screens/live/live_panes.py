@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from agentgym_tui.commands.registry import Registry
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
-from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, EnvironmentRows, unsafe_environment_text
+from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, EnvironmentRows
 from agentgym_tui.presenters.pane_titles import (
     environments_title,
     rewards_title,
@@ -19,11 +19,10 @@ from agentgym_tui.presenters.pane_titles import (
     trace_title,
     transcript_title,
 )
-from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows, unsafe_episode_text, unsafe_step_text
+from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.presenters.world import ended_step, step_world_lines, world_at, world_title
-from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.charts import RewardPlot, Waterfall
@@ -129,10 +128,6 @@ class LivePane(Vertical):
         """Show the content for ``state``."""
         raise NotImplementedError
 
-    def unsafe_text(self, state: LiveState) -> str | None:
-        """Return the raw text of the selected row if sanitizing changes it, else None."""
-        return None
-
     def follow_key(self, state: LiveState) -> str:
         """Return the label of the key that goes to the end of the list; "" while the list follows its end."""
         return "" if self.view.follow else state.key("list.bottom")
@@ -153,10 +148,6 @@ class EnvironmentsPane(LivePane):
 
     def update(self, state: LiveState) -> None:
         self.table.show(EnvironmentRows(state.store, self.table.sorting))
-
-    def unsafe_text(self, state: LiveState) -> str | None:
-        env = state.store.envs.get(self.table.key)
-        return None if env is None else unsafe_environment_text(env)
 
 
 class StepsPane(LivePane):
@@ -189,13 +180,6 @@ class StepsPane(LivePane):
         rows = StepRows(episode, lambda: store.answer_wait_s(episode))
         self.table.set_columns(rows.columns)
         self.table.show(rows)
-
-    def unsafe_text(self, state: LiveState) -> str | None:
-        rows = self.table.source
-        if state.episode is None or not isinstance(rows, StepRows):
-            return None
-        step = rows.step(self.table.cursor)
-        return (unsafe_step_text(step) if step is not None else None) or unsafe_episode_text(state.episode)
 
 
 class TracePane(LivePane):
@@ -250,7 +234,7 @@ class WorldPane(LivePane):
     def title(self, state: LiveState, width: int) -> list[Line]:
         if state.episode is None:
             return []
-        return [world_title(state.episode, state.step, sanitize_line(state.key("live.world"), 20))]
+        return [world_title(state.episode, state.step, state.key("live.world"))]
 
     def version(self, state: LiveState) -> object:
         episode = state.episode if state.shows_world else None
@@ -287,7 +271,7 @@ class WelcomePane(LivePane):
         super().__init__(self.text)
 
     def title(self, state: LiveState, width: int) -> list[Line]:
-        return [[Cell(trusted("Welcome"), "head")]]
+        return [[Cell("Welcome", "head")]]
 
     def version(self, state: LiveState) -> object:
         return state.store.version if state.episode is None else None

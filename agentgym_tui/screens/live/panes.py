@@ -189,11 +189,6 @@ class LivePanes(Split):
     def _shows_world(self) -> bool:
         return self.has_class(f"-{WORLD_KEY}")
 
-    def unsafe_text(self) -> str | None:
-        """Return the raw text of the selected table row if sanitizing changes it, else None."""
-        pane = self._focused_pane
-        return pane.unsafe_text(self._state) if pane is not None else None
-
     @property
     def _focused_pane(self) -> LivePane | None:
         return next((pane for pane in self._panes.values() if pane.has_focus_within), None)

@@ -18,7 +18,7 @@ from agentgym_tui.presenters.pane_titles import notice_line
 from agentgym_tui.presenters.run_summary import ended_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.text_width import LIST_MARGIN
-from agentgym_tui.safe_text import join, sanitize_line, sanitize_message, trusted
+from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
@@ -41,8 +41,8 @@ from runner.events.control import ServerInfo
 HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
 """Sizes at which the arrangement of the screen changes."""
 
-_TITLE: Final = (Cell(trusted("Live"), "head"), Cell(trusted(" · "), "dim"))
-_INDENT: Final = Cell(trusted("       "))
+_TITLE: Final = (Cell("Live", "head"), Cell(" · ", "dim"))
+_INDENT: Final = Cell("       ")
 _MAX_REASON_LINES: Final = 3
 """Status lines that may explain why the node cannot be reached."""
 
@@ -92,9 +92,6 @@ class LiveScreen(ControlScreen):
         self._show_progress()
         self._panes.draw_waiting()
 
-    def unsafe_text(self) -> str | None:
-        return self._panes.unsafe_text()
-
     def selected_env(self) -> str:
         return self._panes.environments.key
 
@@ -102,7 +99,7 @@ class LiveScreen(ControlScreen):
         from agentgym_tui.screens.episode.screen import EpisodeScreen
 
         if self._episode is None:
-            self.toast(trusted("no episode selected"))
+            self.toast("no episode selected")
         else:
             self.app.push_screen(EpisodeScreen(self.session, self._episode.episode_id, ui_state=self.ui_state))
 
@@ -111,14 +108,14 @@ class LiveScreen(ControlScreen):
         from agentgym_tui.screens.episode.screen import EpisodeScreen
 
         if self._episode is None:
-            self.toast(trusted("no episode selected"))
+            self.toast("no episode selected")
         else:
             self.post_message(EpisodeScreen.EventsRequested(self._episode.episode_id))
 
     def action_neighbor(self, by: int) -> None:
         """Watch the running episode ``by`` positions after this one."""
         if self._picker.select_neighbor(self.session.store, by) is None:
-            self.toast(trusted("no other episode is running"))
+            self.toast("no other episode is running")
         else:
             self.draw(self.session.store)
 
@@ -129,7 +126,7 @@ class LiveScreen(ControlScreen):
     def action_world(self) -> None:
         """Switch between the transcript of the selected step and the picture of the environment after it."""
         if self._episode is None:
-            self.toast(trusted("no episode selected"))
+            self.toast("no episode selected")
         else:
             self._panes.toggle_world()
 
@@ -138,7 +135,7 @@ class LiveScreen(ControlScreen):
         """Cancel the running batch; if its battery has more batches, let the user choose how much to cancel."""
         batch = self._batch()
         if batch is None:
-            self.toast(trusted("no batch is running"))
+            self.toast("no batch is running")
             return
         unfinished = unfinished_batches(self.session.store)
         others = [each for each in unfinished if each.battery_id and each.battery_id == batch.battery_id]
@@ -157,7 +154,7 @@ class LiveScreen(ControlScreen):
     def action_pause(self) -> None:
         """Pause or resume the batch of the watched episode; this also works between two episodes."""
         if (batch := self._batch()) is None:
-            self.toast(trusted("no batch is running"))
+            self.toast("no batch is running")
         else:
             self.run_command(partial(self._pause, batch))
 
@@ -165,7 +162,7 @@ class LiveScreen(ControlScreen):
     def action_step(self) -> None:
         """Advance the watched episode by one step."""
         if self._episode is None or not self._episode.running:
-            self.toast(trusted("no running episode selected"))
+            self.toast("no running episode selected")
         else:
             self.run_command(partial(self.commands.step, self._episode))
 
@@ -270,18 +267,18 @@ class LiveScreen(ControlScreen):
         self._report_server(await self.commands.control.stop_server(env))
 
     def _report_server(self, info: ServerInfo) -> None:
-        status = [trusted("server of "), sanitize_line(info.env, 40), trusted(f" {info.status}")]
-        cause = [trusted(": "), sanitize_message(info.cause, MAX_TOAST_CHARS)] if info.cause else []
-        self.toast(join([*status, *cause]), failed=info.status == "failed")
+        status = ["server of ", info.env, f" {info.status}"]
+        cause = [": ", sanitize_message(info.cause, MAX_TOAST_CHARS)] if info.cause else []
+        self.toast("".join([*status, *cause]), failed=info.status == "failed")
 
     async def _pause(self, batch: BatchRun) -> None:
         result = await self.commands.pause_or_resume(batch)
-        self.toast(join([sanitize_line(batch.env, 40), trusted(f" {result}")]))
+        self.toast(f"{batch.env} {result}")
 
     async def _cancel(self, batches: list[BatchRun]) -> None:
         is_battery = len(batches) > 1
         await self.commands.cancel(command_targets(batches) if is_battery else [batches[0].batch_id])
-        cancelled = trusted("Battery") if is_battery else sanitize_line(batches[0].env, 40)
+        cancelled = "Battery" if is_battery else batches[0].env
         key = keymap_of(self.app).key("run.repeat")
         hint = f". Press {key} to run it again" if self.commands.last_run else ""
-        self.toast(join([cancelled, trusted(f" cancelled{hint}")]))
+        self.toast(f"{cancelled} cancelled{hint}")

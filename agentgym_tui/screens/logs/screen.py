@@ -27,8 +27,6 @@ from agentgym_tui.presenters.log_rows import (
     log_heading,
 )
 from agentgym_tui.presenters.number_format import pluralize
-from agentgym_tui.presenters.payload import unsafe_text
-from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.line_browser import LineBrowser
 from agentgym_tui.services.timers import start_worker
@@ -192,9 +190,8 @@ class LogScreen(LineBrowser):
     @property
     def _state(self) -> LogViewState:
         position = (self.logs.index(self.opened), len(self.logs))
-        is_unsafe = unsafe_text(self.entry) is not None
         key = keymap_of(self.app).key
-        return LogViewState(self.opened.rows, key, position, self.table.follow, self._read_rate(), is_unsafe)
+        return LogViewState(self.opened.rows, key, position, self.table.follow, self._read_rate())
 
     def _read_rate(self) -> float:
         started_at, size = self._rate_start
@@ -255,7 +252,7 @@ class LogScreen(LineBrowser):
         if not self.is_ready or opened is not self.opened:
             return
         if isinstance(target, str):
-            self.toast(sanitize_line(target, 300), failed=True)
+            self.toast(target, failed=True)
         elif target < 0:
             self.table.action_bottom()
         else:
@@ -265,7 +262,7 @@ class LogScreen(LineBrowser):
     def _report_missing_line(self, log: LogFile, number: int) -> None:
         if number >= (n := len(log.index)):
             more = "" if log.is_complete else " so far"
-            self.toast(trusted(f"the log has {pluralize(n, 'line')}{more}"))
+            self.toast(f"the log has {pluralize(n, 'line')}{more}")
 
     async def _reload(self, log: LogFile) -> None:
         await asyncio.to_thread(log.reopen)
@@ -274,7 +271,7 @@ class LogScreen(LineBrowser):
     def action_neighbor(self, by: int) -> None:
         """Show the opened log ``by`` positions after the shown log, in its last view state."""
         if len(self.logs) == 1:
-            self.toast(trusted("no other log is open"))
+            self.toast("no other log is open")
             return
         self._show_log(self.logs[(self.logs.index(self.opened) + by) % len(self.logs)])
 

@@ -10,7 +10,6 @@ from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.machine_items import MachineView
 from agentgym_tui.presenters.machine_rows import MACHINE_COLUMNS, MachineRows, machine_heading
 from agentgym_tui.presenters.text_width import LIST_MARGIN
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
@@ -52,9 +51,6 @@ class MachineScreen(SessionScreen):
         """Wrap the sentences for the new width."""
         self.draw(self.session.store)
 
-    def unsafe_text(self) -> str | None:
-        return None if self._rows is None else self._rows.unsafe_text(self._table.cursor)
-
     def selected_env(self) -> str:
         item = None if self._rows is None else self._rows.item(self._table.cursor)
         return "" if item is None else item.env
@@ -64,7 +60,7 @@ class MachineScreen(SessionScreen):
         if self._rows is None:
             return
         if (place := self._rows.next_problem(self._table.cursor, by)) is None:
-            self.toast(trusted("nothing is wrong"))
+            self.toast("nothing is wrong")
         else:
             self._table.move_to(place)
 

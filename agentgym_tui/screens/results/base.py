@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.episode_rows import reading_progress, unreadable_line
-from agentgym_tui.safe_text import SafeText, trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.library_screen import LibraryScreen
 from agentgym_tui.sessions.protocols import ResultLibrary
@@ -87,9 +86,9 @@ class ResultsTableScreen(LibraryScreen[ResultLibrary]):
         self.show_lines("detail", "status")
 
     @property
-    def reading_state(self) -> SafeText:
+    def reading_state(self) -> str:
         """How much of the library has been read; "" once it is complete."""
-        return reading_progress(self.session.store.read_progress) if self.is_filling else trusted("")
+        return reading_progress(self.session.store.read_progress) if self.is_filling else ""
 
     @property
     def clear_key(self) -> str:
@@ -128,8 +127,8 @@ class TaskTableScreen(ResultsTableScreen, Generic[Row]):
         tasks: the tasks, an empty list at first.
     """
 
-    NO_MATCH: ClassVar = trusted("No task matches the filter.")
-    NO_ROW: ClassVar = trusted("No task has been played.")
+    NO_MATCH: ClassVar = "No task matches the filter."
+    NO_ROW: ClassVar = "No task has been played."
     """What replaces an empty table, with a filter and without one."""
 
     def __init__(self, context: ScreenContext, list_key: str, tasks: FilteredList[Row]) -> None:

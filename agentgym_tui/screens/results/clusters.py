@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.cluster_rows import CLUSTER_COLUMNS, ClusterRows, cluster_heading, cluster_lines
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
@@ -34,8 +33,8 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
 
     SCOPE = "clusters"
     FILTER_HINT = "words and fields, such as: env:maze cause:loop episodes>=10"
-    NO_MATCH = trusted("No cluster matches the filter.")
-    NO_ROW = trusted("No failed episode.")
+    NO_MATCH = "No cluster matches the filter."
+    NO_ROW = "No failed episode."
 
     def __init__(self, context: ScreenContext, query: str) -> None:
         super().__init__(context, "clusters", cluster_list())

@@ -19,7 +19,6 @@ from agentgym_tui.presenters.matrix_rows import (
     matrix_heading,
 )
 from agentgym_tui.presenters.text_width import LIST_MARGIN
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
@@ -119,7 +118,7 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
 
         attempts = task.rated if (task := self._selected_task) is not None else []
         if len(attempts) < 2:
-            self.toast(trusted("a comparison needs two attempts that count"))
+            self.toast("a comparison needs two attempts that count")
             return
         ranked = sorted(
             attempts, key=lambda each: (each.success, each.reward is not None, each.reward or 0), reverse=True

@@ -17,9 +17,8 @@ from agentgym_tui.presenters.result_rows import (
     histogram_lines,
     result_detail,
     results_summary,
-    unsafe_result_text,
 )
-from agentgym_tui.safe_text import sanitize_message, trusted
+from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.results.base import ResultsTableScreen
 from agentgym_tui.services.timers import start_worker
@@ -73,9 +72,6 @@ class ResultsScreen(ResultsTableScreen):
         self._by_batch = False
         self._run_id = ""
         self._histogram: tuple[str, Histogram | None] = ("", None)
-
-    def unsafe_text(self) -> str | None:
-        return unsafe_result_text(self._row)
 
     def selected_env(self) -> str:
         return "" if self._row is None else self._row.env
@@ -133,7 +129,7 @@ class ResultsScreen(ResultsTableScreen):
             self._results.marked = row if marked is None else None
             self.show_rows()
         elif (row.env, row.data_label, row.mode) != (marked.env, marked.data_label, marked.mode):
-            self.toast(trusted("only rows of the same environment, data and mode can be compared"), failed=True)
+            self.toast("only rows of the same environment, data and mode can be compared", failed=True)
         else:
             self.app.push_screen(ComparisonScreen(self._screen_context, row, marked))
 

@@ -12,8 +12,7 @@ from textual.app import ComposeResult
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import pluralize
-from agentgym_tui.presenters.run_rows import RUN_COLUMNS, RunRows, run_detail, runs_summary, unsafe_run_text
-from agentgym_tui.safe_text import join, sanitize_line, trusted
+from agentgym_tui.presenters.run_rows import RUN_COLUMNS, RunRows, run_detail, runs_summary
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.episode.screen import EpisodeScreen
@@ -76,9 +75,6 @@ class RunsScreen(FilteredScreen, ControlScreen):
     def draw_time_left(self) -> None:
         self._table.refresh_lines()
 
-    def unsafe_text(self) -> str | None:
-        return unsafe_run_text(self._row)
-
     def selected_run(self) -> str:
         row = self._row
         return "" if row is None else row.run_id
@@ -117,7 +113,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
         store = self.session.store
         n_unfinished = max(len(unfinished_batches(store)), store.n_waiting)
         if not n_unfinished:
-            self.toast(trusted("nothing runs or waits"))
+            self.toast("nothing runs or waits")
             return
 
         def dialog_closed(answer: str | None) -> None:
@@ -143,7 +139,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
         """Pause everything that runs or waits at the node; if all of it is paused, resume it."""
         batches = unfinished_batches(self.session.store)
         if not batches:
-            self.toast(trusted("nothing runs or waits"))
+            self.toast("nothing runs or waits")
         else:
             self.run_command(partial(self._send_all, "pause" if any(map(can_pause, batches)) else "resume"))
 
@@ -153,7 +149,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
         row, waiting = self._row, waiting_runs(self.session.store)
         run_id = "" if row is None else row.batches[0].battery_id or row.batches[0].batch_id
         if run_id not in waiting:
-            self.toast(trusted("only what waits can be moved"))
+            self.toast("only what waits can be moved")
             return
         others = [each for each in waiting if each != run_id]
         place = max(0, min(waiting.index(run_id) + by, len(others)))
@@ -171,26 +167,26 @@ class RunsScreen(FilteredScreen, ControlScreen):
 
     async def _replay(self, row: RunRow, only: Literal["errors", "all"]) -> None:
         n_waiting = await self.commands.replay(row.run_id, only)
-        what = trusted("what ended with an error" if only == "errors" else "all episodes")
-        self.toast(join([trusted("plays again: "), what, trusted(f", {n_waiting:,}")]))
+        what = "what ended with an error" if only == "errors" else "all episodes"
+        self.toast(f"plays again: {what}, {n_waiting:,}")
 
     async def _send_all(self, command: Literal["cancel", "pause", "resume"]) -> None:
         store = self.session.store
         n_waiting, is_running = store.n_waiting, any(batch.status == "running" for batch in store.batches.values())
         await self.commands.control.command_all(command)
         effects = {"cancel": "cancelled", "resume": "resumed", "pause": "paused"}
-        later = trusted(" after this step") if command == "pause" and is_running else trusted("")
-        parts = [trusted(f"all {effects[command]}"), later]
+        later = " after this step" if command == "pause" and is_running else ""
+        parts = [f"all {effects[command]}", later]
         if n_waiting and command != "cancel":
-            parts += [trusted("; "), pluralize(n_waiting, "batch", "batches"), trusted(" waiting")]
-        self.toast(join(parts))
+            parts += ["; ", pluralize(n_waiting, "batch", "batches"), " waiting"]
+        self.toast("".join(parts))
 
     def _cancel(self, batches: Sequence[BatchRun]) -> None:
         ids = [batch.batch_id for batch in batches] if len(batches) == 1 else command_targets(batches)
         if ids:
             self.run_command(partial(self.commands.cancel, ids))
         else:
-            self.toast(trusted("it has ended"))
+            self.toast("it has ended")
 
     def _pause(self, row: RunRow) -> None:
         """Pause what can be paused of a run; if nothing can, resume what can be resumed."""
@@ -199,14 +195,14 @@ class RunsScreen(FilteredScreen, ControlScreen):
         if targets:
             self.run_command(partial(self._send_pause, command, targets, row.run_id))
         else:
-            self.toast(trusted("nothing to pause or resume"))
+            self.toast("nothing to pause or resume")
 
     async def _send_pause(self, command: Literal["pause", "resume"], batches: Sequence[BatchRun], run_id: str) -> None:
         is_running = any(batch.status == "running" for batch in batches)
         await self.commands.control.command(command, batch_id=run_id)
-        what = sanitize_line(batches[0].env, 40) if len(batches) == 1 else pluralize(len(batches), "batch", "batches")
+        what = batches[0].env if len(batches) == 1 else pluralize(len(batches), "batch", "batches")
         effect = "resumed" if command == "resume" else "paused after this step" if is_running else "paused"
-        self.toast(join([what, trusted(f" {effect}")]))
+        self.toast(f"{what} {effect}")
 
     @on(LineList.CursorMoved, "#runs")
     def _cursor_moved(self) -> None:
@@ -228,5 +224,5 @@ class RunsScreen(FilteredScreen, ControlScreen):
     def _detail(self, width: int) -> list[Line]:
         if not self._tree.rows:
             text = "No run matches the filter." if self._tree.batches.query else "Nothing has run yet."
-            return [[Cell(trusted(text), "dim")]]
+            return [[Cell(text, "dim")]]
         return [run_detail(self._row, self.session.store, width)]

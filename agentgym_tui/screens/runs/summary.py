@@ -11,7 +11,7 @@ from textual.message import Message
 from agentgym_tui.commands.registry import RESULTS
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.run_rows import run_detail
-from agentgym_tui.presenters.run_summary import SUMMARY_COLUMNS, SummaryRows, summary_heading, unsafe_summary_text
+from agentgym_tui.presenters.run_summary import SUMMARY_COLUMNS, SummaryRows, summary_heading
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.screens.base import ResultScreen
 from agentgym_tui.sessions.protocols import Session
@@ -60,9 +60,6 @@ class RunSummaryScreen(ResultScreen[None]):
             self._rows.update()
             self._table.refresh_lines()
             self.show_lines("summary", "detail", "status")
-
-    def unsafe_text(self) -> str | None:
-        return unsafe_summary_text(self._rows.get(self._table.key))
 
     def selected_run(self) -> str:
         return self._run_id

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.event_rows import EventRows, SubjectRows, entry_info
 from agentgym_tui.presenters.event_summary import decode_error, is_agentgym_message
-from agentgym_tui.presenters.payload import VIEWS, payload_rows, payload_text, unsafe_text
+from agentgym_tui.presenters.payload import VIEWS, payload_rows, payload_text
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.log_entries import EventMessage
 from runner.subscribe.buffer import RawMessage
@@ -65,7 +65,6 @@ def _check_search(log: EventLog, words: str) -> None:
 def _check_entry(entry: EventMessage) -> None:
     is_agentgym_message(entry)
     check_displayable(decode_error(entry))
-    unsafe_text(entry)
     for view in VIEWS:
         assert payload_text(entry, view).encode("utf-8", "replace") is not None
         rows = payload_rows(entry, view)

@@ -49,7 +49,7 @@ def _check_wrapped(text: str, width: int) -> None:
 
 
 def _check_row(text: str, width: int) -> None:
-    cells = [Cell(sanitize_line(part)) for part in text.split("|")][:3]
+    cells = [Cell(part) for part in text.split("|")][:3]
     assert line_width(join_parts([[cell] for cell in cells], width)) <= width
     layout = arrange_columns(COLUMNS, width)
     total = sum(column.width for column in layout) + 2 * (len(layout) - 1)

@@ -29,7 +29,6 @@ from agentgym_tui.presenters.payload import VIEWS, payload_rows
 from agentgym_tui.presenters.status_line import status_lines
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.world import world_lines
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
@@ -145,7 +144,7 @@ class WidgetApp(App[None]):
 
 def _blocks(store: RunStore, payload: bytes) -> list[Block]:
     blocks = [block for each in store.episodes.values() for block in step_blocks(each, 0)]
-    return [*blocks, text_block("observation", trusted("Observation"), payload.decode("utf-8", "replace"))]
+    return [*blocks, text_block("observation", "Observation", payload.decode("utf-8", "replace"))]
 
 
 def _world(payload: bytes) -> list[Line]:

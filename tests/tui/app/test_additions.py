@@ -13,7 +13,6 @@ from agentgym_tui.commands.registry import BUS, SCREENS, Command, Registry, Scre
 from agentgym_tui.config.settings import Settings
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
-from agentgym_tui.safe_text import sanitize_line, trusted
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
 from agentgym_tui.screens.episode.views import EPISODE_VIEWS, EpisodeView
@@ -31,12 +30,12 @@ class NotesScreen(SessionScreen):
     SCOPE = "notes"
 
     def compose(self) -> ComposeResult:
-        yield StaticLines(lambda width: [[Cell(trusted(f"notes on {len(self.session.store.nodes)} node"))]], id="notes")
+        yield StaticLines(lambda width: [[Cell(f"notes on {len(self.session.store.nodes)} node")]], id="notes")
         yield LineList(FixedLines(()))
         yield KeyBar(self.SCOPE, self.session)
 
     def action_add(self) -> None:
-        toast(self.app, trusted("note added"))
+        toast(self.app, "note added")
 
 
 class CountPane(LivePane):
@@ -46,14 +45,14 @@ class CountPane(LivePane):
         super().__init__(LineList(id="count"))
 
     def title(self, state: LiveState, width: int) -> list[Line]:
-        return [[Cell(trusted("Count"), "head")]]
+        return [[Cell("Count", "head")]]
 
     def version(self, state: LiveState) -> object:
         return state.episode and len(state.episode.steps)
 
     def update(self, state: LiveState) -> None:
         n_steps = len(state.episode.steps) if state.episode else 0
-        self.view.show(FixedLines([[Cell(trusted(f"counted {n_steps} steps"))]]))
+        self.view.show(FixedLines([[Cell(f"counted {n_steps} steps")]]))
 
 
 class RawEnvironment(EpisodeContent):
@@ -63,7 +62,7 @@ class RawEnvironment(EpisodeContent):
         super().__init__(LineList(id=id))
 
     def show(self, shown: ShownEpisode) -> None:
-        self.widget.show(FixedLines([[Cell(sanitize_line(f"played {self.text(shown, raw=False)}"))]]))
+        self.widget.show(FixedLines([[Cell(f"played {self.text(shown, raw=False)}")]]))
 
     def text(self, shown: ShownEpisode, *, raw: bool) -> str:
         return shown.loaded.episode.env if shown.loaded else ""
@@ -74,7 +73,7 @@ ADD = Command("notes.add", "a", "Add", "add", "notes", "add a note")
 GREET = Command("live.greet", "i", "Greet", "greet", "live", "say hello")
 VIEW_KEY = Command("episode.environment", "f8", "Environment", "tab('environment')", "episode", "only its name")
 PANE = PaneSpec("count", "right", CountPane, takes_turns=True)
-VIEW = EpisodeView("environment", trusted("Environment"), VIEW_KEY.id, RawEnvironment)
+VIEW = EpisodeView("environment", "Environment", VIEW_KEY.id, RawEnvironment)
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ def additions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     EPISODE_VIEWS.add(VIEW)
     for command in commands:
         COMMANDS.add(command)
-    monkeypatch.setattr(LiveScreen, "action_greet", lambda self: toast(self.app, trusted("hello")), raising=False)
+    monkeypatch.setattr(LiveScreen, "action_greet", lambda self: toast(self.app, "hello"), raising=False)
     yield
     SCREENS.remove(NOTES.id)
     LIVE_PANES.remove(PANE.id)

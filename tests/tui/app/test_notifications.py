@@ -21,7 +21,7 @@ from agentgym_tui.app.notifications import (
 )
 from agentgym_tui.config.settings import Notify, Settings
 from agentgym_tui.presenters.text_width import display_width
-from agentgym_tui.safe_text import has_unsafe_chars, sanitize_message, trusted
+from agentgym_tui.safe_text import has_unsafe_chars, sanitize_message
 from agentgym_tui.services.toast import MAX_MESSAGES, announce, messages, toast
 from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_store import RunStore
@@ -72,14 +72,14 @@ async def test_the_end_of_a_batch_does_not_hide_the_reply_to_a_command() -> None
     session.store.apply_list(node_list(*(batch_state(i, "running", env=f"env{i}") for i in range(2))))
     async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-        toast(pilot.app, trusted("exported to a file"))
+        toast(pilot.app, "exported to a file")
         for n in range(2):
             states = [batch_state(i, ["running", "completed"][i <= n], env=f"env{i}") for i in range(2)]
             session.store.apply_list(node_list(*states))
             await wait_until(pilot, lambda n=n: f"env{n} completed" in toast_text(pilot))  # type: ignore[misc]
             assert toast_text(pilot).startswith("exported to a file")
             assert toast_text(pilot).count("completed") == 1
-        toast(pilot.app, trusted("the next reply"))
+        toast(pilot.app, "the next reply")
         await wait_until(pilot, lambda: toast_text(pilot) == "the next reply")
 
 
@@ -214,7 +214,7 @@ async def test_a_short_reply_covers_only_the_key_bar(size: tuple[int, int]) -> N
         for keys, screen in (((), "LiveScreen"), (("2", "enter"), "EpisodeScreen"), (("3",), "EventsScreen")):
             await pilot.press(*keys)
             await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == screen, screen)  # noqa: B023
-            toast(pilot.app, trusted("react scripted started on Wordle, 12 episodes"))
+            toast(pilot.app, "react scripted started on Wordle, 12 episodes")
             await wait_until(pilot, lambda: bool(pilot.app.screen.query(Toast)), "the reply")
             await wait_until(pilot, lambda: pilot.app.screen.query_one(Toast).region.height == 1, "its layout")
             assert pilot.app.screen.query_one(Toast).region == (0, size[1] - 1, size[0], 1)
@@ -223,7 +223,7 @@ async def test_a_short_reply_covers_only_the_key_bar(size: tuple[int, int]) -> N
 @pytest.mark.parametrize("width", [20, 57, 77, 117])
 @pytest.mark.parametrize("text", ["a word or two " * 60, "x" * 900, "one\ntwo\nthree\nfour", "好" * 300])
 def test_a_long_message_is_cut_to_few_rows_and_names_the_key_that_shows_all(text: str, width: int) -> None:
-    shown = short_toast(trusted(text), width, "!")
+    shown = short_toast(text, width, "!")
     rows = shown.split("\n")
     assert len(rows) == MAX_TOAST_ROWS
     assert rows[-1].endswith("…  ! shows all")
@@ -233,7 +233,7 @@ def test_a_long_message_is_cut_to_few_rows_and_names_the_key_that_shows_all(text
 
 @pytest.mark.parametrize("text", ["", "Maze completed", "one\ntwo\nthree"])
 def test_a_short_message_is_shown_as_it_is(text: str) -> None:
-    assert short_toast(trusted(text), 77, "!") == text
+    assert short_toast(text, 77, "!") == text
 
 
 async def test_a_long_message_covers_few_rows_and_is_read_in_full_by_a_key() -> None:
@@ -257,8 +257,8 @@ async def test_the_messages_are_kept_newest_first_up_to_a_limit() -> None:
         await pilot.press("exclamation_mark")
         await wait_for_text(pilot, "No messages yet")
         for n in range(MAX_MESSAGES):
-            toast(pilot.app, trusted(f"reply {n}"))
-        announce(pilot.app, trusted("Maze completed"))
+            toast(pilot.app, f"reply {n}")
+        announce(pilot.app, "Maze completed")
         kept = messages(pilot.app)
         assert [kept[0].text, kept[1].text, kept[-1].text] == ["Maze completed", f"reply {MAX_MESSAGES - 1}", "reply 1"]
         assert len(kept) == MAX_MESSAGES

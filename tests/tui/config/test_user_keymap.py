@@ -5,7 +5,6 @@ from __future__ import annotations
 from textual.widgets import Input
 
 from agentgym_tui.config.settings import Settings, parse_settings
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
 from tests.support.console.fake_session import busy_session, empty_session, session_with_messages
@@ -100,7 +99,7 @@ async def test_custom_keys_work_on_the_events_screen_and_in_its_input_fields() -
 
 
 async def test_ignored_settings_are_listed_at_the_start() -> None:
-    settings = Settings(problems=tuple(trusted(f"problem {n}") for n in range(8)))
+    settings = Settings(problems=tuple(f"problem {n}" for n in range(8)))
     async with console_app(empty_session(), settings).run_test(size=SIZE, notifications=True) as pilot:
         await wait_for_text(pilot, "console.yaml, ignored settings", "problem 0", "! shows all")
         await pilot.press("exclamation_mark")

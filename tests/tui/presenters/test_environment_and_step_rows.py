@@ -10,7 +10,7 @@ from agentgym_tui.presenters.episode_rows import EpisodeRows
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
 from agentgym_tui.presenters.text_width import ENV_WIDTH, fit, shorten_environment
-from agentgym_tui.safe_text import sanitize_line, trusted
+from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.state.data_model import StreamingAnswer, StreamingToolCall
 from agentgym_tui.state.episode_list import EpisodeList
 from agentgym_tui.state.run_store import RunStore
@@ -70,7 +70,7 @@ def test_the_scenarios_of_are_are_told_apart_in_narrow_columns() -> None:
     checks = [text(CheckRows([sanitize_line(name) for name in names], set()).line(index, 19)) for index in range(7)]
     assert len({*shown}) == len(listed) == len({*checks}) == len(names)
     assert "are:…tutori…" in shown and "[ ] are:…tutorial" in checks
-    assert (shorten_environment(trusted(names[0]), 21), shorten_environment(trusted("a" * 30), 9)) == (
+    assert (shorten_environment(names[0], 21), shorten_environment("a" * 30, 9)) == (
         names[0],
         "a" * 30,
     )
@@ -163,7 +163,7 @@ def test_unscored_episodes_give_no_rate_and_a_family_shows_its_scenarios() -> No
     store.apply_stored([row(n, env="are:offline", unscored=True) for n in range(2)])
     store.apply_events([live(env_health("are:offline", note="ARE 1.2.0, 2 scenarios: a, b\x1b[2J"))])
     rows = EnvironmentRows(store)
-    assert cell_texts(rows, 0)[:3] == ["⚠ are:offline", "● embedded: ARE 1.2.0, 2 scenarios: a, b␛[2J", "unscored"]
+    assert cell_texts(rows, 0)[:3] == ["are:offline", "⚠ ● embedded: ARE 1.2.0, 2 scenarios: a, b␛[2J", "unscored"]
     store.apply_stored([row(5, env="are:offline")])
     assert cell_texts(rows, 0)[2] == "100% oracle"
 

@@ -8,7 +8,7 @@ from agentgym_tui.commands.keymap import Keymap
 from agentgym_tui.presenters.cells import line_width
 from agentgym_tui.presenters.event_rows import EventRows, SubjectRows, empty_events_lines, entry_info, events_heading
 from agentgym_tui.presenters.event_summary import decode_error, summarize
-from agentgym_tui.presenters.payload import FOLD_WIDTH, format_json, payload_rows, payload_text, unsafe_text
+from agentgym_tui.presenters.payload import FOLD_WIDTH, format_json, payload_rows, payload_text
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.event_log import EventLog
@@ -71,7 +71,7 @@ def make_reader(log: EventLog, query: EventQuery | None = None) -> EventReader:
         (
             EPISODE_COMPLETED,
             completed(1, agent="react", model="big", fallback="http://me:pw@host, olla\x1bma", models=["big", "a\x1b"]),
-            "Wordle success · reward 0.75 · 3 rounds · react big + a␛ · ↷ answered by http://***@host, olla␛ma",
+            "⚠ Wordle success · reward 0.75 · 3 rounds · react big + a␛ · ↷ answered by http://***@host, olla␛ma",
             episode_id(1),
         ),
         (
@@ -130,7 +130,7 @@ def test_live_items_are_summarized_in_a_line() -> None:
         (b"", "empty"),
         (b"\xff\x00", "2 bytes, not text"),
         ("é".encode() * 400, "é" * 20),
-        (b"\x1b[2J\nx", "␛[2J␊x"),
+        (b"\x1b[2J\nx", "⚠ ␛[2J␊x"),
     ],
 )
 def test_a_foreign_payload_is_shown_by_its_beginning(payload: bytes, beginning: str) -> None:
@@ -329,4 +329,3 @@ def test_no_view_emits_hostile_text(width: int) -> None:
     for line in lines:
         assert foreign_escapes(line_text(line).encode()) == [], line
     assert all(line_width(line) <= width for line in events_heading(reader, log, store, Keymap().key, width))
-    assert unsafe_text(entries[0]) and all(map(unsafe_text, entries[1:2])) and unsafe_text(None) is None

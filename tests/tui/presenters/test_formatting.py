@@ -4,10 +4,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from agentgym_tui.presenters.cells import Cell
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward, progress_bar
 from agentgym_tui.presenters.reward_plot import column_chart, moving_success_rate, reward_lines, value_range
 from agentgym_tui.presenters.text_width import cut, cut_middle, cut_start, wrap_text
-from agentgym_tui.safe_text import mask_secrets, masked_line, masked_rows, sanitize_message, trusted
+from agentgym_tui.safe_text import mask_secrets, masked_line, masked_rows, sanitize_message
 from agentgym_tui.state.environment_rewards import RewardPoint
 from runner.util import display_text
 from tests.support.console.line_views import line_texts
@@ -23,8 +24,9 @@ def test_the_secrets_of_the_environment_are_collected_once(monkeypatch: pytest.M
 
 def test_a_message_shows_neither_a_secret_nor_a_control_character() -> None:
     text = "nats://user:hunter2@host:4222 refused\x1b[2J\nagain"
-    for shown in (sanitize_message(text), masked_line(text), masked_rows(text)):
+    for shown in (sanitize_message(text), Cell(masked_line(text)).text, masked_rows(text)):
         assert "hunter2" not in shown and "nats://***@host:4222 refused␛[2J" in shown
+        assert "\x1b" not in shown
 
 
 def test_rewards_are_drawn_as_columns_above_the_success_rate() -> None:
@@ -94,21 +96,21 @@ def test_plots_accept_numbers_of_any_size() -> None:
 
 
 def test_wide_characters_are_cut_by_their_width() -> None:
-    assert cut(trusted("漢字漢字"), 5) == "漢字…"
-    assert cut(trusted("漢字"), 4) == "漢字"
-    assert cut(trusted("漢字"), 0) == ""
+    assert cut("漢字漢字", 5) == "漢字…"
+    assert cut("漢字", 4) == "漢字"
+    assert cut("漢字", 0) == ""
 
 
 def test_cut_names_keep_their_distinctive_parts() -> None:
-    assert cut_start(trusted("/home/someone/agentgym/data"), 14) == "…agentgym/data"
-    names = [cut_middle(trusted(f"organisation/model-of-many-words-{end}"), 20) for end in ("7b-awq", "7b-gguf")]
+    assert cut_start("/home/someone/agentgym/data", 14) == "…agentgym/data"
+    names = [cut_middle(f"organisation/model-of-many-words-{end}", 20) for end in ("7b-awq", "7b-gguf")]
     assert names == ["organisat…rds-7b-awq", "organisat…ds-7b-gguf"]
-    assert cut_middle(trusted("漢字漢字漢字"), 6) == "漢…字"
-    assert cut_start(trusted("漢\u0301\u0302abc"), 4) == "…abc"
-    assert [cut_middle(trusted("abc"), width) for width in (0, 1, 2, 3)] == ["", "…", "…c", "abc"]
+    assert cut_middle("漢字漢字漢字", 6) == "漢…字"
+    assert cut_start("漢\u0301\u0302abc", 4) == "…abc"
+    assert [cut_middle("abc", width) for width in (0, 1, 2, 3)] == ["", "…", "…c", "abc"]
 
 
 def test_wrapped_text_beyond_the_last_line_is_cut_with_a_mark() -> None:
-    assert wrap_text(trusted("one two three\nfour"), 8, 9) == ["one two", "three", "four"]
-    assert wrap_text(trusted("one two three\nfour"), 8, 2) == ["one two", "three f…"]
-    assert wrap_text(trusted("one"), 8, 0) == []
+    assert wrap_text("one two three\nfour", 8, 9) == ["one two", "three", "four"]
+    assert wrap_text("one two three\nfour", 8, 2) == ["one two", "three f…"]
+    assert wrap_text("one", 8, 0) == []

@@ -349,7 +349,7 @@ def test_the_requests_of_the_agents_are_shown_beside_the_load_of_the_server() ->
     [failures] = [each for each in shown if "failures" in each]
     assert "! 2 x 503 from" in failures and not has_unsafe_chars(failures)
     rows = MachineRows(view_of(store), WIDTH)
-    assert any(HOSTILE in (rows.unsafe_text(index) or "") for index in range(len(rows)))
+    assert any(cell.raw for index in range(len(rows)) for cell in rows.line(index, WIDTH))
     clock.at += 61.0
     assert not any("our answers" in each or "failures" in each for each in texts(store))
     assert problems(store) == []
@@ -359,7 +359,7 @@ def test_the_models_that_ollama_holds_in_memory_are_listed() -> None:
     store = busy_store()
     metrics(server="ollama", models=["qwen3:8b 5.0 GiB, 100% on the GPU", HOSTILE])(store)
     [row] = [each for each in texts(store, width=200) if "in memory" in each]
-    assert "in memory qwen3:8b 5.0 GiB, 100% on the GPU, " in row and not has_unsafe_chars(row)
+    assert "in memory ⚠ qwen3:8b 5.0 GiB, 100% on the GPU, " in row and not has_unsafe_chars(row)
     metrics(server="ollama", models=[])(store)
     assert "in memory no model" in texts(store)
 
@@ -472,8 +472,8 @@ def test_hostile_texts_are_safe_and_marked() -> None:
     rows = MachineRows(view_of(hostile_store()), WIDTH)
     cells: list[Cell] = [cell for index in range(len(rows)) for cell in rows.line(index, WIDTH)]
     assert not any(has_unsafe_chars(cell.text) or "\n" in cell.text for cell in cells)
-    marked = [index for index in range(len(rows)) if rows.unsafe_text(index)]
-    assert any("⚠" in line_text(rows.line(index, WIDTH)) for index in marked)
+    marked = [cell for cell in cells if cell.raw]
+    assert marked and all(cell.text.startswith("⚠") for cell in marked)
     assert not has_unsafe_chars(line_text(machine_summary(view_of(hostile_store()), 300)))
 
 
@@ -529,7 +529,7 @@ def test_an_external_broker_without_the_earlier_events_has_a_note_that_counts_as
     store = busy_store()
     store.apply_health(node_health(egress=f"nats://{HOSTILE}", n_held=1))
     shown = texts(store, width=200)
-    place = next(place for place, text in enumerate(shown) if text.startswith("external nats://"))
+    place = next(place for place, text in enumerate(shown) if text.startswith("external ⚠ nats://"))
     assert shown[place + 1].startswith("i 1 earlier event was not sent to nats://")
     assert shown[place + 2] == "→ press ^g to send them" and problems(store) == []
     assert not any(map(has_unsafe_chars, shown))

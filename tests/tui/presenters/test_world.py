@@ -20,7 +20,6 @@ from agentgym_tui.presenters.world import (
     world_at,
     world_lines,
 )
-from agentgym_tui.safe_text import trusted
 from runner.types.cells import COLORS, FILLS, MAX_ROWS
 from runner.util.display_text import is_unsafe
 from tests.fuzz.targets import screen
@@ -37,7 +36,7 @@ def packed(value: object) -> bytes:
 
 def test_runs_become_cells_with_the_tone_of_their_color_and_fill() -> None:
     assert world_lines(packed([["a", ["b", "red"], ["c", "green", "solid"]], []])) == [
-        [Cell(trusted("a")), Cell(trusted("b"), "red"), Cell(trusted("c"), "green-solid")],
+        [Cell("a"), Cell("b", "red"), Cell("c", "green-solid")],
         [],
     ]
 
@@ -54,7 +53,7 @@ def test_what_is_no_picture_gives_a_note(raw: bytes) -> None:
 
 def test_unknown_names_read_as_plain() -> None:
     assert world_lines(packed([[["a", "ultraviolet", "striped"], ["b", 7, []], [], 3]])) == [
-        [Cell(trusted("a")), Cell(trusted("b")), Cell(trusted("")), Cell(trusted(""))]
+        [Cell("a"), Cell("b"), Cell(""), Cell("")]
     ]
 
 
@@ -80,7 +79,7 @@ def test_a_row_wider_than_its_pane_is_wrapped_with_its_indentation_and_tones() -
         "  travel",
         "short",
     ]
-    assert lines[0] == [Cell(trusted("  ")), Cell(trusted("a lamp, "), "green"), Cell(trusted("for"), "red")]
+    assert lines[0] == [Cell("  "), Cell("a lamp, ", "green"), Cell("for", "red")]
     assert {cell.tone for line in lines[1:3] for cell in line[1:]} == {"red"}
 
 

@@ -20,7 +20,6 @@ from agentgym_tui.presenters.span_rows import SpanRows
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.welcome import welcome_lines
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile
@@ -70,7 +69,7 @@ def run_cells() -> Iterator[Cell]:
         lines = [
             *status_lines(store, "x", 200, max_cause_lines=3),
             *welcome_lines(store, 200, Keymap().key),
-            list_summary(episode_list, trusted(""), "esc", 200),
+            list_summary(episode_list, "", "esc", 200),
         ]
         progress = progress_line(store.active_batch(), 200, now=0.0, lost=True)
         yield from (cell for line in [*lines, progress] for cell in line)

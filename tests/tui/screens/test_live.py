@@ -523,19 +523,23 @@ async def test_shift_x_shows_the_bytes_of_a_hostile_step_and_environment() -> No
     store.apply_events([live(ended(3, 4), env_health("E\u202e", "down", cause="c"))])
     async with Console(FakeSession(store)).run_test(size=(120, 40), notifications=True) as pilot:
         await wait_for_text(pilot, "go ␛[2J")
-        await pilot.press("X")
-        await wait_for_text(pilot, "no unsafe bytes in the selection")
         await pilot.press("G", "X")
         await wait_for_text(pilot, "e2 80 ae")
         await pilot.press("escape", "tab", "X")
         await wait_for_text(pilot, "67 6f 20 1b 5b 32 4a")
 
 
+async def test_shift_x_finds_no_bytes_on_a_harmless_screen() -> None:
+    async with Console(FakeSession(busy_store())).run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.press("X")
+        await wait_for_text(pilot, "no unsafe bytes on this screen")
+
+
 async def test_a_hostile_episode_is_shown_safe_in_every_pane() -> None:
     store = empty_store()
     store.merge_episode(hostile_episode())
     async with Console(FakeSession(store)).run_test(size=(200, 50)) as pilot:
-        await wait_for_text(pilot, "⚠ unsafe bytes", "␛")
+        await wait_for_text(pilot, "⚠", "␛")
         text = screen_text(pilot.app)
         assert not set(text) & set(HOSTILE) - set("\n") - {c for c in HOSTILE if c.isprintable()}
 

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from agentgym_tui.presenters.cells import Cell, FixedLines
 from agentgym_tui.presenters.chat_blocks import MAX_TEXT, OBSERVATION_TITLE, text_block
 from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, step_to_jump
-from agentgym_tui.safe_text import MAX_TEXT_LINES, has_unsafe_chars, trusted
+from agentgym_tui.safe_text import MAX_TEXT_LINES, has_unsafe_chars
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_content import Spans
@@ -343,7 +343,7 @@ def test_answers_fold_but_the_headings_of_steps_stay() -> None:
 def test_a_search_counts_matches_also_several_of_one_line() -> None:
     rows = BlockRows([text_block("observation", OBSERVATION_TITLE, "door key door\ndoor")], 80)
     assert rows.find_rows(words_expression("door")) == [1, 1, 2]
-    assert LineList(FixedLines([[Cell(trusted("a b a"))]])).find_rows(words_expression("a")) == [0, 0]
+    assert LineList(FixedLines([[Cell("a b a")]])).find_rows(words_expression("a")) == [0, 0]
 
 
 def marked_texts(rows: BlockRows, expression: re.Pattern[str]) -> list[str]:
@@ -359,7 +359,7 @@ def test_words_are_found_and_marked_where_a_row_or_a_line_breaks_between_them() 
     broken = BlockRows([text_block("observation", OBSERVATION_TITLE, "first\nthe locked\ndoor")], 80)
     assert broken.find_rows(expression) == [2]
     assert marked_texts(broken, expression) == ["locked", "door"]
-    titles = BlockRows([text_block("tool", trusted("tool call open_door"), "{}")], 80)
+    titles = BlockRows([text_block("tool", "tool call open_door", "{}")], 80)
     assert (titles.find_rows(words_expression("door")), marked_texts(titles, words_expression("door"))) == (
         [0],
         ["door"],

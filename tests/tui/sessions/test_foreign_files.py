@@ -14,7 +14,6 @@ from agentgym_tui.presenters.cells import Cell
 from agentgym_tui.presenters.episode_heading import episode_heading
 from agentgym_tui.presenters.number_format import UNKNOWN, format_reward
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.sessions import foreign_files
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.file_session import FileSession
@@ -103,7 +102,7 @@ def test_what_a_file_lacks_is_said_in_a_narrow_terminal_and_no_reward_is_invente
     episode, _ = library.load(rows["chats"].episode_id)
     first, *_, last = [
         "".join(str(cell.text) for cell in line)
-        for line in episode_heading(episode, trusted(""), trusted(""), 60, shares=[Cell(trusted("model 100%"))])
+        for line in episode_heading(episode, "", "", 60, shares=[Cell("model 100%")])
     ]
     assert f"reward {UNKNOWN}" in first
     assert last.startswith("from OpenAI messages, which lacks: times") and len(last) == 60

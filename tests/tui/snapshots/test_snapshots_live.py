@@ -4,7 +4,7 @@ import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.config.settings import Settings
-from agentgym_tui.safe_text import sanitize_message, trusted
+from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.services.toast import Message
 from agentgym_tui.state.nodes import ProfileDifference
@@ -153,7 +153,7 @@ def test_live_with_a_lost_node(snap_compare: SnapCompare, size: tuple[int, int])
 def test_live_with_hostile_text(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     session = FakeSession(hostile_store())
     session.title = HOSTILE
-    before = after_keys(texts=("␛[2J", "unsafe bytes"))
+    before = after_keys(texts=("␛[2J", "⚠"))
     assert snap_compare(console_app(session), terminal_size=size, run_before=before)
 
 
@@ -201,7 +201,7 @@ def test_messages_in_full(
 ) -> None:
     cause = f"start: no model answers: gateway: no connection: {REPLY}\ngateway: start TensorZero's gateway"
     shown = [
-        Message(START, trusted("Maze completed, success 1 of 1\nM shows the summary"), failed=False),
+        Message(START, "Maze completed, success 1 of 1\nM shows the summary", failed=False),
         Message(START, sanitize_message(cause), failed=True),
         Message(START, sanitize_message(HOSTILE), failed=False),
     ]

@@ -10,7 +10,6 @@ from agentgym_tui.presenters.episode_rows import EPISODE_COLUMNS
 from agentgym_tui.presenters.event_rows import SUBJECT_COLUMNS
 from agentgym_tui.presenters.payload import TextRows
 from agentgym_tui.presenters.text_width import LIST_MARGIN
-from agentgym_tui.safe_text import trusted
 from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import TextView
@@ -118,7 +117,7 @@ class ShortRow:
         return 1
 
     def line(self, index: int, width: int) -> Line:
-        return [Cell(trusted("abcd")), Cell(trusted(TEXT))]
+        return [Cell("abcd"), Cell(TEXT)]
 
     def key(self, index: int) -> str:
         return ""

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.widgets import Button
+
+from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.services.toast import messages, toast
+from agentgym_tui.sinks import as_label
+from agentgym_tui.widgets.inputs import SearchInput
+from tests.support.console.live_items import ESCAPES, HOSTILE
+from tests.support.console.pilot import screen_text
+
+pytestmark = pytest.mark.parametrize("text", [*ESCAPES, HOSTILE])
+
+
+class Exits(App[None]):
+    """Shows a text by every exit that a widget has."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        yield SearchInput(self._text, id="value")
+        yield SearchInput(placeholder=self._text, id="placeholder")
+        yield Button(as_label(self._text))
+
+    def on_mount(self) -> None:
+        self.screen.border_title = as_label(self._text)
+        toast(self, self._text, failed=True)
+
+
+async def test_no_exit_passes_a_control_character(text: str) -> None:
+    app = Exits(text)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await pilot.pause()
+        assert not has_unsafe_chars(screen_text(app))
+        assert not has_unsafe_chars(messages(app)[0].text)
+        assert not has_unsafe_chars(pilot.app.query_one("#value", SearchInput).value)
+        assert not has_unsafe_chars(str(pilot.app.query_one("#placeholder", SearchInput).placeholder))
+
+
+def test_a_label_is_neither_markup_nor_several_lines(text: str) -> None:
+    assert not has_unsafe_chars(as_label(text).plain) and "\n" not in as_label(text).plain
+    assert as_label(f"[bold]{text}[/bold]").plain.startswith("[bold]")
