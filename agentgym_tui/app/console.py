@@ -151,7 +151,7 @@ class Console(NodeControlApp, inherit_bindings=False):
         self.push_screen(HelpDialog(self._available_commands(), self._query_fields()))
 
     def action_command_palette(self) -> None:
-        from agentgym_tui.screens.dialogs.command_palette import CommandPalette
+        from agentgym_tui.screens.dialogs.help import CommandPalette
 
         self.push_screen(CommandPalette(self._available_commands()), self._run_chosen)
 
@@ -212,9 +212,9 @@ class Console(NodeControlApp, inherit_bindings=False):
             await self.run_action(chosen.command.action, chosen.node)
 
     async def _quit_answered(self, answer: str | None) -> None:
-        from agentgym_tui.screens.dialogs.node import stop_all
-
-        if answer == "leave" or (answer == "stop" and not await self.report_failure(stop_all(self.session))):
+        if answer == "stop" and has_unfinished(self.session):
+            answer = None if await self.report_failure(self.commands.command_all("cancel")) else "leave"
+        if answer in ("leave", "stop"):
             self.exit()
 
     def _make_screen(self, screen: ScreenSpec) -> Screen[None]:

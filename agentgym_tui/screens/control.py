@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial, wraps
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from textual.timer import Timer
 
+from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.commands.registry import NODE
+from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.protocols import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text
+from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_store import RunStore
 
 TICK_S: Final = 1.0
@@ -49,6 +52,28 @@ class ControlScreen(SessionScreen):
         """Send a command in the background; show the error if it fails."""
         start_worker(self, partial(self._send_command, send), group="commands")
 
+    def pause_or_resume(self, run_id: str, batches: Sequence[BatchRun]) -> None:
+        """Pause the batches of a run; if none of them can be paused, resume them."""
+        self.run_command(partial(self._pause_or_resume, run_id, batches))
+
+    async def _pause_or_resume(self, run_id: str, batches: Sequence[BatchRun]) -> None:
+        targets, effect = await self.commands.pause_or_resume(run_id, batches)
+        self.toast(f"{_name(targets)} {effect}" if targets else "nothing to pause or resume")
+
+    def cancel(self, batches: Sequence[BatchRun]) -> None:
+        """Cancel those of the batches that have not ended."""
+        if left := [batch for batch in batches if batch.status not in ("completed", "cancelled")]:
+            self.run_command(partial(self._cancel, left))
+        else:
+            self.toast("it has ended")
+
+    async def _cancel(self, batches: Sequence[BatchRun]) -> None:
+        await self.commands.cancel(batches)
+        last = self.commands.last_run
+        is_last = last is not None and any(last.batch_id in (each.batch_id, each.battery_id) for each in batches)
+        hint = f". Press {keymap_of(self.app).key('run.repeat')} to run it again" if is_last else ""
+        self.toast(f"{_name(batches)} cancelled{hint}")
+
     def _tick(self) -> None:
         if self._ticks is not None and self.session.store.active_batch() is None:
             self._ticks.pause()
@@ -60,6 +85,10 @@ class ControlScreen(SessionScreen):
             await send()
         except ControlRequestError as exc:
             self.toast(control_error_text(exc), failed=True)
+
+
+def _name(batches: Sequence[BatchRun]) -> str:
+    return batches[0].env if len(batches) == 1 else pluralize(len(batches), "batch", "batches")
 
 
 def needs_node(action: Callable[Concatenate[_ScreenT, P], None]) -> Callable[Concatenate[_ScreenT, P], None]:

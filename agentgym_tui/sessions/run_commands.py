@@ -11,7 +11,7 @@ import msgspec
 
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.sessions.protocols import ControlRequestError, RunCommand, Session
 from agentgym_tui.state.data_model import BatchRun, EnvironmentState, Episode
 from agentgym_tui.state.endpoints import EndpointState
 from agentgym_tui.state.run_store import RunStore
@@ -196,13 +196,18 @@ class RunCommands:
         self._session.store.apply_batches(batches)
         return list(dict.fromkeys(batch.warning for batch in batches if batch.warning))
 
-    async def pause_or_resume(self, batch: BatchRun) -> str:
-        """Resume a paused or interrupted batch, or pause a running one; return a text that describes the effect."""
-        if batch.status in ("paused", "interrupted"):
-            await self.control.command("resume", batch_id=batch.batch_id)
-            return "resumed"
-        await self.control.command("pause", batch_id=batch.batch_id)
-        return "pauses after this step"
+    async def pause_or_resume(self, run_id: str, batches: Sequence[BatchRun]) -> tuple[list[BatchRun], str]:
+        """Pause what can be paused of a run; if nothing can, resume what can be resumed.
+
+        Returns:
+            The batches for which that has an effect, and the effect; no batches where nothing was sent.
+        """
+        command: Literal["pause", "resume"] = "pause" if any(map(can_pause, batches)) else "resume"
+        targets = list(filter(can_pause if command == "pause" else can_resume, batches))
+        is_running = any(batch.status == "running" for batch in targets)
+        if targets:
+            await self.control.command(command, batch_id=run_id)
+        return targets, "resumed" if command == "resume" else "paused after this step" if is_running else "paused"
 
     async def replay(self, run_id: str, only: Literal["errors", "all"]) -> int:
         """Play a batch or battery again, or only what ended with an error; return the number of episodes."""
@@ -215,10 +220,14 @@ class RunCommands:
         """Run one step of a paused episode."""
         await self.control.command("step", episode_id=episode.episode_id)
 
-    async def cancel(self, run_ids: Sequence[str]) -> None:
-        """Cancel the batches or batteries with the given ids."""
-        for run_id in run_ids:
+    async def cancel(self, batches: Sequence[BatchRun]) -> None:
+        """Cancel one batch by its id, or several by that of their battery."""
+        for run_id in [batches[0].batch_id] if len(batches) == 1 else command_targets(batches):
             await self.control.command("cancel", batch_id=run_id)
+
+    async def command_all(self, command: RunCommand) -> None:
+        """Pause or cancel all that runs or waits, also what is not listed, or resume all that is paused."""
+        await self.control.command_all(command)
 
     @property
     def control(self) -> NodeControl:

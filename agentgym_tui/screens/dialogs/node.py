@@ -10,8 +10,7 @@ from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.text_width import cut_start
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
-from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.sessions.run_commands import RunCommands, command_targets, reachable_batches
+from agentgym_tui.sessions.run_commands import reachable_batches
 from agentgym_tui.state.data_model import NodeInfo
 from agentgym_tui.state.nodes import ProfileDifference, VariableChange
 from agentgym_tui.state.run_store import RunStore
@@ -142,15 +141,6 @@ def unfinished_lines(store: RunStore) -> list[Line]:
     if len(batches) > _MAX_BATCHES:
         lines.append([Cell(f"  and {len(batches) - _MAX_BATCHES} more", "dim")])
     return lines
-
-
-async def stop_all(session: Session) -> None:
-    """Cancel all running and waiting batches.
-
-    Raises:
-        ControlRequestError: the node rejected the request or did not reply.
-    """
-    await RunCommands(session).cancel(command_targets(reachable_batches(session.store)))
 
 
 def running_in(store: RunStore, env: str) -> list[str]:

@@ -25,11 +25,7 @@ from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.services.timers import start_worker
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, load_episode
-from agentgym_tui.sessions.run_commands import (
-    MAX_TOAST_CHARS,
-    command_targets,
-    unfinished_batches,
-)
+from agentgym_tui.sessions.run_commands import MAX_TOAST_CHARS, unfinished_batches
 from agentgym_tui.state.data_model import BatchRun, Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.slowness import present_bottleneck
@@ -140,13 +136,13 @@ class LiveScreen(ControlScreen):
         unfinished = unfinished_batches(self.session.store)
         others = [each for each in unfinished if each.battery_id and each.battery_id == batch.battery_id]
         if len(others) < 2:
-            self.run_command(partial(self._cancel, [batch]))
+            self.cancel([batch])
             return
         from agentgym_tui.screens.dialogs.confirm import CancelDialog
 
         def dialog_closed(answer: str | None) -> None:
             if answer in ("batch", "battery"):
-                self.run_command(partial(self._cancel, [batch] if answer == "batch" else others))
+                self.cancel([batch] if answer == "batch" else others)
 
         self.app.push_screen(CancelDialog(batch, len(others) - 1), dialog_closed)
 
@@ -156,7 +152,7 @@ class LiveScreen(ControlScreen):
         if (batch := self._batch()) is None:
             self.toast("no batch is running")
         else:
-            self.run_command(partial(self._pause, batch))
+            self.pause_or_resume(batch.batch_id, [batch])
 
     @needs_node
     def action_step(self) -> None:
@@ -241,7 +237,7 @@ class LiveScreen(ControlScreen):
         store = self.session.store
         if (newest_loss := store.recent_loss) is not None:
             return [notice_line(newest_loss, width)]
-        batch = store.active_batch() or (None if store.newest_notice else store.interrupted_batch())
+        batch = self._shown_batch
         spent = store.usage_of(batch) if batch else None
         line = progress_line(
             batch,
@@ -258,7 +254,13 @@ class LiveScreen(ControlScreen):
     def _batch(self) -> BatchRun | None:
         store, episode = self.session.store, self._episode
         batch = store.batches.get(episode.batch_id) if episode is not None and episode.running else None
-        return batch or store.active_batch() or next(iter(unfinished_batches(store)), None)
+        return batch or self._shown_batch or next(iter(unfinished_batches(store)), None)
+
+    @property
+    def _shown_batch(self) -> BatchRun | None:
+        """The batch of the progress line."""
+        store = self.session.store
+        return store.active_batch() or (None if store.newest_notice else store.interrupted_batch())
 
     async def _start_server(self, env: str) -> None:
         self._report_server(await self.commands.control.start_server(env))
@@ -270,15 +272,3 @@ class LiveScreen(ControlScreen):
         status = ["server of ", info.env, f" {info.status}"]
         cause = [": ", sanitize_message(info.cause, MAX_TOAST_CHARS)] if info.cause else []
         self.toast("".join([*status, *cause]), failed=info.status == "failed")
-
-    async def _pause(self, batch: BatchRun) -> None:
-        result = await self.commands.pause_or_resume(batch)
-        self.toast(f"{batch.env} {result}")
-
-    async def _cancel(self, batches: list[BatchRun]) -> None:
-        is_battery = len(batches) > 1
-        await self.commands.cancel(command_targets(batches) if is_battery else [batches[0].batch_id])
-        cancelled = "Battery" if is_battery else batches[0].env
-        key = keymap_of(self.app).key("run.repeat")
-        hint = f". Press {key} to run it again" if self.commands.last_run else ""
-        self.toast(f"{cancelled} cancelled{hint}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -17,12 +16,7 @@ from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.filtered_screen import FilteredScreen
-from agentgym_tui.sessions.run_commands import (
-    can_pause,
-    can_resume,
-    command_targets,
-    unfinished_batches,
-)
+from agentgym_tui.sessions.run_commands import can_pause, unfinished_batches
 from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.run_store import RunStore
@@ -103,7 +97,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
         if row is not None and row.episode is not None:
             self.run_command(partial(self.commands.control.command, "cancel", episode_id=row.episode.episode_id))
         elif row is not None:
-            self._cancel([batch for batch in row.batches if batch.status not in ("completed", "cancelled")])
+            self.cancel(row.batches)
 
     @needs_node
     def action_cancel_all(self) -> None:
@@ -132,7 +126,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
             name: Literal["pause", "resume"] = "resume" if row.episode.paused else "pause"
             self.run_command(partial(self.commands.control.command, name, episode_id=row.episode.episode_id))
         else:
-            self._pause(row)
+            self.pause_or_resume(row.run_id, row.batches)
 
     @needs_node
     def action_pause_all(self) -> None:
@@ -173,36 +167,13 @@ class RunsScreen(FilteredScreen, ControlScreen):
     async def _send_all(self, command: Literal["cancel", "pause", "resume"]) -> None:
         store = self.session.store
         n_waiting, is_running = store.n_waiting, any(batch.status == "running" for batch in store.batches.values())
-        await self.commands.control.command_all(command)
+        await self.commands.command_all(command)
         effects = {"cancel": "cancelled", "resume": "resumed", "pause": "paused"}
         later = " after this step" if command == "pause" and is_running else ""
         parts = [f"all {effects[command]}", later]
         if n_waiting and command != "cancel":
             parts += ["; ", pluralize(n_waiting, "batch", "batches"), " waiting"]
         self.toast("".join(parts))
-
-    def _cancel(self, batches: Sequence[BatchRun]) -> None:
-        ids = [batch.batch_id for batch in batches] if len(batches) == 1 else command_targets(batches)
-        if ids:
-            self.run_command(partial(self.commands.cancel, ids))
-        else:
-            self.toast("it has ended")
-
-    def _pause(self, row: RunRow) -> None:
-        """Pause what can be paused of a run; if nothing can, resume what can be resumed."""
-        command: Literal["pause", "resume"] = "pause" if any(map(can_pause, row.batches)) else "resume"
-        targets = list(filter(can_pause if command == "pause" else can_resume, row.batches))
-        if targets:
-            self.run_command(partial(self._send_pause, command, targets, row.run_id))
-        else:
-            self.toast("nothing to pause or resume")
-
-    async def _send_pause(self, command: Literal["pause", "resume"], batches: Sequence[BatchRun], run_id: str) -> None:
-        is_running = any(batch.status == "running" for batch in batches)
-        await self.commands.control.command(command, batch_id=run_id)
-        what = batches[0].env if len(batches) == 1 else pluralize(len(batches), "batch", "batches")
-        effect = "resumed" if command == "resume" else "paused after this step" if is_running else "paused"
-        self.toast(f"{what} {effect}")
 
     @on(LineList.CursorMoved, "#runs")
     def _cursor_moved(self) -> None:

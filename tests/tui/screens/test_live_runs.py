@@ -20,7 +20,7 @@ from tests.support.console.fake_session import (
     empty_session,
     files_session,
 )
-from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
+from tests.support.console.pilot import screen_text, toast_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import (
     batch_id,
     batch_state,
@@ -159,7 +159,7 @@ async def test_space_pauses_and_resumes() -> None:
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("space")
-        await wait_for_text(pilot, "Wordle pauses after this step")
+        await wait_for_text(pilot, "Wordle paused after this step")
         session.store.batches[batch_id(0)].status = "paused"
         await pilot.press("space")
         await wait_for_text(pilot, "Wordle resumed")
@@ -178,8 +178,40 @@ async def test_space_pauses_between_two_episodes() -> None:
     async with Console(session).run_test(size=(80, 24), notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
         await pilot.press("space")
-        await wait_for_text(pilot, "Wordle pauses after this step")
+        await wait_for_text(pilot, "Wordle paused after this step")
     assert session.fake_control.commands == [("pause", batch_id(0), None)]
+
+
+STATES = {
+    "running": ("running", None, "pause", "paused after this step"),
+    "paused": ("paused", None, "resume", "resumed"),
+    "waiting": ("queued", None, "pause", "paused"),
+    "held": ("queued", None, "resume", "resumed"),
+    "interrupted": ("interrupted", "the server is gone", "resume", "resumed"),
+    "completed": ("completed", None, None, ""),
+    "cancelled": ("cancelled", None, None, ""),
+}
+
+
+@pytest.mark.parametrize("key", ["space", "x"])
+@pytest.mark.parametrize("screen", ["1", "6"])
+@pytest.mark.parametrize("state", STATES)
+async def test_a_key_sends_the_same_request_on_live_and_on_runs(state: str, screen: str, key: str) -> None:
+    status, interruption, pauses, effect = STATES[state]
+    session = empty_session()
+    session.store.apply_list(node_list(batch_state(0, status, interruption=interruption, paused=state == "held")))
+    async with Console(session).run_test(size=(120, 40), notifications=True) as pilot:
+        await wait_for_text(pilot, "Welcome")
+        await pilot.press(screen)
+        if screen == "6":
+            await wait_for_text(pilot, "1 batch")
+        await pilot.press(key)
+        if pauses is not None:
+            await wait_for_text(pilot, f"Wordle {effect if key == 'space' else 'cancelled'}")
+        else:
+            await wait_until(pilot, lambda: toast_text(pilot) != "", "the reason")
+    command = (pauses if key == "space" else "cancel", batch_id(0), None)
+    assert session.fake_control.commands == ([] if pauses is None else [command])
 
 
 async def test_x_cancels_the_running_batch() -> None:
@@ -205,7 +237,7 @@ async def test_x_in_a_battery_opens_a_dialog() -> None:
             await pilot.press(key)
             await wait_for_no_text(pilot, "Cancel what?")
             if key in ("x", "b"):
-                await wait_for_text(pilot, "Wordle cancelled" if key == "x" else "Battery cancelled")
+                await wait_for_text(pilot, "Wordle cancelled" if key == "x" else "2 batches cancelled")
     assert session.fake_control.commands == [("cancel", batch_id(0), None), ("cancel", "battery", None)]
 
 
