@@ -1,9 +1,7 @@
 """UI state that is kept between sessions: last screen, filters, last queries, sort orders and pane sizes.
 
 Queries, sort orders and pane sizes apply to all sessions; screen and filters only to sessions of the same place: a
-state directory, a bus, or opened files.
-
-The state file is untrusted: invalid entries are ignored.
+state directory, a bus, or opened files. The file is untrusted: one that is invalid is ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -21,47 +19,41 @@ from agentgym_tui.state.sorting import Sorting
 from runner.util.files import read_regular, replace_file, xdg_folder
 
 MAX_BYTES: Final = 512 * 1024
-"""Maximum size of the file, in bytes."""
-
 MAX_NAMES: Final = 40
-"""Maximum number of entries per field of the UI state."""
-
+"""Maximum number of lists, of panes, and of saved queries of a list."""
 MAX_QUERIES: Final = 20
-"""Maximum number of queries per list that are remembered."""
-
+"""Maximum number of queries of a list that are remembered."""
 MAX_PLACES: Final = 20
 """Maximum number of places whose screen and filters are stored; the ones used last are kept."""
-
-RENAMED_COLUMNS: Final = {"over": "transport"}
-"""New titles of sort columns, by the old title that an earlier version of the console stored."""
-
 MAX_NAME_CHARS: Final = 40
 
 _Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
 _Words = Annotated[str, msgspec.Meta(max_length=MAX_CHARS)]
-_Queries = Annotated[list[_Words], msgspec.Meta(max_length=MAX_QUERIES)]
-_Named = Annotated[dict[_Name, _Words], msgspec.Meta(max_length=MAX_NAMES)]
+_Few = msgspec.Meta(max_length=MAX_NAMES)
 _Percent = Annotated[int, msgspec.Meta(ge=1, le=99)]
 
 
-class UiState(msgspec.Struct):
-    """UI state that is kept between sessions.
+class _Place(msgspec.Struct):
+    screen: _Name = "live"
+    filters: Annotated[dict[_Name, _Words], _Few] = {}
+
+
+class UiState(_Place):
+    """UI state that is kept between sessions; what belongs to a list has its name as key.
 
     Attributes:
         screen: the screen that was shown last.
-        filters: the query of each list, by list name; a list without filter has no entry.
-        sorting: the sort order of each list, by list name; a list in default order has no entry.
+        filters: the query of each list that has a filter.
+        sorting: the sort order of each list that is not in its default order.
         sizes: the size of each adjustable pane, by name, in percent of the space it shares with its neighbor.
-        queries: the last queries of each list, by list name, the newest first.
-        saved_queries: the queries of each list that were saved under a name, by list name and name.
+        queries: the last queries of each list, the newest first.
+        saved_queries: the queries of each list that were saved under a name, by that name.
     """
 
-    screen: _Name = "live"
-    filters: dict[_Name, _Words] = {}
-    sorting: dict[_Name, Sorting] = {}
-    sizes: dict[_Name, _Percent] = {}
-    queries: dict[_Name, _Queries] = {}
-    saved_queries: dict[_Name, _Named] = {}
+    sorting: Annotated[dict[_Name, Sorting], _Few] = {}
+    sizes: Annotated[dict[_Name, _Percent], _Few] = {}
+    queries: Annotated[dict[_Name, Annotated[list[_Words], msgspec.Meta(max_length=MAX_QUERIES)]], _Few] = {}
+    saved_queries: Annotated[dict[_Name, Annotated[dict[_Name, _Words], _Few]], _Few] = {}
 
     def set_filter(self, view: str, words: str) -> None:
         """Store the query of a list; remove it if it is empty or longer than ``MAX_CHARS`` characters."""
@@ -88,83 +80,54 @@ class UiState(msgspec.Struct):
             self.sorting[view] = sorting
 
 
+class _File(UiState):
+    """The state of the last session, and the last screen and filters of each place, by ``_place_key``."""
+
+    places: dict[_Name, _Place] = {}
+
+
 def state_path(environ: Mapping[str, str]) -> Path:
-    """Return the path of the UI state file."""
     return xdg_folder(environ, "XDG_STATE_HOME", ".local/state") / "console.json"
 
 
 def read_ui_state(path: Path, place: str = "") -> UiState:
-    """Read the UI state file. Each invalid field gets its default; without a readable file, all fields do.
-
-    Args:
-        path: the file. In a file of an earlier version, screen and filters apply to all places.
-        place: what the session shows; "" for screen and filters that belong to no place.
-    """
-    fields = _read_fields(path)
-    if place and "places" in fields:
-        own = _read_places(fields).get(_place_key(place), {})
-        fields = {name: fields[name] for name in _SHARED if name in fields} | own
-    state = UiState(
-        **{
-            field.name: _decode_field(field, fields)
-            for field in msgspec.structs.fields(UiState)
-            if field.name in fields
-        }
-    )
-    state.filters = {name: sanitize_line(words, MAX_CHARS) for name, words in state.filters.items()}
-    state.queries = {name: [sanitize_line(text, MAX_CHARS) for text in texts] for name, texts in state.queries.items()}
-    state.saved_queries = {
-        view: {sanitize_line(name, MAX_NAME_CHARS): sanitize_line(text, MAX_CHARS) for name, text in saved.items()}
-        for view, saved in state.saved_queries.items()
-    }
-    state.sorting = {
-        name: sorting._replace(column=RENAMED_COLUMNS.get(sorting.column, sorting.column))
-        for name, sorting in state.sorting.items()
-    }
-    return state
+    """Read the UI state of a place; without a valid file, return the defaults."""
+    file = _read(path)
+    own = file.places.get(_place_key(place), _Place())
+    return UiState(own.screen, own.filters, file.sorting, file.sizes, file.queries, file.saved_queries)
 
 
 def write_ui_state(path: Path, state: UiState, place: str = "") -> None:
-    """Write the UI state file with mode 0600; keep screens and filters of other places than ``place``.
+    """Write the UI state file with mode 0600; keep screens and filters of other places.
 
     Raises:
         OSError: the file cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fields = msgspec.structs.asdict(state)
-    if place:
-        places = _read_places(_read_fields(path))
-        places.pop(key := _place_key(place), None)
-        newest = [*places.items(), (key, {name: fields.pop(name) for name in _OF_PLACE})][-MAX_PLACES:]
-        fields["places"] = dict(newest)
-    replace_file(path, msgspec.json.encode(fields))
-
-
-_SHARED: Final = ("queries", "saved_queries", "sorting", "sizes")
-_OF_PLACE: Final = ("screen", "filters")
+    places, key = _read(path).places, _place_key(place)
+    places.pop(key, None)
+    kept = dict([*places.items(), (key, _Place(state.screen, state.filters))][-MAX_PLACES:])
+    replace_file(path, msgspec.json.encode(_File(**msgspec.structs.asdict(state), places=kept)))
 
 
 def _place_key(place: str) -> str:
     return sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:16]  # a bus address may contain a password
 
 
-def _read_fields(path: Path) -> dict[str, msgspec.Raw]:
+def _read(path: Path) -> _File:
     try:
-        return msgspec.json.decode(read_regular(path, MAX_BYTES, links=False)[0], type=dict[str, msgspec.Raw])
+        document = msgspec.json.decode(read_regular(path, MAX_BYTES, links=False)[0])
+        return msgspec.convert(_sanitized(document), _File)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
+        return _File()
 
 
-def _read_places(fields: Mapping[str, msgspec.Raw]) -> dict[str, dict[str, msgspec.Raw]]:
-    try:
-        return msgspec.json.decode(fields.get("places", b"{}"), type=dict[str, dict[str, msgspec.Raw]])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-
-
-def _decode_field(field: msgspec.structs.FieldInfo, fields: Mapping[str, msgspec.Raw]) -> Any:  # noqa: ANN401 - the type of the field
-    try:
-        value = msgspec.json.decode(fields[field.name], type=field.type)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return getattr(UiState(), field.name)
-    return dict(list(value.items())[:MAX_NAMES]) if isinstance(value, dict) else value
+def _sanitized(value: object) -> object:
+    match value:
+        case str():
+            return sanitize_line(value, MAX_BYTES)
+        case list():
+            return [_sanitized(each) for each in value]
+        case dict():
+            return {_sanitized(name): _sanitized(each) for name, each in value.items()}
+    return value

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from agentgym_tui.config.ui_state import (
     MAX_BYTES,
-    MAX_NAMES,
     MAX_PLACES,
     UiState,
     read_ui_state,
@@ -55,20 +54,6 @@ def test_links_and_pipes_are_not_followed(path: Path, tmp_path: Path) -> None:
     assert read_ui_state(path) == UiState()
 
 
-def test_a_file_of_the_previous_version_keeps_every_entry(path: Path) -> None:
-    path.parent.mkdir(parents=True)
-    path.write_text(
-        '{"screen":"episodes","filters":{"episodes":"wordle"},"sorting":{"environments":["over",true],'
-        '"episodes":["reward",false]},"sizes":{"live.wide.left":40,"episode.narrow.steps":30}}'
-    )
-    assert read_ui_state(path) == UiState(
-        "episodes",
-        {"episodes": "wordle"},
-        {"environments": Sorting("transport", True), "episodes": Sorting("reward")},
-        {"live.wide.left": 40, "episode.narrow.steps": 30},
-    )
-
-
 def test_screen_and_filters_are_kept_for_each_place_and_sorting_and_sizes_for_all(path: Path) -> None:
     write_ui_state(path, UI_STATE, "/srv/a")
     assert read_ui_state(path, "/srv/b") == UiState(sorting=UI_STATE.sorting, sizes=UI_STATE.sizes)
@@ -78,21 +63,11 @@ def test_screen_and_filters_are_kept_for_each_place_and_sorting_and_sizes_for_al
     assert b"secret" not in path.read_bytes()
 
 
-def test_a_file_of_the_previous_version_applies_to_the_first_place_that_is_opened(path: Path) -> None:
-    write_ui_state(path, UI_STATE)
-    assert read_ui_state(path, "/srv/a") == UI_STATE
-    write_ui_state(path, UI_STATE, "/srv/a")
-    assert read_ui_state(path, "/srv/a") == UI_STATE
-    assert read_ui_state(path, "/srv/b").filters == {}
-
-
 def test_the_places_used_last_are_kept(path: Path) -> None:
     for number in range(MAX_PLACES + 1):
         write_ui_state(path, UiState(filters={"episodes": str(number)}), f"/srv/{number}")
     assert read_ui_state(path, "/srv/0").filters == {}
     assert read_ui_state(path, "/srv/1").filters == {"episodes": "1"}
-    path.write_text('{"places": {"a": 5}}')
-    assert read_ui_state(path, "/srv/1") == UiState()
 
 
 def test_a_failed_write_leaves_no_temporary_file(path: Path) -> None:
@@ -106,26 +81,34 @@ def test_a_failed_write_leaves_no_temporary_file(path: Path) -> None:
     "document",
     [
         b"", b"[]", b"{", b"\xff", b"null", b"[" * 100_000, b'{"sizes": ' + b"[" * 50_000, b"{}" + b" " * MAX_BYTES,
-        {"screen": 5, "filters": [], "sorting": {"a": 1}, "sizes": {"a": 0}},
-        {"screen": "x" * 41, "filters": {"a": "x" * 1001}, "sorting": {"a": ["x", 1]}, "sizes": {"a": 1e300}},
-        {"sizes": {"a": True}, "sorting": {"x" * 41: ["a", True]}, "filters": {"a": None}, "unknown": {}},
+        *({"places": each} for each in (5, {"a": 5}, {"a": {"screen": 5}}, {"a": {"filters": {"a": "x" * 1001}}})),
+        {"sizes": {"a": 100}}, {"sizes": {"a": True}}, {"sizes": {"a": 1e300}},
+        {"sizes": {str(n): 9 for n in range(99)}}, {"filters": {}, "places": None},
+        {"sorting": {"a": 1}}, {"sorting": {"a": ["x", 1]}}, {"sorting": {"x" * 41: ["a", True]}}, {"unknown": {}},
+        {"queries": {"a": ["x"] * 21}}, {"saved_queries": {"a": {str(n): "x" for n in range(99)}}},
     ],
 )  # fmt: skip
 def test_an_invalid_document_is_ignored(path: Path, document: Any) -> None:  # noqa: ANN401
     assert read_document(path, document) == UiState()
 
 
-def test_valid_entries_of_an_invalid_document_are_read(path: Path) -> None:
-    document = {"screen": "episodes", "filters": 5, "sizes": {"live.wide.left": 40, "b": 100}, "sorting": {"e": ["t"]}}
-    assert read_document(path, document) == UiState("episodes", sorting={"e": Sorting("t")})
+def test_one_invalid_entry_makes_the_file_worthless(path: Path) -> None:
+    write_ui_state(path, UI_STATE)
+    document = json.loads(path.read_bytes())
+    assert read_document(path, document) == UI_STATE
+    assert read_document(path, document | {"sizes": {"live.wide.left": 40, "b": 100}}) == UiState()
 
 
-def test_the_state_is_bounded_and_free_of_control_characters(path: Path) -> None:
-    filters, sizes = {str(n): "a" for n in range(1000)}, {str(n): 9 for n in range(1000)}
-    state = read_document(path, {"filters": filters, "sizes": sizes})
-    assert len(state.filters) == len(state.sizes) == MAX_NAMES
-    state = read_document(path, {"filters": {"episodes": HOSTILE.encode("utf-8", "replace").decode()[:200]}})
-    assert state.filters and not has_unsafe_chars(state.filters["episodes"])
+def test_the_state_is_free_of_control_characters(path: Path) -> None:
+    hostile = HOSTILE.encode("utf-8", "replace").decode()[:30]
+    own = {"filters": {"episodes": hostile}}
+    write_ui_state(path, UI_STATE)
+    document = json.loads(path.read_bytes())
+    document["places"] = dict.fromkeys(document["places"], own)
+    document |= {"queries": {hostile: [hostile]}, "saved_queries": {"episodes": {hostile: hostile}}}
+    state = read_document(path, document)
+    texts = [*state.filters.values(), *state.queries, *state.queries.popitem()[1], *state.saved_queries["episodes"]]
+    assert len(texts) == 4 and not has_unsafe_chars("".join(texts))
 
 
 JSON = st.recursive(
@@ -135,7 +118,7 @@ JSON = st.recursive(
 )
 
 
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("screen", "filters", "sorting", "sizes"), JSON)))
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("places", "queries", "sorting", "sizes"), JSON)))
 @settings(max_examples=examples(40), deadline=None)
 def test_the_state_of_any_document_can_be_written_and_read_again(
     tmp_path_factory: pytest.TempPathFactory,

@@ -16,7 +16,9 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
+from agentgym_tui.config.ui_state import UiState, write_ui_state
 from agentgym_tui.safe_text import has_unsafe_chars
+from agentgym_tui.state.sorting import Sorting
 from runner.bus.streams import ensure_streams
 from runner.events import subjects
 from runner.events.live import LiveItem
@@ -191,13 +193,13 @@ def test_hostile_settings_and_ui_state_and_a_screenshot_of_them(tmp_path: Path) 
     home.mkdir()
     (home / "console.yaml").write_text(HOSTILE_YAML)
     text = HOSTILE.encode("utf-8", "replace").decode()[:150]
-    ui_state = {
-        "screen": "events",
-        "filters": {"episodes": text, "events": "\x1b", "events.subjects": text.replace(" ", "")},
-        "sorting": {"subjects": ["\x1b[2J", True], "episodes": ["\u202e", False]},
-        "sizes": {"\x1b]0;x\x07": 40, "events.wide.tree": 50},
-    }
-    (home / "console.json").write_text(json.dumps(ui_state))
+    ui_state = UiState(
+        "events",
+        {"episodes": text, "events": "\x1b", "events.subjects": text.replace(" ", "")},
+        {"subjects": Sorting("\x1b[2J", True), "episodes": Sorting("\u202e")},
+        {"\x1b]0;x\x07": 40, "events.wide.tree": 50},
+    )
+    write_ui_state(home / "console.json", ui_state)
     folders = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
     with hostile_console("0 settings", tmp_path, 120, 40, **folders) as terminal:
         terminal.wait_for("console.yaml, ignored settings", 60)
