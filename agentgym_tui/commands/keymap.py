@@ -26,7 +26,7 @@ from agentgym_tui.commands.registry import (
     SCREENS,
     Command,
     Registry,
-    Scope,
+    scope_of,
 )
 from agentgym_tui.textual_compat import binding_ids
 
@@ -53,10 +53,8 @@ COMMANDS: Final = Registry(
     Command("env.start", "S", "Start server", "start_server", "live", "of this environment, on the node", False, NODE),
     Command("env.stop", "D", "Stop server", "stop_server", "live", "one that the node started", False, NODE),
     Command("live.next", "right_square_bracket", "Next run", "neighbor(1)", "live", "next running episode", False),
-    Command(
-        "live.previous", "left_square_bracket", "Previous run", "neighbor(-1)", "live", "previous running episode",
-        footer=False,
-    ),
+    Command("live.previous", "left_square_bracket", "Previous run", "neighbor(-1)", "live",
+        "previous running episode", False),
     Command("live.open", "enter", "Open", "open", "live", "open the episode, or those of the environment", False),
     Command("live.events", "a", "Events", "events", "live", "bus messages of this episode", False, BUS),
     Command("live.view", "v", "View", "next_view", "live", "switch between transcript, trace and rewards", False),
@@ -116,9 +114,8 @@ COMMANDS: Final = Registry(
     Command("comparison.compare", "c", "Step by step", "compare", "comparison", "compare an episode of each row"),
     Command("comparison.filter", "slash", "Filter", "filter", "comparison", "show only tasks that match a query"),
     Command("comparison.back", "escape", "Back", "back", "comparison", "clear the filter, then go back"),
-    Command(
-        "queries.open", "ctrl+o", "Saved queries", "queries", "queries", "open a saved query, or save the filter", False
-    ),
+    Command("queries.open", "ctrl+o", "Saved queries", "queries", "queries", "open a saved query, or save the filter",
+        False),
     Command("saved.close", "escape", "Close", "close", "saved", "close without a change"),
     Command("filter.clear", "escape", "Clear filter", "clear", "filter", "show all rows"),
     Command("filter.leave", "enter", "List", "leave", "filter", "go to the matching rows"),
@@ -147,16 +144,12 @@ COMMANDS: Final = Registry(
     Command("episode.events", "a", "Events", "events", "episode", "bus messages of this episode", available=BUS),
     Command("whole.step_next", "right_parenthesis", "Step", "jump('step', 1)", "episode", "next step"),
     Command("whole.step_previous", "left_parenthesis", "Step", "jump('step', -1)", "episode", "previous step", False),
-    Command(
-        "whole.reward_next", "right_curly_bracket", "Reward", "jump('reward', 1)", "episode", "next other reward"
-    ),
-    Command(
-        "whole.reward_previous", "left_curly_bracket", "Reward", "jump('reward', -1)", "episode", "previous one", False
-    ),
+    Command("whole.reward_next", "right_curly_bracket", "Reward", "jump('reward', 1)", "episode", "next other reward"),
+    Command("whole.reward_previous", "left_curly_bracket", "Reward", "jump('reward', -1)", "episode", "previous one",
+        False),
     Command("whole.error_next", "right_square_bracket", "Error", "jump('error', 1)", "episode", "next error"),
-    Command(
-        "whole.error_previous", "left_square_bracket", "Error", "jump('error', -1)", "episode", "previous error", False
-    ),
+    Command("whole.error_previous", "left_square_bracket", "Error", "jump('error', -1)", "episode", "previous error",
+        False),
     Command("whole.invalid_next", "asterisk", "Invalid", "jump('invalid', 1)", "episode", "next invalid action"),
     Command("whole.invalid_previous", "number_sign", "Invalid", "jump('invalid', -1)", "episode", "previous", False),
     Command("whole.system", "S", "System", "fold('system')", "episode", "fold, hide or show system prompts", False),
@@ -200,22 +193,15 @@ COMMANDS: Final = Registry(
     Command("log.reload", "ctrl+r", "Reload", "reload", "log", "reopen the file by name", False),
     Command("entry.take", "enter", "Apply", "take", "entry", "use this input"),
     Command("entry.leave", "escape", "Cancel", "leave", "entry", "change nothing"),
-    Command(
-        "node.start", "N", "Start node", "start_node", "everywhere", "start the node after it has ended", False, NODE
-    ),
+    Command("node.start", "N", "Start node", "start_node", "everywhere", "start the node after it has ended", False,
+        NODE),
     Command("node.stop", "ctrl+t", "Stop node", "stop_node", "everywhere", "its batches can be resumed", False, NODE),
-    Command(
-        "node.restart", "ctrl+e", "Restart node", "restart_node", "everywhere", "stop, load the profile, go on",
-        False, NODE,
-    ),
-    Command(
-        "node.history", "ctrl+g", "Send earlier", "send_history", "everywhere",
-        "the events that its external broker lacks", False, HELD,
-    ),
-    Command(
-        "model.form", "ctrl+o", "Model", "model_form", "everywhere", "try a model server and write its profile",
-        False, NODE,
-    ),
+    Command("node.restart", "ctrl+e", "Restart node", "restart_node", "everywhere", "stop, load the profile, go on",
+        False, NODE),
+    Command("node.history", "ctrl+g", "Send earlier", "send_history", "everywhere",
+        "the events that its external broker lacks", False, HELD),
+    Command("model.form", "ctrl+o", "Model", "model_form", "everywhere", "try a model server and write its profile",
+        False, NODE),
     Command("text.hex", "X", "Hex", "hex", "everywhere", "bytes of a text marked as unsafe", False),
     Command("app.messages", "exclamation_mark", "Messages", "messages", "everywhere", "the newest ones in full", False),
     Command("app.screenshot", "ctrl+s", "Screenshot", "picture", "everywhere", "picture of the screen (SVG)", False),
@@ -271,15 +257,12 @@ COMMANDS: Final = Registry(
     Command("archive.nothing", "escape,q,n", "Nothing", "answer('nothing')", "archive", "leave them as they are"),
     Command("delete.delete", "y", "Delete", "answer('delete')", "delete", "for good"),
     Command("delete.nothing", "escape,q,n", "Nothing", "answer('nothing')", "delete", "leave them as they are"),
-    Command(
-        "stop_node.now", "s", "Now", "answer('now')", "stop_node", "after the running steps; batches can be resumed"
-    ),
+    Command("stop_node.now", "s", "Now", "answer('now')", "stop_node",
+        "after the running steps; batches can be resumed"),
     Command("stop_node.drain", "d", "After all batches", "answer('drain')", "stop_node", "also those that wait"),
     Command("stop_node.nothing", "escape,q,n", "Nothing", "answer('nothing')", "stop_node", "keep it running"),
-    Command(
-        "restart_node.restart", "N", "Restart", "answer('restart')", "restart_node",
-        "after the running steps; batches continue",
-    ),
+    Command("restart_node.restart", "N", "Restart", "answer('restart')", "restart_node",
+        "after the running steps; batches continue"),
     Command("restart_node.nothing", "escape,q,g", "Go on", "answer('nothing')", "restart_node", "keep it as it is"),
     Command("send_history.send", "y", "Send them", "answer('send')", "send_history", "once; they cannot be taken back"),
     Command("send_history.nothing", "escape,q,n", "Nothing", "answer('nothing')", "send_history", "only later ones"),
@@ -305,20 +288,14 @@ FIXED_KEYS: Final = {"focus.next": "tab", "focus.previous": "shift+tab", "field.
 
 
 class Keymap(msgspec.Struct, frozen=True):
-    """The keys of all commands: the default keys, and the keys set by the user.
-
-    Attributes:
-        overrides: the keys set by the user, by command id.
-    """
+    """The keys of all commands: the default keys, and those set by the user, ``overrides``, by command id."""
 
     overrides: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def keys_for(self, command: Command) -> str:
-        """Return the Textual key names of a command, separated by commas."""
         return self.overrides.get(command.id, command.keys)
 
     def display(self, command: Command) -> list[str]:
-        """Return the labels of all keys of a command."""
         return display_keys(self.keys_for(command))
 
     def key(self, command_id: str) -> str:
@@ -338,7 +315,7 @@ def keymap_of(app: object) -> Keymap:
     return keys if isinstance(keys, Keymap) else Keymap()
 
 
-def commands_of(scope: Scope) -> list[Command]:
+def commands_of(scope: str) -> list[Command]:
     """Return the commands of a scope in their order in ``COMMANDS``.
 
     Raises:
@@ -349,12 +326,20 @@ def commands_of(scope: Scope) -> list[Command]:
     return commands
 
 
-def bindings(scope: Scope) -> list[Binding]:
+def bindings(scope: str) -> list[Binding]:
     """Return the Textual bindings of all commands of a scope, for the attribute ``BINDINGS`` of a class."""
     return [
         Binding(c.keys, c.action, c.title, show=c.footer, id=c.id, tooltip=c.help or c.title)
         for c in commands_of(scope)
     ]
+
+
+def apply_together(a: Command, b: Command) -> bool:
+    """Return whether the keys of two commands apply at the same time, so that they must not be the same."""
+    one, other = scope_of(a.scope), scope_of(b.scope)
+    if HELP in (a.id, b.id):  # dialogs have it, too
+        return not any(scope.typing and not scope.modal for scope in (one, other))
+    return one.id == other.id or one.id in other.below or other.id in one.below
 
 
 class AvailableCommand(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from agentgym_tui.safe_text import sanitize_message
 
@@ -13,34 +13,20 @@ if TYPE_CHECKING:
 
     from agentgym_tui.sessions.protocols import Session
 
-Scope: TypeAlias = str
-"""The screens or widgets in which keys apply: a screen, a dialog, a kind of widget, ``run`` or ``everywhere``."""
-
-APP_SCOPES: Final[tuple[Scope, ...]] = ("everywhere", "run")
+APP_SCOPES: Final = ("everywhere", "run")
 """Scopes whose commands the app executes on every screen; those of ``run`` start runs."""
-
-ScreenFactory: TypeAlias = "Callable[..., Screen[None]]"
-"""Makes a screen from a ``ScreenContext``."""
 
 
 class HasId(Protocol):
-    """An entry of a registry."""
-
     @property
-    def id(self) -> str:
-        """The entry's id, which never changes."""
-        ...
+    def id(self) -> str: ...
 
 
 Entry = TypeVar("Entry", bound=HasId)
 
 
 class Registry(Generic[Entry]):
-    """Entries by id, in the order in which they were added.
-
-    Args:
-        entries: the console's own entries.
-    """
+    """Entries by id, in the order in which they were added; a package adds its own when it is imported."""
 
     def __init__(self, *entries: Entry) -> None:
         self._entries: dict[str, Entry] = {}
@@ -48,21 +34,15 @@ class Registry(Generic[Entry]):
             self.add(entry)
 
     def add(self, entry: Entry) -> Entry:
-        """Add an entry and return it, so that this method can decorate a class.
-
-        Raises:
-            ValueError: another entry has the same id.
-        """
+        """Add an entry and return it; raises ``ValueError`` if another one has the same id."""
         if self._entries.setdefault(entry.id, entry) is not entry:
             raise ValueError(f"the id {entry.id!r} is in use; choose another one")
         return entry
 
     def remove(self, id: str) -> None:
-        """Remove the entry with this id."""
         del self._entries[id]
 
     def get(self, id: str) -> Entry | None:
-        """Return the entry with this id; None if there is none."""
         return self._entries.get(id)
 
     def __getitem__(self, id: str) -> Entry:
@@ -73,12 +53,9 @@ class Registry(Generic[Entry]):
 
 
 class Requirement(NamedTuple):
-    """What a session must have for a screen or a command.
+    """What a session must have for a screen or a command, else the user gets ``reason`` as a reply.
 
-    Attributes:
-        is_met: returns whether a session has it.
-        reason: returns the reply to a user who requests the screen or command in another session.
-        prepare: called before the screen is shown; returns a false value as long as there is nothing to show.
+    ``prepare`` is called before the screen is shown, and returns a false value as long as there is nothing to show.
     """
 
     is_met: Callable[[Session], bool]
@@ -94,14 +71,15 @@ HELD: Final = Requirement(
     lambda session: NODE.reason(session) or "no earlier event is left to send to an external broker",
 )
 """A node with earlier events that its external broker has not got."""
-BUS: Final = Requirement(
-    lambda session: session.events is not None,
-    lambda session: "files have no bus: use `agentgym-tui launch` or `agentgym-tui watch`",
-)
-LIVE: Final = Requirement(
-    lambda session: session.events is not None,
-    lambda session: "files have no runs: use `agentgym-tui launch` or `agentgym-tui watch`",
-)
+
+
+def _needs_bus(what: str) -> Requirement:
+    reason = f"files have no {what}: use `agentgym-tui launch` or `agentgym-tui watch`"
+    return Requirement(lambda session: session.events is not None, lambda session: reason)
+
+
+BUS: Final = _needs_bus("bus")
+LIVE: Final = _needs_bus("runs")
 LIBRARY: Final = Requirement(
     lambda session: session.library is not None,
     lambda session: "a watched bus has no stored episodes: use `agentgym-tui launch` or `agentgym-tui open`",
@@ -133,17 +111,70 @@ LOGS: Final = Requirement(
 )
 
 
+class Scope(NamedTuple):
+    """A screen, a dialog, a widget or the app, in which the keys of some commands apply.
+
+    Attributes:
+        id: the id, which the commands name.
+        title: heading of its commands in the help.
+        modal: whether it is a dialog, below which no key applies but that of the help.
+        typing: whether it is a field that receives characters, or a dialog with one.
+        below: ids of the scopes whose keys apply at the same time.
+    """
+
+    id: str
+    title: str = "This screen"
+    modal: bool = False
+    typing: bool = False
+    below: tuple[str, ...] = (*APP_SCOPES, "list", "table", "queries")
+
+
+SCOPES: Final = Registry(
+    Scope("everywhere", "Everywhere"),
+    Scope("run", "Start a run"),
+    Scope("list", "In lists"),
+    Scope("table", "In sorted tables"),
+    Scope("queries"),
+    Scope("match", below=(*Scope("").below, "episode", "log", "hit")),
+    Scope("hit", below=(*Scope("").below, "episode")),
+    Scope("filter", typing=True, below=()),
+    Scope("entry", typing=True, below=()),
+    Scope("find", typing=True, below=()),
+    Scope("checks", "In the list of environments", below=("list",)),
+    Scope("choice", "In a choice", below=()),
+    Scope("form", "This form", modal=True, typing=True, below=("checks", "choice", "list")),
+    Scope("export", modal=True, typing=True, below=("checks", "choice", "list")),
+    Scope("model", modal=True, typing=True, below=()),
+    Scope("tags", modal=True, typing=True, below=("list",)),
+    Scope("palette", modal=True, typing=True, below=()),
+    Scope("saved", modal=True, typing=True, below=("list",)),
+    Scope("dialog", modal=True, below=("list",)),
+    Scope("report", modal=True, below=("list",)),
+    *(
+        Scope(answers, modal=True, below=())
+        for answers in (
+            *("quit", "cancel", "cancel_all", "archive", "delete"),
+            *("stop_node", "restart_node", "stop_server", "send_history"),
+        )
+    ),
+)
+"""The scopes that are no screens; any other id is that of a screen."""
+
+
+def scope_of(id: str) -> Scope:
+    return SCOPES.get(id) or Scope(id)
+
+
 class Command(NamedTuple):
     """A command with its default keys.
 
     Attributes:
         id: the id, which never changes, because user keymaps contain it.
         keys: Textual key names, separated by commas.
-        title: label in the footer.
+        title: label in the key bar.
         action: name of the ``action_…`` method without this prefix, with arguments if there are any.
-        scope: the screens or widgets in which the keys apply.
-        help: one line for the help screen.
-        footer: whether the footer shows the command.
+        scope: id of the ``Scope`` in which the keys apply.
+        footer: whether the key bar shows the command.
         available: what a session must have, else the command is not listed.
     """
 
@@ -151,7 +182,7 @@ class Command(NamedTuple):
     keys: str
     title: str
     action: str
-    scope: Scope
+    scope: str
     help: str = ""
     footer: bool = True
     available: Requirement = ALWAYS
@@ -163,24 +194,20 @@ class ScreenSpec(NamedTuple):
     Attributes:
         id: the id, which is also the name of its mode and of the screen that the UI state remembers.
         key: Textual name of the key that shows it.
-        title: label in the footer.
-        factory: makes the screen when it is first shown.
-        available: what a session must have.
-        help: one line for the help screen.
+        factory: makes the screen from a ``ScreenContext`` when it is first shown.
         styles: the style sheet in ``styles/`` that is loaded at the start if the screen is the first one.
     """
 
     id: str
     key: str
     title: str
-    factory: ScreenFactory
+    factory: Callable[..., Screen[None]]
     available: Requirement = ALWAYS
     help: str = ""
     styles: str = ""
 
     @property
     def command(self) -> Command:
-        """The command that shows the screen."""
         action = f"show_screen({self.id!r})"
         return Command(f"app.{self.id}", self.key, self.title, action, "everywhere", self.help, True, self.available)
 
@@ -199,14 +226,9 @@ LIVE_SCREEN: Final = ScreenSpec(
     "live", "1", "Live", lazy("screens.live.screen:LiveScreen"), ALWAYS, "running episodes", "live.tcss"
 )
 EPISODES_SCREEN: Final = ScreenSpec(
-    "episodes",
-    "2",
-    "Episodes",
-    lazy("screens.episodes.screen:EpisodesScreen"),
-    ALWAYS,
-    "stored and running episodes",
+    "episodes", "2", "Episodes", lazy("screens.episodes.screen:EpisodesScreen"), ALWAYS, "stored and running episodes",
     "episodes.tcss",
-)
+)  # fmt: skip
 EVENTS_SCREEN: Final = ScreenSpec(
     "events", "3", "Events", lazy("screens.events.screen:EventsScreen"), BUS, "all bus messages", "lines.tcss"
 )
@@ -214,31 +236,21 @@ LOGS_SCREEN: Final = ScreenSpec(
     "logs", "4", "Logs", lazy("screens.logs.screen:LogScreen"), LOGS, "logs of the node, or opened ones", "lines.tcss"
 )
 RESULTS_SCREEN: Final = ScreenSpec(
-    "results",
-    "7",
-    "Results",
-    lazy("screens.results.screen:ResultsScreen"),
-    RESULTS,
-    "success rates, tasks, comparisons",
-    "results.tcss",
-)
+    "results", "7", "Results", lazy("screens.results.screen:ResultsScreen"), RESULTS,
+    "success rates, tasks, comparisons", "results.tcss",
+)  # fmt: skip
 SCREENS: Final = Registry(
     LIVE_SCREEN,
     EPISODES_SCREEN,
     EVENTS_SCREEN,
     LOGS_SCREEN,
     ScreenSpec(
-        "machine",
-        "5",
-        "Machine",
-        lazy("screens.machine.screen:MachineScreen"),
-        BUS,
-        "GPUs, servers, workers, broker, and what is wrong with them",
-        "runs.tcss",
+        "machine", "5", "Machine", lazy("screens.machine.screen:MachineScreen"), BUS,
+        "GPUs, servers, workers, broker, and what is wrong with them", "runs.tcss",
     ),
     ScreenSpec(
         "runs", "6", "Runs", lazy("screens.runs.screen:RunsScreen"), LIVE, "what runs, waits and has ended", "runs.tcss"
     ),
     RESULTS_SCREEN,
-)
+)  # fmt: skip
 """The screens, in the order in which the key bar lists them."""

@@ -560,6 +560,28 @@ MUTANTS = (
         "tui/state",
         "tui/presenters",
     ),
+    _mutant(
+        "broken",
+        "agentgym_tui/sessions/run_commands.py",
+        '        targets = list(filter(can_pause if command == "pause" else can_resume, batches))',
+        "        targets = list(batches)",
+        "tui/screens/test_live_runs.py",
+    ),
+    _mutant(
+        "broken",
+        "agentgym_tui/sessions/run_commands.py",
+        'return batch.status == "running" or (batch.status == "queued" and not batch.is_held)',
+        'return batch.status in ("running", "queued")',
+        "tui/screens/test_live_runs.py",
+    ),
+    _mutant(
+        "broken",
+        "agentgym_tui/commands/registry.py",
+        '    Scope("saved", modal=True, typing=True, below=("list",)),',
+        '    Scope("saved", modal=True, below=("list",)),',
+        "tui/commands/test_every_key.py",
+        "tui/config/test_settings.py",
+    ),
     # agents, environments, models
     _mutant(
         "broken",

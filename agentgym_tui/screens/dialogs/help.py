@@ -1,4 +1,4 @@
-"""The help dialog: all keys of a screen, the mouse actions, and the meaning of the symbols."""
+"""What can be done on a screen: the help, which lists all keys, and the palette, which searches all commands."""
 
 from __future__ import annotations
 
@@ -6,29 +6,25 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from textual import on
 from textual.app import ComposeResult
+from textual.widgets import Input
 
 from agentgym_tui.commands.keymap import AvailableCommand, Keymap, keymap_of
-from agentgym_tui.commands.registry import Command, Scope
-from agentgym_tui.presenters.cells import Cell, Line, line_width
+from agentgym_tui.commands.registry import Command, scope_of
+from agentgym_tui.presenters.cells import Cell, FixedLines, Line, line_width
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.query_note import describe_field, syntax_rows
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
+from agentgym_tui.state.query import MAX_CHARS
+from agentgym_tui.widgets.inputs import SearchInput
+from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import WrappedText
 
 if TYPE_CHECKING:
     from runner.query.fields import Field
 
-_SCOPE_TITLES: Final[dict[Scope, str]] = {
-    "everywhere": "Everywhere",
-    "run": "Start a run",
-    "form": "This form",
-    "checks": "In the list of environments",
-    "choice": "In a choice",
-    "list": "In lists",
-    "table": "In sorted tables",
-}
 _SIGNS: Final = (
     ("▸", "cursor line"),
     ("▌", "focused pane; {focus.next} moves to the next"),
@@ -49,12 +45,7 @@ _MAX_ROWS: Final = 4
 
 
 class HelpDialog(DialogScreen[None]):
-    """A dialog that lists the available commands with their keys.
-
-    Args:
-        commands: the available commands.
-        fields: the fields of the screen's filter, if it has one.
-    """
+    """A dialog that lists the available commands with their keys, and the fields of the screen's filter."""
 
     SCOPE = "dialog"
 
@@ -75,37 +66,81 @@ class HelpDialog(DialogScreen[None]):
 def help_lines(commands: Sequence[Command], keys: Keymap, width: int, fields: Sequence[Field] = ()) -> Iterator[Line]:
     """Yield the commands by scope, the fields of the filter, the mouse actions and the meaning of the symbols."""
     for scope, group in groupby(commands, key=lambda command: command.scope):
-        yield _title(_SCOPE_TITLES.get(scope, "This screen"))
-        yield from (row for command in group for row in _command(command, keys, width))
+        yield [Cell(scope_of(scope).title, "head")]
+        for command in group:
+            title = Cell(f"{command.title:<{_TITLE_WIDTH}}")
+            yield from _explained(" or ".join(keys.display(command)), [title], command.help, width)
         yield ()
-    if fields:
-        yield _title("Queries in the filter")
-        described = ((field.name, describe_field(field)) for field in fields)
-        yield from (row for label, meaning in (*syntax_rows(), *described) for row in _sign(label, meaning, width))
-        yield ()
-    yield _title("Mouse")
-    yield from (row for label, meaning in _MOUSE for row in _sign(label, meaning, width))
-    yield ()
-    yield _title("Signs")
-    yield from (row for sign, meaning in _SIGNS for row in _sign(sign, keys.expand(meaning), width))
+    described = [(field.name, describe_field(field)) for field in fields]
+    signs = [(sign, keys.expand(meaning)) for sign, meaning in _SIGNS]
+    queries = [("Queries in the filter", [*syntax_rows(), *described])] if fields else []
+    for heading, rows in [*queries, ("Mouse", [*_MOUSE]), ("Signs", signs)]:
+        yield [Cell(heading, "head")]
+        for label, meaning in rows:
+            yield from _explained(label, [], meaning, width)
+        if heading != "Signs":
+            yield ()
 
 
-def _command(command: Command, keys: Keymap, width: int) -> Iterator[Line]:
-    shown = f"  {' or '.join(keys.display(command)):<{_KEY_WIDTH}}"
-    title = f"{command.title:<{_TITLE_WIDTH}}"
-    return _with_explanation([Cell(shown, "accent"), Cell(title)], command.help, width)
+def _explained(label: str, more: Line, meaning: str, width: int) -> Iterator[Line]:
+    first = [Cell(f"  {label:<{_KEY_WIDTH}}", "accent"), *more]
+    indent = line_width(first)
+    for row in wrap_text(meaning, max(width - indent, 10), _MAX_ROWS):
+        yield [*first, Cell(row, "dim")]
+        first = [Cell(" " * indent)]
 
 
-def _sign(label: str, meaning: str, width: int) -> Iterator[Line]:
-    return _with_explanation([Cell(f"  {label:<{_KEY_WIDTH}}", "accent")], meaning, width)
+class CommandPalette(DialogScreen[AvailableCommand]):
+    """A dialog to choose one of the available commands."""
+
+    SCOPE = "palette"
+    AUTO_FOCUS = "#words"
+
+    def __init__(self, commands: Sequence[AvailableCommand]) -> None:
+        super().__init__()
+        self._commands = self._matches = list(commands)
+        self._list = LineList(id="commands")
+
+    def compose(self) -> ComposeResult:
+        keys = "{palette.up} {palette.down} {field.submit} · {palette.close} closes"
+        with DialogFrame("Commands", keys=keys):
+            yield SearchInput(placeholder="type part of a command name", id="words", compact=True, max_length=MAX_CHARS)
+            yield self._list
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def action_move(self, by: int) -> None:
+        self._list.action_move(by)
+
+    @on(Input.Changed)
+    def _query_changed(self, event: Input.Changed) -> None:
+        self._matches = search(self._commands, event.value)
+        self._show()
+
+    @on(Input.Submitted)
+    @on(LineList.Selected)
+    def _chosen(self) -> None:
+        # the cursor may lag behind a shorter list
+        if self._matches:
+            self.leave(self._matches[min(self._list.cursor, len(self._matches) - 1)])
+
+    def _show(self) -> None:
+        keys = keymap_of(self.app)
+        self._list.show(FixedLines([_palette_line(each.command, keys) for each in self._matches]))
+        self._list.move_to(0)
 
 
-def _with_explanation(label: list[Cell], meaning: str, width: int) -> Iterator[Line]:
-    indent = line_width(label)
-    first, *more = wrap_text(meaning, max(width - indent, 10), _MAX_ROWS)
-    yield [*label, Cell(first, "dim")]
-    yield from ([Cell(" " * indent), Cell(row, "dim")] for row in more)
+def search(commands: Sequence[AvailableCommand], text: str) -> list[AvailableCommand]:
+    """Return the commands whose name or help contains all words of ``text``; matches in the name come first."""
+
+    def has_all(name: str) -> bool:
+        return all(word in name.casefold() for word in text.casefold().split())
+
+    matches = [each for each in commands if has_all(f"{each.command.title} {each.command.help} {each.command.id}")]
+    return sorted(matches, key=lambda each: not has_all(each.command.title))
 
 
-def _title(text: str) -> Line:
-    return [Cell(text, "head")]
+def _palette_line(command: Command, keys: Keymap) -> Line:
+    key = Cell(f"{keys.display(command)[0]:<6}", "accent")
+    return [key, Cell(f"{command.title:<14}"), Cell(command.help, "dim")]

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from agentgym_tui.app.console import Console
 from agentgym_tui.commands.keymap import COMMANDS, Keymap, bindings
 from agentgym_tui.commands.registry import BUS, SCREENS, Command, Registry, ScreenSpec
-from agentgym_tui.config.settings import Settings
+from agentgym_tui.config.settings import Settings, resolve_keymap
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
@@ -118,10 +118,11 @@ async def test_an_added_screen_has_a_key_in_the_key_bar_the_help_and_the_palette
 
 @pytest.mark.usefixtures("additions")
 async def test_an_added_screen_follows_the_keymap_and_what_the_session_has() -> None:
-    settings = Settings(keys=Keymap({"app.notes": "0", "notes.add": "b"}))
+    assert resolve_keymap({"notes.add": "j"})[1] == ["keymap: notes.add: j is already the key of list.down"]
+    settings = Settings(keys=Keymap({"app.notes": "0", "notes.add": "B"}))
     async with console_app(busy_session(), settings).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "task 3")
-        await pilot.press("9", "0", "b")
+        await pilot.press("9", "0", "B")
         await wait_until(pilot, lambda: toast_text(pilot) == "note added", "the action")
     async with console_app(files_session()).run_test(size=SMALL, notifications=True) as pilot:
         await wait_for_text(pilot, "3 episodes")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+from textual.widgets import Input
 
-from agentgym_tui.commands.keymap import COMMANDS
-from agentgym_tui.commands.registry import Scope
+from agentgym_tui.app.console import Console
+from agentgym_tui.commands.keymap import COMMANDS, apply_together
+from agentgym_tui.commands.registry import scope_of
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.base import ConsoleScreen
+from agentgym_tui.textual_compat import binding_ids
 from tests.support.console.key_presses import (
     KeyPress,
     KeySequence,
@@ -573,6 +577,7 @@ async def test_each_key_has_its_effect(name: str, tmp_path: Path, monkeypatch: p
                 lambda: isinstance(app.screen, ConsoleScreen) and app.screen.accepts_keys,
                 f"a screen for {press}",
             )
+            check_scopes(app)
             before = press.read(app)
             await pilot.press(press.key)
             if press.expected is ...:
@@ -583,6 +588,25 @@ async def test_each_key_has_its_effect(name: str, tmp_path: Path, monkeypatch: p
         log.close()
 
 
+def check_scopes(app: Console) -> None:
+    """What is bound now applies together by its scopes; only a field handles its keys before all others."""
+    assert isinstance(app.screen, ConsoleScreen)
+    scope, field = scope_of(app.screen.SCOPE), app.focused if isinstance(app.focused, Input) else None
+    assert scope.modal == app.screen.is_modal
+    assert not scope.modal or scope.typing == bool(app.screen.query(Input)), scope.id
+    bound = {
+        command.scope: command
+        for node in filter(None, (app.focused, app.screen, None if scope.modal else app))
+        for command in (COMMANDS.get(id) for id in binding_ids(node))
+        if command is not None
+    }
+    own = {COMMANDS[id].scope for id in binding_ids(field) if COMMANDS.get(id)} if field is not None else set()
+    assert all(scope_of(each).typing for each in own)
+    assert not scope.modal or bound["everywhere"].id == "app.help"
+    apart = [(a.scope, b.scope) for a, b in combinations(bound.values(), 2) if not apply_together(a, b)]
+    assert [pair for pair in apart if not own & {*pair}] == []
+
+
 def test_every_key_of_every_command_is_pressed() -> None:
     pressed = {(press.command, press.key) for sequence in SEQUENCES.values() for press in sequence.presses}
     all_keys = {(command.id, key) for command in COMMANDS for key in command.keys.split(",")}
@@ -590,7 +614,7 @@ def test_every_key_of_every_command_is_pressed() -> None:
 
 
 @pytest.mark.parametrize("scope", ["live", "machine", "runs", "summary", "episodes", "episode", "events", "log"])
-def test_no_key_has_two_commands_on_a_screen(scope: Scope) -> None:
+def test_no_key_has_two_commands_on_a_screen(scope: str) -> None:
     commands = [command for command in COMMANDS if command.scope in (scope, "run", "everywhere", "list", "table")]
     keys = [key for command in commands for key in command.keys.split(",")]
     shared = {key for key in keys if keys.count(key) > 1}

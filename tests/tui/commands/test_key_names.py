@@ -12,7 +12,7 @@ from agentgym_tui.commands.keymap import COMMANDS, FIXED_KEYS, Keymap
 from agentgym_tui.screens.dialogs.help import help_lines
 
 PACKAGE = Path(agentgym_tui.__file__).parent
-KEY_TABLES = {"keymap.py", "user_keymap.py", "alternate_screen.py"}
+KEY_TABLES = {"keymap.py", "alternate_screen.py"}
 """Modules whose literals are the names of keys and terminal modes."""
 
 KEY_NAME = re.compile(r"\b(?:tab|enter|esc|escape|pageup|pagedown|ctrl)\b|\b[Pp]ress [\w?]\b|\b[A-Z] to [a-z]+")

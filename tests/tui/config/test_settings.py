@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_tui.cli import main
-from agentgym_tui.commands.keymap import COMMANDS, Keymap, display_keys
+from agentgym_tui.commands.keymap import COMMANDS, Keymap, apply_together, display_keys, typed_character
+from agentgym_tui.commands.registry import SCOPES, scope_of
 from agentgym_tui.config.settings import (
     DEFAULT_THEME,
     Notify,
@@ -20,21 +21,12 @@ from agentgym_tui.config.settings import (
     default_settings_text,
     parse_settings,
     read_settings,
+    resolve_keymap,
 )
-from agentgym_tui.config.user_keymap import resolve_keymap
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
-from agentgym_tui.screens.dialogs.confirm import CancelAllDialog, CancelDialog
-from agentgym_tui.screens.dialogs.node import QuitDialog, RestartNodeDialog, StopNodeDialog, StopServerDialog
-from agentgym_tui.screens.dialogs.run_form import RunForm
-from agentgym_tui.screens.dialogs.tags import TagDialog
 from tests.support.console.samples import HOSTILE
 from tests.support.examples import examples
 
-DIALOGS = (
-    *(BatteryPicker, CancelAllDialog, CancelDialog, QuitDialog, RestartNodeDialog, RunForm),
-    *(StopNodeDialog, StopServerDialog, TagDialog),
-)
 KEYS = {command.id: command.keys for command in COMMANDS}
 
 
@@ -116,15 +108,37 @@ def test_commands_may_swap_keys_and_reuse_keys_of_other_scopes() -> None:
     assert problems_in("keymap: {live.open: 'enter,0', list.choose: enter}") == []
 
 
-@pytest.mark.parametrize("scope", sorted({each.SCOPE for each in DIALOGS}))
-def test_keys_of_a_dialog_may_be_those_of_a_screen_but_not_that_of_the_help(scope: str) -> None:
-    command = next(each.id for each in COMMANDS if each.scope == scope)
-    assert resolve_keymap({command: "ctrl+e"})[1] == []
+@pytest.mark.parametrize("scope", sorted({command.scope for command in COMMANDS}))
+def test_a_character_is_no_key_where_one_types(scope: str) -> None:
+    refused = [f"keymap: {id}: å is a character typed into the field" for id in ids_of(scope)]
+    for id, problem in zip(ids_of(scope), refused, strict=True):
+        assert resolve_keymap({id: "å"})[1] == ([problem] if scope_of(scope).typing else [])
+
+
+@pytest.mark.parametrize("scope", sorted(scope.id for scope in SCOPES if scope.modal))
+def test_a_key_of_a_dialog_may_be_any_that_neither_the_dialog_nor_the_help_has(scope: str) -> None:
+    inside = {key for id in ids_of(scope, *scope_of(scope).below) for key in KEYS[id].split(",")} | {"question_mark"}
+    command, *_ = ids_of(scope)
+    for key in {key for keys in KEYS.values() for key in keys.split(",")} - inside - {"f1", "tab"}:
+        if not (scope_of(scope).typing and typed_character(key)):
+            assert resolve_keymap({command: key})[1] == [], key
     assert resolve_keymap({command: "f1"})[1] == [f"keymap: {command}: f1 is already the key of app.help"]
+    for other in ids_of(scope)[1:]:
+        (problem,) = resolve_keymap({command: KEYS[other]})[1]
+        assert "is already the key of" in problem or "typed" in problem
 
 
-def test_no_key_of_a_dialog_with_a_field_is_a_character() -> None:
-    assert resolve_keymap({"tags.close": "w"})[1] == ["keymap: tags.close: w is a character typed into the field"]
+@pytest.mark.parametrize("command", ["export.close", "saved.close", "model.close", "find.take", "tags.close"])
+def test_a_field_keeps_its_characters(command: str) -> None:
+    assert resolve_keymap({command: "x"})[1] == [f"keymap: {command}: x is a character typed into the field"]
+
+
+def test_a_dialog_may_have_the_keys_of_the_screen_below_it() -> None:
+    assert resolve_keymap({"archive.archive": "r", "delete.delete": "j", "report.copy": "R"})[1] == []
+
+
+def ids_of(*scopes: str) -> list[str]:
+    return [command.id for command in COMMANDS if command.scope in scopes]
 
 
 def test_of_two_conflicting_keys_the_later_one_is_ignored() -> None:
@@ -150,12 +164,16 @@ def test_characters_are_stored_by_key_name_and_shown_as_characters() -> None:
     st.dictionaries(st.sampled_from(sorted(KEYS)), st.sampled_from([*"abjqsx?", "enter", "escape", "tab", "ctrl+p"]))
 )
 @settings(max_examples=examples(40), deadline=None)
-def test_no_requested_keymap_gives_a_key_two_commands_in_a_scope(requested: dict[str, str]) -> None:
+def test_no_requested_keymap_gives_a_key_two_commands_at_the_same_time(requested: dict[str, str]) -> None:
     keys, problems = resolve_keymap(requested)
     assert len(keys.overrides) + len(problems) == len(requested)
-    for scope in {command.scope for command in COMMANDS}:
-        assigned = [key for c in COMMANDS if c.scope == scope for key in keys.keys_for(c).split(",")]
-        assert len(assigned) == len(set(assigned)), scope
+    for command in (COMMANDS[id] for id in keys.overrides):
+        others = [other for other in COMMANDS if other.id != command.id and apply_together(command, other)]
+        now = {(other.id, key) for other in others for key in keys.keys_for(other).split(",")}
+        before = {
+            (other.id, key) for other in others for key in other.keys.split(",") if key in command.keys.split(",")
+        }
+        assert {(id, key) for id, key in now - before if key in keys.keys_for(command).split(",")} == set()
     assert resolve_keymap(keys.overrides)[1] == []
 
 

@@ -10,11 +10,10 @@ from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.commands.keymap import COMMANDS, AvailableCommand, available_commands, commands_of
-from agentgym_tui.commands.registry import Command, Scope
+from agentgym_tui.commands.registry import Command
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
-from agentgym_tui.screens.dialogs.command_palette import CommandPalette, search
-from agentgym_tui.screens.dialogs.help import HelpDialog
+from agentgym_tui.screens.dialogs.help import CommandPalette, HelpDialog, search
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.sessions.protocols import ControlRequestError
@@ -39,7 +38,6 @@ from tests.support.console.pilot import (
 )
 from tests.support.console.samples import (
     NODE,
-    batch_id,
     batch_state,
     busy_store,
     live,
@@ -106,7 +104,7 @@ async def test_the_key_bar_shows_help_palette_and_quit_on_every_screen(width: in
     ("key", "scopes"), [("1", ("run", "live")), ("2", ("episodes",)), ("3", ("events",)), ("6", ("runs",))]
 )
 async def test_the_key_bar_says_whether_keys_of_the_screen_do_not_fit(
-    width: int, key: str, scopes: tuple[Scope, ...]
+    width: int, key: str, scopes: tuple[str, ...]
 ) -> None:
     session = busy_session()
     async with Console(session).run_test(size=(width, 24)) as pilot:
@@ -228,7 +226,7 @@ async def test_quitting_opens_a_dialog_while_episodes_run(
                 await wait_until(pilot, lambda: isinstance(app.screen, LiveScreen), "the live screen")
                 assert session.fake_control.commands == []
         await wait_until(pilot, lambda: not app.is_running, "the exit")
-    assert session.fake_control.commands == ([("cancel", batch_id(0), None)] if cancelled else [])
+    assert session.fake_control.commands == ([("cancel", None, None)] if cancelled else [])
 
 
 async def test_the_quit_dialog_has_buttons() -> None:
@@ -244,7 +242,7 @@ async def test_the_quit_dialog_has_buttons() -> None:
         await wait_for_text(pilot, "Leave the console?")
         await pilot.press("shift+tab", "enter")
         await wait_until(pilot, lambda: not app.is_running, "the end")
-    assert session.fake_control.commands == [("cancel", batch_id(0), None)]
+    assert session.fake_control.commands == [("cancel", None, None)]
 
 
 async def test_quitting_cancels_a_battery_and_a_rejection_keeps_the_console_open() -> None:
@@ -262,7 +260,7 @@ async def test_quitting_cancels_a_battery_and_a_rejection_keeps_the_console_open
         session.fake_control.refusal = None
         await pilot.press("q", "s")
         await wait_until(pilot, lambda: not app.is_running, "the end")
-    assert session.fake_control.commands == [("cancel", "battery", None)]
+    assert session.fake_control.commands == [("cancel", None, None)]
 
 
 async def test_quitting_after_the_node_is_lost_needs_no_decision() -> None:
