@@ -20,7 +20,7 @@ from textual.pilot import Pilot
 from ulid import ULID
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.services.export import screenshot_svg
+from agentgym_tui.services import screenshot_svg
 from agentgym_tui.sessions.control_client import NodeControl
 from agentgym_tui.sessions.node_launcher import LaunchOptions, read_node_file
 from agentgym_tui.sessions.node_session import NodeSession

@@ -1,37 +1,56 @@
-"""The console application: its screens, and the commands available on every screen."""
+"""The console application: its screens, its redraws, and the commands available on every screen."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import math
+import os
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from textual import events
+from textual.message_pump import MessagePump
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
+from textual.timer import Timer, TimerCallback
 
-from agentgym_tui.app.node_control import NodeControlApp
-from agentgym_tui.commands.keymap import AvailableCommand, available_commands, bindings
+from agentgym_tui.app.notifications import TOAST_MARGIN, Notifier, short_toast
+from agentgym_tui.commands.keymap import AvailableCommand, available_commands, bindings, keymap_of
 from agentgym_tui.commands.registry import (
     APP_SCOPES,
     BUS,
     EPISODES_SCREEN,
     EVENTS_SCREEN,
+    HELD,
     LIVE_SCREEN,
     LOGS_SCREEN,
+    NODE,
     RESULTS_SCREEN,
     SCREENS,
     ScreenSpec,
 )
 from agentgym_tui.config.settings import Settings, problem_summary
 from agentgym_tui.config.ui_state import UiState
+from agentgym_tui.presenters.environment_rows import no_environments
+from agentgym_tui.presenters.machine_sections import held_text
+from agentgym_tui.presenters.number_format import format_count, pluralize
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ConsoleScreen, ScreenContext
-from agentgym_tui.services.toast import toast
-from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.sessions.run_commands import has_unfinished
-from agentgym_tui.textual_compat import add_bindings, start_in_mode
+from agentgym_tui.services import RedrawThrottle, announce, save_screenshot, start_worker, toast
+from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.sessions.run_commands import RunCommands, control_error_text, has_unfinished
+from agentgym_tui.state.data_model import NodeInfo
+from agentgym_tui.state.nodes import ProfileDifference
+from agentgym_tui.textual_compat import OrderedKeysApp, add_bindings, never_skip, start_in_mode, with_known_styles
 from agentgym_tui.widgets.line_renderer import TONE_CLASSES, LineRenderer
 from agentgym_tui.widgets.split import resize_focused, zoom_focused
+from runner.events.control import StartArgs
 
 if TYPE_CHECKING:
     from agentgym_tui.screens.episode.screen import EpisodeScreen
@@ -39,20 +58,30 @@ if TYPE_CHECKING:
     from agentgym_tui.screens.runs.summary import RunSummaryScreen
     from runner.query.fields import Field
 
-STYLES: Final[list[str | PurePath]] = ["../styles/widgets.tcss", "../styles/app.tcss"]
+START_COMMANDS: Final = ("run.selected", "run.form", "run.battery")
+"""Ids of the commands that start a run."""
+
+TICK_MARGIN_S: Final = 0.01
+"""Seconds after which a limit is surely exceeded."""
+KEY_CHECK_S: Final = 0.01
+"""Seconds between two checks whether a screen that is being mounted accepts keys."""
+
+_INPUT_EVENTS: Final = (events.Key, events.Paste, events.MouseDown, events.MouseScrollDown, events.MouseScrollUp)
+"""Input that expects a visible reaction; mouse movement does not."""
 
 
-class Console(NodeControlApp, inherit_bindings=False):
-    """The application that shows a session.
+class Console(OrderedKeysApp[None], inherit_bindings=False):
+    """The application that shows a session; it opens it after the first paint and closes it at its end.
+
+    A run belongs to no screen, so its dialogs and replies outlive the screen.
 
     Args:
-        session: the session; opened after the first paint and closed when the app ends.
-        settings: the user's settings.
         ui_state: the UI state that the last run saved; updated in place.
         now: returns the time of a monotonic clock in seconds.
     """
 
     TITLE = "AgentGym"
+    CSS_PATH = "../styles.tcss"
     COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
     ENABLE_COMMAND_PALETTE = False
 
@@ -64,26 +93,42 @@ class Console(NodeControlApp, inherit_bindings=False):
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._first = first_screen(session)
-        start_in_mode(self, self._first.id)
-        super().__init__(session, settings or Settings(), now, [*STYLES, f"../styles/{self._first.styles}"])
-        self.ui_state = ui_state or UiState()
+        start_in_mode(self, first_screen(session).id)
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)  # else Textual turns colors into grays
+        self.session, self.settings, self.ui_state = session, settings or Settings(), ui_state or UiState()
+        self.commands = RunCommands(session)  # of all screens, so that each of them repeats the same last run
+        self._now, self._throttle, self._notifier = now, RedrawThrottle(now), Notifier()
+        self._session_task: asyncio.Task[None] | None = None
+        self._input = KeyQueue(self)
+        self._draw_timer: Timer | None = None
+        self._expects_node = True
+        self._tick_timer: Timer | None = None
+        self._tick_at = math.inf
+        self._offered: ProfileDifference | None = None
+        self._mentioned: set[tuple[str, str]] = set()
         self.keys = self.settings.keys
         self.theme = self.settings.theme
         for scope in APP_SCOPES:
             add_bindings(self, bindings(scope))
         self.set_keymap(dict(self.keys.overrides))
         for screen in SCREENS:
-            if screen is not self._first:
-                self.add_mode(screen.id, partial(self._make_screen, screen))
+            self.add_mode(screen.id, partial(self._make_screen, screen))
 
-    def get_default_screen(self) -> Screen[None]:
-        return self._make_screen(self._first)
+    def _make_screen(self, screen: ScreenSpec) -> Screen[None]:
+        made = screen.factory(ScreenContext(self.session, self.ui_state, self._now, self.commands))
+        return with_known_styles(self, made)
+
+    # Start, end and failure of the session.
+
+    def on_load(self) -> None:
+        self.stylesheet.apply(self)  # the tones of all lines
 
     def on_mount(self) -> None:
-        self.add_mode(self._first.id, self.get_default_screen)
+        """Show the screen of the last run, and start the session after the first paint."""
+        self.session.store.on_change = self._schedule_draw
+        self.call_after_refresh(self._start_session)
         last = SCREENS.get(self.ui_state.screen)
-        is_watching = self._first is LIVE_SCREEN and bool(self.session.read_only)
+        is_watching = self.current_mode == LIVE_SCREEN.id and bool(self.session.read_only)
         if is_watching and last is not None and last.available.is_met(self.session):
             self._show_mode(last.id)
         if problems := self.settings.problems:
@@ -92,6 +137,117 @@ class Console(NodeControlApp, inherit_bindings=False):
     async def on_unmount(self) -> None:
         if self.session.control is not None:
             self.ui_state.screen = self.current_mode
+        self.session.store.on_change = None
+        if self._session_task is not None:
+            self._session_task.cancel()
+            await asyncio.wait([self._session_task])
+        await self.session.close()
+
+    def _start_session(self) -> None:
+        gc.freeze()
+        gc.enable()  # the command has disabled it
+        self._session_task = asyncio.create_task(self.session.run())
+        self._session_task.add_done_callback(self._session_ended)
+        self._schedule_draw()
+
+    def _session_ended(self, task: asyncio.Task[None]) -> None:
+        """If the session has failed, raise its exception in the app, as if a message handler had failed."""
+        if not task.cancelled():
+            failure = task.exception()
+        else:
+            failure = None if task.cancelling() else RuntimeError("the session task was cancelled unexpectedly")
+        if failure is not None:
+            self.call_later(_fail, failure)
+
+    # Input, in order and before what can wait.
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, _INPUT_EVENTS) and not self.screen_stack:
+            return
+        if not isinstance(event, _INPUT_EVENTS) or event.is_forwarded:
+            await super().on_event(event)
+        else:
+            self.session.input_priority.input_received()
+            if isinstance(event, events.Key):
+                await self._input.add(event)
+            else:
+                await self.handle_input(event)
+
+    async def handle_input(self, event: events.Event) -> None:
+        await super().on_event(event)
+        receiver = self.mouse_over if isinstance(event, events.MouseEvent) else self.focused
+        # after the event, which may wait in the same queue
+        (receiver or self).call_later(self.session.input_priority.input_handled)
+
+    def post_display_hook(self) -> None:
+        self.session.input_priority.painted()
+
+    @property
+    def accepts_keys(self) -> bool:
+        return isinstance(self.screen, ConsoleScreen) and self.screen.accepts_keys
+
+    # Redraws after a change of the store, and when a limit of time is exceeded.
+
+    def set_timer(
+        self, delay: float, callback: TimerCallback | None = None, *, name: str | None = None, pause: bool = False
+    ) -> Timer:
+        return never_skip(super().set_timer(delay, callback, name=name, pause=pause))
+
+    def _schedule_draw(self) -> None:
+        """Draw once the throttle allows it; the first node is drawn at once, whatever the start-up has cost."""
+        is_first_node = self._expects_node and bool(self.session.store.nodes)
+        if self._draw_timer is not None:
+            if not is_first_node:
+                return
+            self._draw_timer.stop()
+        self._expects_node = self._expects_node and not is_first_node
+        wait_s = 0.0 if is_first_node else self._throttle.wait_s
+        self._draw_timer = self.set_timer(max(wait_s, 0.001), self._draw)
+
+    def _draw(self) -> None:
+        self._draw_timer = None
+        self._throttle.mark_redrawn()
+        store = self.session.store
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, ConsoleScreen):
+                screen.draw(store)
+            if not screen.is_modal:
+                break
+        self._notifier.check(self, store, datetime.now(UTC), self.settings.notify)
+        self._mention_held()
+        difference = store.profile_difference
+        if difference not in (None, self._offered) and self.accepts_keys and not self.screen.is_modal:
+            self._offered = difference
+            self._offer_restart(difference)
+        self._keep_ticking()
+
+    def _tick(self) -> None:
+        self._tick_timer, self._tick_at = None, math.inf
+        self.session.store.tick()
+        self._keep_ticking()
+
+    def _keep_ticking(self) -> None:
+        """Set the timer of the next tick, unless one that is set ends earlier."""
+        delay_s = max(self.session.store.next_tick_s, 0.0) + TICK_MARGIN_S
+        if (tick_at := self._now() + delay_s) >= self._tick_at:
+            return
+        if self._tick_timer is not None:
+            self._tick_timer.stop()
+        self._tick_timer, self._tick_at = self.set_timer(delay_s, self._tick), tick_at
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        text = short_toast(message, self.size.width - TOAST_MARGIN, keymap_of(self).key("app.messages"))
+        super().notify(text, title=title, severity=severity, timeout=timeout, markup=markup)
+
+    # Screens.
 
     def action_show_screen(self, screen: str) -> None:
         """Show the screen with the id ``screen``, or why this session does not have it."""
@@ -101,97 +257,12 @@ class Console(NodeControlApp, inherit_bindings=False):
         else:
             toast(self, requirement.reason(self.session))
 
-    async def on_episode_screen_events_requested(self, event: EpisodeScreen.EventsRequested) -> None:
-        """Show the bus messages of one episode."""
-        from agentgym_tui.screens.events.screen import EventsScreen
-
-        if not BUS.is_met(self.session):
-            toast(self, BUS.reason(self.session))
-            return
-        if isinstance(screen := await self._switch_to(EVENTS_SCREEN), EventsScreen):
-            screen.show_episode(event.episode_id)
-
-    async def on_episodes_screen_log_requested(self, event: EpisodesScreen.LogRequested) -> None:
-        """Show a log of an opened folder."""
-        from agentgym_tui.screens.logs.screen import LogScreen
-
-        if isinstance(screen := await self._switch_to(LOGS_SCREEN), LogScreen):
-            screen.show_path(event.path)
-
-    async def on_run_summary_screen_results_requested(self, event: RunSummaryScreen.ResultsRequested) -> None:
-        """Show the results of one run."""
-        from agentgym_tui.screens.results.screen import ResultsScreen
-
-        if isinstance(screen := await self._switch_to(RESULTS_SCREEN), ResultsScreen):
-            screen.show_run(event.run_id)
-
-    async def on_console_screen_episodes_requested(self, event: ConsoleScreen.EpisodesRequested) -> None:
-        """Show the list of episodes with a filter."""
-        from agentgym_tui.screens.episodes.screen import EpisodesScreen
-
-        if isinstance(screen := await self._switch_to(EPISODES_SCREEN), EpisodesScreen):
-            screen.set_filter(event.words)
-
-    def action_leave(self) -> None:
-        """Quit; first show the quit dialog if quitting affects running episodes."""
-        from agentgym_tui.screens.dialogs.node import QuitDialog
-
-        if has_unfinished(self.session):
-            self.push_screen(QuitDialog(self.session.store), self._quit_answered)
+    def _show_mode(self, mode: str) -> None:
+        if self.current_mode == mode:
+            while len(self.screen_stack) > 1:
+                self.pop_screen()
         else:
-            self.exit()
-
-    def _query_fields(self) -> list[Field]:
-        return self.screen.query_fields() if isinstance(self.screen, ConsoleScreen) else []
-
-    def action_help(self) -> None:
-        """Show the help dialog with all keys."""
-        from agentgym_tui.screens.dialogs.help import HelpDialog
-
-        self.push_screen(HelpDialog(self._available_commands(), self._query_fields()))
-
-    def action_command_palette(self) -> None:
-        from agentgym_tui.screens.dialogs.help import CommandPalette
-
-        self.push_screen(CommandPalette(self._available_commands()), self._run_chosen)
-
-    def action_zoom(self) -> None:
-        """Show the focused pane alone, or all panes again."""
-        if self._screen_accepts_keys:
-            zoom_focused(self.screen)
-
-    def action_resize(self, direction: str) -> None:
-        """Resize the focused pane in ``direction``."""
-        if self._screen_accepts_keys and not resize_focused(self.screen, direction):
-            toast(self, "this pane cannot be resized")
-
-    def action_messages(self) -> None:
-        """Show the newest messages in full, in place of the toast."""
-        from agentgym_tui.screens.dialogs.texts import MessagesDialog
-
-        self.clear_notifications()
-        self.push_screen(MessagesDialog())
-
-    async def action_picture(self) -> None:
-        """Save a screenshot to the working directory."""
-        from agentgym_tui.services.export import save_screenshot
-
-        await save_screenshot(self)
-
-    def action_hex(self) -> None:
-        """Show a hex dump of the selected text."""
-        from agentgym_tui.screens.dialogs.texts import HexDumpDialog
-
-        views: list[object] = [self.focused, *self.screen.query(LineRenderer)] if self._screen_accepts_keys else []
-        texts = (view.unsafe_text() for view in views if isinstance(view, LineRenderer) and view.is_on_screen)
-        text = next(filter(None, texts), None)
-        if text is None:
-            toast(self, "no unsafe bytes on this screen")
-        else:
-            self.push_screen(HexDumpDialog(text))
-
-    def _available_commands(self) -> list[AvailableCommand]:
-        return available_commands(self, self.session)
+            self.switch_mode(mode)
 
     async def _switch_to(self, screen: ScreenSpec) -> Screen[Any]:
         """Show a screen without those that were opened from it, and return it."""
@@ -200,25 +271,307 @@ class Console(NodeControlApp, inherit_bindings=False):
             await self.pop_screen()
         return self.screen
 
-    def _show_mode(self, mode: str) -> None:
-        if self.current_mode == mode:
-            while len(self.screen_stack) > 1:
-                self.pop_screen()
+    async def on_episode_screen_events_requested(self, event: EpisodeScreen.EventsRequested) -> None:
+        from agentgym_tui.screens.events.screen import EventsScreen
+
+        if not BUS.is_met(self.session):
+            toast(self, BUS.reason(self.session))
+        elif isinstance(screen := await self._switch_to(EVENTS_SCREEN), EventsScreen):
+            screen.show_episode(event.episode_id)
+
+    async def on_episodes_screen_log_requested(self, event: EpisodesScreen.LogRequested) -> None:
+        from agentgym_tui.screens.logs.screen import LogScreen
+
+        if isinstance(screen := await self._switch_to(LOGS_SCREEN), LogScreen):
+            screen.show_path(event.path)
+
+    async def on_run_summary_screen_results_requested(self, event: RunSummaryScreen.ResultsRequested) -> None:
+        from agentgym_tui.screens.results.screen import ResultsScreen
+
+        if isinstance(screen := await self._switch_to(RESULTS_SCREEN), ResultsScreen):
+            screen.show_run(event.run_id)
+
+    async def on_console_screen_episodes_requested(self, event: ConsoleScreen.EpisodesRequested) -> None:
+        from agentgym_tui.screens.episodes.screen import EpisodesScreen
+
+        if isinstance(screen := await self._switch_to(EPISODES_SCREEN), EpisodesScreen):
+            screen.set_filter(event.words)
+
+    # What every screen has.
+
+    def action_help(self) -> None:
+        from agentgym_tui.screens.dialogs.help import HelpDialog
+
+        fields: list[Field] = self.screen.query_fields() if isinstance(self.screen, ConsoleScreen) else []
+        self.push_screen(HelpDialog(available_commands(self, self.session), fields))
+
+    def action_command_palette(self) -> None:
+        from agentgym_tui.screens.dialogs.help import CommandPalette
+
+        async def run_chosen(chosen: AvailableCommand | None) -> None:
+            if chosen is not None:
+                await self.run_action(chosen.command.action, chosen.node)
+
+        self.push_screen(CommandPalette(available_commands(self, self.session)), run_chosen)
+
+    def action_zoom(self) -> None:
+        """Show the focused pane alone, or all panes again."""
+        if self.accepts_keys:
+            zoom_focused(self.screen)
+
+    def action_resize(self, direction: str) -> None:
+        if self.accepts_keys and not resize_focused(self.screen, direction):
+            toast(self, "this pane cannot be resized")
+
+    def action_messages(self) -> None:
+        from agentgym_tui.screens.dialogs.texts import MessagesDialog
+
+        self.clear_notifications()
+        self.push_screen(MessagesDialog())
+
+    async def action_picture(self) -> None:
+        await save_screenshot(self)
+
+    def action_hex(self) -> None:
+        from agentgym_tui.screens.dialogs.texts import HexDumpDialog
+
+        views: list[object] = [self.focused, *self.screen.query(LineRenderer)] if self.accepts_keys else []
+        texts = (view.unsafe_text() for view in views if isinstance(view, LineRenderer) and view.is_on_screen)
+        text = next(filter(None, texts), None)
+        if text is None:
+            toast(self, "no unsafe bytes on this screen")
         else:
-            self.switch_mode(mode)
+            self.push_screen(HexDumpDialog(text))
 
-    async def _run_chosen(self, chosen: AvailableCommand | None) -> None:
-        if chosen is not None:
-            await self.run_action(chosen.command.action, chosen.node)
+    def action_leave(self) -> None:
+        """Quit; first show the quit dialog if quitting affects running episodes."""
+        from agentgym_tui.screens.dialogs.node import QuitDialog
 
-    async def _quit_answered(self, answer: str | None) -> None:
-        if answer == "stop" and has_unfinished(self.session):
-            answer = None if await self.report_failure(self.commands.command_all("cancel")) else "leave"
-        if answer in ("leave", "stop"):
+        async def quit_answered(answer: str | None) -> None:
+            if answer == "stop" and has_unfinished(self.session):
+                cancel = partial(self.commands.command_all, "cancel")
+                answer = None if await self._report_failure(cancel) else "leave"
+            if answer in ("leave", "stop"):
+                self.exit()
+
+        if has_unfinished(self.session):
+            self.push_screen(QuitDialog(self.session.store), quit_answered)
+        else:
             self.exit()
 
-    def _make_screen(self, screen: ScreenSpec) -> Screen[None]:
-        return screen.factory(ScreenContext(self.session, self.ui_state, self._now, self.commands))
+    # Runs: the selected environment, a form, a battery, the last run again.
+
+    def action_run_selected(self) -> None:
+        """Run the selected environment once; if the screen has none selected, open the run form."""
+        if not self._may_start():
+            return
+        if not self.session.store.envs:
+            toast(self, no_environments(self.session.store), failed=True)
+        elif env := self._selected_env():
+            self._run_once([env])
+        else:
+            self.action_run_form()
+
+    def action_run_form(self, *envs: str) -> None:
+        """Open the run form with ``envs`` checked, by default the selected environment."""
+        from agentgym_tui.screens.dialogs.run_form import RunForm
+
+        if self._may_start():
+            chosen = list(envs) or [env for env in [self._selected_env()] if env]
+            self.push_screen(RunForm(self.session, self.commands, chosen, self._start))
+
+    def action_run_battery(self) -> None:
+        from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
+
+        if self._may_start():
+            self.push_screen(BatteryPicker(self.session.store, self.commands.agent_choice()), self._run_once)
+
+    def action_run_again(self) -> None:
+        if not self._may_start():
+            return
+        try:
+            args = self.commands.repeat_run([keymap_of(self).key(id) for id in START_COMMANDS])
+        except ControlRequestError as exc:
+            toast(self, control_error_text(exc), failed=True)
+        else:
+            self._work("commands", partial(self._start, args))
+
+    def action_run_summary(self) -> None:
+        """Show the summary of the run that is selected on the screen, by default of the run that ended last."""
+        from agentgym_tui.screens.runs.summary import RunSummaryScreen
+
+        if not self.accepts_keys or isinstance(self.screen, RunSummaryScreen):
+            return
+        run_id = self.screen.selected_run() if isinstance(self.screen, ConsoleScreen) else ""
+        if run_id := run_id or self.session.store.newest_ended_run():
+            self.push_screen(RunSummaryScreen(self.session, run_id))
+        else:
+            toast(self, "no run has ended yet")
+
+    def _may_start(self) -> bool:
+        """Return whether the screen accepts keys and the session has a node; if it has none, show why."""
+        if not self.accepts_keys or NODE.is_met(self.session):
+            return self.accepts_keys
+        toast(self, NODE.reason(self.session), failed=True)
+        return False
+
+    def _selected_env(self) -> str:
+        return self.screen.selected_env() if isinstance(self.screen, ConsoleScreen) else ""
+
+    def _run_once(self, envs: Sequence[str] | None) -> None:
+        if envs and self.commands.agent_choice().problem:
+            self.action_run_form(*envs)
+        elif envs:
+            self._work("commands", partial(self._start, self.commands.single_run(envs)))
+
+    async def _start(self, args: StartArgs) -> None:
+        warnings = await self.commands.start(args)
+        agent = masked_line(f"{args.agent} {args.model}" if args.model else args.agent or "?", 60)
+        n_episodes = (sum(map(len, args.tasks.values())) or len(args.envs) * args.repeat) * args.attempts
+        count = "" if n_episodes == 1 else f", {format_count(n_episodes)} episodes"
+        envs = masked_line(", ".join(args.envs[:4]) + ", …" * (len(args.envs) > 4), 120)
+        toast(self, "\n".join([f"{agent} started on {envs}{count}", *warnings]))
+
+    def _work(self, group: str, work: Callable[[], Awaitable[object]]) -> None:
+        start_worker(self, partial(self._report_failure, work), group=group)
+
+    async def _report_failure(self, work: Callable[[], Awaitable[object]]) -> bool:
+        """Send a request; if it fails, show why and return True."""
+        try:
+            await work()
+        except ControlRequestError as exc:
+            toast(self, control_error_text(exc), failed=True)
+            return True
+        return False
+
+    # The node: start, stop, restart, its profile and its external broker.
+
+    async def action_start_node(self) -> None:
+        await self._report_failure(self.session.start_node)
+
+    def action_stop_node(self) -> None:
+        from agentgym_tui.screens.dialogs.node import StopNodeDialog
+
+        if has_unfinished(self.session):
+            self.push_screen(StopNodeDialog(self.session.store), self._stop_answered)
+        else:
+            self._stop_answered("now")
+
+    def _stop_answered(self, answer: str | None) -> None:
+        if answer in ("now", "drain"):
+            self._work("node", partial(self._stop_node, drain=answer == "drain"))
+
+    async def _stop_node(self, *, drain: bool) -> None:
+        await self.session.stop_node(drain=drain)
+        when = "after all its batches" if drain else "after the running steps"
+        toast(self, f"the node stops {when}; press {keymap_of(self).key('node.start')} to start it again")
+
+    def action_restart_node(self) -> None:
+        if has_unfinished(self.session):
+            self._offer_restart(None)
+        else:
+            self._restart_answered("restart")
+
+    def _offer_restart(self, difference: ProfileDifference | None) -> None:
+        from agentgym_tui.screens.dialogs.node import RestartNodeDialog
+
+        self.push_screen(RestartNodeDialog(self.session.store, difference), self._restart_answered)
+
+    def _restart_answered(self, answer: str | None) -> None:
+        if answer == "restart":
+            toast(self, "the node restarts after the running steps")
+            self._work("node", self.session.restart_node)
+
+    def action_model_form(self) -> None:
+        from agentgym_tui.screens.dialogs.model_form import ModelForm
+
+        if self._may_start():
+            self.push_screen(ModelForm(), self._profile_written)
+
+    def _profile_written(self, path: Path | None) -> None:
+        if path is not None:
+            shown = masked_line(path)
+            toast(self, f"new profile, also for agentgym-tui launch --config {masked_line(path.stem)}\n{shown}")
+            self._work("node", partial(self.session.use_profile, path))
+
+    def _mention_held(self) -> None:
+        node = self.session.store.holding_node
+        if node is None or (node.name, node.egress) in self._mentioned or not HELD.is_met(self.session):
+            return
+        self._mentioned.add((node.name, node.egress))
+        if self.settings.notify.toast:
+            announce(self, f"{held_text(node)}\npress {keymap_of(self).key('node.history')} to send them")
+
+    def action_send_history(self) -> None:
+        from agentgym_tui.screens.dialogs.node import SendHistoryDialog
+
+        node = self.session.store.holding_node
+        if self.accepts_keys and (node is None or not HELD.is_met(self.session)):
+            toast(self, HELD.reason(self.session), failed=True)
+        elif self.accepts_keys and node is not None:
+            self.push_screen(SendHistoryDialog(node), partial(self._send_history_answered, node))
+
+    def _send_history_answered(self, node: NodeInfo, answer: str | None) -> None:
+        if answer == "send":
+            self._work("node", partial(self._send_history, node))
+
+    async def _send_history(self, node: NodeInfo) -> None:
+        n = await self.commands.control.send_history()
+        counted = pluralize(n, "earlier event is", "earlier events are")
+        toast(self, f"{counted} being sent to {masked_line(node.egress, 80)}")
+
+
+class KeyQueue:
+    """Handles keys one at a time, so that keys typed ahead act on the screen or dialog that the one before them opens.
+
+    A key may open a dialog in several steps: the focused list posts a message, which passes through its ancestors to
+    the screen, which opens the dialog, whose widgets are mounted later. A callback that takes the same way through
+    the same queues arrives after all of that. There is no limit of time: on a busy machine a key that no longer waits
+    acts on the wrong screen, or on one that is not ready and ignores it.
+    """
+
+    def __init__(self, app: Console) -> None:
+        self._app = app
+        self._waiting: deque[events.Key] = deque()
+        self._waits_in: MessagePump | None = None
+
+    async def add(self, key: events.Key) -> None:
+        self._waiting.append(key)
+        # a queue that ended with the callback in it never calls it
+        if self._waits_in is None or not self._waits_in.is_running:
+            await self._handle_next()
+
+    async def _handle_next(self) -> None:
+        if not self._waiting:
+            self._waits_in = None
+            return
+        self._waits_in = self._app
+        if not self._app.accepts_keys:
+            self._app.set_timer(KEY_CHECK_S, self._handle_next)
+            return
+        path = self._path()
+        await self._app.handle_input(self._waiting.popleft())
+        await self._follow(path)
+
+    def _path(self) -> Iterator[MessagePump]:
+        """Yield the queues that the effects of a key pass through; the last ones as they are when they are reached."""
+        yield from (self._app.focused or self._app.screen).ancestors_with_self
+        yield self._app.screen
+        yield self._app
+        yield self._app.screen
+        yield self._app
+
+    async def _follow(self, path: Iterator[MessagePump]) -> None:
+        """Pass through the queues of ``path``, then handle the next key."""
+        for pump in path:
+            if pump.is_running and pump.call_later(self._follow, path):
+                self._waits_in = pump
+                return
+        await self._handle_next()
+
+
+def _fail(failure: BaseException) -> None:
+    raise failure
 
 
 def first_screen(session: Session) -> ScreenSpec:

@@ -7,20 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from textual.app import App
+
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.answering_endpoint import failover_text
 from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.presenters.run_summary import ended_run_text
 from agentgym_tui.presenters.text_width import cut, display_width, wrap_text
 from agentgym_tui.safe_text import masked_line, sanitize_message
-from agentgym_tui.services.toast import announce
-from agentgym_tui.state.endpoints import Failover
+from agentgym_tui.services import announce
 from agentgym_tui.state.normalize import as_aware
 from agentgym_tui.textual_compat import driver_of
 
 if TYPE_CHECKING:
-    from textual.app import App
-
     from agentgym_tui.config.settings import Notify
     from agentgym_tui.state.data_model import BatchRun, Episode
     from agentgym_tui.state.run_store import RunStore
@@ -37,13 +36,9 @@ JUST_ENDED: Final = timedelta(seconds=10)
 
 MAX_TOAST_ROWS: Final = 3
 """Rows of a toast; the key in the last one shows the whole message."""
-
 TOAST_MARGIN: Final = 3
 """Columns of a toast that have no text: its border and its padding."""
-
 MAX_REASON_CHARS: Final = 1_000
-"""Largest number of characters of the reason of an interruption."""
-
 MAX_LINES: Final = 3
 """Largest number of batches named in a toast; those of many nodes may end together."""
 
@@ -64,8 +59,8 @@ class EndedBatch(NamedTuple):
     limits: str = ""
 
 
-class BatchEndDetector:
-    """Finds the batches that were active at the previous check and have ended since then.
+class Notifier:
+    """Reports the failovers, and the batches that were active at the previous check and have ended since then.
 
     A batch that cannot start is queued at one check, and interrupted for a reason at the next. A short one starts and
     ends between two checks.
@@ -75,8 +70,17 @@ class BatchEndDetector:
         self._active_ids: set[str] = set()
         self._queued_ids: set[str] = set()
         self._reported_ids: set[str] = set()
+        self._n_failovers = 0
 
-    def detect(self, store: RunStore, now: datetime) -> Iterator[EndedBatch]:
+    def check(self, app: App[Any], store: RunStore, now: datetime, notify: Notify) -> None:
+        """Show what has happened since the last check, as the settings ``notify`` want it."""
+        is_new, self._n_failovers = store.n_failovers > self._n_failovers, store.n_failovers
+        newest = store.failovers[-1] if is_new and store.failovers else None
+        if notify.toast and newest is not None and now - newest.at < MAX_AGE:
+            announce(app, failover_text(newest), failed=bool(newest.failed))
+        notify_batch_ends(app, list(self.ended(store, now)), notify, store)
+
+    def ended(self, store: RunStore, now: datetime) -> Iterator[EndedBatch]:
         """Yield the batches that ended since the last call, except those that ended more than ``MAX_AGE`` ago."""
         batches = store.batches
         active_ids = {batch_id for batch_id, batch in batches.items() if batch.status in ACTIVE}
@@ -88,9 +92,38 @@ class BatchEndDetector:
         self._active_ids = active_ids
         self._queued_ids = {batch_id for batch_id, batch in batches.items() if batch.status == "queued"}
         for batch in ended:
-            if batch.status != "queued" and not _is_history(batch, now):
+            ended_at = batch.published_at or batch.ended_at
+            if batch.status != "queued" and (ended_at is None or now - as_aware(ended_at) <= MAX_AGE):
                 is_last = not any(_is_unfinished_sibling(other, batch) for other in batches.values())
                 yield EndedBatch(batch, is_last, limits_text(store.episodes.values(), batch.batch_id))
+
+
+def _has_just_completed(batch: BatchRun, now: datetime) -> bool:
+    published_at = batch.published_at if batch.status == "completed" else None
+    return published_at is not None and now - as_aware(published_at) < JUST_ENDED
+
+
+def _is_unfinished_sibling(other: BatchRun, batch: BatchRun) -> bool:
+    return bool(batch.battery_id) and other.battery_id == batch.battery_id and other.status in _UNFINISHED
+
+
+def notify_batch_ends(app: App[Any], batches: list[EndedBatch], notify: Notify, store: RunStore) -> None:
+    """Show one toast for the ended batches; ring the bell and send a desktop message only at the end of a battery.
+
+    The toast names the key that shows the summary of a run that has ended.
+    """
+    is_last = any(each.is_last for each in batches)
+    if notify.toast and batches:
+        texts = [ended_text(each.batch, each.limits) for each in batches[:MAX_LINES]]
+        more = [f"and {n_more:,} more"] if (n_more := len(batches) - len(texts)) else []
+        last = next((each.batch for each in reversed(batches) if each.is_last), None)
+        run = [] if last is None else store.run(last.battery_id or last.batch_id)
+        summary = [ended_run_text(run, keymap_of(app).key("run.summary"))] if run else []
+        announce(app, "\n".join([*summary, *texts, *more] if len(run) > 1 else [*texts, *more, *summary]))
+    if notify.bell and is_last:
+        app.bell()
+    if notify.desktop and is_last and (driver := driver_of(app)) is not None:
+        driver.write(desktop_sequence(os.environ))
 
 
 def limits_text(episodes: Iterable[Episode], batch_id: str) -> str:
@@ -105,15 +138,18 @@ def limits_text(episodes: Iterable[Episode], batch_id: str) -> str:
 
 def ended_text(batch: BatchRun, limits: str = "") -> str:
     """Return the environment, final status and counts of an ended batch, ``limits``, and why it was interrupted."""
-    status = f"{masked_line(batch.env or '?', 60)} {masked_line(batch.status, 20)}"
-    success = f"success {format_count(batch.n_success)} of {format_count(batch.n_rated)}"
-    errors = pluralize(batch.n_errors, "error")
-    n_left = max(batch.n_planned - batch.n_done, 0) if batch.status == "interrupted" else 0
-    parts = [*([success] if batch.n_rated else []), *([errors] if batch.n_errors else [])]
-    parts += [limits] if limits else []
-    line = ", ".join([status, *parts, *([f"{format_count(n_left)} left to resume"] if n_left else [])])
-    reason = batch.interruption if batch.status == "interrupted" else None
-    return f"{line}: {sanitize_message(reason, MAX_REASON_CHARS)}" if reason else line
+    was_interrupted = batch.status == "interrupted"
+    parts = [f"{masked_line(batch.env or '?', 60)} {masked_line(batch.status, 20)}"]
+    if batch.n_rated:
+        parts.append(f"success {format_count(batch.n_success)} of {format_count(batch.n_rated)}")
+    if batch.n_errors:
+        parts.append(pluralize(batch.n_errors, "error"))
+    if limits:
+        parts.append(limits)
+    if was_interrupted and (n_left := max(batch.n_planned - batch.n_done, 0)):
+        parts.append(f"{format_count(n_left)} left to resume")
+    reason = sanitize_message(batch.interruption or "", MAX_REASON_CHARS) if was_interrupted else ""
+    return ", ".join(parts) + (f": {reason}" if reason else "")
 
 
 def short_toast(text: str, width: int, key: str) -> str:
@@ -126,64 +162,10 @@ def short_toast(text: str, width: int, key: str) -> str:
         return text
     *first_rows, last_row, _ = rows
     more = f"  {key} shows all"
-    return "\n".join([*first_rows, "".join([cut(f"{last_row} …", width - display_width(more)), more])])
-
-
-def _has_just_completed(batch: BatchRun, now: datetime) -> bool:
-    published_at = batch.published_at if batch.status == "completed" else None
-    return published_at is not None and now - as_aware(published_at) < JUST_ENDED
-
-
-def _is_history(batch: BatchRun, now: datetime) -> bool:
-    published_at = batch.published_at or batch.ended_at
-    return published_at is not None and now - as_aware(published_at) > MAX_AGE
-
-
-def _is_unfinished_sibling(other: BatchRun, batch: BatchRun) -> bool:
-    return bool(batch.battery_id) and other.battery_id == batch.battery_id and other.status in _UNFINISHED
+    return "\n".join([*first_rows, cut(f"{last_row} …", width - display_width(more)) + more])
 
 
 def desktop_sequence(environ: Mapping[str, str]) -> str:
     """Return the escape sequence for a desktop message; terminals that do not support the sequence ignore it."""
     supports_777 = environ.get("TERM", "").startswith("rxvt") or "VTE_VERSION" in environ
     return OSC_777 if supports_777 else OSC_9
-
-
-class FailoverDetector:
-    """Finds the failovers that a store has recorded since the previous check."""
-
-    def __init__(self) -> None:
-        self._n_reported = 0
-
-    def detect(self, store: RunStore, now: datetime) -> Failover | None:
-        """Return the newest failover since the last call; None if there is none or it is older than ``MAX_AGE``."""
-        is_new, self._n_reported = store.n_failovers > self._n_reported, store.n_failovers
-        newest = store.failovers[-1] if is_new and store.failovers else None
-        return newest if newest is not None and now - newest.at < MAX_AGE else None
-
-
-def notify_failover(app: App[Any], failover: Failover | None, notify: Notify) -> None:
-    """Show a toast about a failover to another endpoint; do nothing if ``failover`` is None."""
-    if failover is not None and notify.toast:
-        announce(app, failover_text(failover), failed=bool(failover.failed))
-
-
-def notify_batch_ends(app: App[Any], ended: Iterable[EndedBatch], notify: Notify, store: RunStore) -> None:
-    """Show one toast for the ended batches; ring the bell and send a desktop message only at the end of a battery.
-
-    The toast names the key that shows the summary of a run that has ended.
-    """
-    batches = list(ended)
-    is_last = any(each.is_last for each in batches)
-    if notify.toast and batches:
-        texts = [ended_text(each.batch, each.limits) for each in batches[:MAX_LINES]]
-        more = [f"and {n_more:,} more"] if (n_more := len(batches) - len(texts)) else []
-        last = next((each.batch for each in reversed(batches) if each.is_last), None)
-        run = [] if last is None else store.run(last.battery_id or last.batch_id)
-        summary = [ended_run_text(run, keymap_of(app).key("run.summary"))] if run else []
-        lines = [*summary, *texts, *more] if len(run) > 1 else [*texts, *more, *summary]
-        announce(app, "\n".join(lines))
-    if notify.bell and is_last:
-        app.bell()
-    if notify.desktop and is_last and (driver := driver_of(app)) is not None:
-        driver.write(desktop_sequence(os.environ))

@@ -195,7 +195,6 @@ class ScreenSpec(NamedTuple):
         id: the id, which is also the name of its mode and of the screen that the UI state remembers.
         key: Textual name of the key that shows it.
         factory: makes the screen from a ``ScreenContext`` when it is first shown.
-        styles: the style sheet in ``styles/`` that is loaded at the start if the screen is the first one.
     """
 
     id: str
@@ -204,7 +203,6 @@ class ScreenSpec(NamedTuple):
     factory: Callable[..., Screen[None]]
     available: Requirement = ALWAYS
     help: str = ""
-    styles: str = ""
 
     @property
     def command(self) -> Command:
@@ -222,22 +220,19 @@ def lazy(path: str) -> Callable[..., Any]:
     return make
 
 
-LIVE_SCREEN: Final = ScreenSpec(
-    "live", "1", "Live", lazy("screens.live.screen:LiveScreen"), ALWAYS, "running episodes", "live.tcss"
-)
+LIVE_SCREEN: Final = ScreenSpec("live", "1", "Live", lazy("screens.live.screen:LiveScreen"), ALWAYS, "running episodes")
 EPISODES_SCREEN: Final = ScreenSpec(
-    "episodes", "2", "Episodes", lazy("screens.episodes.screen:EpisodesScreen"), ALWAYS, "stored and running episodes",
-    "episodes.tcss",
+    "episodes", "2", "Episodes", lazy("screens.episodes.screen:EpisodesScreen"), ALWAYS, "stored and running episodes"
 )  # fmt: skip
 EVENTS_SCREEN: Final = ScreenSpec(
-    "events", "3", "Events", lazy("screens.events.screen:EventsScreen"), BUS, "all bus messages", "lines.tcss"
+    "events", "3", "Events", lazy("screens.events.screen:EventsScreen"), BUS, "all bus messages"
 )
 LOGS_SCREEN: Final = ScreenSpec(
-    "logs", "4", "Logs", lazy("screens.logs.screen:LogScreen"), LOGS, "logs of the node, or opened ones", "lines.tcss"
+    "logs", "4", "Logs", lazy("screens.logs.screen:LogScreen"), LOGS, "logs of the node, or opened ones"
 )
 RESULTS_SCREEN: Final = ScreenSpec(
     "results", "7", "Results", lazy("screens.results.screen:ResultsScreen"), RESULTS,
-    "success rates, tasks, comparisons", "results.tcss",
+    "success rates, tasks, comparisons"
 )  # fmt: skip
 SCREENS: Final = Registry(
     LIVE_SCREEN,
@@ -246,10 +241,10 @@ SCREENS: Final = Registry(
     LOGS_SCREEN,
     ScreenSpec(
         "machine", "5", "Machine", lazy("screens.machine.screen:MachineScreen"), BUS,
-        "GPUs, servers, workers, broker, and what is wrong with them", "runs.tcss",
+        "GPUs, servers, workers, broker, and what is wrong with them"
     ),
     ScreenSpec(
-        "runs", "6", "Runs", lazy("screens.runs.screen:RunsScreen"), LIVE, "what runs, waits and has ended", "runs.tcss"
+        "runs", "6", "Runs", lazy("screens.runs.screen:RunsScreen"), LIVE, "what runs, waits and has ended"
     ),
     RESULTS_SCREEN,
 )  # fmt: skip

@@ -13,19 +13,19 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.reactive import Reactive
 from textual.screen import ModalScreen, Screen, ScreenResultType
+from textual.timer import Timer, TimerCallback
 from textual.widget import Widget
 
 from agentgym_tui.commands.keymap import HELP, bindings, keymap_of
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.status_line import status_line
-from agentgym_tui.services.timers import ReliableTimers
-from agentgym_tui.services.toast import toast
+from agentgym_tui.services import toast
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import RunCommands
 from agentgym_tui.sinks import as_label
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.textual_compat import add_bindings
+from agentgym_tui.textual_compat import add_bindings, never_skip
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 
@@ -38,7 +38,7 @@ WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 """Columns at which screens switch to a wider layout."""
 
 
-class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
+class ConsoleScreen(Screen[ScreenResultType]):
     """A screen that ignores keys before all its required widgets are mounted and after they are removed."""
 
     SCOPE: ClassVar[str] = ""
@@ -80,6 +80,11 @@ class ConsoleScreen(Screen[ScreenResultType], ReliableTimers):
         """Do not style the widgets again when the screen is first shown: each was styled when it was mounted."""
         event.refresh_styles &= self._was_left
         self._was_left = False
+
+    def set_timer(
+        self, delay: float, callback: TimerCallback | None = None, *, name: str | None = None, pause: bool = False
+    ) -> Timer:
+        return never_skip(super().set_timer(delay, callback, name=name, pause=pause))
 
     @property
     def is_ready(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -11,7 +10,7 @@ from textual.timer import Timer
 
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
 from agentgym_tui.screens.filtered_screen import FilteredScreen
-from agentgym_tui.services.clipboard import copy_to_clipboard
+from agentgym_tui.services import copy_to_clipboard
 from agentgym_tui.state.log_entries import LogEntry
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.widgets.line_list import LineList
@@ -35,7 +34,6 @@ class LineBrowser(FilteredScreen):
         payload: the view of the selected line.
     """
 
-    CSS_PATH = Path(__file__).parent.parent / "styles" / "lines.tcss"
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
     REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #payload, #tabs"
     GO_TO_HINT: ClassVar[str]

@@ -12,13 +12,12 @@ from textual import events
 from textual.color import BLACK, WHITE, Color
 from textual.geometry import Region, Size
 from textual.reactive import Reactive
+from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
 from agentgym_tui.presenters.cells import FixedLines, FoldedText, TextSource, Tone, WorldTone
 from agentgym_tui.presenters.text_width import LIST_MARGIN, display_width
-from agentgym_tui.textual_compat import OwnScrollBar
-from agentgym_tui.widgets.cached_widgets import CachedScrollBar
 
 _TONE_CLASS: Final[dict[Tone, str]] = {tone: f"tone--{tone.partition('-')[0]}" for tone in get_args(Tone)}
 _SHADE: Final = 0.12
@@ -92,7 +91,7 @@ CACHED_ROWS: Final = 50
 """Strips cached beyond those on the screen, so that scrolled rows need not be drawn again."""
 
 
-class LineRenderer(OwnScrollBar, inherit_bindings=False):
+class LineRenderer(ScrollView, inherit_bindings=False):
     """Draws the visible lines of a ``TextSource``."""
 
     ALLOW_SELECT = False
@@ -117,9 +116,6 @@ class LineRenderer(OwnScrollBar, inherit_bindings=False):
         self._found: re.Pattern[str] | None = None
         self._background_color: Color | None = None
         self._style_cache: dict[tuple[Tone, bool], Style] = {}
-
-    def make_scroll_bar(self) -> CachedScrollBar:
-        return CachedScrollBar(thickness=self.scrollbar_size_vertical)
 
     @property
     def found(self) -> re.Pattern[str] | None:

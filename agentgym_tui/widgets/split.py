@@ -9,8 +9,6 @@ from textual import events
 from textual.screen import Screen
 from textual.widget import Widget
 
-from agentgym_tui.widgets.cached_widgets import CachedWidget
-
 Axis: TypeAlias = Literal["width", "height"]
 
 STEP_PERCENT: Final = 5
@@ -42,7 +40,7 @@ class Share(NamedTuple):
         return max(self.minimum, min(percent, self.maximum))
 
 
-class Split(CachedWidget):
+class Split(Widget):
     """A container with adjustable parts; the style sheet sets the direction and the sizes that the user has not set.
 
     Args:

@@ -28,7 +28,7 @@ from agentgym_tui.widgets.table import Table
 from runner.types import Span
 from tests.benchmarks.measure import PAIRS, Ratio, Row, ratio_of
 
-STYLES = Path(agentgym_tui.__file__).parent / "styles" / "widgets.tcss"
+STYLES = Path(agentgym_tui.__file__).parent / "styles.tcss"
 SIZE = (200, 50)
 N_ROWS = 100_000
 N_SPANS = 10_000

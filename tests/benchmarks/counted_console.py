@@ -20,7 +20,7 @@ from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from agentgym_tui.state.live_batches import Received, join_live
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.terminal.run import run_console
+from agentgym_tui.terminal import run_console
 from runner.events.codec import LiveRow
 from runner.subscribe.messages import SubscriptionItem
 

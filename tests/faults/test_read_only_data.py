@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pytest
 from ulid import ULID
 
-from agentgym_tui.services.export import export_episode
+from agentgym_tui.services import export_episode
 from agentgym_tui.sessions.episode_library import StateDirLibrary
 from agentgym_tui.sessions.file_library import FileLibrary
 from agentgym_tui.sessions.node_launcher import StateLocation, ensure_node

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentgym_tui import cli
-from agentgym_tui.terminal import run as terminal_run
+from agentgym_tui import terminal as terminal_run
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from textual.app import App, ComposeResult
 from textual.widgets import Button
 
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.services.toast import messages, toast
+from agentgym_tui.services import messages, toast
 from agentgym_tui.sinks import as_label
 from agentgym_tui.widgets.inputs import SearchInput
 from tests.support.console.live_items import ESCAPES, HOSTILE

@@ -7,39 +7,28 @@ import asyncio
 import importlib
 import inspect
 import io
-import os
 import pkgutil
-import queue
 import re
-import selectors
 import signal
 import sys
-import threading
 import tomllib
 from collections.abc import Iterator
 from functools import cache
 from itertools import count
-from types import ModuleType, SimpleNamespace
-from typing import Any, ClassVar, TextIO, cast
+from types import ModuleType
+from typing import Any, ClassVar, cast
 
 import pytest
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container
-from textual.css.stylesheet import StylesheetParseError
-from textual.message import Message
-from textual.scrollbar import ScrollBar
+from textual.screen import Screen
 from textual.widget import Widget
 
 import agentgym_tui
 from agentgym_tui.textual_compat import (
-    KEY_CHECK_S,
     OrderedKeysApp,
-    OwnInputDriver,
-    OwnOutputDriver,
-    OwnScrollBar,
-    ParsedOnceStylesheet,
+    TerminalDriver,
     add_bindings,
     binding_ids,
     bindings_of_key,
@@ -47,6 +36,7 @@ from agentgym_tui.textual_compat import (
     driver_of,
     never_skip,
     start_in_mode,
+    with_known_styles,
 )
 from tests.support.command import REPOSITORY
 
@@ -149,54 +139,6 @@ class Recorder(Widget, can_focus=True):
         self.n_actions += 1
 
 
-class Colored(OrderedKeysApp[None]):
-    """An app whose screen has a style that depends on the theme."""
-
-    CSS = "Screen { background: $background; }"
-
-
-async def test_each_style_is_parsed_once_per_theme_and_has_the_colors_of_the_theme(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ParsedOnceStylesheet, "_parsed", {})
-    colors, counts = [], []
-    for _ in range(2):
-        app = Colored()
-        async with app.run_test():
-            for theme in ("textual-light", "textual-dark"):
-                app.theme = theme
-                app.refresh_css()
-                colors.append(app.screen.styles.background.hex)
-        counts.append(len(ParsedOnceStylesheet._parsed))
-    assert colors[0] != colors[1]
-    assert colors[:2] == colors[2:]
-    assert counts[0] == counts[1] == 2 * len({key[0] for key in ParsedOnceStylesheet._parsed})
-
-
-def test_an_invalid_style_leaves_the_rules_as_they_are() -> None:
-    stylesheet = ParsedOnceStylesheet()
-    stylesheet.add_source("Screen { color: red; }", ("a", ""))
-    n_rules = len(stylesheet.rules)
-    stylesheet.add_source("Screen { color: nothing at all; }", ("b", ""))
-    with pytest.raises(StylesheetParseError):
-        stylesheet.reparse()
-    assert len(stylesheet._rules) == n_rules
-
-
-def test_numbers_of_sets_of_sources_are_forgotten_at_a_limit_and_never_given_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("agentgym_tui.textual_compat.MAX_VERSIONS", 3)
-    monkeypatch.setattr(ParsedOnceStylesheet, "_versions", {})
-    stylesheet, numbers = ParsedOnceStylesheet(), []
-    for number in range(10):
-        stylesheet.add_source(f"Screen {{ padding: {number}; }}", ("a", ""))
-        stylesheet.parse()
-        numbers.append(stylesheet._version)
-        assert len(stylesheet._versions) <= 3
-    assert len(set(numbers)) == 10
-
-
 class Recording(OrderedKeysApp[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("a", "count", id="test.count")]
 
@@ -243,6 +185,26 @@ async def test_an_app_starts_in_the_given_mode() -> None:
         assert pilot.app.current_mode == "first"
 
 
+async def test_the_first_screen_of_a_mode_is_styled_without_parsing_all_styles_again() -> None:
+    class Modes(App[None]):
+        CSS = "Screen { background: red; }"
+        n_refreshes = 0
+
+        def __init__(self) -> None:
+            start_in_mode(self, "first")
+            super().__init__()
+            self.add_mode("first", lambda: with_known_styles(self, Screen[None]()))
+
+        def refresh_css(self, animate: bool = True) -> None:
+            self.n_refreshes += 1
+            super().refresh_css(animate)
+
+    app = Modes()
+    async with app.run_test():
+        assert app.n_refreshes == 0
+        assert app.screen.styles.background.hex == "#FF0000"
+
+
 async def test_a_late_timer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     app, ran, seconds = App[None](), asyncio.Event(), count()
     async with app.run_test():
@@ -276,129 +238,6 @@ async def test_the_exception_that_ended_an_app_is_known() -> None:
     assert crash_of(app) is failure
 
 
-class WideBar(ScrollBar):
-    """The scroll bar that a list makes itself."""
-
-
-class Scrolled(OwnScrollBar):
-    DEFAULT_CSS = "Scrolled { overflow-y: scroll; height: 5; }"
-
-    def make_scroll_bar(self) -> ScrollBar:
-        return WideBar(thickness=self.scrollbar_size_vertical)
-
-
-async def test_a_view_shows_its_own_scroll_bar() -> None:
-    class Scrolling(App[None]):
-        def compose(self) -> ComposeResult:
-            yield Container(Scrolled(id="view"))
-
-    async with Scrolling().run_test() as pilot:
-        view = pilot.app.query_one("#view", Scrolled)
-        assert isinstance(view.vertical_scrollbar, WideBar)
-        assert view.vertical_scrollbar is view.vertical_scrollbar
-        await pilot.pause()
-        assert view.vertical_scrollbar.display and view.vertical_scrollbar.size.height == 5
-
-
-class PipeDriver(OwnInputDriver):
-    """Reads keys from a pipe in a thread."""
-
-    def __init__(self, app: App[None]) -> None:
-        super().__init__(app)
-        self.fileno, self._writer = os.pipe()
-        self._wake_pipe = os.pipe()
-        self.keys: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self.run_input_thread)
-
-    def process_message(self, message: Message) -> None:
-        if isinstance(message, events.Key):
-            self.keys.put(message.key)
-
-    def write(self, data: str) -> None:
-        pass
-
-    def type(self, text: bytes) -> None:
-        os.write(self._writer, text)
-
-    def end(self) -> None:
-        self._key_thread = self.thread
-        self.disable_input()
-        os.close(self.fileno)
-        os.close(self._writer)
-
-
-async def test_the_input_thread_sleeps_until_a_key_is_pressed(
-    kept_signals: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits: list[float | None] = []
-
-    class Selector(selectors.SelectSelector):
-        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            limits.append(timeout)
-            return super().select(timeout)
-
-    own = SimpleNamespace(SelectSelector=Selector, EVENT_READ=selectors.EVENT_READ)
-    monkeypatch.setattr(f"{COMPAT}.selectors", own)  # not the class that the whole process uses
-    driver = PipeDriver(App[None]())
-    driver.thread.start()
-    try:
-        for text, key in ((b"a", "a"), (b"\x1b[A", "up"), (b"\x1b", "escape")):
-            driver.type(text)
-            assert await asyncio.to_thread(driver.keys.get, timeout=10) == key
-    finally:
-        driver.end()
-    assert not driver.thread.is_alive()
-    assert limits[:3] == [None] * 3
-    assert KEY_CHECK_S in limits  # while an escape might begin a longer sequence
-    assert len(limits) < 20
-
-
-class LateSelector(selectors.SelectSelector):
-    """Is created when the end of the input thread has been requested."""
-
-    ending: ClassVar[threading.Event]
-    waiting: ClassVar[threading.Event]
-
-    def __init__(self) -> None:
-        super().__init__()
-        assert self.ending.wait(10)
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self.waiting.set()
-        return super().select(timeout)
-
-
-async def test_an_input_thread_that_ends_while_it_starts_waits_for_no_key(
-    kept_signals: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    LateSelector.ending, LateSelector.waiting = threading.Event(), threading.Event()
-    own = SimpleNamespace(SelectSelector=LateSelector, EVENT_READ=selectors.EVENT_READ)
-    monkeypatch.setattr(f"{COMPAT}.selectors", own)
-
-    def let_the_thread_wait() -> None:
-        LateSelector.ending.set()
-        assert LateSelector.waiting.wait(10)
-
-    driver = PipeDriver(App[None]())
-    monkeypatch.setattr(driver, "_disable_mouse_support", let_the_thread_wait)
-    driver.thread.start()
-    (rescue := threading.Timer(5, driver.type, (b"a",))).start()
-    driver.end()
-    rescue.cancel()
-    assert not driver.thread.is_alive() and driver.keys.empty()
-
-
-class RecordingDriver(OwnOutputDriver):
-    """Keeps the file that Textual would write to, and takes a text instead."""
-
-    original: TextIO | None = None
-    output: io.StringIO
-
-    def wrap_output(self, file: TextIO) -> object:
-        self.original, self.output = file, io.StringIO()
-        return self.output
-
-
 @pytest.fixture
 def kept_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTSTP, signal.SIGCONT)}
@@ -407,9 +246,21 @@ def kept_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-async def test_a_driver_writes_to_its_own_output(kept_signals: None) -> None:
-    app = App[None]()
-    driver = RecordingDriver(app)
-    assert driver.original is not None and driver.original.writable()
-    assert cast(Any, driver)._file is driver.output  # what Textual's writer thread is started with
-    assert driver.driven_app is app
+async def test_a_driver_survives_a_terminal_that_takes_no_output(
+    kept_signals: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(io.StringIO):
+        n_writes = 0
+
+        def write(self, text: str) -> int:
+            self.n_writes += 1
+            raise OSError("closed")
+
+        def fileno(self) -> int:
+            return 2
+
+    monkeypatch.setattr("sys.__stderr__", output := Closed())
+    written = cast("Any", TerminalDriver(App[None]()))._file  # what Textual's writer thread is started with
+    written.write("text")
+    written.flush()
+    assert output.n_writes == 1

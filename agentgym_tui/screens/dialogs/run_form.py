@@ -16,7 +16,7 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import masked_rows
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
-from agentgym_tui.services.timers import start_worker
+from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.protocols import ControlRequestError, Session
 from agentgym_tui.sessions.run_commands import (
     FALLBACK_AGENT,

@@ -13,8 +13,7 @@ from agentgym_tui.presenters.payload import HexRows
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
-from agentgym_tui.services.clipboard import copy_to_clipboard
-from agentgym_tui.services.toast import Message, messages
+from agentgym_tui.services import Message, copy_to_clipboard, messages
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import WrappedText
 

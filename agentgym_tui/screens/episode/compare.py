@@ -21,7 +21,7 @@ from agentgym_tui.presenters.cells import Line
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ConsoleScreen, ResultScreen
 from agentgym_tui.screens.episode.screen import open_among
-from agentgym_tui.services.timers import start_worker
+from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.episode_library import record_from_bytes
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_file
 from agentgym_tui.sessions.protocols import Session
@@ -50,7 +50,6 @@ class CompareScreen(ResultScreen[None]):
 
     SCOPE = "compare"
     REQUIRED_WIDGETS = "#heading, #aligned, #texts"
-    CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#aligned"
 
     def __init__(self, session: Session, keys: tuple[str, str], ui_state: UiState) -> None:

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agentgym_tui.presenters.payload import pretty_json
 from agentgym_tui.safe_text import sanitize_message, sanitize_text
-from agentgym_tui.services.export import ExportError, export_episode
-from agentgym_tui.services.timers import start_worker
-from agentgym_tui.services.toast import toast
+from agentgym_tui.services import ExportError, export_episode, start_worker, toast
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_file
-from agentgym_tui.terminal.outside_program import Program, ProgramError, program_command, show_in_program
+from agentgym_tui.terminal import Program, ProgramError, program_command, show_in_program
 from runner.util.clock import is_ulid
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ConsoleScreen
 from agentgym_tui.screens.dialogs.tags import edit_tags
 from agentgym_tui.screens.episode.file_actions import EpisodeFile
 from agentgym_tui.screens.episode.reading import ReadingScreen
-from agentgym_tui.services.clipboard import copy_to_clipboard
-from agentgym_tui.services.timers import start_worker
+from agentgym_tui.services import copy_to_clipboard, start_worker
 from agentgym_tui.sessions.episode_loader import (
     EpisodeLoadError,
     LoadedEpisode,
@@ -37,7 +36,7 @@ from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.text_hits import FoundLine, TextHits
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.terminal.outside_program import Program
+from agentgym_tui.terminal import Program
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
@@ -71,7 +70,6 @@ class EpisodeScreen(ReadingScreen):
 
     SCOPE = "episode"
     REQUIRED_WIDGETS = "#heading, #steps, #views"
-    CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#steps"
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
 

@@ -15,7 +15,7 @@ from agentgym_tui.presenters.chat_blocks import Block
 from agentgym_tui.presenters.transcript import failure_blocks, step_blocks, transcript_text
 from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, WholeEpisode
 from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
-from agentgym_tui.services.timers import start_worker
+from agentgym_tui.services import start_worker
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.widgets.transcript import Transcript
 

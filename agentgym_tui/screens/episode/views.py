@@ -19,7 +19,7 @@ from agentgym_tui.presenters.transcript import missing_file_text, transcript_tex
 from agentgym_tui.presenters.world import NO_PICTURE, ended_step, has_pictures, step_world_lines, world_heading
 from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
 from agentgym_tui.screens.episode.transcripts import EpisodeTranscript, StepTranscript
-from agentgym_tui.services.timers import start_worker
+from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.episode_loader import LoadedEpisode
 from agentgym_tui.widgets.charts import Waterfall
 from agentgym_tui.widgets.payload_view import TextView

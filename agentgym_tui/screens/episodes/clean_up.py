@@ -16,7 +16,7 @@ from agentgym_tui.presenters.number_format import format_size, pluralize
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
-from agentgym_tui.services.timers import start_worker
+from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.protocols import Session
 from runner.errors import StoreError
 

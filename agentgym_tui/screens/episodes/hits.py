@@ -15,7 +15,7 @@ from agentgym_tui.presenters.hit_rows import HIT_COLUMNS, HitRows, hits_heading
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ResultScreen
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.services.timers import start_worker
+from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.text_hits import FoundLine, TextHits
 from agentgym_tui.state.episode_list import EpisodeList, ListedEpisode, UnreadableFile
@@ -44,7 +44,6 @@ class HitsScreen(ResultScreen[str]):
 
     SCOPE = "hits"
     REQUIRED_WIDGETS = "#heading, #hits"
-    CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#hits"
 
     def __init__(self, session: Session, hits: TextHits, episodes: EpisodeList, ui_state: UiState) -> None:

@@ -29,13 +29,13 @@ from agentgym_tui.screens.dialogs.tags import edit_tags
 from agentgym_tui.screens.episode.file_actions import EpisodeFile
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.library_screen import READ_INTERVAL_S, LibraryScreen
-from agentgym_tui.services.timers import start_worker
+from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.protocols import Library
 from agentgym_tui.sessions.text_hits import TextHits
 from agentgym_tui.sessions.text_search import TextSearch, text_values_of
 from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList, FoundLog, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.terminal.outside_program import Program
+from agentgym_tui.terminal import Program
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import SortableTable
@@ -50,7 +50,6 @@ class EpisodesScreen(LibraryScreen[Library]):
 
     SCOPE = "episodes"
     REQUIRED_WIDGETS = "#summary, #nothing, #status, SortableTable"
-    CSS_PATH = "../../styles/episodes.tcss"
     AUTO_FOCUS = "#episodes"
     FILTER_HINT = "words and fields, such as: wordle outcome:error,timeout reward>0.5 since:2h -agent:oracle"
 

@@ -26,7 +26,7 @@ from agentgym_tui.presenters.event_rows import (
 from agentgym_tui.presenters.payload import VIEWS
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.line_browser import LineBrowser
-from agentgym_tui.services.timers import MIN_INTERVAL_S, RedrawThrottle, start_worker
+from agentgym_tui.services import MIN_INTERVAL_S, RedrawThrottle, start_worker
 from agentgym_tui.sessions.event_reader import EventReader
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery, parse_patterns, parse_start, valid_patterns

@@ -23,7 +23,7 @@ from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.panes import LivePanes
-from agentgym_tui.services.timers import start_worker
+from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.episode_loader import EpisodeLoadError, load_episode
 from agentgym_tui.sessions.run_commands import MAX_TOAST_CHARS, unfinished_batches
 from agentgym_tui.state.data_model import BatchRun, Episode
@@ -47,7 +47,6 @@ class LiveScreen(ControlScreen):
     """The screen that shows a session's node and controls its runs; the UI state holds sort order and pane sizes."""
 
     SCOPE = "live"
-    CSS_PATH = "../../styles/live.tcss"
     AUTO_FOCUS = "#environments"
     BLANK = True  # fully covered by the panes
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS

@@ -29,7 +29,7 @@ from agentgym_tui.presenters.log_rows import (
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.line_browser import LineBrowser
-from agentgym_tui.services.timers import start_worker
+from agentgym_tui.services import start_worker
 from agentgym_tui.state.log_entries import EventMessage
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.key_bar import KeyBar

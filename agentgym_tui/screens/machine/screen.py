@@ -23,7 +23,6 @@ class MachineScreen(SessionScreen):
 
     SCOPE = "machine"
     REQUIRED_WIDGETS = "#summary, #status, Table"
-    CSS_PATH = "../../styles/runs.tcss"
     AUTO_FOCUS = "#machine"
 
     def __init__(self, context: ScreenContext) -> None:

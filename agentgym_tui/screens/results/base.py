@@ -32,7 +32,6 @@ class ResultsTableScreen(LibraryScreen[ResultLibrary]):
     """
 
     REQUIRED_WIDGETS = "#summary, #nothing, #detail, #status, SortableTable"
-    CSS_PATH = "../../styles/results.tcss"
     AUTO_FOCUS = "#results"
 
     table: SortableTable

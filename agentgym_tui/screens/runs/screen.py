@@ -32,7 +32,6 @@ class RunsScreen(FilteredScreen, ControlScreen):
 
     SCOPE = "runs"
     REQUIRED_WIDGETS = "#summary, #detail, #status, Table"
-    CSS_PATH = "../../styles/runs.tcss"
     AUTO_FOCUS = "#runs"
     FILTER_HINT = "words and fields, such as: maze status:running,queued agent:react errors>0"
     list_key = "runs"

@@ -33,7 +33,6 @@ class RunSummaryScreen(ResultScreen[None]):
 
     SCOPE = "summary"
     REQUIRED_WIDGETS = "#summary, #detail, #status, Table"
-    CSS_PATH = "../../styles/runs.tcss"
     AUTO_FOCUS = "#batches"
 
     @dataclass

@@ -29,7 +29,7 @@ from agentgym_tui.sessions.row_table import RowTable
 from agentgym_tui.sessions.text_search import TextSearch
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
-from agentgym_tui.terminal.run import run_console
+from agentgym_tui.terminal import run_console
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs
 from runner.events.subjects import EPISODE_COMPLETED

@@ -14,7 +14,7 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.line_renderer import TONE_CLASSES
 
-STYLES = Path(agentgym_tui.__file__).parent / "styles" / "widgets.tcss"
+STYLES = Path(agentgym_tui.__file__).parent / "styles.tcss"
 SIZE = (40, 10)
 
 

@@ -18,7 +18,7 @@ from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
 from agentgym_tui.screens.episode.views import EPISODE_VIEWS, EpisodeView
 from agentgym_tui.screens.live.live_panes import LIVE_PANES, LivePane, LiveState, PaneSpec
 from agentgym_tui.screens.live.screen import LiveScreen
-from agentgym_tui.services.toast import toast
+from agentgym_tui.services import toast
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
@@ -184,4 +184,5 @@ async def test_each_screen_is_made_by_its_factory(make_session: Callable[[], Fak
             made = screen.factory(ScreenContext(session))
             assert isinstance(made, SessionScreen) and made.session is session
     assert [screen.id for screen in SCREENS] == ["live", "episodes", "events", "logs", "machine", "runs", "results"]
-    assert isinstance(Console(session).get_default_screen(), SessionScreen)
+    async with Console(session).run_test() as pilot:
+        assert isinstance(pilot.app.screen, SessionScreen)

@@ -6,11 +6,14 @@ import asyncio
 
 import pytest
 from textual import events
+from textual.app import ComposeResult
 from textual.message import Message
+from textual.widgets import Static
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.commands.keymap import COMMANDS, available_commands, bindings, display_keys
 from agentgym_tui.config.settings import parse_settings
+from agentgym_tui.screens.base import ConsoleScreen, DialogScreen
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.screen import LiveScreen
@@ -197,7 +200,7 @@ async def test_changes_are_batched_into_at_most_ten_redraws_per_second() -> None
 async def test_the_first_node_is_drawn_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     session = FakeSession(RunStore())
     for name in ("MIN_INTERVAL_S", "MAX_INTERVAL_S"):
-        monkeypatch.setattr(f"agentgym_tui.services.timers.{name}", 60.0)
+        monkeypatch.setattr(f"agentgym_tui.services.{name}", 60.0)
     async with Console(session).run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "Welcome")
         session.store.set_link(BusLink("connecting"))  # waits for the next redraw
@@ -255,3 +258,19 @@ async def test_no_screen_draws_control_characters(size: tuple[int, int]) -> None
             await pilot.press(key)
             text = screen_text(pilot.app)
             assert not {"\x1b", "\x9b", "\u202e", "\u200b", "\x00", "\ud800"} & set(text)
+
+
+class Text(ConsoleScreen[None]):
+    DEFAULT_CSS = "Text Static { height: 3; }"
+
+    def compose(self) -> ComposeResult:
+        yield Static("text")
+
+
+async def test_what_changed_just_before_a_dialog_opened_is_laid_out_below_it() -> None:
+    async with Console(busy_session()).run_test(size=SIZE) as pilot:
+        await pilot.app.push_screen(Text())
+        text = pilot.app.screen.query_one(Static)
+        text.styles.height = 7
+        await pilot.app.push_screen(DialogScreen[None]())
+        await wait_until(pilot, lambda: text.size.height == 7, "the layout of the screen below")

@@ -13,7 +13,7 @@ from agentgym_tui.app.notifications import (
     MAX_TOAST_ROWS,
     OSC_9,
     OSC_777,
-    BatchEndDetector,
+    Notifier,
     desktop_sequence,
     ended_text,
     limits_text,
@@ -22,7 +22,7 @@ from agentgym_tui.app.notifications import (
 from agentgym_tui.config.settings import Notify, Settings
 from agentgym_tui.presenters.text_width import display_width
 from agentgym_tui.safe_text import has_unsafe_chars, sanitize_message
-from agentgym_tui.services.toast import MAX_MESSAGES, announce, messages, toast
+from agentgym_tui.services import MAX_MESSAGES, announce, messages, toast
 from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.fake_session import FakeSession, busy_session
@@ -61,7 +61,7 @@ async def test_a_toast_reports_the_end_of_a_batch() -> None:
     session.store.apply_list(node_list(batch_state(0, "running", env=HOSTILE)))
     app = console_app(session)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await wait_until(pilot, lambda: batch_id(0) in app._end_detector._active_ids, "a check of the batches")
+        await wait_until(pilot, lambda: batch_id(0) in app._notifier._active_ids, "a check of the batches")
         session.store.apply_list(node_list(batch_state(0, "completed", env=HOSTILE)))
         await wait_for_text(pilot, " completed")
         assert not has_unsafe_chars(screen_text(pilot.app))
@@ -110,7 +110,7 @@ async def test_a_batch_that_cannot_start_is_reported_with_its_reason() -> None:
     session.store.apply_list(node_list(batch_state(0, "queued", env="Maze")))
     app = console_app(session)
     async with app.run_test(size=(80, 24), notifications=True) as pilot:
-        await wait_until(pilot, lambda: batch_id(0) in app._end_detector._queued_ids, "a check of the queue")
+        await wait_until(pilot, lambda: batch_id(0) in app._notifier._queued_ids, "a check of the queue")
         interrupted = batch_state(0, "interrupted", env="Maze", interruption=f"http://me:hunter22@h:1: {HOSTILE}")
         session.store.apply_list(node_list(interrupted))
         await wait_until(pilot, lambda: "Maze interrupted" in toast_text(pilot), "the toast")
@@ -147,42 +147,42 @@ def test_desktop_notifications_have_a_fixed_text() -> None:
 
 
 def test_a_batch_that_ended_long_ago_or_twice_is_not_reported() -> None:
-    detector, store = BatchEndDetector(), store_with_battery()
-    assert list(detector.detect(store, START)) == []
+    notifier, store = Notifier(), store_with_battery()
+    assert list(notifier.ended(store, START)) == []
     store.apply_events([replace(durable(batch_completed(0)), time=START)])
-    assert list(detector.detect(store, START + timedelta(hours=1))) == []
-    new_detector = BatchEndDetector()
+    assert list(notifier.ended(store, START + timedelta(hours=1))) == []
+    new_notifier = Notifier()
     store = store_with_battery()
-    assert list(new_detector.detect(store, START)) == []
+    assert list(new_notifier.ended(store, START)) == []
     store.apply_events([replace(durable(batch_completed(0)), time=START)])
-    [batch_end] = new_detector.detect(store, START)
+    [batch_end] = new_notifier.ended(store, START)
     assert batch_end.batch.batch_id == batch_id(0)
-    assert list(new_detector.detect(store, START)) == []
+    assert list(new_notifier.ended(store, START)) == []
 
 
 @pytest.mark.parametrize("queued", [True, False])
 def test_a_batch_that_starts_and_ends_between_two_checks_is_reported_once(queued: bool) -> None:
-    detector, store = BatchEndDetector(), RunStore()
+    notifier, store = Notifier(), RunStore()
     if queued:
         store.apply_list(node_list(batch_state(0, "queued")))
-    assert list(detector.detect(store, START)) == []
+    assert list(notifier.ended(store, START)) == []
     store.apply_list(node_list(batch_state(0, "completed")))
-    assert list(detector.detect(store, START)) == []
+    assert list(notifier.ended(store, START)) == []
     store.apply_events([replace(durable(batch_completed(0)), time=START)])
-    assert [each.batch.batch_id for each in detector.detect(store, START + timedelta(seconds=2))] == [batch_id(0)]
-    assert list(detector.detect(store, START + timedelta(seconds=3))) == []
+    assert [each.batch.batch_id for each in notifier.ended(store, START + timedelta(seconds=2))] == [batch_id(0)]
+    assert list(notifier.ended(store, START + timedelta(seconds=3))) == []
     store.apply_events([replace(durable(batch_completed(1)), time=START)])
-    assert list(detector.detect(store, START + timedelta(seconds=20))) == []
+    assert list(notifier.ended(store, START + timedelta(seconds=20))) == []
 
 
 def test_a_batch_that_was_seen_running_is_not_reported_again_when_its_event_arrives() -> None:
-    detector, store = BatchEndDetector(), RunStore()
+    notifier, store = Notifier(), RunStore()
     store.apply_list(node_list(batch_state(0, "running")))
-    assert list(detector.detect(store, START)) == []
+    assert list(notifier.ended(store, START)) == []
     store.apply_list(node_list(batch_state(0, "completed")))
-    assert len(list(detector.detect(store, START))) == 1
+    assert len(list(notifier.ended(store, START))) == 1
     store.apply_events([replace(durable(batch_completed(0)), time=START)])
-    assert list(detector.detect(store, START)) == []
+    assert list(notifier.ended(store, START)) == []
 
 
 def test_the_end_of_a_batch_names_the_limit_that_stopped_its_episodes() -> None:

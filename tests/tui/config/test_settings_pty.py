@@ -21,7 +21,7 @@ ENDING_BATCH = """
 import os, sys
 from agentgym_tui.app.console import Console
 from agentgym_tui.config.settings import config_path, read_settings
-from agentgym_tui.terminal.run import run_console
+from agentgym_tui.terminal import run_console
 from tests.support.console.fake_session import busy_session
 from tests.support.console.samples import batch_state, node_list
 

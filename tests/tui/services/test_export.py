@@ -8,8 +8,15 @@ import pytest
 from rich.console import Console
 
 from agentgym_tui.safe_text import has_unsafe_chars, unsafe_excerpt
-from agentgym_tui.services.clipboard import MAX_CLIPBOARD_BYTES, clipboard_text, copy_summary
-from agentgym_tui.services.export import MAX_COPIES, ExportError, export_episode, remove_network_references
+from agentgym_tui.services import (
+    MAX_CLIPBOARD_BYTES,
+    MAX_COPIES,
+    ExportError,
+    clipboard_text,
+    copy_summary,
+    export_episode,
+    remove_network_references,
+)
 from tests.support.console.samples import HOSTILE, episode_id
 from tests.support.full_disk import FileSizeLimit
 from tests.support.network_references import svg_references

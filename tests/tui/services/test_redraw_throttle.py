@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_tui.services.timers import MAX_INTERVAL_S, MIN_INTERVAL_S, RedrawThrottle
+from agentgym_tui.services import MAX_INTERVAL_S, MIN_INTERVAL_S, RedrawThrottle
 from tests.support.console.live_items import FakeClock
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.cli import _foreign_rows
 from agentgym_tui.logs.path_kind import is_log
 from agentgym_tui.presenters.cells import Cell
 from agentgym_tui.presenters.episode_heading import episode_heading
@@ -71,14 +70,6 @@ def test_an_export_with_a_file_per_episode_is_opened_as_a_folder(tmp_path: Path)
     library = FileLibrary([tmp_path])
     assert len([row for part in library.scan() for row in part]) == 3
     assert library.unreadable == []
-
-
-def test_the_first_rows_are_shown_while_textual_is_imported(chats: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_files, "FIRST_PART_S", 0.0)
-    (row,) = _foreign_rows([chats])
-    assert row.env == "Maze"
-    assert _foreign_rows([chats.parent, chats]) == []
-    assert _foreign_rows([chats.parent]) == []
 
 
 async def test_the_rows_of_a_session_arrive_while_the_file_is_read(

@@ -6,7 +6,7 @@ from textual.pilot import Pilot
 from agentgym_tui.config.settings import Settings
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
-from agentgym_tui.services.toast import Message
+from agentgym_tui.services import Message
 from agentgym_tui.state.nodes import ProfileDifference
 from agentgym_tui.state.run_store import RunStore
 from runner.types import Outcome, WorkerCounts

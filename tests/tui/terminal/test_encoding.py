@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from agentgym_tui.terminal.encoding import replace_unknown_characters
+from agentgym_tui.terminal import replace_unknown_characters
 from tests.support.console.launch import CONSOLE
 from tests.support.terminal import Terminal, terminal_environ
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -36,7 +37,17 @@ JOBS = ("bash", "--norc", "--noprofile", "--noediting", "-i")
 CTRL_C, CTRL_Z = "\x03", "\x1a"
 ENTERED, KEYBOARD = b"\x1b[?1049h", (b"\x1b[>1u", b"\x1b[<u")
 _ANSWER = re.compile(rb"code (\d+) settings ([0-9a-f:]+)\r")
+_STYLE = re.compile(rb"\x1b\[[0-9;]*m")
 PAGER = "import sys; print('PAGER SHOWS', flush=True)\nwhile input('> ') != 'end': pass"
+STAYING_PAGER = """
+import os, pathlib, signal, sys, threading
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+print("PAGER SHOWS", flush=True)
+threading.Event().wait(60)
+"""
+"""Does not read the terminal, and ends neither with it nor when it should."""
 
 
 @pytest.fixture(scope="module")
@@ -99,25 +110,61 @@ def test_a_shell_gets_its_terminal_back(data_dir: Path, exit: str | signal.Signa
     assert is_running(node_pid(data_dir))  # the node outlives its consoles
 
 
-WAITING_SHELL = ("sh", "-c", 'trap : HUP; "$@"', "sh")
-"""A leader of the session that waits for its child after a hang-up, as ``make`` does; the child gets no signal."""
+OWN = ("setsid", "--ctty")
+LEADERS = {
+    "the console": OWN,
+    "a shell that waits, as make does": (*OWN, "sh", "-c", 'trap : HUP; "$@"', "sh"),
+    "a shell that ignores the signal": (*OWN, "sh", "-c", 'trap "" HUP; "$@"; exit $?', "sh"),
+    "no process of this terminal": ("setsid",),
+}
+"""Leaders of the session; only the first one passes the signal of a hang-up on to the console."""
+END_TIMEOUT_S = 10.0
+"""The limit is 2 s; the rest is for a busy machine."""
 
 
-@pytest.mark.parametrize("leader", [(), WAITING_SHELL])
-def test_a_closed_terminal_ends_the_console_and_not_its_node(data_dir: Path, leader: tuple[str, ...]) -> None:
+@contextmanager
+def opened(
+    command: tuple[str, ...], *steps: tuple[str, str], **environ: str
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """Start a command in a terminal, type the key of each step once its text is shown, and yield the other side."""
     controller, other = os.openpty()
     termios.tcsetwinsize(other, (40, 120))
-    command = ["setsid", "--ctty", *leader, *launch_command(data_dir)]
-    process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=terminal_environ())
-    os.close(other)
-    output = b""
-    while b"connected" not in output:
-        output += os.read(controller, 1 << 16)
-    os.close(controller)
-    try:
-        assert process.wait(60) == 128 + signal.SIGHUP
-    finally:
-        process.kill()
+    env = terminal_environ(**environ)
+    with subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=env) as process:
+        os.close(other)
+        try:
+            for text, key in steps:
+                output = b""
+                while text.encode() not in _STYLE.sub(b"", output):
+                    output += os.read(controller, 1 << 16)
+                os.write(controller, key.encode())
+            yield controller, process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("leader", LEADERS.values(), ids=LEADERS)
+def test_a_closed_terminal_ends_the_console_and_not_its_node(data_dir: Path, leader: tuple[str, ...]) -> None:
+    with opened((*leader, *launch_command(data_dir)), ("connected", "")) as (controller, process):
+        os.close(controller)
+        assert process.wait(END_TIMEOUT_S) == 128 + signal.SIGHUP
+    assert is_running(node_pid(data_dir))  # the node outlives its consoles
+
+
+@pytest.mark.parametrize("leader", LEADERS.values(), ids=LEADERS)
+def test_a_closed_terminal_ends_a_console_whose_pager_stays(
+    data_dir: Path, leader: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "pager.py").write_text(STAYING_PAGER)
+    pager = f"{sys.executable} {tmp_path / 'pager.py'} {tmp_path / 'pid'}"
+    command = (*leader, *launch_command(data_dir))
+    steps = ("connected", "2"), ("1 episode", "P"), ("PAGER SHOWS", "")
+    with opened(command, *steps, PAGER=pager) as (controller, process):
+        os.close(controller)
+        try:
+            assert process.wait(END_TIMEOUT_S) == 128 + signal.SIGHUP
+        finally:
+            os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert is_running(node_pid(data_dir))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from agentgym_tui.terminal.outside_program import Program, ProgramError, program_command
+from agentgym_tui.terminal import Program, ProgramError, program_command
 from tests.support.console.fake_session import files_session
 from tests.support.console.pilot import console_pilot, wait_for_text
 

@@ -15,7 +15,7 @@ import aiohttp
 import pyte
 import pytest
 
-from agentgym_tui.terminal.run import unsupported_reason
+from agentgym_tui.terminal import unsupported_reason
 from tests.support.console.launch import CONSOLE
 from tests.support.console.log_consoles import log_lines
 from tests.support.env_server_process import free_port

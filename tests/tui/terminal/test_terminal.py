@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.terminal.run import unsupported_reason
+from agentgym_tui.terminal import unsupported_reason
 from tests.support.terminal import INITIAL_MODES, Terminal, terminal_environ
 
 pytestmark = pytest.mark.long
@@ -26,7 +26,7 @@ from pathlib import Path
 from textual.app import App
 from textual.widgets import Label
 from agentgym_tui.sessions.file_session import FileSession
-from agentgym_tui.terminal.run import run_console
+from agentgym_tui.terminal import run_console
 
 class Small(App):
     BINDINGS = [("c", "crash"), ("w", "worker"), ("g", "group"), ("p", "loud"), ("x", "seen")]

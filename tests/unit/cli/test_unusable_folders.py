@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from agentgym_tui import terminal as terminal_run
 from agentgym_tui.cli import main as main_console
-from agentgym_tui.terminal import run as terminal_run
 from tests.support.command import run_agentgym, run_shell
 
 RUN = ["--run", "Maze", "--agent", "oracle"]

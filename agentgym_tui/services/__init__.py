@@ -1,1 +1,0 @@
-"""Services used by several screens: clipboard, export, screenshots, toasts, timers and redraw throttling."""
