@@ -501,9 +501,30 @@ MUTANTS = (
     ),
     _mutant(
         "unsanitised",
-        "agentgym_tui/services/toast.py",
-        "    text = sanitize_message(text)\n    _keep(app, text, failed)\n    _replies",
-        "    _keep(app, text, failed)\n    _replies",
+        "agentgym_tui/cli.py",
+        "{sanitize_message(reason)}",
+        "{reason}",
+        "tui/test_sinks.py",
+    ),
+    _mutant(
+        "unsanitised",
+        "agentgym_tui/terminal.py",
+        '"\\n".join(sanitize_lines("\\n".join(_report_lines(error, session))).lines)',
+        '"\\n".join(_report_lines(error, session))',
+        "tui/test_sinks.py",
+    ),
+    _mutant(
+        "unsanitised",
+        "agentgym_tui/services.py",
+        "title=sanitize_line(title or app.title)",
+        "title=title or app.title",
+        "tui/test_sinks.py",
+    ),
+    _mutant(
+        "unsanitised",
+        "agentgym_tui/services.py",
+        "sanitize_message(text, MAX_MESSAGE_CHARS)",
+        "text",
         "tui/test_sinks.py",
     ),
     _mutant(

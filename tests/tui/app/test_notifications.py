@@ -70,8 +70,9 @@ async def test_a_toast_reports_the_end_of_a_batch() -> None:
 async def test_the_end_of_a_batch_does_not_hide_the_reply_to_a_command() -> None:
     session = busy_session()
     session.store.apply_list(node_list(*(batch_state(i, "running", env=f"env{i}") for i in range(2))))
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
-        await wait_for_text(pilot, "task 3")
+    app = console_app(session)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await wait_until(pilot, lambda: batch_id(1) in app._notifier._active_ids, "a check of the batches")
         toast(pilot.app, "exported to a file")
         for n in range(2):
             states = [batch_state(i, ["running", "completed"][i <= n], env=f"env{i}") for i in range(2)]
@@ -93,7 +94,7 @@ async def test_notifications_follow_the_settings_and_bell_and_desktop_wait_for_t
     app = console_app(session, Settings(notify=notify))
     written: list[str] = []
     async with app.run_test(size=SIZE) as pilot:
-        await wait_for_text(pilot, "task 3")
+        await wait_until(pilot, lambda: bool(app._notifier._active_ids), "a check of the batches")
         assert app._driver is not None
         monkeypatch.setattr(app, "bell", lambda: written.append("bell"))
         monkeypatch.setattr(app, "notify", lambda *_, **__: written.append("toast"))
