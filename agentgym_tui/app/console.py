@@ -144,8 +144,9 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         await self.session.close()
 
     def _start_session(self) -> None:
-        gc.freeze()
-        gc.enable()  # the command has disabled it
+        if not gc.isenabled():  # the command has disabled it
+            gc.freeze()
+            gc.enable()
         self._session_task = asyncio.create_task(self.session.run())
         self._session_task.add_done_callback(self._session_ended)
         self._schedule_draw()
