@@ -21,7 +21,7 @@ from runner.util.files import default_data_dir, deleted_folder_problem, resolve_
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.node_launcher import LaunchOptions
-    from agentgym_tui.sessions.protocols import Session
+    from agentgym_tui.sessions.session import Session
 
 EPILOG = """exit codes:
   0  normal exit
@@ -167,7 +167,7 @@ def _launch_options(args: argparse.Namespace) -> LaunchOptions:
 
 def _session(args: argparse.Namespace, start_key: str) -> Session:
     if args.command == "open":
-        from agentgym_tui.sessions.file_session import FileSession
+        from agentgym_tui.sessions.session import FileSession
 
         return FileSession(args.paths, xdg_folder(os.environ, "XDG_CACHE_HOME", ".cache"))
     from agentgym_tui.sessions.bus_session import BusSession

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from textual.app import App
 
-    from agentgym_tui.sessions.protocols import Session
+    from agentgym_tui.sessions.session import Session
 
 Program: TypeAlias = Literal["pager", "editor"]
 

@@ -43,8 +43,9 @@ from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ConsoleScreen, ScreenContext
 from agentgym_tui.services import RedrawThrottle, announce, save_screenshot, start_worker, toast
-from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text, has_unfinished
+from agentgym_tui.sessions.session import Session
 from agentgym_tui.state.data_model import NodeInfo
 from agentgym_tui.state.nodes import ProfileDifference
 from agentgym_tui.textual_compat import OrderedKeysApp, add_bindings, never_skip, start_in_mode, with_known_styles
@@ -165,23 +166,13 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, _INPUT_EVENTS) and not self.screen_stack:
             return
-        if not isinstance(event, _INPUT_EVENTS) or event.is_forwarded:
-            await super().on_event(event)
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            await self._input.add(event)
         else:
-            self.session.input_priority.input_received()
-            if isinstance(event, events.Key):
-                await self._input.add(event)
-            else:
-                await self.handle_input(event)
+            await super().on_event(event)
 
     async def handle_input(self, event: events.Event) -> None:
         await super().on_event(event)
-        receiver = self.mouse_over if isinstance(event, events.MouseEvent) else self.focused
-        # after the event, which may wait in the same queue
-        (receiver or self).call_later(self.session.input_priority.input_handled)
-
-    def post_display_hook(self) -> None:
-        self.session.input_priority.painted()
 
     @property
     def accepts_keys(self) -> bool:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.dom import DOMNode
 
-    from agentgym_tui.sessions.protocols import Session
+    from agentgym_tui.sessions.session import Session
 
 COMMANDS: Final = Registry(
     Command("app.help", "question_mark,f1", "Help", "help", "everywhere", "show the keys of this screen or dialog"),

@@ -11,7 +11,7 @@ from agentgym_tui.safe_text import sanitize_message
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from agentgym_tui.sessions.protocols import Session
+    from agentgym_tui.sessions.session import Session
 
 APP_SCOPES: Final = ("everywhere", "run")
 """Scopes whose commands the app executes on every screen; those of ``run`` start runs."""

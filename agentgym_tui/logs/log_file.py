@@ -1,4 +1,4 @@
-"""Reader and line index for a log file that may be huge and may grow, shrink or be replaced while it is shown.
+"""Log files that may be huge and may grow, shrink or be replaced while they are shown: lines, records and search.
 
 ``LineIndex`` counts the newlines in each block of the file; ``LogFile`` reads the file piece by piece. The file is not
 mapped into memory, because reading a mapped file that another process has truncated ends this process with SIGBUS.
@@ -7,31 +7,49 @@ mapped into memory, because reading a mapped file that another process has trunc
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 import time
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-BLOCK_BYTES: Final = 1 << 16
-"""Largest size of an indexed block in bytes, so that an offset within a block fits into two bytes."""
+import msgspec
 
-NEWLINE: Final = b"\n"
+from agentgym_tui.state.payload_search import Words, json_columns
+from agentgym_tui.state.query import FieldSet, Query
+from runner.events.codec import check_limits
+
+BLOCK_BYTES: Final = 1 << 14
+"""Size of the blocks whose newlines are counted; to find a line, one of them is read."""
+READ_BYTES: Final = 1 << 18
+"""Number of bytes per read."""
+BUDGET_S: Final = 0.03
+"""Seconds for which a call reads or searches before it returns, so that the caller can repaint."""
+MAX_LINE_BYTES: Final = 1 << 20
+"""Largest number of bytes read of a line."""
+MAX_PARSED_BYTES: Final = 64 << 10
+"""Largest line that is parsed as JSON, in bytes; a longer line counts as plain text."""
+MAX_MATCHES: Final = 2_000_000
+"""Largest number of matching lines kept; each takes eight bytes."""
+MAX_UNTIMED_LINES: Final = 500
+"""Number of consecutive lines without a time after which a search for a time gives up."""
+_NEWLINE: Final = b"\n"
+_TAIL_BYTES: Final = 64
+"""Number of bytes at the indexed end of the file that are compared, to detect that a grown file was overwritten."""
+
+ReloadReason: TypeAlias = Literal["", "shorter", "changed"]
 
 
 class LineIndex:
-    """Index of the lines in the part of a file that has been read; takes eight bytes of memory per block.
-
-    Args:
-        block: size of a block in bytes, at most ``BLOCK_BYTES``.
-
-    Attributes:
-        block: size of a block in bytes.
-        size: number of indexed bytes.
-        n_newlines: number of newlines in the indexed bytes.
-    """
+    """Index of the lines in the ``size`` bytes of a file that have been read; takes eight bytes of memory per block."""
 
     def __init__(self, block: int = BLOCK_BYTES) -> None:
         self.block = block
@@ -43,69 +61,28 @@ class LineIndex:
         """Return the number of lines, including a last line that does not end with a newline yet."""
         return self.n_newlines + (not self._ends_with_newline)
 
-    def add(self, data: bytes | bytearray, n: int) -> None:
-        """Index the first ``n`` bytes of ``data``, which follow the indexed bytes in the file."""
+    def add(self, data: bytes) -> None:
+        """Index the bytes that follow the indexed ones in the file."""
         at = 0
-        while at < n:
+        while at < len(data):
             n_free = self.block - self.size % self.block
             if n_free == self.block:
                 self._newlines_before.append(self.n_newlines)
-            stop = min(at + n_free, n)
-            n_newlines = data.count(NEWLINE, at, stop)
-            self._ends_with_newline = data[stop - 1] == NEWLINE[0]
-            self.n_newlines += n_newlines
+            stop = min(at + n_free, len(data))
+            self.n_newlines += data.count(_NEWLINE, at, stop)
             self.size += stop - at
             at = stop
+        if data:
+            self._ends_with_newline = data.endswith(_NEWLINE)
 
     def locate(self, number: int) -> tuple[int, int]:
-        """Return the position of the newline that precedes a line.
-
-        Args:
-            number: line number from 1 to ``n_newlines``; the first line of the file has the number 0.
-
-        Returns:
-            The number of the block that contains the newline, and the number of the newline in that block. Both are
-            counted from 0.
-        """
+        """Return the block of the newline before line ``number`` (from 1), and its number there (from 0)."""
         block = bisect_left(self._newlines_before, number) - 1
         return block, number - 1 - self._newlines_before[block]
 
 
-def newline_offsets(block: bytes) -> array[int]:
-    """Return the offset of each newline in a block, from the start of the block."""
-    offsets, at = array("H"), block.find(NEWLINE)
-    while at >= 0:
-        offsets.append(at)
-        at = block.find(NEWLINE, at + 1)
-    return offsets
-
-
-READ_BYTES: Final = 1 << 18
-"""Number of bytes per read."""
-
-BUDGET_S: Final = 0.03
-"""Seconds for which a call reads or searches before it returns, so that the caller can repaint."""
-
-MAX_LINE_BYTES: Final = 1 << 20
-"""Largest number of bytes read of a line."""
-
-_TAIL_BYTES: Final = 64
-"""Number of bytes at the indexed end of the file that are compared, to detect that a grown file was overwritten."""
-
-_MAX_BLOCKS: Final = 32
-"""Largest number of blocks whose newline offsets are cached."""
-
-ReloadReason: TypeAlias = Literal["", "shorter", "changed"]
-
-
 class LogLine(NamedTuple):
-    """A line of a log file.
-
-    Attributes:
-        number: number of the line, from 0.
-        head: first bytes of the line, without the line break.
-        n_bytes: full length of the line in bytes, without the line break.
-    """
+    """A line without its line break: its number from 0, its first bytes, and its full length."""
 
     number: int
     head: bytes
@@ -118,13 +95,7 @@ class LogFile:
     One thread calls ``advance`` repeatedly; any thread may read lines. When the file has to be read again from its
     start, ``index`` becomes a new object.
 
-    Args:
-        path: the file; it is opened by the first ``advance``.
-        read_bytes: number of bytes per read.
-        block: size of an indexed block in bytes.
-
     Attributes:
-        path: the file.
         index: index of the lines in the part of the file that has been read.
         size: size of the file in bytes when it was last checked.
         failure: why the file cannot be read; "" where the file can be read.
@@ -143,9 +114,7 @@ class LogFile:
         self._reading, self._lock = threading.Lock(), threading.Lock()
         self._descriptor: int | None = None
         self._read_bytes = read_bytes
-        self._buffer = bytearray()  # not before the first read: a folder can have many logs
         self._tail = b""
-        self._blocks: dict[tuple[LineIndex, int, int], array[int]] = {}
         self._suspect = False
 
     @property
@@ -173,79 +142,61 @@ class LogFile:
             self._restart("")
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
 
     def line(self, number: int, limit: int = MAX_LINE_BYTES) -> LogLine:
-        """Return a line; it is empty if the file no longer contains it.
-
-        Args:
-            number: line number, from 0.
-            limit: largest number of bytes read of the line.
-        """
+        """Return a line, of which at most ``limit`` bytes are read; it is empty if the file no longer contains it."""
         index = self.index
-        start, stop = self.line_start(number, index), self.line_start(number + 1, index)
-        if number < index.n_newlines:
-            stop -= 1
+        is_ended = number < index.n_newlines
+        start, stop = self.line_start(number, index), self.line_start(number + 1, index) - is_ended
         head = self.read(start, min(stop - start, limit))
         n_bytes = max(stop - start, 0)
-        if number < index.n_newlines and len(head) == n_bytes and head.endswith(b"\r"):
+        if is_ended and len(head) == n_bytes and head.endswith(b"\r"):
             return LogLine(number, head[:-1], n_bytes - 1)
         return LogLine(number, head, n_bytes)
 
     def line_start(self, number: int, index: LineIndex | None = None) -> int:
-        """Return the byte offset at which a line starts.
-
-        Args:
-            number: line number, from 0. Past the last line, the result is the end of the indexed bytes.
-            index: index to use; ``self.index`` by default.
-        """
+        """Return the byte offset at which a line starts; past the last line, the end of the indexed bytes."""
         index = index or self.index
         if number <= 0:
             return 0
         if number > index.n_newlines:
             return index.size
         block, position = index.locate(number)
-        offsets = self._newlines(index, block)
-        if position >= len(offsets):  # another process wrote into the middle of the file
+        start = block * index.block
+        data = self.read(start, min(index.size - start, index.block))
+        newlines = islice(re.finditer(_NEWLINE, data), position, None)
+        if (newline := next(newlines, None)) is None:  # another process wrote into the middle of the file
             self._suspect = True
-            return min((block + 1) * index.block, index.size)
-        return block * index.block + offsets[position] + 1
+            return min(start + index.block, index.size)
+        return start + newline.end()
 
     def read(self, start: int, n: int) -> bytes:
         """Return up to ``n`` bytes of the file from the offset ``start``; no bytes where the file cannot be read."""
-        with self._lock:
-            if self._descriptor is None or n <= 0:
-                return b""
-            try:
-                return os.pread(self._descriptor, n, start)
-            except OSError:  # ``advance`` reports the failure
-                return b""
+        try:
+            return self._pread(start, n)
+        except OSError:  # ``advance`` reports the failure
+            return b""
 
-    def _newlines(self, index: LineIndex, block: int) -> array[int]:
-        n = min(index.size - block * index.block, index.block)
-        blocks, key = self._blocks, (index, block, n)
-        if (known := blocks.get(key)) is None:
-            known = newline_offsets(self.read(block * index.block, n))
-            if len(blocks) >= _MAX_BLOCKS:
-                blocks = self._blocks = {}  # not cleared: another thread may be reading the old one
-            blocks[key] = known
-        return known
+    def _pread(self, start: int, n: int) -> bytes:
+        with self._lock:
+            return b"" if self._descriptor is None or n <= 0 else os.pread(self._descriptor, n, start)
 
     def _check_file(self) -> None:
         """Open the file where needed; detect that it was truncated, overwritten, replaced or deleted."""
         if self._descriptor is None:
-            self._open()
-        descriptor = self._descriptor
-        if descriptor is None:
-            return
-        status = os.fstat(descriptor)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)  # opening a pipe would block
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                self.failure = "not a regular file"
+                return
+            self._descriptor = descriptor
+        status = os.fstat(self._descriptor)
         try:
-            self.replaced = not os.path.samestat(self.path.stat(), status)
-            self.deleted = False
+            self.replaced, self.deleted = not os.path.samestat(self.path.stat(), status), False
         except OSError:
             self.replaced, self.deleted = False, True
         self.failure = ""
@@ -255,16 +206,6 @@ class LogFile:
             self._restart("changed")
         self.size = status.st_size
 
-    def _open(self) -> None:
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # opening a pipe would block
-        descriptor = os.open(self.path, flags)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            self.failure = "not a regular file"
-            return
-        with self._lock:
-            self._descriptor = descriptor
-
     def _has_same_tail(self) -> bool:
         return self.read(self.index.size - len(self._tail), len(self._tail)) == self._tail
 
@@ -272,20 +213,274 @@ class LogFile:
         self.index, self.size = LineIndex(self.index.block), 0
         self.reload_reason, self._suspect = reason, False
         self._tail = b""
-        self._blocks = {}
 
     def _read_next(self) -> bool:
         """Read and index the next piece of the file; return False if the file is closed or became shorter."""
-        index = self.index
-        with self._lock:
-            if self._descriptor is None:
-                return False
-            self._buffer = self._buffer or bytearray(self._read_bytes)
-            n = os.preadv(self._descriptor, [self._buffer], index.size)
-        n = min(n, self.size - index.size)
-        if n <= 0:
-            self.size = index.size
+        data = self._pread(self.index.size, min(self._read_bytes, self.size - self.index.size))
+        if not data:
+            self.size = self.index.size
             return False
-        self._tail = (self._tail + self._buffer[max(n - _TAIL_BYTES, 0) : n])[-_TAIL_BYTES:]
-        index.add(self._buffer, n)
+        self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        self.index.add(data)
         return True
+
+
+_TIME_FIELDS: Final = ("at", "time", "timestamp", "ts", "@timestamp", "datetime", "date", "started_at", "ended_at")
+_KIND_FIELDS: Final = ("kind", "subject", "type", "event", "op", "level", "levelname", "severity")
+"""Names of the JSON fields that may contain the kind of a record, the most informative first."""
+_LEVEL_FIELDS: Final = ("levelname", "level", "severity", "lvl", "log.level")
+_MESSAGE_FIELDS: Final = ("message", "msg", "event")
+_LOGGER_FIELDS: Final = ("logger", "logger_name", "name", "target", "module")
+"""Names of the JSON fields of a log record; ``event`` is a message only beside a level, as structlog writes it."""
+_OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_BRACKETS: Final = {b"{": "{…}", b"[": "[…]"}
+_MAX_FIELDS: Final = 20
+_MAX_FIELD_CHARS: Final = 80
+_LEVEL: Final = re.compile(
+    rb"[\])]?\s*[-|:]?\s*\[?(TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\]?(?:\s*[-|:]\s+|\s+)",
+    re.ASCII | re.I,
+)
+"""The level of a text line, after its time and before its message."""
+_TIMESTAMP: Final = re.compile(
+    rb"[\[(]?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?", re.ASCII
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_UNITS: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))
+"""Units of numeric times: the smallest number in the unit and the units per second; smaller numbers are no times."""
+
+
+class LogRecord(NamedTuple):
+    """Time, kind and message of a log line; all texts are untrusted.
+
+    Attributes:
+        at: time with a zone; None if the line contains no time.
+        kind: the level of a log record, or the kind of another record; "" where the line contains none.
+        message: message of a log record; None for any other line, which is shown as it is.
+        logger: name of the logger that wrote a log record; "" if it is not known.
+        fields: other fields of a log record in JSON as ``name=value``; an object or list is shortened to its brackets.
+    """
+
+    at: datetime | None = None
+    kind: str = ""
+    message: str | None = None
+    logger: str = ""
+    fields: tuple[str, ...] = ()
+
+
+def parse_record(line: bytes) -> LogRecord:
+    """Parse the first bytes of a line, which is a JSON object or starts with a time; else return an empty record.
+
+    More than ``MAX_PARSED_BYTES`` bytes are parsed as plain text, not as JSON.
+    """
+    if line[:1] != b"{" or len(line) > MAX_PARSED_BYTES:
+        return _text_record(line)
+    try:
+        check_limits(line)
+        fields = _OBJECT_DECODER.decode(line)
+    except (ValueError, RecursionError):
+        return LogRecord()
+    scalars = {name: _scalar(raw) for name, raw in fields.items() if bytes(raw)[:1] not in _BRACKETS}
+
+    def first_text(names: Iterable[str]) -> str:
+        return next((value for name in names if isinstance(value := scalars.get(name), str) and value), "")
+
+    at = next(filter(None, (_parse_time(scalars.get(name)) for name in _TIME_FIELDS)), None)
+    level = first_text(_LEVEL_FIELDS)
+    message_fields = _MESSAGE_FIELDS if level else _MESSAGE_FIELDS[:-1]
+    if not (message := first_text(message_fields)):
+        return LogRecord(at, first_text(_KIND_FIELDS))
+    message_field = next(name for name in message_fields if scalars.get(name) == message)
+    shown = {message_field, *_TIME_FIELDS, *_LEVEL_FIELDS, *_LOGGER_FIELDS}
+    others = [
+        (name, _BRACKETS.get(bytes(raw)[:1]) or scalars[name]) for name, raw in fields.items() if name not in shown
+    ]
+    texts = tuple(f"{name}={value}"[:_MAX_FIELD_CHARS] for name, value in others[:_MAX_FIELDS])
+    return LogRecord(at, level or first_text(_KIND_FIELDS), message, first_text(_LOGGER_FIELDS), texts)
+
+
+def _text_record(line: bytes) -> LogRecord:
+    at, match = _leading_time(line), _TIMESTAMP.match(line)
+    level = _LEVEL.match(line, match.end()) if match is not None else None
+    if at is None or level is None:
+        return LogRecord(at)
+    return LogRecord(at, level[1].decode(), line[level.end() :].decode("utf-8", "replace"))
+
+
+def _scalar(raw: msgspec.Raw) -> object:
+    try:
+        return msgspec.json.decode(raw)
+    except ValueError:  # JSON allows numbers of any size
+        return None
+
+
+def _parse_time(value: object) -> datetime | None:
+    """Parse a time: a text, local time without a zone, or a number of seconds, ms, µs or ns since 1970; else None."""
+    if isinstance(value, str):
+        return _leading_time(value.encode("utf-8", "replace")) if len(value) <= 80 else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        per_second = next((unit for minimum, unit in _EPOCH_UNITS if value >= minimum), None)
+        if per_second is not None:
+            with suppress(OverflowError, ValueError):
+                return _EPOCH + timedelta(seconds=value / per_second)
+    return None
+
+
+def _leading_time(line: bytes) -> datetime | None:
+    if (match := _TIMESTAMP.match(line)) is None:
+        return None
+    day, clock, fraction, zone = (group.decode() if group else "" for group in match.groups())
+    try:
+        at = datetime.fromisoformat(f"{day}T{clock}")
+        at += timedelta(seconds=float(f"0.{fraction}")) if fraction else timedelta()
+        return datetime.fromisoformat(f"{at.isoformat()}{zone}").astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+class LogSearch:
+    """Finds the lines of a log that match a query, which is not empty and has no error.
+
+    Lines that lack a required word are skipped without being decoded. ``piece`` bytes are searched at once; of a longer
+    line, only as many.
+
+    Attributes:
+        matches: numbers of the matching lines in ascending order; numbers are only appended.
+        partial_match: number of the last line of the log where that line matches and has no newline yet; else None.
+        position: number of bytes searched, up to the end of a line.
+        is_full: whether the search has ended at ``MAX_MATCHES`` lines; more lines may match.
+    """
+
+    def __init__(self, log: LogFile, query: Query[bytes], *, piece: int = MAX_LINE_BYTES) -> None:
+        self._piece = piece
+        self.query = query
+        self.matches = array("Q")
+        self.position = 0
+        self.is_full = False
+        self._log, self._index = log, log.index
+        first, *self._others = sorted(Words(query.words).needles, key=_search_time) or [(b"",)]
+        self._pattern = re.compile(b"|".join(map(re.escape, first)))
+        self.partial_match: int | None = None
+        self._line_number = self._n_tail_bytes = 0
+
+    @property
+    def is_stale(self) -> bool:
+        return self._log.index is not self._index
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the search has reached ``MAX_MATCHES`` lines or the end of the part that the log has read."""
+        return self.is_full or self.position + self._n_tail_bytes >= self._index.size
+
+    def advance(self, budget_s: float = BUDGET_S) -> bool:
+        """Continue the search for up to ``budget_s`` seconds; return whether unsearched bytes are left."""
+        deadline = time.monotonic() + budget_s
+        if self._index.size > self.position + self._n_tail_bytes:
+            self.partial_match, self._n_tail_bytes = None, 0
+        while not (self.is_stale or self.is_complete):
+            data = self._log.read(self.position, min(self._piece, self._index.size - self.position))
+            if end := data.rfind(_NEWLINE) + 1:
+                self._search_lines(data[:end])
+            else:
+                self._search_long_line(data)
+            if time.monotonic() >= deadline:
+                break
+        return not (self.is_stale or self.is_complete)
+
+    def _search_lines(self, raw: bytes) -> None:
+        data, at = raw.lower(), 0
+        while (found := self._pattern.search(data, at)) is not None and at < len(data):
+            start, stop = max(data.rfind(_NEWLINE, at, found.start()) + 1, at), data.find(_NEWLINE, found.start())
+            self._line_number += data.count(_NEWLINE, at, start)
+            if self._matches(raw, data, start, stop) and not self._add_match(self._line_number):
+                return
+            self._line_number, at = self._line_number + 1, stop + 1
+        self._line_number += data.count(_NEWLINE, at)
+        self.position += len(data)
+
+    def _search_long_line(self, raw: bytes) -> None:
+        """Search the start of a line that is longer than a piece, or has no newline yet."""
+        data = raw.lower()
+        is_match = self._pattern.search(data) is not None and self._matches(raw, data, 0, len(raw))
+        if self._line_number >= self._index.n_newlines:
+            self.partial_match = self._line_number if is_match else None
+            self._n_tail_bytes = self._index.size - self.position
+        elif not is_match or self._add_match(self._line_number):
+            self._line_number += 1
+            self.position = self._log.line_start(self._line_number, self._index)
+
+    def _matches(self, raw: bytes, data: bytes, start: int, stop: int) -> bool:
+        """Return whether a line with one of the first words, which is lower case in ``data``, matches the query."""
+        if not all(any(data.find(form, start, stop) >= 0 for form in forms) for forms in self._others):
+            return False
+        return not self.query.has_rest or self.query.matches(raw[start:stop].removesuffix(b"\r"))
+
+    def _add_match(self, number: int) -> bool:
+        self.is_full = len(self.matches) >= MAX_MATCHES
+        if not self.is_full:
+            self.matches.append(number)
+        return not self.is_full
+
+
+@lru_cache(maxsize=1)  # for the other fields of the same line
+def _record(line: bytes) -> LogRecord:
+    return parse_record(line[: MAX_PARSED_BYTES + 1])
+
+
+LOG_FIELDS: Final[FieldSet[bytes]] = FieldSet(
+    ("level", "text", "level, or kind of a line without one", lambda line: _record(line).kind),
+    ("logger", "text", "logger", lambda line: _record(line).logger),
+    ("since", "since", "written since an age or a time: 5m, 2h, 2026-11-26", lambda line: _record(line).at),
+    ("until", "until", "written until then", lambda line: _record(line).at),
+    *json_columns(lambda line: line if len(line) <= MAX_PARSED_BYTES else b""),
+    values={"level": ("error", "warning", "info", "debug")},
+)
+"""The fields of a line, given as its bytes without the newline."""
+
+
+def line_query(text: str) -> Query[bytes]:
+    def word_test(word: str) -> Callable[[bytes], bool]:
+        words = Words([word])
+        return lambda line: words.found_in((line,))
+
+    return Query(LOG_FIELDS, text, word_test=word_test, splits=True)
+
+
+def _search_time(forms: Sequence[bytes]) -> tuple[int, int]:
+    """Return a sort key: one form is found faster than two, and a longer one faster than a shorter one."""
+    return len(forms), -len(forms[0])
+
+
+def find_line_at(log: LogFile, at: datetime) -> int | None:
+    """Return the number of the first line whose time is not before ``at``, by binary search.
+
+    The lines must be sorted by time. Where all times are before ``at``, return the number of the last line. Return None
+    where no time is found.
+    """
+    low, high, match = 0, len(log.index), None
+    while low < high:
+        middle = (low + high) // 2
+        timed = _first_time(log, range(middle, high))
+        if timed is None:
+            high = middle
+            continue
+        number, line_at = timed
+        if line_at < at:
+            low = number + 1
+        else:
+            match, high = number, middle
+    if match is None and find_last_time(log) is not None:
+        return len(log.index) - 1
+    return match
+
+
+def find_last_time(log: LogFile) -> datetime | None:
+    """Return the time of the last line that has a time; None if the last MAX_UNTIMED_LINES lines have none."""
+    timed = _first_time(log, range(len(log.index))[::-1])
+    return None if timed is None else timed[1]
+
+
+def _first_time(log: LogFile, numbers: Sequence[int]) -> tuple[int, datetime] | None:
+    for line in numbers[:MAX_UNTIMED_LINES]:
+        if (at := parse_record(log.line(line, MAX_PARSED_BYTES).head).at) is not None:
+            return line, at
+    return None

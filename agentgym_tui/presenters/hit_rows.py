@@ -11,7 +11,7 @@ from agentgym_tui.presenters.text_width import ENV_WIDTH, environment_text
 from agentgym_tui.safe_text import mask_secrets
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.text_hits import FoundLine
+    from agentgym_tui.sessions.text_search import FoundLine
     from agentgym_tui.state.episode_list import ListedEpisode
     from runner.store.passages import Hit
 

@@ -8,9 +8,18 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
-from agentgym_tui.logs.log_file import LineIndex, LogFile, ReloadReason
-from agentgym_tui.logs.log_record import MAX_PARSED_BYTES, LogRecord, parse_record
-from agentgym_tui.logs.log_search import LOG_FIELDS, MAX_MATCHES, LogSearch, line_query
+from agentgym_tui.logs.log_file import (
+    LOG_FIELDS,
+    MAX_MATCHES,
+    MAX_PARSED_BYTES,
+    LineIndex,
+    LogFile,
+    LogRecord,
+    LogSearch,
+    ReloadReason,
+    line_query,
+    parse_record,
+)
 from agentgym_tui.presenters.cells import (
     Cell,
     Column,

@@ -21,8 +21,8 @@ from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.services import toast
-from agentgym_tui.sessions.protocols import Session
 from agentgym_tui.sessions.run_commands import RunCommands
+from agentgym_tui.sessions.session import Session
 from agentgym_tui.sinks import as_label
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings, never_skip

@@ -13,7 +13,7 @@ from agentgym_tui.commands.registry import NODE
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.protocols import ControlRequestError
+from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text
 from agentgym_tui.state.data_model import BatchRun
 from agentgym_tui.state.run_store import RunStore

@@ -1,18 +1,19 @@
-"""Client that sends requests to a node over the bus."""
+"""Requests to a node over the bus, and the trial of a model server that the user names, from this process."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib
+import os
 import re
 import secrets
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from agentgym_tui.sessions.protocols import ControlRequestError, RunCommand
 from runner.errors import RunnerError
 from runner.events.control import (
     AnnotateArgs,
@@ -38,30 +39,51 @@ from runner.types.notes import Note
 
 if TYPE_CHECKING:
     from runner.bus.connection import NatsConnection
+    from runner.config.own_model import OwnModel
+    from runner.inference.health import EndpointHealth
+    from runner.node.preflight import ModelTrial
 
 _ResultT = TypeVar("_ResultT")
 
+RunCommand: TypeAlias = Literal["cancel", "pause", "resume", "step"]
+"""Name of a command for a batch, a battery or an episode."""
 _NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 TIMEOUT_S: Final = 5.0
 """Seconds to wait for a reply."""
-
 REPEAT_S: Final = 1.5
 """Seconds after which a request without a reply is sent again if its operation is one of ``REPEATABLE``."""
-
 REPEATABLE: Final = frozenset({"start", "move", "replay", "episode", "annotate", "health", "list"})
 """Operations that have no further effect when the node receives them twice."""
-
 RETRY_INTERVAL_S: Final = 0.25
 """Seconds between attempts while no node answers."""
-
 MAX_RETRIES: Final = 10
 """Largest number of further attempts. Repeating is safe, because a request without a responder reached no node."""
-
 MAX_REPLY_BYTES: Final = 1 << 20
 """Largest reply that is decoded."""
-
 MAX_EPISODE_BYTES: Final = 64 << 20
 """Largest episode file that is fetched."""
+
+
+class ControlRequestError(Exception):
+    """A request to a node could not be sent, was rejected or was not answered; its texts may quote a node.
+
+    Args:
+        message: what was requested and why it failed.
+        hint: what the user can do.
+        code: code of the node's rejection; "" if the node did not reject it.
+    """
+
+    published_error_type = "ControlFailed"
+
+    def __init__(self, message: str, hint: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.code = code
+
+    @property
+    def text(self) -> str:
+        """Message and hint as one sentence; untrusted text."""
+        return "; ".join(filter(None, (str(self), self.hint)))
 
 
 class NodeControl:
@@ -98,11 +120,9 @@ class NodeControl:
         self._retry_interval_s = retry_interval_s
 
     async def start(self, args: StartArgs) -> list[BatchState]:
-        """Start a run; return its batches, one per environment."""
         return await self._command("start", args, list[BatchState])
 
     async def command(self, command: RunCommand, *, batch_id: str | None = None, episode_id: str | None = None) -> None:
-        """Send a command for the batch or battery ``batch_id``, or for the episode ``episode_id``."""
         await self._command(command, TargetArgs(batch_id=batch_id, episode_id=episode_id), NoArgs)
 
     async def command_all(self, command: RunCommand) -> None:
@@ -114,11 +134,9 @@ class NodeControl:
         await self._command("move", MoveArgs(batch_id=run_id, to=to), NoArgs)
 
     async def replay(self, args: ReplayArgs) -> list[BatchState]:
-        """Play a batch or battery again; return the new batches."""
         return await self._command("replay", args, list[BatchState])
 
     async def annotate(self, args: AnnotateArgs) -> list[Note]:
-        """Change the tags and notes of an episode; return all that it has."""
         return await self._command("annotate", args, list[Note])
 
     async def shutdown(self, *, drain: bool) -> None:
@@ -126,11 +144,9 @@ class NodeControl:
         await self._command("shutdown", ShutdownArgs(drain=drain), NoArgs)
 
     async def start_server(self, env: str) -> ServerInfo:
-        """Start the server of an environment without waiting until it is ready."""
         return await self._command("server_start", ServerArgs(env=env), ServerInfo)
 
     async def stop_server(self, env: str) -> ServerInfo:
-        """Stop the server of an environment that the node started."""
         return await self._command("server_stop", ServerArgs(env=env), ServerInfo)
 
     async def send_history(self) -> int:
@@ -138,21 +154,13 @@ class NodeControl:
         return (await self._command("send_history", NoArgs(), SentHistory)).n
 
     async def fetch_list(self) -> NodeList:
-        """Fetch the batches, agents, models and environments of the node."""
         return await self._request("list", NoArgs(), NodeList)
 
     async def fetch_health(self) -> NodeHealth:
-        """Fetch the health of the node."""
         return await self._request("health", NoArgs(), NodeHealth)
 
     async def fetch_episode(self, episode_id: str) -> bytes:
-        """Fetch an episode file in chunks and check it against its digest.
-
-        A file that changes during the transfer is fetched once more.
-
-        Raises:
-            ControlRequestError: the request failed, or the file is too large or keeps changing.
-        """
+        """Fetch an episode file in chunks and check it against its digest; again if it changes meanwhile."""
         for _ in range(2):
             if (data := await self._download(episode_id)) is not None:
                 return data
@@ -182,7 +190,6 @@ class NodeControl:
         return reply
 
     async def _request(self, op: Op, args: Any, result: type[_ResultT]) -> _ResultT:  # noqa: ANN401 - one of ``ARGS``
-        """Send a request and return the result in its reply, decoded as ``result``; raises ``ControlRequestError``."""
         connection = self._connection()
         if connection is None or not connection.connected:
             raise ControlRequestError(
@@ -205,22 +212,18 @@ class NodeControl:
 
         subject, message = control_subject(node), msgspec.json.encode(request)
         repeat_s = REPEAT_S if request.op in REPEATABLE else None
-        send = partial(send_request, connection, subject, message, timeout_s=self._timeout_s, repeat_s=repeat_s)
         try:
-            payload = await send()
-            for _ in range(MAX_RETRIES):  # after a restart of its broker a node takes a moment to subscribe again
+            for attempt in range(1 + MAX_RETRIES):  # after a restart of its broker a node takes a moment to subscribe
+                await asyncio.sleep(self._retry_interval_s if attempt else 0)
+                payload = await send_request(connection, subject, message, timeout_s=self._timeout_s, repeat_s=repeat_s)
                 if payload is not None:
-                    break
-                await asyncio.sleep(self._retry_interval_s)
-                payload = await send()
+                    return _checked_result(request, payload[: MAX_REPLY_BYTES + 1])
         except RunnerError as exc:
             raise ControlRequestError(f"{request.op}: {exc}") from exc
-        if payload is None:
-            raise ControlRequestError(
-                f"{request.op}: node {node} does not answer",
-                "the node has stopped" + f"; press {self._start_key} to start it again" * bool(self._start_key),
-            )
-        return _checked_result(request, payload[: MAX_REPLY_BYTES + 1])
+        raise ControlRequestError(
+            f"{request.op}: node {node} does not answer",
+            "the node has stopped" + f"; press {self._start_key} to start it again" * bool(self._start_key),
+        )
 
 
 def _checked_result(request: ControlRequest, payload: bytes) -> bytes:
@@ -241,7 +244,6 @@ def _checked_result(request: ControlRequest, payload: bytes) -> bytes:
 
 
 def running_ids(listed: NodeList) -> set[str]:
-    """Return the ids of the batches that run or are paused."""
     return {batch.batch_id for batch in listed.batches if batch.status in ("running", "paused")}
 
 
@@ -254,3 +256,24 @@ def unfinished_ids(listed: NodeList) -> list[str]:
         return []
     oldest_first = [batch for batch in listed.batches[::-1] if not batch.paused]
     return [batch.batch_id for status in ("running", "queued") for batch in oldest_first if batch.status == status]
+
+
+async def try_own_model(own: OwnModel, on_health: Callable[[EndpointHealth], object]) -> ModelTrial | None:
+    """Check a server, and ask its model in two turns of an agent if the server answers; return the trial, or None.
+
+    ``on_health`` receives the result of the check, which asks no model. The key comes from this process's environment.
+    Raises ``ConfigError`` if the URL or the name of the variable is not valid, or the variable is not set.
+    """
+    await asyncio.to_thread(importlib.import_module, "runner.node.preflight")  # takes too long for the event loop
+    from runner.config import Profile
+    from runner.inference.profile_models import Models, is_answering
+    from runner.node.preflight import try_endpoints
+
+    profile = own.used_by(Profile(id="own"), os.environ)
+    with closing(Models(profile.agent, os.environ)) as models:
+        (health,) = await models.manager.check(own.model)
+        on_health(health)
+        if not is_answering(health):
+            return None
+        (trial,) = await try_endpoints(own.model, models, profile.episode.max_duration_sec, lambda _: None)
+        return trial

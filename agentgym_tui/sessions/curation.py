@@ -1,19 +1,26 @@
-"""What can be done with chosen episodes of a state directory: archive, delete, and export."""
+"""What can be done with chosen episodes: archive, delete, export and audit.
+
+Episodes of opened files are copied into a temporary state directory first, and written from there.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from agentgym_tui.sessions.episode_files import record_from_bytes
 from runner.errors import StoreError
 
 if TYPE_CHECKING:
+    from agentgym_tui.sessions.library import Library
     from runner.formats.export import Manifest
     from runner.formats.format import Format
     from runner.formats.selection import Candidate, Reasons
@@ -21,20 +28,18 @@ if TYPE_CHECKING:
     from runner.node.retention import CleanUpAction, PruneReport
     from runner.store import EpisodeIndex, EpisodeStore
 
+_CHOSEN: Final = "episode_id IN (SELECT value FROM json_each(:ids))"
+
 
 class ExportStopped(StoreError):
     """The user has stopped an export; nothing was written."""
 
 
 class ExportJob:
-    """An export: which episodes, how and where, and how far it is.
+    """An export of episodes into the file or folder ``path``, and how far it is.
 
-    Args:
-        episode_ids: the chosen episodes.
-        target: the format.
-        path: the file or folder to create.
-        filters: names of the filters, which are fields of ``runner.formats.selection.Filters``.
-        query: the query of the list, for the manifest.
+    ``filters`` are names of fields of ``runner.formats.selection.Filters``; ``query`` is that of the list, for the
+    manifest.
     """
 
     def __init__(self, episode_ids: Sequence[str], target: Format, path: Path, filters: list[str], query: str) -> None:
@@ -47,23 +52,66 @@ class ExportJob:
         self._is_stopped.set()
 
     def check(self) -> None:
-        """Raise ``ExportStopped`` after ``stop``."""
         if self._is_stopped.is_set():
             raise ExportStopped("stopped; nothing was written")
 
     def counted(self, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
-        """Yield the episodes and count them; raises ``ExportStopped``."""
         for candidate in candidates:
             self.check()
             yield candidate
             self.n_done += 1
 
 
-class Curation:
-    """Archives and deletes stored episodes outside the event loop; see ``runner.node.retention``.
+class Exporter:
+    """Writes episodes in the formats of trainers and other tools, and audits them; raises ``RunnerError``."""
 
-    Args:
-        open_store: returns the opened episode files and their index; called at the first use, in another thread.
+    def chosen(
+        self, episode_ids: Sequence[str], check: Callable[[], None]
+    ) -> AbstractContextManager[tuple[EpisodeStore, EpisodeIndex, Counter[str]]]:
+        """Return a store of these episodes, its index, and the number of unreadable episodes by reason.
+
+        ``check`` is called before each episode that is copied, and may raise.
+        """
+        raise NotImplementedError
+
+    async def export(self, job: ExportJob) -> Manifest:
+        """Write episodes in a format, and return what was written and left out."""
+        return await asyncio.to_thread(self._export, job)
+
+    async def audit(self, job: ExportJob) -> Audit:
+        """Write nothing, and return what a trainer could use of an export."""
+        return await asyncio.to_thread(self._audit, job)
+
+    def _export(self, job: ExportJob) -> Manifest:
+        from runner.formats.export import export_episodes
+
+        with self.chosen(job.episode_ids, job.check) as (store, index, unreadable):
+            candidates, reasons = _selected(index, job)
+            found, reasons, now = job.counted(candidates), reasons + unreadable, datetime.now(UTC)
+            query, filters = job.query, job.filters
+            return export_episodes(store, found, reasons, job.target, job.path, query=query, filters=filters, now=now)
+
+    def _audit(self, job: ExportJob) -> Audit:
+        from runner.formats.training import audit_episodes
+
+        with self.chosen(job.episode_ids, job.check) as (store, index, unreadable):
+            candidates, reasons = _selected(index, job)
+            return audit_episodes(store, job.counted(candidates), reasons + unreadable)
+
+
+def _selected(index: EpisodeIndex, job: ExportJob) -> tuple[list[Candidate], Reasons]:
+    from msgspec.json import encode
+
+    from runner.formats.selection import Filters, select_candidates
+
+    ids, filters = {"ids": encode(job.episode_ids).decode()}, Filters(**dict.fromkeys(job.filters, True))
+    return select_candidates(index, _CHOSEN, ids, filters, by_task=job.target.by_task)
+
+
+class Curation(Exporter):
+    """Archives, deletes and exports the episodes of a state directory; see ``runner.node.retention``.
+
+    ``open_store`` returns the opened episode files and their index; it is called in another thread.
     """
 
     def __init__(self, open_store: Callable[[], tuple[EpisodeStore, EpisodeIndex]]) -> None:
@@ -73,77 +121,88 @@ class Curation:
         self, action: CleanUpAction, episode_ids: Collection[str], *, dry_run: bool = False
     ) -> PruneReport:
         """Archive or delete episodes, as far as it is possible, or return what would be done; raises ``StoreError``."""
-        return await asyncio.to_thread(self._clean_up, action, episode_ids, dry_run)
 
-    def _clean_up(self, action: CleanUpAction, episode_ids: Collection[str], dry_run: bool) -> PruneReport:
-        from runner.node.retention import Policy, Pruner
-        from runner.publish.outbox import Outbox
+        def prune() -> PruneReport:
+            from runner.node.retention import Policy, Pruner
+            from runner.publish.outbox import Outbox
 
-        store, index = self._open_store()
-        with closing(Outbox(index)) as outbox:
-            return Pruner(store, index, outbox).prune(Policy.of_chosen(action, episode_ids), dry_run=dry_run)
+            store, index = self._open_store()
+            with closing(Outbox(index)) as outbox:
+                return Pruner(store, index, outbox).prune(Policy.of_chosen(action, episode_ids), dry_run=dry_run)
 
-    async def export(self, job: ExportJob) -> Manifest:
-        """Write episodes in a format, and return what was written and left out; raises ``RunnerError``."""
-        return await asyncio.to_thread(lambda: export_chosen(*self._open_store(), job))
+        return await asyncio.to_thread(prune)
 
-    async def audit(self, job: ExportJob) -> Audit:
-        """Write nothing, and return what a trainer could use of an export; raises ``RunnerError``."""
-        return await asyncio.to_thread(lambda: audit_chosen(*self._open_store(), job))
+    def chosen(
+        self, episode_ids: Sequence[str], check: Callable[[], None]
+    ) -> AbstractContextManager[tuple[EpisodeStore, EpisodeIndex, Counter[str]]]:
+        return nullcontext((*self._open_store(), Counter()))
 
 
-def export_chosen(
-    store: EpisodeStore, index: EpisodeIndex, job: ExportJob, left_out: Mapping[str, int] | None = None
-) -> Manifest:
-    """Write the episodes of a job, and return what was written and left out; blocks.
+class FileExporter(Exporter):
+    """Writes episodes of opened files, also unfinished ones and those of other tools; the files stay as they are."""
 
-    Args:
-        store: the episode files.
-        index: their index.
-        job: which episodes, how and where.
-        left_out: episodes that are not in the store, by reason.
+    def __init__(self, files: Library) -> None:
+        self._files = files
 
-    Raises:
-        RunnerError: the output cannot be written, or the job was stopped.
-    """
-    from runner.formats.export import export_episodes
+    @contextmanager
+    def chosen(
+        self, episode_ids: Sequence[str], check: Callable[[], None]
+    ) -> Iterator[tuple[EpisodeStore, EpisodeIndex, Counter[str]]]:
+        from runner.store import open_index
 
-    candidates, reasons = _selected(index, job, left_out)
-    return export_episodes(
-        store,
-        job.counted(candidates),
-        reasons,
-        job.target,
-        job.path,
-        query=job.query,
-        filters=job.filters,
-        now=datetime.now(UTC),
-    )
+        with self._copied(episode_ids, check) as (store, unreadable), closing(open_index(store)) as index:
+            yield store, index, unreadable
 
+    async def archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
+        """Copy episodes into a new zip archive, which can be opened like a folder.
 
-def audit_chosen(
-    store: EpisodeStore, index: EpisodeIndex, job: ExportJob, left_out: Mapping[str, int] | None = None
-) -> Audit:
-    """Return what a trainer could use of the episodes of a job, with the arguments of ``export_chosen``; blocks.
+        Returns:
+            The number of copied episodes, and of those that cannot be read by reason.
 
-    Raises:
-        RunnerError: the episodes cannot be read, or the job was stopped.
-    """
-    from runner.formats.training import audit_episodes
+        Raises:
+            StoreError: the archive cannot be written or exists, or no episode can be read.
+        """
+        return await asyncio.to_thread(self._archive, episode_ids, path)
 
-    candidates, reasons = _selected(index, job, left_out)
-    return audit_episodes(store, job.counted(candidates), reasons)
+    def _archive(self, episode_ids: Sequence[str], path: Path) -> tuple[int, Counter[str]]:
+        from runner.store.archive import Source, write_archive
 
+        if path.exists():
+            raise StoreError(f"{path} exists; move it away")
+        with self._copied(episode_ids) as (store, unreadable):
+            files = sorted(each for each in store.runs.glob("*/*") if each.is_file())
+            if not (n_copied := len(episode_ids) - unreadable.total()):
+                raise StoreError(f"no episode can be read: {next(iter(unreadable))}")
+            write_archive(path, [Source(str(each.relative_to(store.data_dir)), each) for each in files])
+        return n_copied, unreadable
 
-def _selected(
-    index: EpisodeIndex, job: ExportJob, left_out: Mapping[str, int] | None
-) -> tuple[list[Candidate], Reasons]:
-    from msgspec.json import encode
+    @contextmanager
+    def _copied(
+        self, episode_ids: Sequence[str], check: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[EpisodeStore, Counter[str]]]:
+        from runner.store import EpisodeStore
 
-    from runner.formats.selection import Filters, select_candidates
+        with tempfile.TemporaryDirectory(prefix="agentgym-export-") as folder:
+            store, unreadable = EpisodeStore(Path(folder)), Counter[str]()
+            for episode_id in episode_ids:
+                check()
+                try:
+                    self._copy(store, episode_id)
+                except StoreError as exc:
+                    unreadable[str(exc)] += 1
+            yield store, unreadable
 
-    condition = "episode_id IN (SELECT value FROM json_each(:ids))"
-    filters = Filters(**dict.fromkeys(job.filters, True))
-    ids = {"ids": encode(job.episode_ids).decode()}
-    candidates, reasons = select_candidates(index, condition, ids, filters, by_task=job.target.by_task)
-    return candidates, reasons + Counter(left_out or {})
+    def _copy(self, store: EpisodeStore, episode_id: str) -> None:
+        from runner.store.token_file import TOKENS_SUFFIX
+        from runner.util.files import replace_file
+
+        data = self._files.read(episode_id)
+        copy = store.path(record_from_bytes(data, Path(episode_id)).batch_id, episode_id)
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(copy, data)
+            if (path := self._files.path(episode_id)) is not None:
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    shutil.copyfile(path.with_suffix(TOKENS_SUFFIX), copy.with_suffix(TOKENS_SUFFIX))
+        except OSError as exc:
+            raise StoreError(f"{copy} cannot be written: {exc.strerror or exc}") from exc

@@ -1,72 +1,150 @@
-"""Library of the episodes in given files and folders; a cache lists many files again without reading them."""
+"""Library of the episodes in opened files and folders, over an index like that of a state directory.
+
+The index of many files lies in the cache, so that they are listed again without being read; opened folders stay as they
+are. It is derived: dropped on any doubt, and made again from the files.
+"""
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import os
-import re
+import shutil
 import stat
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from heapq import merge
-from itertools import islice, repeat
+from heapq import nlargest
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from agentgym_tui.logs.path_kind import (
+import msgspec
+
+from agentgym_tui.sessions.episode_files import (
     ARCHIVE_SUFFIX,
     JOURNAL_SUFFIX,
     LOG_SUFFIXES,
     MANIFEST,
     foreign_format,
     foreign_names,
+    holds_episodes,
     is_folder,
+    is_line,
+    line_names,
+    read_episode,
+    record_from_bytes,
     unknown_reason,
 )
-from agentgym_tui.sessions.foreign_files import ForeignFiles
-from agentgym_tui.sessions.text_search import FileTexts, TextSearch
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.sessions.library import Library
+from agentgym_tui.sessions.text_search import TextSearch, TextSource
 from agentgym_tui.state.episode_list import FoundLog, ReadProgress, UnreadableFile
+from runner.errors import StoreError
+from runner.store.episode_store import EpisodeFile, stamp_of
+from runner.store.index_schema import COLUMNS, EpisodeRow, episode_row, from_columns, to_columns
+from runner.store.index_schema import SCHEMA as INDEX_SCHEMA
+from runner.util.files import make_folder
+from runner.util.sqlite import Database, Parameters, SqliteSchema
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.episode_summary import SummaryReader
-    from agentgym_tui.sessions.row_cache import FoundFile, RowCache
-    from agentgym_tui.sessions.row_table import RowTable
+    from runner.formats.drafts import Attempts
     from runner.formats.format import Format
+    from runner.formats.reading import Place
     from runner.query.fields import Lookup
-    from runner.results.summary import ResultSource
-    from runner.store.index_schema import EpisodeRow
-    from runner.types.notes import Note
+    from runner.store import EpisodeRecord
+    from runner.store.text_index import TextIndex
 
 MAX_DEPTH: Final = 2
 """Number of folder levels that are searched; 1 is the named folder itself."""
 MAX_FILES: Final = 200_000
-"""Largest number of episode files read."""
-
+"""Largest number of episode files read, and of episodes of other tools."""
 MAX_LOGS: Final = 200
 """Largest number of logs listed of all folders; others can be opened by their paths."""
-
+MAX_PROBLEMS: Final = 200
+"""Largest number of malformed items of other tools that are listed; a last line has the number of the others."""
+MIN_FILES: Final = 500
+"""Number of files from which on their index is kept; fewer files are read in a moment."""
+MAX_CACHE_BYTES: Final = 1 << 30
+"""Largest size of what is kept of all opened folders; the one that was opened least recently is deleted first."""
 N_FIRST_ROWS: Final = 200
-"""Number of cached rows that are shown before the files are found."""
-
+"""Number of known rows that are shown before the files are found."""
+KNOWN_PART_ROWS: Final = 2_000
 FIRST_PART_FILES: Final = 50
-"""Number of files in the first part; small, so that the first rows appear soon."""
 PART_FILES: Final = 400
-"""Number of files in each later part."""
+"""Number of rows or files of a part; that of the first one is small, so that the first rows appear soon."""
+FIRST_PART_S, PART_S = 0.02, 0.25
+"""Seconds for which rows of other tools are collected before they are shown: the first ones of a file, others."""
 
-_NAME: Final = re.compile("[^/]+")
+_INDEX, _TEXTS = "index.sqlite", "text.sqlite"
+_COLUMNS: Final = f"{COLUMNS}, size, mtime_ns, settled, stamp, name, folder"
+# Name and folder are bytes, as a file name need not be text; both are empty for episodes of other tools.
+_SCHEMA: Final = SqliteSchema(
+    version=INDEX_SCHEMA.version,
+    tables=f"""
+    BEGIN IMMEDIATE;
+    CREATE TABLE episodes ({_COLUMNS}, PRIMARY KEY (episode_id)) WITHOUT ROWID;
+    CREATE INDEX files ON episodes (name, folder);
+    PRAGMA user_version = {INDEX_SCHEMA.version};
+    COMMIT;
+""",
+    probes=(f"SELECT {_COLUMNS} FROM episodes LIMIT 0",),
+    is_checked=False,
+)
+_INSERT: Final = f"INSERT OR IGNORE INTO episodes VALUES ({', '.join('?' * len(_COLUMNS.split(',')))})"
+_FOUND: Final = """
+    CREATE TEMP TABLE found (name, folder, size, mtime_ns, stamp, PRIMARY KEY (name, folder)) WITHOUT ROWID
+"""
+_GONE: Final = """
+    FROM episodes WHERE NOT EXISTS (
+        SELECT 1 FROM found WHERE found.name = episodes.name AND found.folder = episodes.folder
+        AND found.stamp = episodes.stamp
+    )
+"""
+_KNOWN: Final = (
+    "DELETE FROM found WHERE EXISTS (SELECT 1 FROM episodes WHERE name = found.name AND folder = found.folder)"
+)
+_NEXT: Final = "SELECT * FROM found ORDER BY name DESC, folder DESC LIMIT ?"
+_NEWEST: Final = f"""
+    SELECT {COLUMNS} FROM episodes WHERE episode_id < ? AND name <> x'' ORDER BY episode_id DESC LIMIT ?
+"""
+_AFTER_ALL: Final = "~"
+"""Greater than each episode id."""
+
+_File: TypeAlias = tuple[bytes, bytes]
+"""Name and folder; files are read in descending order of their names, which begin with the time of the start."""
+_Found: TypeAlias = tuple[bytes, bytes, int, int, str | None]
+"""Name, folder, size, time and stamp of a file; without a stamp if it cannot be looked at."""
 
 
-class FileLibrary:
-    """Library of the episodes in given files and folders; see ``Library``.
+def _opened_table(path: Path | None) -> Database:
+    return Database(path, _SCHEMA, advice="delete the file, which is made again from the opened files")
 
-    ``scan`` finds the episodes; only one thread at a time may run it. A row of ``first_rows`` is known until ``scan``
-    reaches its place: there it is replaced by the row of its file, and removed if the file is gone.
+
+def row_table(rows: Iterable[EpisodeRow]) -> Database:
+    """Return a table of rows in memory, from which results are aggregated."""
+    table = _opened_table(None)
+    with table.transaction() as connection:
+        connection.executemany(_INSERT, map(_columns_of, rows))
+    return table
+
+
+def _columns_of(row: EpisodeRow, found: _Found = (b"", b"", 0, 0, None)) -> list[object]:
+    name, folder, size, mtime_ns, stamp = found
+    file = EpisodeFile(row.batch_id, row.episode_id, size, mtime_ns)
+    return [*to_columns(row, file, settled=True), stamp, name, folder]
+
+
+class FileLibrary(Library):
+    """The episodes in given files and folders.
+
+    ``scan`` finds the episodes; only one thread at a time may run it. The rows of the last time are known until then.
 
     Args:
         paths: files, and folders to search for episode files.
-        cache_folder: where the rows of many files are kept for the next time; None: nowhere.
+        cache_folder: where the index of many files, and that of their texts, is kept for the next time; None: nowhere.
 
     Attributes:
         unreadable: files found that cannot be read, and the logs (``FoundLog``).
@@ -74,190 +152,252 @@ class FileLibrary:
     """
 
     def __init__(self, paths: Sequence[Path], cache_folder: Path | None = None) -> None:
-        self._unreadable: list[UnreadableFile] = []
-        self._n_logs = 0
-        self.unreadable: Sequence[UnreadableFile] = self._unreadable
         self.progress = ReadProgress(0, 0)
-        self.texts = TextSearch(FileTexts(self, cache_folder, paths).source)
-        self.notes_state: object = None
-        self._named_paths, self._cache_folder = paths, cache_folder
-        self._foreign, self._foreign_paths = ForeignFiles(self._unreadable), list["tuple[Path, Format]"]()
-        self._lock = threading.Lock()
+        self.texts = TextSearch(TextSource(self._open_texts, self.select, lambda: self._version, self.read))
+        self._paths = paths
+        self._cache = cache_folder and cache_folder / f"opened-{_digest(paths)}"
+        self._unreadable: list[UnreadableFile] = []
+        self._foreign = ForeignFiles(self._unreadable)
+        self._lock, self._rescan_lock = threading.Lock(), threading.Lock()
         self._rows: dict[str, EpisodeRow] = {}
-        self._folders: dict[str, str] = {}
-        self._renamed: dict[str, Path] = {}
-        self._unchecked: dict[str, FoundFile] = {}
-        self._table: RowTable | None = None
-        self._n_parts = 0
-        self._is_complete = False
-        if (cache := self._open_cache()) is not None:
-            cached = list(islice(cache.entries(), N_FIRST_ROWS))
-            cache.close(complete=False)
-            self._add(cached, None)
-            self._unchecked = {row.episode_id: file for file, row in cached}
-        self.first_rows: Sequence[EpisodeRow] = self.rows()
-
-    def lookups(self) -> Mapping[str, Lookup]:
-        """Return what finds episodes by their texts; files have no notes."""
-        return {"text": self.texts.lookup}
-
-    def notes(self, episode_id: str) -> Sequence[Note]:
-        """Return nothing: files have no notes."""
-        return ()
+        self._version = (0, False)
+        self._generation = 0
+        is_kept = self._cache is not None and os.path.lexists(self._cache / _INDEX)
+        self._table = _opened_table(self._cache_path(_INDEX) if is_kept else None)
+        try:
+            self._add(self._known(_AFTER_ALL, N_FIRST_ROWS))
+        except StoreError:
+            self._forget()
+        self.first_rows = self.rows()
 
     def rows(self, *, check_files: bool = True) -> list[EpisodeRow]:
-        """Return the known rows, the newest episode first; only ``scan`` reads files."""
         with self._lock:
             return sorted(self._rows.values(), key=attrgetter("episode_id"), reverse=True)
 
-    def result_source(self) -> ResultSource:
-        """Return a table of the known rows; it is kept until further rows are known."""
-        from agentgym_tui.sessions.row_table import RowTable
+    def lookups(self) -> Mapping[str, Lookup]:
+        return {"text": self.texts.lookup}
 
-        with self._lock:
-            if self._table is not None:
-                return self._table
-            rows, n_parts = list(self._rows.values()), self._n_parts
-        table = RowTable(rows)
-        with self._lock:
-            self._table = table if n_parts == self._n_parts else None
-        return table
+    def result_source(self) -> FileLibrary:
+        return self
 
-    def load(self, episode_id: str) -> tuple[Episode, bytes]:
-        """Return an episode and the content of its file; raises ``StoreError``."""
-        from agentgym_tui.sessions.episode_library import episode_from_bytes, episode_from_record
-        from runner.util.safe_values import encode
+    def select(self, query: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        found = self._table.select(query, parameters)
+        with self._rescan_lock:
+            if not self._version[1] or self._table.generation == self._generation:
+                return found
+            for _ in self.scan():  # another process has deleted or replaced the index
+                pass
+        return self._table.select(query, parameters)
 
-        if (record := self._foreign.load(episode_id)) is not None:
-            return episode_from_record(record), encode(record)
-        data = self.read(episode_id)
-        return episode_from_bytes(data, self._path(episode_id) or Path(episode_id)), data
-
-    def close(self) -> None:
-        """Close the full-text index."""
-        self.texts.close()
+    def unusable(self, exc: Exception) -> StoreError:
+        return self._table.unusable(exc)
 
     def read(self, episode_id: str) -> bytes:
-        """Return the content of an episode's file, or of an episode of another tool as such a file.
-
-        Raises:
-            StoreError: the file is gone, has changed or cannot be read.
-        """
-        from agentgym_tui.sessions.episode_lines import read_episode
-        from runner.errors import StoreError
         from runner.util.safe_values import encode
 
         if (record := self._foreign.load(episode_id)) is not None:
             return encode(record)
-        if (path := self._path(episode_id)) is None:
+        if (path := self._file(episode_id)) is None:
             raise StoreError(f"the opened files have no episode {episode_id!r}")
         return read_episode(path)
 
-    @property
-    def version(self) -> tuple[int, bool]:
-        """A number that grows with the known rows, and whether all files have been read."""
-        return self._n_parts, self._is_complete
-
     def path(self, episode_id: str) -> Path | None:
-        """Return the path of the file that has an episode; None if it is not known."""
-        from agentgym_tui.sessions.episode_lines import is_line
-
-        if (foreign := self._foreign.path(episode_id)) is not None:
-            return foreign
-        path = self._path(episode_id)
+        path = self._foreign.path(episode_id) or self._file(episode_id)
         return path.parent if path is not None and is_line(path) else path
 
-    def _path(self, episode_id: str) -> Path | None:
-        with self._lock:
-            if (row := self._rows.get(episode_id)) is None:
-                return None
-            return self._renamed.get(episode_id) or Path(self._folders[row.batch_id], f"{episode_id}.json")
+    def _file(self, episode_id: str) -> Path | None:
+        query = "SELECT folder, name FROM episodes WHERE episode_id = ? AND name <> x''"
+        with suppress(UnicodeEncodeError):
+            for folder, name in self._table.select(query, (episode_id,)):
+                return Path(os.fsdecode(folder), os.fsdecode(name))
+        return None
+
+    def close(self) -> None:
+        self.texts.close()
+        self._table.close()
 
     def scan(self) -> Iterator[list[EpisodeRow]]:
-        """Read the episode files in descending order of their names, then the files of other tools.
+        """Find the episode files, and read the new and changed ones, the newest first, then the files of other tools.
 
-        Yields:
-            The new list rows of each part.
+        Yields the rows of each part; those of files that have not changed are first.
         """
-        from agentgym_tui.sessions.episode_summary import SummaryReader
-        from agentgym_tui.sessions.row_cache import MIN_FILES
-
-        n_files, files = self._find_files()
-        n_read, reader = 0, SummaryReader()
-        cache = self._open_cache() if n_files >= MIN_FILES else None
         try:
-            while True:
-                part = list(islice(files, PART_FILES if n_read else FIRST_PART_FILES))
-                found = [(file, row) for file in part if (row := self._read(file, reader, cache)) is not None]
-                n_read += len(part)
-                self.progress = ReadProgress(n_read, n_files)
-                yield self._add(found, part[-1] if n_read < n_files else None)
-                if n_read == n_files:
-                    break
-        finally:
-            if cache is not None:
-                cache.close(complete=n_read == n_files)
-        for rows in self._foreign.scan(self._foreign_paths):
-            with self._lock:
-                self._table, self._n_parts = None, self._n_parts + 1
-                self._rows.update((row.episode_id, row) for row in rows)
-            yield rows
-        self._is_complete, self._n_parts = True, self._n_parts + 1
+            yield from self._scan()
+        except StoreError:
+            if self._table.path is None:
+                raise
+            self._forget()
+            self._cache = None  # it may be full
+            yield from self._scan()
 
-    def _add(self, found: Sequence[tuple[FoundFile, EpisodeRow]], last: FoundFile | None) -> list[EpisodeRow]:
-        """Add the rows of the next files, except episodes that an earlier file has; return the added rows.
+    def _scan(self) -> Iterator[list[EpisodeRow]]:
+        finder = FileFinder()
+        self.unreadable = self._unreadable = finder.unreadable
+        self._version = (self._version[0], False)
+        listed = finder.find(self._paths)
+        n_files = sum(len(names) for _, names in listed)
+        if n_files >= MIN_FILES and self._table.path is None:
+            self._table = _opened_table(self._cache_path(_INDEX))
+        first = [] if self._rows else nlargest(FIRST_PART_FILES, _files(listed))  # before all others are looked at
+        rows = self._read_files(map(_stamped, first))
+        self.progress = ReadProgress(len(first), n_files)
+        shown = {row.episode_id for row in rows}
+        yield self._add(rows)
+        n_left = self._compare(_files(listed), first)
+        listed.clear()
+        after = _AFTER_ALL
+        while rows := self._known(after, KNOWN_PART_ROWS):
+            after = rows[-1].episode_id
+            if added := [row for row in rows if row.episode_id not in shown]:
+                yield self._add(added)
+        while n_left:
+            with self._table.session() as connection:
+                part: list[_Found] = connection.execute(_NEXT, (PART_FILES,)).fetchall()
+                connection.execute("DELETE FROM found WHERE (name, folder) >= (?, ?)", part[-1][:2])
+            rows = self._read_files(part)
+            n_left -= len(part)
+            self.progress = ReadProgress(n_files - n_left, n_files)
+            yield self._add(rows)
+        self._foreign = ForeignFiles(finder.unreadable)
+        for rows in self._foreign.scan(finder.foreign):
+            with self._table.transaction() as connection:
+                connection.executemany(_INSERT, map(_columns_of, rows))
+            yield self._add(rows)
+        self._version = (self._version[0] + 1, True)
 
-        Args:
-            found: files with their rows.
-            last: the last file that was reached; None if no files are left.
+    def _compare(self, files: Iterable[_File], first: Iterable[_File]) -> int:
+        """Remove the rows of changed and deleted files; put what has to be read into ``found``; return its number.
+
+        The ``first`` ones of the files were read.
         """
-        added = []
+        with self._table.transaction() as connection:
+            self._generation = self._table.generation
+            connection.execute("DROP TABLE IF EXISTS temp.found")
+            connection.execute(_FOUND)
+            connection.executemany("INSERT OR IGNORE INTO found VALUES (?, ?, ?, ?, ?)", map(_stamped, files))
+            gone = connection.execute(f"SELECT episode_id {_GONE}").fetchall()
+            connection.execute(f"DELETE {_GONE}")
+            connection.execute(_KNOWN)
+            connection.executemany("DELETE FROM found WHERE (name, folder) = (?, ?)", first)
+            (n_left,) = connection.execute("SELECT count(*) FROM found").fetchone()
         with self._lock:
-            self._table, self._n_parts = None, self._n_parts + 1
-            for reached in [known for known, file in self._unchecked.items() if last is None or file >= last]:
-                del self._unchecked[reached], self._rows[reached]
-            for file, row in found:
-                episode_id = row.episode_id
-                if episode_id in self._rows and episode_id not in self._unchecked:
-                    continue
-                self._unchecked.pop(episode_id, None)
-                self._rows[episode_id] = row
-                self._renamed.pop(episode_id, None)
-                folder = self._folders.setdefault(row.batch_id, file.folder)
-                if (file.name, file.folder) != (f"{episode_id}.json", folder):
-                    self._renamed[episode_id] = file.path
-                added.append(row)
-        return added
+            for (episode_id,) in gone:
+                self._rows.pop(episode_id, None)
+        return int(n_left)
 
-    def _open_cache(self) -> RowCache | None:
-        from agentgym_tui.sessions.row_cache import RowCache
+    def _known(self, before: str, limit: int) -> list[EpisodeRow]:
+        found = self._table.select(_NEWEST, (before, limit))
+        try:
+            return list(map(from_columns, found))
+        except msgspec.ValidationError as exc:
+            raise self._table.unusable(exc) from exc
 
-        if self._cache_folder is None or not self._named_paths:
+    def _read_files(self, files: Iterable[_Found]) -> list[EpisodeRow]:
+        """Read files; return the rows of the episodes that no earlier file has."""
+        read = [columns for found in files if (columns := self._read_columns(found)) is not None]
+        with self._table.transaction() as connection:
+            added = [columns for columns in read if connection.execute(_INSERT, columns).rowcount]
+        n_columns = len(EpisodeRow.__struct_fields__)
+        return [from_columns(tuple(columns[:n_columns])) for columns in added]  # with shared texts
+
+    def _read_columns(self, found: _Found) -> list[object] | None:
+        path = Path(os.fsdecode(found[1]), os.fsdecode(found[0]))
+        try:
+            return _columns_of(episode_row(record_from_bytes(read_episode(path), path)), found)
+        except StoreError as exc:
+            self._unreadable.append(UnreadableFile(path, unknown_reason(path) or str(exc)))
             return None
-        return RowCache(self._cache_folder, self._named_paths)
 
-    def _find_files(self) -> tuple[int, Iterator[FoundFile]]:
-        """Return the number of the files, and an iterator of the files in descending order.
+    def _add(self, rows: list[EpisodeRow]) -> list[EpisodeRow]:
+        with self._lock:
+            self._version = (self._version[0] + 1, self._version[1])
+            self._rows.update((row.episode_id, row) for row in rows)
+        return rows
 
-        The names of a folder are kept in one text: 100,000 objects would take 8 MB more, which were not reused before
-        all of them are freed.
-        """
-        from agentgym_tui.sessions.row_cache import FoundFile
+    def _forget(self) -> None:
+        """Delete an index that cannot be used, and go on in memory."""
+        path = self._table.path
+        self._table.close()
+        self._table, self._rows = _opened_table(None), {}
+        with suppress(OSError):
+            if path is not None:
+                path.unlink()
 
-        found: dict[str, set[str]] = {}
-        n_left = MAX_FILES
-        for folder, names in self._candidates():
-            found.setdefault(folder, set()).update(names[:n_left])
+    def _open_texts(self) -> TextIndex:
+        from runner.store.text_index import TextIndex
+
+        if (path := self._cache_path(_TEXTS)) is None:
+            temporary = tempfile.TemporaryDirectory(prefix="agentgym-text-")
+            atexit.register(temporary.cleanup)
+            path = Path(temporary.name, _TEXTS)
+        return TextIndex(path, lambda batch_id, episode_id: self.read(episode_id))
+
+    def _cache_path(self, name: str) -> Path | None:
+        """Create the folder for what is kept, and delete those used least recently; None if there can be none."""
+        with suppress(OSError):
+            if self._cache is not None:
+                make_folder(self._cache)
+                if all(each.stat().st_uid == os.geteuid() for each in (self._cache, self._cache.parent)):
+                    os.utime(self._cache)
+                    _delete_oldest(self._cache.parent)
+                    return self._cache / name
+        return None
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    identity = repr([os.path.realpath(path) for path in paths])
+    return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _delete_oldest(root: Path) -> None:
+    n_bytes = 0
+    for folder in sorted(root.glob("opened-*"), key=lambda each: -each.stat().st_mtime_ns):
+        n_bytes += sum(each.stat().st_size for each in folder.iterdir())
+        if n_bytes > MAX_CACHE_BYTES:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _files(listed: Iterable[tuple[str, Sequence[str]]]) -> Iterator[_File]:
+    return ((os.fsencode(name), os.fsencode(folder)) for folder, names in listed for name in names)
+
+
+def _stamped(file: _File) -> _Found:
+    """Return a file with its stamp: that of the archive or of the file with the line if it is no file of its own."""
+    name, folder = file
+    try:
+        try:
+            status = os.lstat(folder + b"/" + name)
+        except NotADirectoryError:
+            status = os.lstat(folder)
+    except OSError:
+        return name, folder, 0, 0, None
+    size, mtime_ns = stamp_of(status)
+    return name, folder, size, mtime_ns, f"{size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+
+
+class FileFinder:
+    """Finds episode files, archives, lines, files of other tools and logs.
+
+    Attributes:
+        unreadable: what cannot be read, and the logs.
+        foreign: files and folders of other tools.
+    """
+
+    def __init__(self) -> None:
+        self.unreadable: list[UnreadableFile] = []
+        self.foreign: list[tuple[Path, Format]] = []
+        self._n_logs = 0
+
+    def find(self, paths: Sequence[Path]) -> list[tuple[str, Sequence[str]]]:
+        """Return folders with the names of their episode files; an archive or a file of lines is as a folder."""
+        listed, n_left = [], MAX_FILES
+        for folder, names in self._candidates(paths):
+            listed.append((folder, names[:n_left]))
             n_left = max(n_left - len(names), 0)
-        n_files = sum(map(len, found.values()))
-        listed = [(folder, "/".join(sorted(found.pop(folder), reverse=True))) for folder in [*found]]
-        iterators = [
-            map(FoundFile, (match[0] for match in _NAME.finditer(names)), repeat(folder)) for folder, names in listed
-        ]
-        return n_files, merge(*iterators, reverse=True)
+        return listed
 
-    def _candidates(self) -> Iterator[tuple[str, Sequence[str]]]:
-        for path in self._named_paths:
+    def _candidates(self, paths: Sequence[Path]) -> Iterator[tuple[str, Sequence[str]]]:
+        for path in paths:
             real = Path(os.path.realpath(path))
             if self._add_foreign(real):
                 continue
@@ -272,14 +412,7 @@ class FileLibrary:
                 yield str(real.parent), [real.name]
 
     def _below(self, folder: str, depth: int) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the folders at and below a folder, each with the names of its episode files; do not follow links.
-
-        ``Path`` objects would take five times as long.
-
-        Args:
-            folder: the folder.
-            depth: number of folder levels to search; 1 for only the folder itself.
-        """
+        """Yield what is at and below a folder; do not follow links. ``Path`` objects would take five times as long."""
         try:
             with os.scandir(folder) as entries:
                 is_dir = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
@@ -302,17 +435,12 @@ class FileLibrary:
                 yield from self._lines_or_log(Path(folder, name))
 
     def _add_foreign(self, path: Path) -> bool:
-        """Add a file or folder of another tool to those that are read last; return whether it is one."""
         if path.is_symlink() or (form := foreign_format(path)) is None:
             return False
-        self._foreign_paths.append((path, form))
+        self.foreign.append((path, form))
         return True
 
     def _lines_or_log(self, path: Path) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield a file whose lines are episodes, as if it was a folder; list any other file as a log."""
-        from agentgym_tui.sessions.episode_lines import holds_episodes, line_names
-        from runner.errors import StoreError
-
         if not holds_episodes(path):
             self._add_log(path)
             return
@@ -320,6 +448,14 @@ class FileLibrary:
             yield str(path), list(islice(line_names(path), MAX_FILES))
         except StoreError as exc:
             self._add_unreadable(path, str(exc))
+
+    def _archived(self, archive: str) -> Iterator[tuple[str, Sequence[str]]]:
+        from runner.store.archive import read_episodes
+
+        try:
+            yield archive, [*read_episodes(Path(archive))]
+        except StoreError as exc:
+            self._add_unreadable(Path(archive), str(exc))
 
     def _add_logs_of(self, folder: Path) -> None:
         with suppress(OSError):  # without the folder there are no logs
@@ -336,45 +472,93 @@ class FileLibrary:
             return
         self._n_logs += 1
         if self._n_logs <= MAX_LOGS:
-            self._unreadable.append(FoundLog(path, f"{status.st_size:,} bytes"))
+            self.unreadable.append(FoundLog(path, f"{status.st_size:,} bytes"))
         elif self._n_logs == MAX_LOGS + 1:
             self._add_unreadable(path, f"there are more than {MAX_LOGS} logs; open the others by their paths")
 
-    def _archived(self, archive: str) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield an archive, as if it was a folder, with the names of its episode files."""
-        from runner.errors import StoreError
-        from runner.store.archive import read_episodes
-
-        try:
-            yield archive, [*read_episodes(Path(archive))]
-        except StoreError as exc:
-            self._add_unreadable(Path(archive), str(exc))
-
-    def _read(self, file: FoundFile, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow | None:
-        from runner.errors import StoreError
-
-        try:
-            return _read_row(file, reader, cache)
-        except StoreError as exc:
-            self._add_unreadable(file.path, unknown_reason(file.path) or str(exc))
-            return None
-
     def _add_unreadable(self, path: Path, reason: str) -> None:
-        self._unreadable.append(UnreadableFile(path, reason))
+        self.unreadable.append(UnreadableFile(path, reason))
 
 
-def _read_row(file: FoundFile, reader: SummaryReader, cache: RowCache | None) -> EpisodeRow:
-    """Return the row of an episode file from the cache, else from the file; raises ``StoreError``."""
-    from agentgym_tui.sessions.episode_lines import read_episode
+class _Source(NamedTuple):
+    form: Format
+    place: Place
+    batch_id: str
+    attempt: int
 
-    status = None
-    if cache is not None:
-        with suppress(OSError):
-            status = file.status()  # before reading: the file may be replaced meanwhile
-    if cache is None or status is None:
-        return reader.row(read_episode(file.path), file.path)
-    if (known := cache.get(file, status)) is not None:
-        return reader.share_values(known)
-    row = reader.row(read_episode(file.path), file.path)
-    cache.add(file, status, row)
-    return row
+
+class ForeignFiles:
+    """Reads files of other tools, and each episode again by its place; only one thread at a time may run ``scan``.
+
+    ``unreadable`` receives the malformed items, which cost only themselves.
+    """
+
+    def __init__(self, unreadable: list[UnreadableFile]) -> None:
+        self._found: dict[str, _Source] = {}
+        self._unreadable = unreadable
+        self._n_problems = 0
+
+    def scan(self, paths: Sequence[tuple[Path, Format]]) -> Iterator[list[EpisodeRow]]:
+        from runner.formats.drafts import Attempts
+
+        attempts = Attempts()
+        for path, form in paths:
+            rows: list[EpisodeRow] = []
+            shown_at, part_s = time.monotonic(), FIRST_PART_S
+            for row in self._read(path, form, attempts):
+                rows.append(row)
+                if time.monotonic() - shown_at > part_s:
+                    yield rows
+                    rows, shown_at, part_s = [], time.monotonic(), PART_S
+            yield rows
+        if self._n_problems > MAX_PROBLEMS:
+            text = f"{self._n_problems - MAX_PROBLEMS:,} further items cannot be read"
+            self._unreadable.append(UnreadableFile(paths[-1][0], text))
+
+    def load(self, episode_id: str) -> EpisodeRecord | None:
+        """Return an episode without token ids, read again; None if none has this id.
+
+        Raises ``StoreError`` if its file has changed or cannot be read.
+        """
+        from runner.formats.importing import ReadEpisode, episodes_of, modified_time
+        from runner.formats.reading import LIMITS, Item
+        from runner.store.token_file import without_tokens
+
+        if (known := self._found.get(episode_id)) is None:
+            return None
+        item = Item(known.place, known.form.read(known.place, LIMITS))
+        for each in episodes_of(item, known.form, LIMITS, modified_time(known.place.path)):
+            if isinstance(each, ReadEpisode) and each.record.episode_id == episode_id:
+                each.record.attempt, each.record.batch_id = known.attempt, known.batch_id
+                return without_tokens(each.record)
+        raise StoreError(f"{known.place.path} has changed; reload it")
+
+    def path(self, episode_id: str) -> Path | None:
+        known = self._found.get(episode_id)
+        return None if known is None else known.place.path
+
+    def _read(self, path: Path, form: Format, attempts: Attempts) -> Iterator[EpisodeRow]:
+        from runner.formats.format import Source
+        from runner.formats.importing import modified_time, read_episodes
+        from runner.formats.reading import Malformed
+        from runner.util.clock import digest_ulid
+
+        try:
+            milliseconds = max(0, round(modified_time(path).timestamp() * 1000))
+            batch_id = digest_ulid(milliseconds, hashlib.sha256(os.fsencode(path)).digest()[:10])
+            for found in read_episodes(Source(path, form)):
+                if isinstance(found, Malformed):
+                    self._add_problem(found.place.path, f"{found.place.unit} {found.place.number}: {found.reason}")
+                elif len(self._found) < MAX_FILES and found.record.episode_id not in self._found:
+                    record = found.record
+                    attempts.number(record, found.draft)
+                    record.batch_id = batch_id
+                    self._found[record.episode_id] = _Source(form, found.place, batch_id, record.attempt)
+                    yield episode_row(record)
+        except StoreError as exc:
+            self._add_problem(path, str(exc))
+
+    def _add_problem(self, path: Path, reason: str) -> None:
+        self._n_problems += 1
+        if self._n_problems <= MAX_PROBLEMS:
+            self._unreadable.append(UnreadableFile(path, reason))

@@ -16,7 +16,7 @@ import msgspec
 
 from agentgym_tui.state.nodes import ProfileDifference, VariableChange
 from runner.errors import ConfigError, RunnerError, StoreError
-from runner.util.files import create_private, make_folder, read_regular, resolve_path
+from runner.util.files import create_private, make_folder, read_regular
 
 if TYPE_CHECKING:
     from runner.config import Profile, ProfileFile
@@ -24,28 +24,18 @@ if TYPE_CHECKING:
 
 NODE_IDLE_EXIT_S: Final = 120
 """Seconds without work or requests after which a node started by the console exits."""
-
 STOP_TIMEOUT_S: Final = 60.0
 """Seconds to wait for a node to stop: it ends the running steps, and publishes the remaining events."""
-
 POLL_INTERVAL_S: Final = 0.05
 """Seconds between checks while a node starts or stops."""
-
 MAX_LOG_LINES: Final = 6
 """Number of lines shown from the end of a failed node's log."""
-
 MAX_LOG_BYTES: Final = 4_096
 MAX_NODE_FILE_BYTES: Final = 64 * 1024
 
 
 class LaunchOptions(msgspec.Struct, frozen=True):
-    """Command-line options that select the profile and the state directory.
-
-    Attributes:
-        config: name or path of the profile; None for the default profile.
-        data_dir: path of the state directory; None if an environment variable or the profile decides.
-        node: name of the node; None if an environment variable or the profile decides.
-    """
+    """Options of the command line: name or path of the profile, state directory, node; None: something else decides."""
 
     config: str | None = None
     data_dir: str | None = None
@@ -73,10 +63,7 @@ class StateLocation(msgspec.Struct, frozen=True):
 class StateLocator:
     """Finds the state directory at the first call of ``find``, because loading a profile takes time.
 
-    Args:
-        options: command-line options that select the profile and the state directory.
-        environ: environment variables; those of this process by default.
-        cwd: folder that relative paths start from; the current folder of this process by default.
+    The methods block, and raise ``ConfigError`` if the profile or a name is not valid.
     """
 
     def __init__(
@@ -89,57 +76,36 @@ class StateLocator:
         self._location: StateLocation | None = None
 
     def find(self) -> StateLocation:
-        """Return the location of the state directory.
-
-        The first call blocks while it loads the profile; later calls return the same location.
-
-        Raises:
-            ConfigError: the profile or a name is not valid. The next call tries again.
-        """
         with self._lock:
             if self._location is None:
                 self._location = self._read()
             return self._location
 
-    def running_folder(self) -> Path | None:
-        """Return the state directory if a node runs there; None if none runs, or if only the profile names it.
-
-        The profile is not read, which takes longer than connecting to the node.
-        """
-        if not (chosen := self.options.data_dir or self._environ.get("AGENTGYM_DATA_DIR")):
-            return None
-        from runner.node.state_lock import is_node_alive
-
-        data_dir = resolve_path(chosen, self._environ, self._cwd)
-        return data_dir if is_node_alive(data_dir) else None
-
     def reload(self, config: str | None = None) -> StateLocation:
         """Read the file of the profile again, or use the one at the path ``config`` from now on; return its location.
 
-        Raises:
-            ConfigError: the profile is no longer valid; ``find`` then returns the previous location.
+        If it is not valid, ``find`` returns the previous location.
         """
         from runner.config import read_profile
 
         known = self.find()
         own = self.options.config if known.profile_file is None else str(known.profile_file.path)
         profile, file = read_profile(config or own, environ=self._environ, cwd=self._cwd)
-        location = msgspec.structs.replace(known, profile=profile, profile_file=file, notice="")
-        with self._lock:
-            self.options = msgspec.structs.replace(self.options, config=config or self.options.config)
-            self._location = location
-        return location
+        self.options = msgspec.structs.replace(self.options, config=config or self.options.config)
+        return self._use(known, profile, file)
 
     def follow_node(self) -> StateLocation | None:
         """Take the profile of the node that runs now, which another console may have started with it.
 
-        Returns:
-            The location with that profile; None if ``options`` name a profile, or if the node's cannot be read.
+        Returns the location with that profile; None if ``options`` name a profile, or if the node's cannot be read.
         """
         known = self.find()
         if self.options.config is not None or (running := _running_profile(known.data_dir, self._environ)) is None:
             return None
-        location = msgspec.structs.replace(known, profile=running[0], profile_file=running[1], notice="")
+        return self._use(known, *running)
+
+    def _use(self, known: StateLocation, profile: Profile, file: ProfileFile | None) -> StateLocation:
+        location = msgspec.structs.replace(known, profile=profile, profile_file=file, notice="")
         with self._lock:
             self._location = location
         return location
@@ -163,7 +129,6 @@ class NodeStartError(RunnerError):
 
 
 def read_node_file(data_dir: Path) -> NodeFile | None:
-    """Return the content of ``node.json`` in a state directory; None if the file is missing or not valid."""
     from runner.node.state_lock import NodeFile
 
     try:
@@ -173,7 +138,6 @@ def read_node_file(data_dir: Path) -> NodeFile | None:
 
 
 def _running_profile(data_dir: Path, environ: Mapping[str, str]) -> tuple[Profile, ProfileFile] | None:
-    """Return the profile of the node that runs in a state directory; None if none runs or its file is not valid."""
     from runner.config import read_profile
     from runner.node.state_lock import is_node_alive
 
@@ -199,8 +163,7 @@ def profile_difference(
     if location.profile_file is None or not node_file.profile_digest:
         return None
     path = location.profile_file.path
-    digest = profile_digest(path)
-    if digest is None:
+    if (digest := profile_digest(path)) is None:
         return None
     is_same = digest == node_file.profile_digest
     is_changed = not is_same and node_file.profile_path == str(path)
@@ -232,11 +195,7 @@ def _variable_changes(
 
 
 async def wait_until_stopped(data_dir: Path) -> None:
-    """Wait until no node owns the state directory.
-
-    Raises:
-        NodeStartError: it is still running after ``STOP_TIMEOUT_S``.
-    """
+    """Wait until no node owns the state directory; raises ``NodeStartError`` after ``STOP_TIMEOUT_S``."""
     from runner.node.state_lock import is_node_alive
 
     try:
@@ -250,13 +209,8 @@ async def wait_until_stopped(data_dir: Path) -> None:
 async def ensure_node(location: StateLocation, config: str | None) -> None:
     """Start a node process in the background unless a node owns the state directory; return once a node owns it.
 
-    Args:
-        location: the state directory, and the name of the node.
-        config: name or path of the profile for the node; None for the default profile.
-
-    Raises:
-        NodeStartError: the node process exits.
-        StoreError: the state directory cannot be used, or nothing can be stored there.
+    ``config`` is the name or path of the profile for the node; None for the default profile. Raises ``NodeStartError``
+    if the process exits, and ``StoreError`` if the state directory cannot be used, or nothing can be stored there.
     """
     from runner.node.state_lock import is_node_alive
 
@@ -293,19 +247,12 @@ def _start(location: StateLocation, config: str | None, log: Path) -> subprocess
     options = ["--data-dir", str(location.data_dir), "--node", location.node, "--idle-exit", str(NODE_IDLE_EXIT_S)]
     if config is not None:
         options += ["--config", config]
+    # -P: a folder named runner in the working directory must not shadow the package.
+    command = [sys.executable, "-P", "-m", "runner.cli", "node", *options]
     try:
-        stderr = create_private(log)
-        try:
-            return subprocess.Popen(
-                # -P: a folder named runner in the working directory must not shadow the package.
-                [sys.executable, "-P", "-m", "runner.cli", "node", *options],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                start_new_session=True,
-            )
-        finally:
-            os.close(stderr)
+        with os.fdopen(create_private(log), "wb") as stderr:
+            no_file = subprocess.DEVNULL
+            return subprocess.Popen(command, stdin=no_file, stdout=no_file, stderr=stderr, start_new_session=True)
     except OSError as exc:
         raise NodeStartError(f"the node could not be started: {exc.strerror or exc}; check {log}") from exc
 
@@ -319,7 +266,6 @@ def node_logs(data_dir: Path) -> list[Path]:
 
 
 def read_last_lines(log: Path) -> str:
-    """Return the last lines of a log as untrusted text; "" where the log cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(log.stat().st_size - MAX_LOG_BYTES, 0))

@@ -6,17 +6,18 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.sessions.control_client import NodeControl, running_ids, unfinished_ids
-from agentgym_tui.sessions.episode_library import StateDirLibrary
-from agentgym_tui.sessions.episode_loader import EpisodeRepair, currency_of
-from agentgym_tui.sessions.event_source import EventSource
-from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.live_feed import MIN_HISTORY, LiveFeed, feed_subjects, history_age, link_from_state
+from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.sessions.bus_session import MIN_HISTORY, LiveFeed, feed_subjects, history_age, link_from_state
+from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl, running_ids, unfinished_ids
+from agentgym_tui.sessions.curation import Curation
+from agentgym_tui.sessions.event_reader import EventSource
+from agentgym_tui.sessions.library import StateDirLibrary, read_batch_totals
 from agentgym_tui.sessions.node_launcher import (
     LaunchOptions,
     StateLocation,
@@ -27,17 +28,13 @@ from agentgym_tui.sessions.node_launcher import (
     read_node_file,
     wait_until_stopped,
 )
-from agentgym_tui.sessions.protocols import ControlRequestError, Session
-from agentgym_tui.sessions.stored_batches import read_batch_totals
+from agentgym_tui.sessions.session import Session, currency_of
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.run_store import LOST_AFTER_S, RunStore
 from runner.errors import RunnerError
 from runner.util.files import world_writable_problem
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from agentgym_tui.logs.log_file import LogFile
     from runner.bus.address import BusAddress
     from runner.bus.connection import NatsConnection
     from runner.bus.errors import BusState
@@ -46,25 +43,20 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S: Final = 20.0
 """Seconds between requests for the state of the node; a node that gets no requests for two minutes exits."""
-
 MIN_POLL_GAP_S: Final = 0.25
 """Seconds between two requests where another console changes the queue; ten times as long as a request, if more."""
-
 RETRY_INTERVAL_S: Final = 1.0
 """Seconds between requests while the node does not reply."""
-
 FIRST_LIST_TIMEOUT_S: Final = 3.0
 """Seconds to wait for the first list before live items are read."""
-
-STORED_DELAY_S: Final = 0.5
-"""Seconds for which reading the stored episodes leaves the processor to the connection, until the first list."""
-
-PAINT_S: Final = 0.05
-"""Seconds after the first list in which only the screen uses the processor."""
+REPAIR_INTERVAL_S: Final = 2.0
+"""Seconds between reads of the files of episodes with missing live items."""
+MAX_REPAIRED: Final = 20
+"""Number of newest episodes whose files are read where live items are missing."""
 
 
 class NodeSession(Session):
-    """Session with the node of a state directory, which is started where it is not running; see ``Session``.
+    """Session with the node of a state directory, which is started where it is not running.
 
     Args:
         options: command-line options that select the state directory, the node and the profile.
@@ -73,34 +65,28 @@ class NodeSession(Session):
     """
 
     def __init__(self, options: LaunchOptions, start_key: str, *, lost_after_s: float = LOST_AFTER_S) -> None:
-        self.title = "node"
-        self.read_only = ""
+        super().__init__("node", "", RunStore(lost_after_s=lost_after_s))
         self.has_node_logs = True
-        self.store, self.input_priority = RunStore(lost_after_s=lost_after_s), InputPriority()
-        self._feed = LiveFeed(self.store, self.input_priority)
+        self.logs: list[LogFile] = []
+        self._feed = LiveFeed(self.store)
         self._start_key = start_key
         self._locator = StateLocator(options)
         self.library = self._library = StateDirLibrary(lambda: self._locator.find().data_dir)
-        self.curation = self.exporter = self._library.curation
+        self.curation = self.exporter = Curation(self._library.opened)
         self.control = self._client = NodeControl(
             lambda: self._connection, lambda _: self._node, on_command=lambda: self._poll_now.set(), start_key=start_key
         )
         self.events = self._bus = EventSource()
         self._connection: NatsConnection | None = None
+        self._location: StateLocation | None = None
         self._node = ""
-        self._poll_now = asyncio.Event()
-        self.store.on_queue_change = self._poll_now.set
-        self._listed = asyncio.Event()
-        self._node_is_up = asyncio.Event()
-        self._start = asyncio.Event()
-        self._since = MIN_HISTORY
-        self._repair = EpisodeRepair(self.store, self._library)
         self._starting = False
         self._to_resume: list[str] = []
-        self._location: StateLocation | None = None
-        self._located = asyncio.Event()
+        self._n_missing: dict[str, int] = {}
+        self._since = MIN_HISTORY
+        self._poll_now, self._listed, self._node_is_up, self._start = (asyncio.Event() for _ in range(4))
+        self.store.on_queue_change = self._poll_now.set
         self.store.link = BusLink("starting")
-        self.logs: list[LogFile] = []
 
     async def start_node(self) -> None:
         self._start.set()
@@ -132,48 +118,30 @@ class NodeSession(Session):
         self._poll_now.set()
 
     def open_logs(self) -> Sequence[LogFile]:
-        if (location := self._location) is None:
-            return self.logs
-        from agentgym_tui.logs.log_file import LogFile
-
-        known = {log.path for log in self.logs}
-        self.logs = [*self.logs, *(LogFile(path) for path in node_logs(location.data_dir) if path not in known)]
+        if self._location is not None:
+            known = {log.path for log in self.logs}
+            found = node_logs(self._location.data_dir)
+            self.logs = [*self.logs, *(LogFile(path) for path in found if path not in known)]
         return self.logs
 
     async def run(self) -> None:
+        while (location := await self._locate()) is None:
+            await self._start.wait()
         async with asyncio.TaskGroup() as tasks:
-            subscribing: asyncio.Task[None] | None = None
-            if (data_dir := await asyncio.to_thread(self._locator.running_folder)) is not None:
-                self.data_dir = data_dir
-                self._node_is_up.set()
-                subscribing = tasks.create_task(self._subscribe(data_dir))
-                await self._wait_for_first_list(FIRST_LIST_TIMEOUT_S)
-            while (location := await self._locate(subscribing)) is None:
-                subscribing = None
-                await self._start.wait()
             tasks.create_task(self._keep_node(location))
-            tasks.create_task(self._read_stored())
-            if subscribing is None:
-                tasks.create_task(self._subscribe(location.data_dir))
+            tasks.create_task(self._read_stored(location))
+            tasks.create_task(self._subscribe(location.data_dir))
 
     async def close(self) -> None:
         await asyncio.to_thread(self._library.close)
-        for log in self.logs:
-            log.close()
+        await super().close()
 
-    async def _locate(self, subscribing: asyncio.Task[None] | None) -> StateLocation | None:
-        """Read the profile; where it is not valid, end ``subscribing`` and return None."""
+    async def _locate(self) -> StateLocation | None:
         self._start.clear()
-        if subscribing is None:
-            self.store.set_link(BusLink("starting"))
+        self.store.set_link(BusLink("starting"))
         try:
             location = await asyncio.to_thread(self._locator.find)
         except RunnerError as exc:
-            if subscribing is not None:
-                subscribing.cancel()
-                await asyncio.wait([subscribing])
-                self._node_is_up.clear()
-                self._listed.clear()
             self._fail(exc)
             return None
         if location.notice:
@@ -183,12 +151,9 @@ class NodeSession(Session):
 
     def _apply_location(self, location: StateLocation) -> None:
         self._location, self.data_dir = location, location.data_dir
-        self._located.set()
-        self.store.apply_profile(
-            [(tier, entry.name, entry.ram or "") for tier, entry in location.profile.tiered_entries()]
-        )
-        self.store.currency = location.profile.agent.currency
         profile, episode = location.profile, location.profile.episode
+        self.store.apply_profile([(tier, entry.name, entry.ram or "") for tier, entry in profile.tiered_entries()])
+        self.store.currency = profile.agent.currency
         defaults: dict[str, float | str | None] = {"concurrency": episode.concurrent, "workers": episode.workers}
         if all(entry.max_rounds is entry.max_duration_sec is None for _, entry in profile.tiered_entries()):
             defaults |= {"max_rounds": episode.max_rounds, "max_duration_sec": episode.max_duration_sec}
@@ -197,16 +162,14 @@ class NodeSession(Session):
     def _fail(self, exc: RunnerError) -> None:
         self.store.set_link(BusLink("failed", f"{exc}\nfix it, then press {self._start_key} to try again"))
 
-    async def _read_stored(self) -> None:
-        await self._wait_for_first_list(STORED_DELAY_S)
+    async def _read_stored(self, location: StateLocation) -> None:
         try:
             rows = await asyncio.to_thread(self._library.rows)
-            if self._location is not None and not self._location.profile.agent.price:
+            if not location.profile.agent.price:
                 self.store.currency = currency_of(rows) or self.store.currency
             self.store.apply_stored(rows)
         except RunnerError as exc:
             self.store.set_link(BusLink("failed", str(exc)))
-            return
 
     async def _keep_node(self, location: StateLocation) -> None:
         """Start the node where it is not running: now, and after each call of ``start_node``."""
@@ -240,29 +203,19 @@ class NodeSession(Session):
             address, name="agentgym-tui", on_state=self._update_link, read_address=read_address, required=False
         )
         async with await connecting as self._connection, asyncio.TaskGroup() as tasks:
+            assert self._location is not None
             self._bus.set_connection(self._connection)
             self._update_link(self._connection.state)  # states reported while it opened lacked the address
-            connected_at = datetime.now(UTC)
+            names, live = feed_subjects(self._location)
             tasks.create_task(self._keep_polling(data_dir))
-            names, live = feed_subjects(await self._wait_for_location())
-            since = datetime.now(UTC) - connected_at  # what the first list may not contain
-            tasks.create_task(self._feed.run(self._connection, names.all(), since, names))
-            await self._wait_for_first_list(FIRST_LIST_TIMEOUT_S)
+            tasks.create_task(self._feed.run(self._connection, names.all(), "now", names))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LIST_TIMEOUT_S):
+                    await self._listed.wait()
             tasks.create_task(self._feed.run(self._connection, [live], self._since, names))
-            tasks.create_task(self._repair.run())
-
-    async def _wait_for_location(self) -> StateLocation:
-        await self._located.wait()
-        assert self._location is not None
-        return self._location
-
-    async def _wait_for_first_list(self, timeout_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._listed.wait()
+            tasks.create_task(self._repair())
 
     async def _address(self, read: Callable[[], BusAddress | None]) -> BusAddress:
-        """Wait until the node has written the address of its bus, and return the address."""
         await self._node_is_up.wait()
         while True:
             try:
@@ -294,15 +247,6 @@ class NodeSession(Session):
                 async with asyncio.timeout(POLL_INTERVAL_S if answered else RETRY_INTERVAL_S):
                     await self._poll_now.wait()
 
-    async def _compare_profiles(self, location: StateLocation, node_file: NodeFile) -> None:
-        """Set how the profile of the node differs; follow the node to another profile if the user named none."""
-        difference = await asyncio.to_thread(profile_difference, location, node_file, os.environ)
-        is_other = difference is not None and difference.is_other
-        if is_other and (followed := await asyncio.to_thread(self._locator.follow_node)) is not None:
-            self._apply_location(followed)
-            difference = None
-        self.store.set_profile_difference(difference)
-
     async def _poll(self, data_dir: Path) -> bool:
         if self._connection is None or not self._connection.connected:
             return False
@@ -316,33 +260,30 @@ class NodeSession(Session):
         self.store.apply_health(health)
         self.store.apply_list(listed)
         if is_first := not self._listed.is_set():
-            await asyncio.sleep(PAINT_S)
             self._since = history_age(running_ids(listed), datetime.now(UTC))
             self._listed.set()
-        location = await self._wait_for_location()
         if node_file is not None:
-            await self._compare_profiles(location, node_file)
-        has_changed = False
+            await self._compare_profiles(node_file)
+        await self._resume_restarted(listed)
+        with contextlib.suppress(RunnerError):  # the list of episodes shows why they cannot be read
+            await self._read_library(listed, is_first=is_first)
         with contextlib.suppress(RunnerError):  # the console works without tags
-            if has_changed := not is_first and await asyncio.to_thread(self._library.has_changed):
-                self.store.apply_stored(())
             before, tags = self._library.notes_state, await asyncio.to_thread(self._library.tags)
             if tags != self.store.tags or before != self._library.notes_state:
                 self.store.apply_tags(tags)
-        await self._resume_restarted(listed)
-        if is_first:
-            await self._repair.read_journals(running_ids(listed))
-            with contextlib.suppress(RunnerError):  # the list of episodes shows why they cannot be read
-                known = [*self.store.batches]
-                self.store.apply_unlisted(await asyncio.to_thread(self._library.unlisted_batches, known))
-        if is_first or has_changed:
-            with contextlib.suppress(RunnerError):
-                self.store.set_n_unlisted(await asyncio.to_thread(self._library.n_unlisted, [*self.store.batches]))
-        await self._read_totals()
         return True
 
+    async def _compare_profiles(self, node_file: NodeFile) -> None:
+        """Set how the profile of the node differs; follow the node to another profile if the user named none."""
+        assert self._location is not None
+        difference = await asyncio.to_thread(profile_difference, self._location, node_file, os.environ)
+        is_other = difference is not None and difference.is_other
+        if is_other and (followed := await asyncio.to_thread(self._locator.follow_node)) is not None:
+            self._apply_location(followed)
+            difference = None
+        self.store.set_profile_difference(difference)
+
     async def _resume_restarted(self, listed: NodeList) -> None:
-        """Resume the batches that a restart has interrupted."""
         interrupted = {batch.batch_id for batch in listed.batches if batch.status == "interrupted"}
         batch_ids, self._to_resume = [each for each in self._to_resume if each in interrupted], []
         for batch_id in batch_ids:
@@ -351,12 +292,39 @@ class NodeSession(Session):
             except ControlRequestError as exc:
                 self.store.add_notice(f"a batch stays interrupted: {exc}")
 
-    async def _read_totals(self) -> None:
-        """Sum the episodes of the batches that ended while the console did not follow them."""
-        if batch_ids := self.store.batches_without_totals():
-            with contextlib.suppress(RunnerError):  # the list of episodes shows why they cannot be read
-                totals = await asyncio.to_thread(read_batch_totals, self._library.result_source(), batch_ids)
-                self.store.apply_totals(batch_ids, totals)
+    async def _read_library(self, listed: NodeList, *, is_first: bool) -> None:
+        """Read what other processes have stored: episodes, batches and their sums; raises ``RunnerError``."""
+        library = self._library
+        if has_changed := not is_first and await asyncio.to_thread(library.has_changed):
+            self.store.apply_stored(())
+        if is_first:
+            await self._read_journals(running_ids(listed))
+            self.store.apply_unlisted(await asyncio.to_thread(library.unlisted_batches, [*self.store.batches]))
+        if is_first or has_changed:
+            self.store.set_n_unlisted(await asyncio.to_thread(library.n_unlisted, [*self.store.batches]))
+        if batch_ids := self.store.batches_without_totals():  # they ended while the console did not follow them
+            source = await asyncio.to_thread(library.result_source)
+            self.store.apply_totals(batch_ids, await asyncio.to_thread(read_batch_totals, source, batch_ids))
+
+    async def _repair(self) -> None:
+        """Merge the files of those newest episodes whose live items are missing; the screen shows the other gaps."""
+        while True:
+            await asyncio.sleep(REPAIR_INTERVAL_S)
+            newest = [*self.store.episodes.values()][-MAX_REPAIRED:]
+            missing = [each for each in newest if each.n_missing > self._n_missing.get(each.episode_id, 0)]
+            self._n_missing = {each.episode_id: each.n_missing for each in newest if each.n_missing}
+            if running := {episode.batch_id for episode in missing if episode.running}:
+                await self._read_journals(running)
+            for episode in missing:
+                if not episode.running:
+                    with contextlib.suppress(RunnerError):
+                        stored, _ = await asyncio.to_thread(self._library.load, episode.episode_id)
+                        self.store.merge_episode(stored)
+
+    async def _read_journals(self, batch_ids: Set[str]) -> None:
+        with contextlib.suppress(RunnerError):
+            for episode in await asyncio.to_thread(self._library.read_journals, batch_ids):
+                self.store.merge_episode(episode)
 
     async def _check_process(self, data_dir: Path) -> None:
         from runner.node.state_lock import is_node_alive

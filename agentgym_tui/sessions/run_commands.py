@@ -1,47 +1,48 @@
-"""Commands from the user to the node: choose the agent, list batteries, and start, pause and cancel runs."""
+"""Commands from the user to the node: choose agent, battery or the fields of a run; start, pause and cancel runs."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from agentgym_tui.safe_text import sanitize_message
-from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.protocols import ControlRequestError, RunCommand, Session
+from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl, RunCommand
+from agentgym_tui.sessions.session import Session
 from agentgym_tui.state.data_model import BatchRun, EnvironmentState, Episode
 from agentgym_tui.state.endpoints import EndpointState
 from agentgym_tui.state.run_store import RunStore
+from runner.errors import ConfigError
 from runner.events.control import AnnotateArgs, ReplayArgs, StartArgs
+from runner.types import Budget
 from runner.types.notes import MAX_TAG_CHARS, Note
 from runner.util.clock import new_ulid
 
 DEFAULT_AGENT: Final = "react"
 """The agent of a first run, as of the command line."""
 MODELLESS_AGENTS: Final = frozenset({"oracle", "random", "scripted"})
-"""Agents that use no model."""
-
 FALLBACK_AGENT: Final = "oracle"
-"""Name of the agent that is chosen by default where no agent that uses a model is installed."""
-
-_SEPARATORS: Final = re.compile(r"[\s,]+")
+"""The agent that is chosen by default where no agent that uses a model is installed."""
 MAX_TOAST_CHARS: Final = 400
 """Largest number of characters of an error that a toast shows."""
+MAX_EPISODES: Final = 1_000_000
+MAX_TASKS: Final = 5_000
+"""Maximum number of tasks in a request, which has at most 64 KiB."""
+MAX_MODELS_CHARS: Final = 2000
+"""Largest number of characters in the text with several models, and in the path of a file."""
 
+_MAX_INTEGER: Final = 2**62 - 1
 _UNFINISHED: Final = frozenset({"queued", "running", "paused"})
+_INTEGER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+_DECIMAL: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?", re.ASCII)
 
 
 class AgentChoice(NamedTuple):
-    """Agent and model of a run.
-
-    Attributes:
-        agent: name of the agent.
-        model: name of the model; None for the default model of the profile.
-        problem: why no model can be used; "" where a model can be used. The text is untrusted.
-    """
+    """Agent and model of a run: None for the default model of the profile; ``problem``: why no model can be used."""
 
     agent: str
     model: str | None
@@ -64,9 +65,20 @@ def model_problem(store: RunStore) -> str:
     if not _model_agents(store):
         return "no agent that uses a model is installed"
     if store.endpoints and all(endpoint.status in ("down", "wrong") for endpoint in store.endpoints.values()):
-        causes = [_host(name) + " " + _cause(endpoint) for name, endpoint in list(store.endpoints.items())[:3]]
-        return "no model is reachable: " + "; ".join(causes)
+        return "no model is reachable: " + "; ".join(map(_cause, list(store.endpoints.items())[:3]))
     return ""
+
+
+def _model_agents(store: RunStore) -> list[str]:
+    agents = [agent for agent in store.agents if agent not in MODELLESS_AGENTS]
+    return sorted(agents, key=lambda agent: agent != DEFAULT_AGENT)
+
+
+def _cause(named: tuple[str, EndpointState]) -> str:
+    name, endpoint = named
+    scheme, mark, rest = name.partition("://")
+    host = rest.partition("/")[0].rpartition("@")[2] if mark else scheme
+    return f"{host} {endpoint.status}" + (f": {endpoint.cause}" if endpoint.cause else "")
 
 
 def startable_agents(store: RunStore) -> list[str]:
@@ -76,13 +88,7 @@ def startable_agents(store: RunStore) -> list[str]:
 
 
 class EnvironmentBattery(NamedTuple):
-    """A battery: environments that are run together.
-
-    Attributes:
-        name: tier of the environments, or ``everything``.
-        envs: names of the environments that can be run now.
-        excluded: environments that cannot be run now.
-    """
+    """Environments that are run together: those of a tier, or ``everything``; ``excluded`` ones cannot be run now."""
 
     name: str
     envs: list[str]
@@ -91,20 +97,19 @@ class EnvironmentBattery(NamedTuple):
 
 def list_batteries(store: RunStore) -> list[EnvironmentBattery]:
     """Return one battery per tier and, where there are several tiers, one battery of all environments."""
-    batteries: dict[str, EnvironmentBattery] = {}
+    tiers: dict[str, list[EnvironmentState]] = {}
     for env in store.envs.values():
         if env.tier:
-            battery = batteries.setdefault(env.tier, EnvironmentBattery(env.tier, [], []))
-            if is_runnable(env):
-                battery.envs.append(env.name)
-            else:
-                battery.excluded.append(env)
-    if len(batteries) < 2:
-        return list(batteries.values())
-    envs = [name for battery in batteries.values() for name in battery.envs]
+            tiers.setdefault(env.tier, []).append(env)
+    if len(tiers) > 1:
+        tiers["everything"] = [env for envs in tiers.values() for env in envs]
     return [
-        *batteries.values(),
-        EnvironmentBattery("everything", envs, [env for battery in batteries.values() for env in battery.excluded]),
+        EnvironmentBattery(
+            tier,
+            [env.name for env in envs if is_runnable(env)],
+            [env for env in envs if not is_runnable(env)],
+        )
+        for tier, envs in tiers.items()
     ]
 
 
@@ -114,18 +119,7 @@ def is_runnable(env: EnvironmentState) -> bool:
 
 
 def unfinished_batches(store: RunStore) -> list[BatchRun]:
-    """Return the batches that are queued, running or paused."""
     return [batch for batch in store.batches.values() if batch.status in _UNFINISHED]
-
-
-def can_pause(batch: BatchRun) -> bool:
-    """Return whether a batch runs, or waits and starts when its turn comes."""
-    return batch.status == "running" or (batch.status == "queued" and not batch.is_held)
-
-
-def can_resume(batch: BatchRun) -> bool:
-    """Return whether a batch is paused, was paused while it waits, or was interrupted."""
-    return batch.status in ("paused", "interrupted") or (batch.status == "queued" and batch.is_held)
 
 
 def reachable_batches(store: RunStore) -> list[BatchRun]:
@@ -138,52 +132,57 @@ def has_unfinished(session: Session) -> bool:
     return not session.read_only and session.control is not None and bool(reachable_batches(session.store))
 
 
+def can_pause(batch: BatchRun) -> bool:
+    """Return whether a batch runs, or waits and starts when its turn comes."""
+    return batch.status == "running" or (batch.status == "queued" and not batch.is_held)
+
+
+def can_resume(batch: BatchRun) -> bool:
+    """Return whether a batch is paused, was paused while it waits, or was interrupted."""
+    return batch.status in ("paused", "interrupted") or (batch.status == "queued" and batch.is_held)
+
+
 def command_targets(batches: Sequence[BatchRun]) -> list[str]:
     """Return the distinct ids for a command on ``batches``: the battery id where a batch has one, else the batch id."""
     return list(dict.fromkeys(batch.battery_id or batch.batch_id for batch in batches))
 
 
 def control_error_text(error: ControlRequestError) -> str:
-    """Return the sanitized message and hint of an error, each short enough for a toast."""
-    hint = ["\n", sanitize_message(error.hint, MAX_TOAST_CHARS)] if error.hint else []
-    return "".join([sanitize_message(str(error), MAX_TOAST_CHARS), *hint])
+    return "\n".join(sanitize_message(text, MAX_TOAST_CHARS) for text in (str(error), error.hint) if text)
 
 
 class RunCommands:
     """Sends commands to the node of a session. Methods that send raise ``ControlRequestError`` on failure.
 
-    Args:
-        session: the session.
-        new_id: returns the id for a new run; returns a new ULID by default.
-
     Attributes:
+        new_id: returns the id for a new run.
         last_run: start request of the last run that was started; None before the first run.
     """
 
-    def __init__(self, session: Session, new_id: Callable[[], str] | None = None) -> None:
-        self._session = session
-        self.new_id = new_id or new_ulid
+    def __init__(self, session: Session, new_id: Callable[[], str] = new_ulid) -> None:
+        self._session, self.new_id = session, new_id
         self.last_run: StartArgs | None = None
 
+    @property
+    def control(self) -> NodeControl:
+        """Client for requests to the node; raises ``ControlRequestError`` where commands are not allowed."""
+        if self._session.read_only or self._session.control is None:
+            raise ControlRequestError(self._session.read_only or "there is no node to control")
+        return self._session.control
+
     def agent_choice(self) -> AgentChoice:
-        """Return the agent and model of the last run, or the defaults before the first run."""
         if self.last_run is not None and self.last_run.agent is not None:
             return AgentChoice(self.last_run.agent, self.last_run.model, "")
         return default_agent(self._session.store)
 
     def single_run(self, envs: Sequence[str]) -> StartArgs:
-        """Return a start request that runs one episode in each environment."""
         choice = self.agent_choice()
         return StartArgs(batch_id=self.new_id(), envs=list(envs), agent=choice.agent, model=choice.model)
 
     def repeat_run(self, keys: Sequence[str]) -> StartArgs:
         """Return a start request like that of the last run, with a new id.
 
-        Args:
-            keys: keys that start a first run; named in the hint of the error.
-
-        Raises:
-            ControlRequestError: no run has been started yet.
+        Raises ``ControlRequestError``, whose hint names the ``keys`` that start a first run, if there is none yet.
         """
         if self.last_run is None:
             raise ControlRequestError("nothing has been started from here yet", f"press {' or '.join(keys)}")
@@ -199,8 +198,7 @@ class RunCommands:
     async def pause_or_resume(self, run_id: str, batches: Sequence[BatchRun]) -> tuple[list[BatchRun], str]:
         """Pause what can be paused of a run; if nothing can, resume what can be resumed.
 
-        Returns:
-            The batches for which that has an effect, and the effect; no batches where nothing was sent.
+        Returns the batches for which that has an effect, and the effect; no batches where nothing was sent.
         """
         command: Literal["pause", "resume"] = "pause" if any(map(can_pause, batches)) else "resume"
         targets = list(filter(can_pause if command == "pause" else can_resume, batches))
@@ -211,13 +209,11 @@ class RunCommands:
 
     async def replay(self, run_id: str, only: Literal["errors", "all"]) -> int:
         """Play a batch or battery again, or only what ended with an error; return the number of episodes."""
-        args = ReplayArgs(batch_id=run_id, only=only, new_batch_id=self.new_id())
-        batches = await self.control.replay(args)
+        batches = await self.control.replay(ReplayArgs(batch_id=run_id, only=only, new_batch_id=self.new_id()))
         self._session.store.apply_batches(batches)
         return sum(batch.n_planned for batch in batches)
 
     async def step(self, episode: Episode) -> None:
-        """Run one step of a paused episode."""
         await self.control.command("step", episode_id=episode.episode_id)
 
     async def cancel(self, batches: Sequence[BatchRun]) -> None:
@@ -229,24 +225,15 @@ class RunCommands:
         """Pause or cancel all that runs or waits, also what is not listed, or resume all that is paused."""
         await self.control.command_all(command)
 
-    @property
-    def control(self) -> NodeControl:
-        """Client for requests to the node; raises ``ControlRequestError`` where commands are not allowed."""
-        if self._session.read_only or self._session.control is None:
-            raise ControlRequestError(self._session.read_only or "there is no node to control")
-        return self._session.control
-
 
 def split_tags(text: str) -> list[str]:
-    """Return the words of a typed text, each once."""
-    return list(dict.fromkeys(filter(None, _SEPARATORS.split(text))))
+    return list(dict.fromkeys(text.replace(",", " ").split()))
 
 
 async def annotate(session: Session, args: AnnotateArgs) -> Sequence[Note]:
     """Change the tags and notes of an episode or a step, show its tags, and return all that the episode has.
 
-    Raises:
-        ControlRequestError: the node cannot be reached, or refuses the change.
+    Raises ``ControlRequestError`` if the node cannot be reached, or refuses the change.
     """
     if session.read_only or session.control is None:
         raise ControlRequestError(session.read_only or "there is no node that keeps the notes of this episode")
@@ -259,19 +246,162 @@ async def annotate(session: Session, args: AnnotateArgs) -> Sequence[Note]:
 
 
 def tags_of(notes: Sequence[Note]) -> tuple[str, ...]:
-    """Return the tags of an episode and its steps in alphabetical order."""
     return tuple(sorted({note.text for note in notes if note.kind == "tag"}))
 
 
-def _model_agents(store: RunStore) -> list[str]:
-    agents = [agent for agent in store.agents if agent not in MODELLESS_AGENTS]
-    return sorted(agents, key=lambda agent: agent != DEFAULT_AGENT)
+class FormField(NamedTuple):
+    """A field of the run form for a number.
+
+    Attributes:
+        id: name of the field in ``StartArgs`` or in its budget.
+        default: text of the field in a new form; "" if the field may be empty.
+        fraction: whether the number may have decimals.
+        word: a word that may replace the number.
+        empty: what an empty field means; "" where the profile supplies the number.
+    """
+
+    id: str
+    title: str
+    minimum: int
+    maximum: int
+    help: str
+    default: str = ""
+    fraction: bool = False
+    word: str = ""
+    empty: str = ""
 
 
-def _cause(endpoint: EndpointState) -> str:
-    return f"{endpoint.status}: {endpoint.cause}" if endpoint.cause else endpoint.status
+FORM_FIELDS: Final = (
+    FormField("repeat", "tasks", 1, MAX_EPISODES, "in order", "1"),
+    FormField("attempts", "attempts", 1, MAX_EPISODES, "of each task", "1"),
+    FormField("task_index", "first task", 0, _MAX_INTEGER, "counted from 0", "0"),
+    FormField("seed", "seed", 0, _MAX_INTEGER, "of the agent", "0"),
+    FormField("concurrency", "concurrency", 1, 256, "episodes"),
+    FormField("workers", "workers", 0, 256, "processes, or ray", word="ray"),
+    FormField("max_rounds", "rounds", 1, 100_000, "limit per episode"),
+    FormField("max_duration_sec", "seconds", 0, 1_000_000, "limit per episode", fraction=True),
+    FormField("until_width", "until width", 0, 1, "95% interval: stop", fraction=True, empty="all tasks"),
+    FormField("cost", "cost", 0, 10**9, "budget of a batch", fraction=True, empty="no limit"),
+    FormField("tokens", "tokens", 1, 10**18, "budget of a batch", empty="no limit"),
+    FormField("errors_in_a_row", "errors", 1, 10**9, "in a row: stop", empty="no limit"),
+)
+_BUDGET: Final = ("cost", "tokens", "errors_in_a_row")
 
 
-def _host(endpoint: str) -> str:
-    scheme, mark, rest = endpoint.partition("://")
-    return rest.partition("/")[0].rpartition("@")[2] if mark else scheme
+class Parsed(NamedTuple):
+    """A start request, None if there are errors; and the error of each invalid field by its id.
+
+    The keys ``envs``, ``models`` and ``tasks`` of errors stand for the choice of environments, the text with several
+    models, and the file with tasks.
+    """
+
+    args: StartArgs | None
+    errors: Mapping[str, str]
+
+
+def parse_form(
+    texts: Mapping[str, str],
+    *,
+    envs: Sequence[str],
+    agent: str,
+    model: str | None,
+    batch_id: str,
+    models: str = "",
+    tasks: str = "",
+) -> Parsed:
+    """Parse the texts of the fields, by their ids, and check that at least one environment is chosen.
+
+    Args:
+        model: name of the chosen model; None for the default model of the profile.
+        models: names of several models, with commas between, in place of ``model``; may be empty.
+        tasks: path of a file with tasks, in place of the number of tasks and the first one; may be empty. The request
+            has its tasks, never the path.
+    """
+    values: dict[str, int | float | str | None] = {}
+    errors: dict[str, str] = {}
+    for field in FORM_FIELDS:
+        try:
+            values[field.id] = _parse_number(field, texts.get(field.id, "").strip())
+        except ConfigError as exc:
+            errors[field.id] = str(exc)
+    repeat, attempts = values.get("repeat"), values.get("attempts")
+    if isinstance(repeat, int) and isinstance(attempts, int) and repeat * attempts > MAX_EPISODES:
+        errors["attempts"] = f"more than {MAX_EPISODES:,} episodes"
+    if values.get("until_width") is not None and (repeat == 1 or attempts != 1):
+        errors["until_width"] = "needs 2 tasks" if repeat == 1 else "needs 1 attempt"
+    if not envs:
+        errors["envs"] = "choose one"
+    several = [name.strip() for name in models.split(",")] if models.strip() else []
+    if "" in several or len(set(several)) < len(several):
+        errors["models"] = "an empty or repeated name"
+    found: dict[str, tuple[int, ...]] = {}
+    try:
+        found = _read_tasks(tasks, envs) if tasks.strip() else {}
+    except ConfigError as exc:
+        errors["tasks"] = sanitize_message(str(exc), 300)
+    if errors:
+        return Parsed(None, errors)
+    limits = {name: values.pop(name) for name in _BUDGET}
+    chosen = {"batch_id": batch_id, "envs": list(envs), "agent": agent, "model": None if several else model}
+    given = {"tasks": found, "models": several, "budget": limits if any(limits.values()) else None}
+    return Parsed(msgspec.convert({**values, **chosen, **given}, StartArgs), {})
+
+
+def _parse_number(field: FormField, text: str) -> int | float | str | None:
+    """Return the number, the field's word, or None for an empty optional field; raises ``ConfigError``."""
+    if field.word and text == field.word:
+        return text
+    if not text and not field.default:
+        return None
+    if (_DECIMAL if field.fraction else _INTEGER).fullmatch(text) is None:
+        raise ConfigError("must be a number" if field.fraction else "must be a whole number")
+    value = float(text) if field.fraction else int(text)
+    if field.fraction and value == 0:
+        raise ConfigError("more than 0")
+    if not field.minimum <= value <= field.maximum:
+        raise ConfigError(f"at least {field.minimum}" if value < field.minimum else f"at most {field.maximum:,}")
+    return value
+
+
+def _read_tasks(path: str, envs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the tasks in a file for each of the environments.
+
+    Raises ``ConfigError`` if the file cannot be read, an id is unknown or of another environment, or one has no task.
+    """
+    from runner.formats.task_files import read_tasks
+
+    found = read_tasks(Path(path.strip()).expanduser(), envs[0] if len(envs) == 1 else None)
+    if sum(map(len, found.values())) > MAX_TASKS:
+        raise ConfigError(f"the file has more than {MAX_TASKS:,} tasks; play them with agentgym-runner --tasks")
+    names = {env.lower(): env for env in envs}
+    if other := sorted(found.keys() - names.keys()):
+        raise ConfigError(f"the file has tasks of {', '.join(other)}, which is not chosen")
+    if missing := [names[name] for name in names.keys() - found.keys()]:
+        raise ConfigError(f"the file has no task of {', '.join(missing)}")
+    return {names[name]: tasks for name, tasks in found.items()}
+
+
+def default_text(field: FormField, defaults: Mapping[str, float | str | None]) -> str:
+    """Return the placeholder of a field: for an empty optional field, the value that the profile supplies.
+
+    A field that ``defaults`` lack has an unknown value.
+    """
+    if field.default or field.empty:
+        return field.empty
+    if field.id not in defaults:
+        return "profile"
+    return f"{_number_text(defaults[field.id]) or 'auto'} (profile)"
+
+
+def form_texts(args: StartArgs | None) -> dict[str, str]:
+    """Return the text of each form field for the same start request; the default texts where ``args`` is None."""
+    if args is None:
+        return {field.id: field.default for field in FORM_FIELDS}
+    limits = args.budget or Budget()
+    return {field.id: _number_text(getattr(limits if field.id in _BUDGET else args, field.id)) for field in FORM_FIELDS}
+
+
+def _number_text(value: float | str | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agentgym_tui.state.episode_list import SearchProgress
+from runner.errors import StoreError
 
 if TYPE_CHECKING:
+    import re
+
     from runner.query.syntax import Node
-    from runner.store.index_schema import EpisodeRow
     from runner.store.passages import Hit, TextPattern
-    from runner.store.text_index import Stamped, Summary, TextIndex
+    from runner.store.text_index import TextIndex
 
 FEW: Final = 50
 """Largest number of episodes that a search adds to the index itself, within a tenth of a second."""
 REST: Final = 1.0
 """How many times as long as it works the indexing rests."""
+LINE_CHARS: Final = 300
+"""Largest number of characters that are kept of a line."""
+CONTEXT_CHARS: Final = 40
+"""Number of characters kept before the words in a longer line."""
+MAX_KEPT_EPISODES: Final = 200
 
 
 class TextSource(NamedTuple):
@@ -27,83 +33,19 @@ class TextSource(NamedTuple):
 
     Attributes:
         open_index: opens the full-text index; called once.
-        stamps: returns the files, and whether these are all.
-        summary: returns number, size and latest change of all files; None where ``stamps`` is as fast.
-        version: returns a value that changes with ``stamps``, without much work.
+        select: returns the rows of an SQL query of a table ``episodes``, which has size and time of the files.
+        version: returns a value that changes with the table, without much work, and whether it has all episodes.
         read: returns the content of an episode file for the id of the episode.
     """
 
     open_index: Callable[[], TextIndex]
-    stamps: Callable[[], tuple[Collection[Stamped], bool]]
-    summary: Callable[[], Summary | None]
-    version: Callable[[], object]
+    select: Callable[[str], list[tuple[Any, ...]]]
+    version: Callable[[], tuple[object, bool]]
     read: Callable[[str], bytes]
-
-
-class OpenedFiles(Protocol):
-    """Episodes of opened files."""
-
-    @property
-    def version(self) -> tuple[int, bool]:
-        """A number that grows with the known rows, and whether all files have been read."""
-        ...
-
-    def rows(self) -> Sequence[EpisodeRow]:
-        """Return the known rows."""
-        ...
-
-    def path(self, episode_id: str) -> Path | None:
-        """Return the path of the file that has an episode; None if it is not known."""
-        ...
-
-    def read(self, episode_id: str) -> bytes:
-        """Return the content of an episode's file; raises ``StoreError``."""
-        ...
-
-
-class FileTexts:
-    """The texts of opened files, with an index in the cache, as nothing is written into an opened folder.
-
-    Args:
-        files: the episodes.
-        folder: the folder of all caches; None: the index is deleted when the process ends.
-        paths: the opened files and folders.
-    """
-
-    def __init__(self, files: OpenedFiles, folder: Path | None, paths: Sequence[Path]) -> None:
-        self.source = TextSource(self._open_index, self._stamps, lambda: None, lambda: files.version, files.read)
-        self._files, self._folder, self._paths = files, folder, paths
-        self._stamped: tuple[object, list[Stamped]] = (None, [])
-
-    def _open_index(self) -> TextIndex:
-        from agentgym_tui.sessions.row_cache import text_cache
-        from runner.store.text_index import TextIndex
-
-        path = text_cache(self._folder, self._paths)
-        return TextIndex(path, lambda batch_id, episode_id: self._files.read(episode_id))
-
-    def _stamps(self) -> tuple[Collection[Stamped], bool]:
-        version = self._files.version
-        if self._stamped[0] != version:
-            stamps = [(row.episode_id, row.batch_id, *self._stamp(row.episode_id)) for row in self._files.rows()]
-            self._stamped = version, stamps
-        return self._stamped[1], version[1]
-
-    def _stamp(self, episode_id: str) -> tuple[int, int]:
-        """Return size and modification time of an episode's file or archive; zeros if it is gone."""
-        path = self._files.path(episode_id)
-        for each in () if path is None else (path, path.parent):
-            with suppress(OSError):
-                status = each.stat()
-                return status.st_size, status.st_mtime_ns
-        return 0, 0
 
 
 class TextSearch:
     """The texts of a library. Only ``needs`` and ``lookup`` do not block; the other methods raise ``StoreError``.
-
-    Args:
-        source: the episodes.
 
     Attributes:
         progress: how many episodes were searched by the last ``find``.
@@ -137,30 +79,29 @@ class TextSearch:
         self._found = {value: frozenset(index.search([text_pattern(*value)])) for value in values}
 
     def count(self, patterns: Sequence[TextPattern], episode_ids: Collection[str]) -> int:
-        """Return the number of passages of some episodes that have one of the patterns."""
         return self._opened().count(patterns, frozenset(episode_ids))
 
     def hits(self, episode_id: str, patterns: Sequence[TextPattern]) -> list[Hit]:
-        """Return the lines of an episode that have one of the patterns."""
         from runner.store.passages import find_hits
 
         return list(find_hits(self._source.read(episode_id), patterns))
 
     def build(self) -> None:
         """Add all missing episodes to the index, half of the time, unless another thread or process does it."""
+        from runner.store.text_index import STAMPS
+
         with self._lock:
             if self._is_building:
                 return
             self._is_building = True
         try:
-            stamps, is_all = self._source.stamps()
-            if is_all:
+            if self._source.version()[1]:
+                stamps = self._source.select(STAMPS)
                 self._opened().build(stamps, lambda seconds: not self._stop.wait(REST * seconds))
         finally:
             self._is_building = False
 
     def close(self) -> None:
-        """Stop the indexing and close the index."""
         self._stop.set()
         with self._lock:
             if self._index is not None:
@@ -173,24 +114,22 @@ class TextSearch:
             return self._index
 
     def _add_few(self, index: TextIndex) -> None:
+        from runner.store.text_index import STAMPS, SUMMARY
         from runner.util.sqlite import file_id
 
-        version = (self._source.version(), file_id(index.path))
-        if version == self._complete_version:
+        version, is_all = self._source.version()
+        if is_all and self._complete_version == (version, file_id(index.path)):
             return
-        summary = self._source.summary()
-        if summary is not None and summary == index.summary():
-            n_episodes, n_missing, is_all = summary[0], 0, True
-        else:
-            stamps, is_all = self._source.stamps()
-            n_episodes, n_missing = len(stamps), index.update(stamps, at_most=FEW, is_all=is_all)
-        self.progress = SearchProgress(n_episodes - n_missing, n_episodes)
+        summary = self._source.select(SUMMARY)[0]
+        n_missing = 0
+        if not is_all or summary != index.summary():
+            n_missing = index.update(self._source.select(STAMPS), at_most=FEW, is_all=is_all)
+        self.progress = SearchProgress(summary[0] - n_missing, summary[0])
         if not n_missing and is_all:
-            self._complete_version = version[0], file_id(index.path)
+            self._complete_version = version, file_id(index.path)
 
 
 def parsed(query: str) -> Node | None:
-    """Return a query; None if it has an error."""
     from runner.query.syntax import QueryError, parse
 
     try:
@@ -207,9 +146,79 @@ def text_values_of(query: str) -> list[tuple[str, bool]]:
     return [] if node is None else text_values(node)
 
 
-def text_patterns_of(query: str) -> list[TextPattern]:
-    """Return the patterns of the words that a query searches for."""
-    from runner.query.episodes import text_patterns
+class FoundLine(NamedTuple):
+    """A line with the words; ``number`` counts the lines of the episode that have them."""
 
-    node = parsed(query)
-    return [] if node is None else text_patterns(node)
+    episode_id: str
+    number: int
+    hit: Hit
+
+
+class TextHits:
+    """The lines of listed episodes with the words of a query, in the order of the list, read as far as needed.
+
+    The methods read files: call them in a thread.
+
+    Attributes:
+        patterns: what is searched for.
+    """
+
+    def __init__(self, texts: TextSearch, query: str, episode_ids: Sequence[str]) -> None:
+        from runner.query.episodes import text_patterns
+
+        node = parsed(query)
+        self.query, self.episode_ids = query, episode_ids
+        self.patterns: list[TextPattern] = [] if node is None else text_patterns(node)
+        self._texts = texts
+        self._places = {episode_id: place for place, episode_id in enumerate(episode_ids)}
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, list[FoundLine]] = OrderedDict()
+
+    @property
+    def progress(self) -> SearchProgress:
+        return self._texts.progress
+
+    @property
+    def expressions(self) -> list[re.Pattern[str]]:
+        return [compiled for pattern in self.patterns if (compiled := pattern.compiled()) is not None]
+
+    def count(self) -> int:
+        return self._texts.count(self.patterns, self.episode_ids)
+
+    def of(self, episode_id: str) -> list[FoundLine]:
+        with self._lock:
+            if (known := self._kept.get(episode_id)) is None:
+                try:
+                    hits = self._texts.hits(episode_id, self.patterns)
+                except StoreError:  # the file was deleted since, or is damaged, which the list shows
+                    hits = []
+                known = [FoundLine(episode_id, number, _shortened(hit)) for number, hit in enumerate(hits)]
+                self._kept[episode_id] = known
+                if len(self._kept) > MAX_KEPT_EPISODES:
+                    self._kept.popitem(last=False)
+            return known
+
+    def of_all(self, episode_ids: Sequence[str]) -> list[FoundLine]:
+        return [line for episode_id in episode_ids for line in self.of(episode_id)]
+
+    def beyond(self, episode_id: str, number: int, by: int) -> FoundLine | None:
+        """Return the next line (``by`` is 1) or the previous one (-1), across episodes; None if there is none."""
+        here = self.of(episode_id)
+        if 0 <= number + by < len(here):
+            return here[number + by]
+        place = self._places.get(episode_id, -1) + by
+        while 0 <= place < len(self.episode_ids):
+            if lines := self.of(self.episode_ids[place]):
+                return lines[0 if by > 0 else -1]
+            place += by
+        return None
+
+
+def _shortened(hit: Hit) -> Hit:
+    from msgspec.structs import replace
+
+    if len(hit.line) <= LINE_CHARS:
+        return hit
+    start = max(0, hit.start - CONTEXT_CHARS)
+    line = hit.line[start : start + LINE_CHARS]
+    return replace(hit, line=line, start=hit.start - start, end=min(hit.end - start, len(line)))

@@ -11,7 +11,7 @@ from agentgym_tui.commands.keymap import HELP, commands_of, keymap_of
 from agentgym_tui.commands.registry import APP_SCOPES, Command
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import display_width
-from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.sessions.session import Session
 from agentgym_tui.widgets.static_lines import StaticLines
 
 ALWAYS_SHOWN: Final = (HELP, "app.palette", "app.quit")

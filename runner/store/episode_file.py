@@ -152,8 +152,8 @@ def episode_record(
     )
 
 
-def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
-    """Decode and validate the content of the episode file ``path``.
+def decode_episode(data: bytes, path: Path, *, was_moved: bool = False) -> EpisodeRecord:
+    """Decode and validate the content of the episode file ``path``; ``was_moved``: its name need not have the ids.
 
     Raises ``StoreError`` if it is not UTF-8, has another schema, is not an episode, or does not match the file name.
     """
@@ -161,7 +161,7 @@ def decode_episode(data: bytes, path: Path) -> EpisodeRecord:
     refs = range(len(record.tool_schemas))
     if any(step.tool_schemas_ref not in refs for step in record.timesteps):
         raise StoreError(f"{path} refers to tool schemas that it does not contain; move it away")
-    check_header(record, path)
+    check_header(record, path, was_moved=was_moved)
     # files of earlier versions have neither
     record.models = record.models or count_models((step.endpoint, step.model) for step in record.timesteps)
     if record.agentgym is None:
@@ -180,11 +180,11 @@ def decode(data: bytes, decoder: msgspec.json.Decoder[_HeaderT], path: Path) -> 
         raise StoreError(f"{path} is damaged: {exc}; restore it or move it away") from exc
 
 
-def check_header(header: EpisodeHeader, path: Path) -> None:
+def check_header(header: EpisodeHeader, path: Path, *, was_moved: bool = False) -> None:
     if header.schema != SCHEMA:
         raise _unsupported_schema(path, header.schema)
-    ids_of_path = (path.parent.name, path.name.partition(".")[0])
-    if (header.batch_id, header.episode_id) != ids_of_path or not all(map(is_ulid, ids_of_path)):
+    ids = (header.batch_id, header.episode_id)
+    if not all(map(is_ulid, ids)) or not (was_moved or ids == (path.parent.name, path.name.partition(".")[0])):
         raise StoreError(
             f"{path} contains episode {header.episode_id!r} of batch {header.batch_id!r}, "
             "which does not match its name; rename or move it"

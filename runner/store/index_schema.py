@@ -124,6 +124,9 @@ _SHARED_COLUMNS = (
     *("error_type", "models", "fallback", "shape", "limits", "flags", "failure", "currency"),
 )
 """Columns in which many rows have the same text."""
+_SHARED_NUMBERS = ("reward", "agentgym_score", *TIME_COLUMNS.values())
+_NUMBERS: Final[Mapping[object, float]] = {0.0: 0.0, 1.0: 1.0}
+"""Numbers that these columns often have; 100,000 rows share them."""
 _RESULT_INDEX = f"CREATE INDEX results ON episodes ({', '.join(RESULT_COLUMNS)})"
 """Covers the columns of results in the order in which they are grouped: 100,000 rows are summed without being sorted.
 
@@ -189,6 +192,8 @@ def to_columns(row: EpisodeRow, file: EpisodeFile, *, settled: bool = False) -> 
 def from_columns(values: tuple[object, ...]) -> EpisodeRow:
     """Raises ``msgspec.ValidationError`` for invalid values."""
     named = dict(zip(EpisodeRow.__struct_fields__, values, strict=True))
+    for name in _SHARED_NUMBERS:
+        named[name] = _NUMBERS.get(named[name], named[name])
     for name in _SHARED_COLUMNS:
         if isinstance(text := named[name], str):
             named[name] = shared_text(text)

@@ -208,7 +208,7 @@ def read_journal(path: Path, *, was_moved: bool = False) -> Journal:
     if not lines:
         raise StoreError(f"{path} has no complete line: nothing was recorded; delete it")
     header = decode(first, _HEADERS, path)
-    check_header(header, Path(header.batch_id, f"{header.episode_id}{JOURNAL_SUFFIX}") if was_moved else path)
+    check_header(header, path, was_moved=was_moved)
     journal = Journal(header=header)
     for number, data in enumerate(lines[:-1], start=2):
         if (problem := apply_line(journal, data)) is not None:

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.sessions import live_feed
+from agentgym_tui.sessions import bus_session
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from agentgym_tui.state.live_batches import Received, join_live
@@ -63,7 +63,7 @@ def _sample(store: RunStore, samples: list[tuple[float, int]]) -> None:
 def main(url: str, path: str) -> int:
     session = BusSession(LaunchOptions(None, None, None), url=url)
     store, samples, counter = session.store, list[tuple[float, int]](), Counter()
-    live_feed.__dict__["join_live"] = counter.join_live
+    bus_session.__dict__["join_live"] = counter.join_live
     threading.Thread(target=_sample, args=(store, samples), daemon=True).start()
     code = run_console(Console(session), session)
     counts = ConsoleCounts(store.n_items, counter.n_messages, store.n_lost_messages, samples)

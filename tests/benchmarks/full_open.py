@@ -54,7 +54,7 @@ class FolderBounds(NamedTuple):
     megabytes: float
 
 
-BOUNDS: Final = {10_000: FolderBounds(0.3, 1.0, 60), 100_000: FolderBounds(0.4, 8.0, 120)}
+BOUNDS: Final = {10_000: FolderBounds(0.3, 1.0, 80), 100_000: FolderBounds(0.4, 8.0, 150)}
 """Bounds by the number of episodes."""
 
 

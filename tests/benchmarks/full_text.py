@@ -19,9 +19,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from agentgym_tui.sessions.episode_library import StateDirLibrary
-from agentgym_tui.sessions.text_hits import TextHits
-from agentgym_tui.sessions.text_search import text_values_of
+from agentgym_tui.sessions.library import StateDirLibrary
+from agentgym_tui.sessions.text_search import TextHits, text_values_of
 from runner.store import EpisodeStore, open_index
 from runner.store.text_index import FILE_NAME
 from tests.benchmarks import finding_keys

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.json import decode
 
-from agentgym_tui.sessions.episode_library import StateDirLibrary
+from agentgym_tui.sessions.library import StateDirLibrary
 from runner.events.durable import BatchCompleted, BatteryCompleted, EpisodeCompleted
 from runner.publish.outbox import LOCAL
 from tests.support.command import run_agentgym

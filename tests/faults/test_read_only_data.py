@@ -17,8 +17,9 @@ import pytest
 from ulid import ULID
 
 from agentgym_tui.services import export_episode
-from agentgym_tui.sessions.episode_library import StateDirLibrary
+from agentgym_tui.sessions import file_library
 from agentgym_tui.sessions.file_library import FileLibrary
+from agentgym_tui.sessions.library import StateDirLibrary
 from agentgym_tui.sessions.node_launcher import StateLocation, ensure_node
 from runner.config import load_profile
 from runner.errors import StoreError
@@ -128,14 +129,17 @@ def test_a_journal_on_a_read_only_disk_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("locked", [read_only_disk, full_disk])
-def test_the_console_lists_opens_and_exports_episodes(tmp_path: Path, locked: Locked) -> None:
+def test_the_console_lists_opens_and_exports_episodes(
+    tmp_path: Path, locked: Locked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_library, "MIN_FILES", 1)
     target = tmp_path / "exported"
     target.mkdir()
     with locked(tmp_path) as (data_dir, _):
         library = StateDirLibrary(lambda: data_dir)
         assert len(library.rows()) == N_EPISODES
         library.close()
-        opened = FileLibrary([data_dir])
+        opened = FileLibrary([data_dir], data_dir.parent / "cache")
         assert sum(len(part) for part in opened.scan()) == N_EPISODES
         episode_id = opened.rows()[0].episode_id
         _, data = opened.load(episode_id)

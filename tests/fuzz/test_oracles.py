@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -44,11 +43,11 @@ def _first_of_each_group(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyIte
         ("chat_reply", "runner.inference.tool_calls.unique_ids", list, None),
         ("control_request", "runner.node.handlers.mask", str, b'{"id":"s3cr3t-Value","op":"list"}'),
         ("node_control", "runner.node.batch_queue.BatchQueue.listed", _fail, b'{"id":"a","op":"list"}'),
-        ("episode_file", "agentgym_tui.sessions.episode_summary.finite", lambda value: 0.0, None),
+        ("episode_file", "agentgym_tui.sessions.episode_files.as_messages", _fail, None),
         ("foreign_graph", "runner.formats.verifiers._path", lambda nodes, leaf: [leaf], None),
         ("foreign_rollout", "runner.formats.nemo_gym.tool_calls_from", lambda value: [], None),
         ("foreign_folder", "runner.formats.importing.build_record", _fail, None),
-        ("log_line", "agentgym_tui.logs.log_file.newline_offsets", lambda block: array("H", [0] * 9), None),
+        ("log_line", "agentgym_tui.logs.log_file.LineIndex.locate", lambda index, number: (0, 0), None),
         ("live_console", "agentgym_tui.state.bus_reducer.group_items", _first_of_each_group, None),
         ("env_request", "runner.envs.maze.Maze._step", _fail, None),
         ("env_action", "runner.envs.maze.Maze._step", _fail, None),

@@ -145,6 +145,27 @@ MUTANTS = (
         "unit/store",
     ),
     _mutant(
+        "miscounted",
+        "agentgym_tui/sessions/file_library.py",
+        "        AND found.stamp = episodes.stamp\n",
+        "",
+        "tui/sessions/test_kept_index.py",
+    ),
+    _mutant(
+        "lost",
+        "agentgym_tui/sessions/file_library.py",
+        "            if not self._version[1] or self._table.generation == self._generation:",
+        "            if True:",
+        "tui/sessions/test_kept_index.py",
+    ),
+    _mutant(
+        "broken",
+        "agentgym_tui/sessions/file_library.py",
+        "if all(each.stat().st_uid == os.geteuid() for each in (self._cache, self._cache.parent)):",
+        "if True:",
+        "tui/sessions/test_kept_index.py",
+    ),
+    _mutant(
         "lost",
         "runner/store/index_rows.py",
         "None) or _read(store, part)",

@@ -9,7 +9,7 @@ from textual.widgets import Button
 from agentgym_tui import cli
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.services import messages, screenshot_svg, toast
-from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.sessions.session import FileSession
 from agentgym_tui.sinks import as_label
 from agentgym_tui.terminal import write_report
 from agentgym_tui.widgets.inputs import SearchInput

@@ -30,7 +30,6 @@ LONG_FUNCTIONS = {"_add_run_options", "build_record"}
 """Functions with more than ``MAX_BODY`` lines, each a list of things that follow one another."""
 MAX_BODY = 46
 CONSOLE_CIRCLES = [
-    {"sessions.control_client", "sessions.protocols"},
     {"state.episode_list", "state.episode_query"},
     {"screens.episode.compare", "screens.episode.screen"},
     {

@@ -19,7 +19,7 @@ from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import masked_line, masked_rows
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.own_model import try_own_model
+from agentgym_tui.sessions.control_client import try_own_model
 from agentgym_tui.widgets.inputs import SearchInput
 from agentgym_tui.widgets.static_lines import StaticLines
 from runner.errors import ConfigError

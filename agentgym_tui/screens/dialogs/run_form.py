@@ -17,24 +17,22 @@ from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import masked_rows
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.sessions.run_commands import (
     FALLBACK_AGENT,
-    MODELLESS_AGENTS,
-    RunCommands,
-    model_problem,
-    startable_agents,
-)
-from agentgym_tui.sessions.run_form_fields import (
     FORM_FIELDS,
     MAX_MODELS_CHARS,
-    FieldId,
+    MODELLESS_AGENTS,
     FormField,
     Parsed,
+    RunCommands,
     default_text,
     form_texts,
+    model_problem,
     parse_form,
+    startable_agents,
 )
+from agentgym_tui.sessions.session import Session
 from agentgym_tui.sinks import as_label
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.inputs import SearchInput, TextField
@@ -206,7 +204,7 @@ class RunForm(DialogScreen[None]):
         """Return the request of the form; the file with tasks is read only when it is sent."""
         agent = self._agents[self._agent.index]
         model = None if agent in MODELLESS_AGENTS or not self._model.index else self._models[self._model.index - 1]
-        texts: dict[FieldId, str] = {field.id: self.query_one(f"#{field.id}", Input).value for field in FORM_FIELDS}
+        texts: dict[str, str] = {field.id: self.query_one(f"#{field.id}", Input).value for field in FORM_FIELDS}
         envs = [self._env_names[index] for index in sorted(self._envs.chosen)]
         models = "" if agent in MODELLESS_AGENTS else self.query_one("#models", Input).value
         return parse_form(

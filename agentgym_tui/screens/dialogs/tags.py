@@ -17,9 +17,9 @@ from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import masked_rows, sanitize_line
 from agentgym_tui.screens.base import ConsoleScreen, DialogFrame, DialogScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.episode_loader import load_notes
-from agentgym_tui.sessions.protocols import ControlRequestError, Session
+from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.sessions.run_commands import annotate, split_tags
+from agentgym_tui.sessions.session import Session, load_notes
 from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
 from agentgym_tui.widgets.inputs import SearchInput
 from agentgym_tui.widgets.line_list import LineList

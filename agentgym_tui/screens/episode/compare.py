@@ -22,9 +22,8 @@ from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ConsoleScreen, ResultScreen
 from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.episode_library import record_from_bytes
-from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_file
-from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.sessions.episode_files import record_from_bytes
+from agentgym_tui.sessions.session import EpisodeLoadError, LoadedEpisode, Session, load_file
 from agentgym_tui.state.episode_query import exact_terms
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.sessions.episode_loader import LoadedEpisode
+from agentgym_tui.sessions.session import LoadedEpisode
 from agentgym_tui.widgets.line_list import LineList
 
 

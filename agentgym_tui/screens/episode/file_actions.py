@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from agentgym_tui.presenters.payload import pretty_json
 from agentgym_tui.safe_text import sanitize_message, sanitize_text
 from agentgym_tui.services import ExportError, export_episode, start_worker, toast
-from agentgym_tui.sessions.episode_loader import EpisodeLoadError, LoadedEpisode, load_file
+from agentgym_tui.sessions.session import EpisodeLoadError, LoadedEpisode, load_file
 from agentgym_tui.terminal import Program, ProgramError, program_command, show_in_program
 from runner.util.clock import is_ulid
 
 if TYPE_CHECKING:
     from textual.app import App
 
-    from agentgym_tui.sessions.protocols import Session
+    from agentgym_tui.sessions.session import Session
     from agentgym_tui.state.episode_list import ListEntry
 
 STILL_RUNNING: Final = "this episode is still running; its file is written when it ends"

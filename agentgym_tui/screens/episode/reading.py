@@ -11,7 +11,7 @@ from agentgym_tui.presenters.step_rows import STEP_COLUMNS
 from agentgym_tui.presenters.whole_episode import JUMPS, Jump, step_to_jump
 from agentgym_tui.screens.base import ResultScreen
 from agentgym_tui.screens.episode.tabs import WHOLE, EpisodeTabs
-from agentgym_tui.sessions.episode_loader import LoadedEpisode
+from agentgym_tui.sessions.session import LoadedEpisode
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.find_bar import FindBar
 from agentgym_tui.widgets.key_bar import KeyBar

@@ -25,15 +25,15 @@ from agentgym_tui.screens.dialogs.tags import edit_tags
 from agentgym_tui.screens.episode.file_actions import EpisodeFile
 from agentgym_tui.screens.episode.reading import ReadingScreen
 from agentgym_tui.services import copy_to_clipboard, start_worker
-from agentgym_tui.sessions.episode_loader import (
+from agentgym_tui.sessions.session import (
     EpisodeLoadError,
     LoadedEpisode,
+    Session,
     load_episode,
     load_notes,
     select_episodes,
 )
-from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.sessions.text_hits import FoundLine, TextHits
+from agentgym_tui.sessions.text_search import FoundLine, TextHits
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal import Program

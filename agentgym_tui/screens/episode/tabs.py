@@ -16,7 +16,7 @@ from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
 from agentgym_tui.screens.episode.transcripts import EpisodeTranscript
 from agentgym_tui.screens.episode.views import EPISODE_VIEWS
-from agentgym_tui.sessions.episode_loader import LoadedEpisode
+from agentgym_tui.sessions.session import LoadedEpisode
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.tab_bar import Tab, TabBar
 from agentgym_tui.widgets.transcript import Transcript

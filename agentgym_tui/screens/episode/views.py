@@ -20,7 +20,7 @@ from agentgym_tui.presenters.world import NO_PICTURE, ended_step, has_pictures, 
 from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
 from agentgym_tui.screens.episode.transcripts import EpisodeTranscript, StepTranscript
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.episode_loader import LoadedEpisode
+from agentgym_tui.sessions.session import LoadedEpisode
 from agentgym_tui.widgets.charts import Waterfall
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.static_lines import WrappedText

@@ -17,11 +17,11 @@ from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.sessions.session import Session
 from runner.errors import StoreError
 
 if TYPE_CHECKING:
-    from agentgym_tui.sessions.file_export import FileExporter
+    from agentgym_tui.sessions.curation import FileExporter
     from runner.node.retention import CleanUpAction, PruneReport
 
 

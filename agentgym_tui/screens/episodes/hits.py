@@ -16,8 +16,8 @@ from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ResultScreen
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.protocols import Session
-from agentgym_tui.sessions.text_hits import FoundLine, TextHits
+from agentgym_tui.sessions.session import Session
+from agentgym_tui.sessions.text_search import FoundLine, TextHits
 from agentgym_tui.state.episode_list import EpisodeList, ListedEpisode, UnreadableFile
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList

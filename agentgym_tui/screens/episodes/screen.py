@@ -30,9 +30,8 @@ from agentgym_tui.screens.episode.file_actions import EpisodeFile
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.library_screen import READ_INTERVAL_S, LibraryScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.protocols import Library
-from agentgym_tui.sessions.text_hits import TextHits
-from agentgym_tui.sessions.text_search import TextSearch, text_values_of
+from agentgym_tui.sessions.library import Library
+from agentgym_tui.sessions.text_search import TextHits, TextSearch, text_values_of
 from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList, FoundLog, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal import Program

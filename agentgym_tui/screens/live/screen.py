@@ -24,8 +24,8 @@ from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.episode_loader import EpisodeLoadError, load_episode
 from agentgym_tui.sessions.run_commands import MAX_TOAST_CHARS, unfinished_batches
+from agentgym_tui.sessions.session import EpisodeLoadError, load_episode
 from agentgym_tui.state.data_model import BatchRun, Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.slowness import present_bottleneck

@@ -14,8 +14,7 @@ from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.commands.keymap import bindings, keymap_of
-from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at
+from agentgym_tui.logs.log_file import LogFile, LogSearch, find_last_time, find_line_at
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.log_rows import (
     LOG_COLUMNS,

@@ -13,7 +13,7 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.episode_rows import reading_progress, unreadable_line
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.library_screen import LibraryScreen
-from agentgym_tui.sessions.protocols import ResultLibrary
+from agentgym_tui.sessions.library import ResultLibrary
 from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.query import Row
 from agentgym_tui.state.run_store import RunStore

@@ -11,7 +11,7 @@ from agentgym_tui.presenters.cluster_rows import CLUSTER_COLUMNS, ClusterRows, c
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
-from agentgym_tui.sessions.protocols import ResultLibrary
+from agentgym_tui.sessions.library import ResultLibrary
 from agentgym_tui.state.episode_list import select_rows
 from agentgym_tui.state.episode_query import exact_terms
 from agentgym_tui.state.query import MAX_CHARS

@@ -22,7 +22,7 @@ from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
-from agentgym_tui.sessions.protocols import ResultLibrary
+from agentgym_tui.sessions.library import ResultLibrary
 from agentgym_tui.state.filtered_list import FilteredList
 from agentgym_tui.state.result_list import episodes_filter, selection_of
 from agentgym_tui.state.sorting import Sorting

@@ -22,7 +22,7 @@ from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.results.base import ResultsTableScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.protocols import ResultLibrary
+from agentgym_tui.sessions.library import ResultLibrary
 from agentgym_tui.state.result_list import RESULTS_KEY, ResultList, episodes_filter, result_key, selection_of
 from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.table import SortableTable

@@ -14,7 +14,7 @@ from agentgym_tui.presenters.run_rows import run_detail
 from agentgym_tui.presenters.run_summary import SUMMARY_COLUMNS, SummaryRows, summary_heading
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.screens.base import ResultScreen
-from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.sessions.session import Session
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.run_tree import RunRow
 from agentgym_tui.widgets.key_bar import KeyBar

@@ -14,8 +14,7 @@ import msgspec
 from nats.aio.msg import Msg
 
 from agentgym_tui.safe_text import sanitize_message
-from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.protocols import ControlRequestError
+from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl
 from runner.bus.connection import NatsConnection
 from runner.events.control import BatchState, ControlRequest, NodeHealth, NodeList, StartArgs
 from tests.fuzz.oracles import check_displayable, event_loop
@@ -36,7 +35,7 @@ EMPTY: Final = msgspec.json.encode({"id": "@ID@", "ok": False, "error": {"code":
 def check(data: bytes) -> None:
     operation, *replies = data.split(b"\n")
     bus = _Bus(replies[:MAX_REPLIES])
-    control = NodeControl(lambda: cast(NatsConnection, bus), lambda _: "n1", timeout_s=10)
+    control = NodeControl(lambda: cast("NatsConnection", bus), lambda _: "n1", timeout_s=10)
     request = OPERATIONS[operation[0] % len(OPERATIONS) if operation else 0]
     try:
         event_loop().run_until_complete(request(control))
@@ -71,7 +70,7 @@ class _Bus:
         # A stream's acknowledgement is no reply; the last reply is one in any case.
         while self._replies and self._on_message is not None:
             data = self._replies.pop(0).replace(b"@ID@", request.id.encode())
-            await self._on_message(Msg(cast(Any, None), subject=reply, data=data))
+            await self._on_message(Msg(cast("Any", None), subject=reply, data=data))
             if b'"stream"' not in data:
                 break
         if not self._replies:

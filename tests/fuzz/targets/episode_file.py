@@ -6,12 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from agentgym_tui.sessions.episode_library import episode_from_record
-from agentgym_tui.sessions.episode_summary import SummaryReader
+from agentgym_tui.sessions.episode_files import episode_from_record, record_from_bytes
 from agentgym_tui.state.data_model import Episode
 from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord, decode_episode
-from runner.store.index_schema import EpisodeRow
+from runner.store.index_schema import episode_row
 from runner.util.safe_values import encode
 from tests.fuzz.oracles import outcome
 
@@ -23,18 +22,17 @@ TOKENS = (f'"batch_id":"{BATCH}"'.encode(), f'"episode_id":"{EPISODE}"'.encode()
 
 def check(data: bytes) -> None:
     record = outcome(lambda: decode_episode(data, PATH), StoreError)
-    row = outcome(lambda: SummaryReader().row(data, PATH), StoreError)
+    moved = outcome(lambda: record_from_bytes(data, PATH), StoreError)
     if isinstance(record, EpisodeRecord):
-        assert isinstance(row, EpisodeRow), row
+        assert moved == record
         check_record(record)
-        assert row.rounds == record.rounds and row.reward == record.reward and row.model_s == record.model_s
 
 
 def check_record(record: EpisodeRecord) -> None:
     """Check a record that was read: it can be stored and read again, and the console can show it."""
     encoded = encode(record)
     assert decode_episode(encoded, PATH) == record
-    assert SummaryReader().row(encoded, PATH).episode_id == record.episode_id
+    assert episode_row(record).episode_id == record.episode_id
     episode = episode_from_record(record)
     assert isinstance(episode, Episode) and len(episode.steps) == len(record.timesteps)
     assert msgspec.json.decode(encoded)

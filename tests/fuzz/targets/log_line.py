@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.logs.log_record import parse_record
-from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at, line_query
+from agentgym_tui.logs.log_file import LogFile, LogSearch, find_last_time, find_line_at, line_query, parse_record
 from agentgym_tui.presenters.log_rows import LogRows, LogViewState, empty_log_lines, log_heading
 from tests.fuzz.oracles import check_displayable, scratch_folder, split_head
 

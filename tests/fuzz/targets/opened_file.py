@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from agentgym_tui.logs.path_kind import is_log
 from agentgym_tui.safe_text import sanitize_message
+from agentgym_tui.sessions.episode_files import is_log
 from agentgym_tui.sessions.file_library import FileLibrary
 from runner.errors import StoreError
 from runner.util.clock import is_ulid

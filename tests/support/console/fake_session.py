@@ -9,18 +9,16 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, Never, cast
 
 from msgspec.structs import replace
 
-from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.sessions.control_client import NodeControl
+from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl, RunCommand
 from agentgym_tui.sessions.curation import Curation, ExportJob
-from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
-from agentgym_tui.sessions.file_export import FileExporter
-from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.protocols import ControlRequestError, Exporter, Library, ResultLibrary, RunCommand
-from agentgym_tui.sessions.row_table import RowTable
+from agentgym_tui.sessions.event_reader import EventSource, FeedItem
+from agentgym_tui.sessions.file_library import row_table
+from agentgym_tui.sessions.library import Library
+from agentgym_tui.sessions.session import Session
 from agentgym_tui.sessions.text_search import TextSearch, TextSource
 from agentgym_tui.state.data_model import BusLink, Episode
 from agentgym_tui.state.episode_list import UnreadableFile
@@ -36,6 +34,7 @@ from runner.store.index_schema import EpisodeRow
 from runner.store.text_index import TextIndex
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Since
+from runner.subscribe.subscription import Subscription
 from runner.types import Outcome, Tokens
 from runner.types.notes import Note
 from tests.support.console.samples import (
@@ -170,11 +169,11 @@ def no_texts() -> TextSource:
 
     path = Path(tempfile.gettempdir(), "no-such-folder", "text.sqlite")
     return TextSource(
-        lambda: TextIndex(path, lambda _, id: read(id)), lambda: ((), True), lambda: None, lambda: 0, read
+        lambda: TextIndex(path, lambda _, id: read(id)), lambda *_: [(0, 0.0, None)], lambda: (0, True), read
     )
 
 
-class FakeLibrary:
+class FakeLibrary(Library):
     """``n`` stored episodes; loading an episode in ``damaged`` raises its reason."""
 
     def __init__(self, n: int = 3, unreadable: Sequence[UnreadableFile] = ()) -> None:
@@ -202,7 +201,7 @@ class FakeLibrary:
         return self.folder and self.folder / f"{episode_id}.json"
 
     def result_source(self) -> ResultSource:
-        return RowTable(self.stored)
+        return row_table(self.stored)
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         self.loaded.append(episode_id)
@@ -263,11 +262,11 @@ class FakeEvents(EventSource):
         self._pending: asyncio.Queue[FeedItem] = asyncio.Queue()
 
     @asynccontextmanager
-    async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
+    async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[Subscription]:
         self.opened.append((tuple(patterns), since))
         self._pending = asyncio.Queue()
         self.publish(*self.initial)
-        yield self
+        yield cast(Subscription, self)
 
     def publish(self, *items: FeedItem) -> None:
         for item in items:
@@ -283,27 +282,18 @@ class FakeEvents(EventSource):
         return self._pending.qsize()
 
 
-class FakeSession:
+class FakeSession(Session):
     """A session that changes nothing by itself; a test changes ``store``."""
 
     def __init__(self, store: RunStore | None = None, *, read_only: str = "", data_dir: Path | None = None) -> None:
-        self.title = "node pmoves-4090"
-        self.read_only = read_only
-        self.store = empty_store() if store is None else store
-        self.input_priority = InputPriority()
+        super().__init__("node pmoves-4090", read_only, empty_store() if store is None else store)
         self.fake_control = FakeControl()
         self.control: NodeControl | None = self.fake_control
         self.fake_library = FakeLibrary()
         self.fake_library.notes_of = lambda id: [*self.fake_control.notes.get(id, ())]
         self.library: Library | None = self.fake_library
-        self.received: ResultLibrary | None = None
-        self.curation: Curation | None = None
-        self.exporter: Exporter | None = None
-        self.archiver: FileExporter | None = None
         self.fake_events = FakeEvents()
         self.events: EventSource | None = self.fake_events
-        self.logs: Sequence[LogFile] = ()
-        self.has_node_logs = False
         self.data_dir = data_dir
         self.running = asyncio.Event()
         self.closed = asyncio.Event()
@@ -325,9 +315,6 @@ class FakeSession:
 
     async def use_profile(self, path: Path) -> None:
         self.profiles.append(path)
-
-    def open_logs(self) -> Sequence[LogFile]:
-        return self.logs
 
     async def run(self) -> None:
         self.running.set()

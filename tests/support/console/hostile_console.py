@@ -8,24 +8,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.config.settings import config_path, read_settings
 from agentgym_tui.config.ui_state import read_ui_state, state_path
-from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.curation import Curation
-from agentgym_tui.sessions.event_source import EventFeed, EventSource, FeedItem
-from agentgym_tui.sessions.file_export import FileExporter
-from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.protocols import ControlRequestError, Exporter, Library, ResultLibrary, RunCommand
-from agentgym_tui.sessions.row_table import RowTable
+from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl, RunCommand
+from agentgym_tui.sessions.event_reader import EventSource, FeedItem
+from agentgym_tui.sessions.file_library import row_table
+from agentgym_tui.sessions.library import Library
+from agentgym_tui.sessions.session import Session
 from agentgym_tui.sessions.text_search import TextSearch
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
@@ -33,11 +30,11 @@ from agentgym_tui.terminal import run_console
 from runner.errors import StoreError
 from runner.events.control import BatchState, NodeList, StartArgs
 from runner.events.subjects import EPISODE_COMPLETED
-from runner.query.fields import Lookup
 from runner.results.summary import ResultSource
 from runner.store.index_schema import EpisodeRow
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice, Since
+from runner.subscribe.subscription import Subscription
 from runner.types.notes import Kind, Note
 from tests.support.console.fake_session import no_texts
 from tests.support.console.samples import ESCAPES, HUGE, START, episode_id, hostile_episode, hostile_store, row
@@ -59,14 +56,12 @@ TRAPS: Final = (
 UNREADABLE: Final = episode_id(95)
 
 
-class HostileLibrary:
+class HostileLibrary(Library):
     """Four episodes, one of them damaged."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self.unreadable: Sequence[UnreadableFile] = [UnreadableFile(Path("/x", text[:200].replace("\0", "")), text)]
-        self.first_rows: Sequence[EpisodeRow] = ()
-        self.notes_state: object = None
         self.texts = TextSearch(no_texts())
 
     def notes(self, episode_id: str) -> Sequence[Note]:
@@ -76,9 +71,6 @@ class HostileLibrary:
             for kind in kinds
             for step in (None, 0, 1)
         ]
-
-    def lookups(self) -> Mapping[str, Lookup]:
-        return {}
 
     def rows(self, *, check_files: bool = True) -> list[EpisodeRow]:
         names = (
@@ -97,10 +89,7 @@ class HostileLibrary:
         return [row(n, **fields) for n in (95, 94, 93, 90)]
 
     def result_source(self) -> ResultSource:
-        return RowTable(self.rows())
-
-    def path(self, episode_id: str) -> Path | None:
-        return None
+        return row_table(self.rows())
 
     def load(self, episode_id: str) -> tuple[Episode, bytes]:
         if episode_id == UNREADABLE or not episode_id[-5:].isdecimal():
@@ -137,9 +126,9 @@ class HostileEvents(EventSource):
         self._text = text
 
     @asynccontextmanager
-    async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[EventFeed]:
+    async def open(self, patterns: Sequence[str], since: Since) -> AsyncIterator[Subscription]:
         self._pending = hostile_messages(self._text)
-        yield self
+        yield cast(Subscription, self)
 
     async def next_raw(self, limit: int) -> Sequence[FeedItem]:
         if not self._pending:
@@ -172,25 +161,16 @@ def hostile_messages(text: str) -> list[FeedItem]:
     ]
 
 
-class HostileSession:
+class HostileSession(Session):
     """A session whose every text is ``text``."""
 
     def __init__(self, text: str, *, read_only: bool) -> None:
-        self.title = text
-        self.read_only = text if read_only else ""
-        self.store = hostile_store(text)
-        self.input_priority = InputPriority()
+        super().__init__(text, text if read_only else "", hostile_store(text))
         self.store.agents += ["oracle", text]
         self.store.model_names += [text]
         self.library: Library | None = HostileLibrary(text)
-        self.received: ResultLibrary | None = None
-        self.curation: Curation | None = None
-        self.exporter: Exporter | None = None
-        self.archiver: FileExporter | None = None
         self.control: NodeControl | None = HostileControl(text)
         self.events: EventSource | None = HostileEvents(text)
-        self.logs: Sequence[LogFile] = ()
-        self.has_node_logs = False
         self.data_dir: Path | None = Path("/x", text[:200].replace("\0", "").encode("utf-8", "replace").decode())
 
     async def start_node(self) -> None:
@@ -205,14 +185,8 @@ class HostileSession:
     async def use_profile(self, path: Path) -> None:
         raise ControlRequestError(self.title, self.title)
 
-    def open_logs(self) -> Sequence[LogFile]:
-        return self.logs
-
     async def run(self) -> None:
         await asyncio.Event().wait()
-
-    async def close(self) -> None:
-        pass
 
 
 def hostile_text(words: Sequence[str]) -> str:

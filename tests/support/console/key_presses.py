@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.sessions.row_table import RowTable
+from agentgym_tui.sessions.file_library import row_table
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from agentgym_tui.widgets.line_list import LineList
 from runner.store.index_schema import EpisodeRow
@@ -210,7 +210,7 @@ def growing_files() -> FakeSession:
         return rows()
 
     session.fake_library.rows = rows_and_one_more  # type: ignore[method-assign]
-    session.fake_library.result_source = lambda: RowTable(rows_and_one_more())  # type: ignore[method-assign]
+    session.fake_library.result_source = lambda: row_table(rows_and_one_more())  # type: ignore[method-assign]
     return session
 
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.episode_library import StateDirLibrary
+from agentgym_tui.sessions.library import StateDirLibrary
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from agentgym_tui.sessions.node_session import NodeSession
-from agentgym_tui.sessions.protocols import Session
+from agentgym_tui.sessions.session import Session
 from agentgym_tui.state.data_model import Episode
 from agentgym_tui.state.run_store import LOST_AFTER_S
 from runner.events.control import StartArgs

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.logs.log_record import LogRecord, parse_record
-from agentgym_tui.logs.log_search import LogSearch, find_last_time, find_line_at, line_query
+from agentgym_tui.logs.log_file import (
+    LogFile,
+    LogRecord,
+    LogSearch,
+    find_last_time,
+    find_line_at,
+    line_query,
+    parse_record,
+)
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.log_rows import LogRows
 from agentgym_tui.safe_text import has_unsafe_chars

@@ -14,7 +14,7 @@ from agentgym_tui.presenters.evaluation import MAX_EVENTS, evaluation_blocks
 from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.transcript import step_blocks, transcript_text
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.sessions.episode_library import episode_from_record
+from agentgym_tui.sessions.episode_files import episode_from_record
 from agentgym_tui.state.episode_content import DecodedMessages
 from agentgym_tui.widgets.transcript import Transcript
 from runner.events.live import LiveAction

@@ -10,7 +10,8 @@ import pytest
 from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.sessions.episode_library import StateDirLibrary
+from agentgym_tui.sessions.curation import Curation
+from agentgym_tui.sessions.library import StateDirLibrary
 from runner.publish.outbox import Ack, Outbox
 from runner.store import EpisodeStore, open_index
 from runner.types import Outcome
@@ -39,7 +40,8 @@ def session(tmp_path: Path) -> Iterator[FakeSession]:
         outbox.ack("local", [Ack(f"episode:{each.episode_id}", "S", 1) for each in records])
     library = StateDirLibrary(lambda: tmp_path)
     session = FakeSession(data_dir=tmp_path)
-    session.library, session.curation, session.exporter = library, library.curation, library.curation
+    session.library = library
+    session.curation = session.exporter = Curation(library.opened)
     yield session
     library.close()
 

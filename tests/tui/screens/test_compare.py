@@ -11,7 +11,7 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.presenters.alignment_rows import MAX_CHARS, aligned_step_lines
 from agentgym_tui.presenters.cells import line_width
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.sessions.session import FileSession
 from runner.results.alignment import StepText, align
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.types import Action, Outcome

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from agentgym_tui.sessions.curation import ExportJob, ExportStopped
-from agentgym_tui.sessions.episode_library import StateDirLibrary
+from agentgym_tui.sessions.curation import Curation, ExportJob, ExportStopped
+from agentgym_tui.sessions.library import StateDirLibrary
 from runner.events.control import AnnotateArgs
 from runner.formats.format import find_format
 from runner.formats.selection import Candidate
@@ -67,7 +67,8 @@ def session(tmp_path: Path) -> Iterator[FakeSession]:
         return await asyncio.to_thread(notes.change, args.episode_id, change)
 
     session.fake_control.annotate = annotate  # type: ignore[method-assign]
-    session.library, session.curation, session.exporter = library, library.curation, library.curation
+    session.library = library
+    session.curation = session.exporter = Curation(library.opened)
     yield session
     library.close()
 

@@ -14,11 +14,12 @@ from textual.pilot import Pilot
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.events.screen import EventsScreen
 from agentgym_tui.sessions.bus_session import BusSession
-from agentgym_tui.sessions.event_source import MAX_WAITING, EventFeed, EventSource
+from agentgym_tui.sessions.event_reader import MAX_WAITING, EventSource
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.bus.streams import BUS_ERRORS
 from runner.subscribe.buffer import RawMessage
+from runner.subscribe.subscription import Subscription
 from tests.support.console.pilot import type_text, wait_for_widget_text, wait_until, widget_text
 from tests.support.nats_server import Bus, NatsAccount, NatsServer
 from tests.support.publishing import nats_client
@@ -159,7 +160,7 @@ async def test_pending_messages_are_counted_with_and_without_a_stream(bus: NatsA
 
 
 @asynccontextmanager
-async def open_feed(bus: Bus, *patterns: str, max_waiting: int = MAX_WAITING) -> AsyncIterator[EventFeed]:
+async def open_feed(bus: Bus, *patterns: str, max_waiting: int = MAX_WAITING) -> AsyncIterator[Subscription]:
     source = EventSource(max_waiting=max_waiting)
     async with await NatsConnection.open(BusAddress(bus.url), name="test") as connection, asyncio.timeout(20):
         source.set_connection(connection)
@@ -173,7 +174,7 @@ async def publish_numbers(client: Client, subject: str, *numbers: int) -> None:
         await js.publish(subject, b"%d" % number)
 
 
-async def read_numbers(feed: EventFeed, count: int) -> list[int]:
+async def read_numbers(feed: Subscription, count: int) -> list[int]:
     numbers: list[int] = []
     while len(numbers) < count:
         items = await feed.next_raw(count - len(numbers))
@@ -181,7 +182,7 @@ async def read_numbers(feed: EventFeed, count: int) -> list[int]:
     return numbers
 
 
-async def wait_until_pending(feed: EventFeed, count: int) -> None:
+async def wait_until_pending(feed: Subscription, count: int) -> None:
     while await feed.count_waiting() != count:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.02)
 

@@ -13,9 +13,17 @@ from textual.widgets import Input
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.base import DialogFrame
 from agentgym_tui.screens.dialogs.run_form import RunForm
-from agentgym_tui.sessions.protocols import ControlRequestError
-from agentgym_tui.sessions.run_commands import default_agent, model_problem, startable_agents
-from agentgym_tui.sessions.run_form_fields import FORM_FIELDS, MAX_EPISODES, FieldId, Parsed, form_texts, parse_form
+from agentgym_tui.sessions.control_client import ControlRequestError
+from agentgym_tui.sessions.run_commands import (
+    FORM_FIELDS,
+    MAX_EPISODES,
+    Parsed,
+    default_agent,
+    form_texts,
+    model_problem,
+    parse_form,
+    startable_agents,
+)
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
 from runner.events.control import NodeHealth, NodeList, StartArgs
@@ -25,10 +33,10 @@ from tests.support.console.pilot import screen_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE, empty_store, live, model_health
 
 SMALL = (80, 24)
-DEFAULT_TEXTS: dict[FieldId, str] = {field.id: field.default for field in FORM_FIELDS}
+DEFAULT_TEXTS: dict[str, str] = {field.id: field.default for field in FORM_FIELDS}
 
 
-def parse(texts: Mapping[FieldId, str], envs: Sequence[str] = ("Wordle",)) -> tuple[StartArgs | None, dict[str, str]]:
+def parse(texts: Mapping[str, str], envs: Sequence[str] = ("Wordle",)) -> tuple[StartArgs | None, dict[str, str]]:
     parsed = parse_form({**DEFAULT_TEXTS, **texts}, envs=envs, agent="oracle", model=None, batch_id="01B")
     return parsed.args, {name: str(error) for name, error in parsed.errors.items()}
 
@@ -87,7 +95,7 @@ def test_all_numbers_are_parsed() -> None:
         ("max_duration_sec", "1e9", "must be a number"),
     ],
 )
-def test_invalid_numbers_have_an_error(field: FieldId, text: str, error: str) -> None:
+def test_invalid_numbers_have_an_error(field: str, text: str, error: str) -> None:
     assert parse({field: text}) == (None, {field: error})
 
 
@@ -347,7 +355,7 @@ async def test_hostile_names_are_made_visible() -> None:
 
 
 def test_budgets_adaptive_repeats_and_several_models_are_parsed_and_shown_again() -> None:
-    texts: dict[FieldId, str] = {"repeat": "500", "until_width": "0.2", "cost": "1.5", "tokens": "1000"}
+    texts: dict[str, str] = {"repeat": "500", "until_width": "0.2", "cost": "1.5", "tokens": "1000"}
     parsed = parse_form(
         {**DEFAULT_TEXTS, **texts}, envs=["Wordle"], agent="react", model="a", batch_id="01B", models=" a, b ,c"
     )

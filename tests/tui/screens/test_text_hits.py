@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.sessions.session import FileSession
 from agentgym_tui.widgets.transcript import Transcript
 from tests.support.console.pilot import screen_text, wait_for_widget_text, wait_until, widget_text
 from tests.support.console.samples import HOSTILE

@@ -9,8 +9,8 @@ import pytest
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.sessions import text_search
-from agentgym_tui.sessions.episode_library import StateDirLibrary
-from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.sessions.library import StateDirLibrary
+from agentgym_tui.sessions.session import FileSession
 from tests.support.console.fake_session import FakeSession
 from tests.support.console.pilot import wait_for_widget_text, widget_text
 from tests.tui.screens.test_compare import record
@@ -42,7 +42,7 @@ async def test_words_of_the_texts_filter_opened_files(data_dir: Path, tmp_path: 
         await wait_for_widget_text(pilot, SUMMARY, "1 match -text:door rounds<9")
         assert "are searched" not in widget_text(pilot, SUMMARY)
     assert not (data_dir / "text.sqlite").exists()
-    assert list((tmp_path / "cache").glob("text-*.sqlite"))
+    assert list((tmp_path / "cache").glob("*/text.sqlite"))
 
 
 async def test_an_incomplete_index_is_built_in_the_background(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.logs.path_kind import is_log
-from agentgym_tui.sessions import row_cache
-from agentgym_tui.sessions.episode_library import StateDirLibrary
+from agentgym_tui.sessions import file_library
+from agentgym_tui.sessions.episode_files import is_log
 from agentgym_tui.sessions.file_library import FileLibrary
+from agentgym_tui.sessions.library import StateDirLibrary
 from runner.errors import StoreError
 from runner.store import EpisodeStore, open_index
 from runner.store.pruning import archive_episodes
@@ -42,7 +42,7 @@ def test_folders_and_archives_are_opened(
     tmp_path: Path, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert opened(tmp_path / "data") == contents
-    monkeypatch.setattr(row_cache, "MIN_FILES", 1)
+    monkeypatch.setattr(file_library, "MIN_FILES", 1)
     for _ in range(2):
         assert opened(tmp_path / "data", cache=tmp_path / "cache") == contents
     archives = list((tmp_path / "data").glob("runs/*/*.zip"))

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from ulid import ULID
 
-from agentgym_tui.sessions.episode_library import StateDirLibrary
-from agentgym_tui.sessions.stored_batches import read_batch_totals
+from agentgym_tui.sessions.library import StateDirLibrary, read_batch_totals
 from agentgym_tui.state.run_store import RunStore
 from runner.batch.workspace import Workspace
 from runner.types import Outcome

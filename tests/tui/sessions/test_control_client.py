@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 
-from agentgym_tui.sessions.control_client import NodeControl
-from agentgym_tui.sessions.episode_library import episode_from_bytes
-from agentgym_tui.sessions.protocols import ControlRequestError
+from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl
+from agentgym_tui.sessions.episode_files import episode_from_bytes
 from runner.bus.address import BusAddress
 from runner.bus.connection import NatsConnection
 from runner.events.control import StartArgs

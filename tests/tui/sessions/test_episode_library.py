@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.sessions.episode_library import StateDirLibrary, episode_from_bytes, episode_from_record
+from agentgym_tui.sessions.episode_files import episode_from_bytes, episode_from_record
 from agentgym_tui.sessions.file_library import FileLibrary
+from agentgym_tui.sessions.library import StateDirLibrary
 from runner.errors import ConfigError, StoreError
 from runner.store import EpisodeRecord, EpisodeStore, open_index
 from runner.store.journal import JOURNAL_SUFFIX

@@ -7,8 +7,8 @@ import pytest
 
 from agentgym_tui.presenters.span_rows import spans_text
 from agentgym_tui.presenters.transcript import failure_blocks, missing_file_text, transcript_text
-from agentgym_tui.sessions.episode_loader import EpisodeLoadError, load_episode, select_episodes
-from agentgym_tui.sessions.protocols import ControlRequestError
+from agentgym_tui.sessions.control_client import ControlRequestError
+from agentgym_tui.sessions.session import EpisodeLoadError, load_episode, select_episodes
 from agentgym_tui.state.episode_list import UnreadableFile
 from runner.types import Outcome
 from tests.support.console.fake_session import bus_session, busy_session, files_session

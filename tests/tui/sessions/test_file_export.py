@@ -7,10 +7,9 @@ import msgspec
 import pytest
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.sessions.curation import ExportJob, ExportStopped
-from agentgym_tui.sessions.file_export import FileExporter
+from agentgym_tui.sessions.curation import ExportJob, ExportStopped, FileExporter
 from agentgym_tui.sessions.file_library import FileLibrary
-from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.sessions.session import FileSession
 from runner.errors import StoreError
 from runner.formats.format import find_format
 from runner.store import EpisodeStore, open_index

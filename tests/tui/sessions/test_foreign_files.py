@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.logs.path_kind import is_log
 from agentgym_tui.presenters.cells import Cell
 from agentgym_tui.presenters.episode_heading import episode_heading
 from agentgym_tui.presenters.number_format import UNKNOWN, format_reward
 from agentgym_tui.presenters.status_line import outcome_cell
-from agentgym_tui.sessions import foreign_files
+from agentgym_tui.sessions import file_library
+from agentgym_tui.sessions.episode_files import is_log
 from agentgym_tui.sessions.file_library import FileLibrary
-from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.sessions.session import FileSession
 from runner.cli import main
 from runner.formats.atif import encode_atif
 from runner.results.summary import summarize_results
@@ -75,8 +75,8 @@ def test_an_export_with_a_file_per_episode_is_opened_as_a_folder(tmp_path: Path)
 async def test_the_rows_of_a_session_arrive_while_the_file_is_read(
     chats: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreign_files, "PART_S", 0.0)
-    monkeypatch.setattr(foreign_files, "FIRST_PART_S", 0.0)
+    monkeypatch.setattr(file_library, "PART_S", 0.0)
+    monkeypatch.setattr(file_library, "FIRST_PART_S", 0.0)
     parts = FileLibrary([chats]).scan()
     assert next(parts) == []
     assert len(next(parts)) == 1

@@ -12,9 +12,8 @@ import pytest
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from ulid import ULID
 
-from agentgym_tui.sessions import live_feed
-from agentgym_tui.sessions.input_priority import InputPriority
-from agentgym_tui.sessions.live_feed import (
+from agentgym_tui.sessions import bus_session
+from agentgym_tui.sessions.bus_session import (
     HISTORY_MARGIN,
     MAX_MESSAGES,
     MAX_READ_BYTES,
@@ -54,9 +53,7 @@ async def feeding(
     store.on_change = changed.set
     names = DurableNames()
     patterns = [*names.all(), LIVE_SUBJECTS]
-    task = asyncio.create_task(
-        LiveFeed(store, InputPriority(), cpu_time_s).run(connection, patterns, timedelta(hours=1), names)
-    )
+    task = asyncio.create_task(LiveFeed(store, cpu_time_s).run(connection, patterns, timedelta(hours=1), names))
     try:
         yield changed
     finally:
@@ -147,7 +144,7 @@ async def test_every_message_that_a_slow_console_loses_is_counted(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, has_stream: bool
 ) -> None:
     store, n_sent = RunStore(), 2_000
-    monkeypatch.setattr(live_feed, "MAX_WAITING_BYTES", SMALL_BYTES)
+    monkeypatch.setattr(bus_session, "MAX_WAITING_BYTES", SMALL_BYTES)
     address = BusAddress(bus.url)
     async with (
         await NatsConnection.open(address, name="test") as connection,

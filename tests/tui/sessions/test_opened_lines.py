@@ -15,9 +15,9 @@ from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.logs.screen import LogScreen
 from agentgym_tui.sessions import file_library
-from agentgym_tui.sessions.episode_lines import UNFINISHED, holds_episodes, line_names, read_line
+from agentgym_tui.sessions.episode_files import UNFINISHED, holds_episodes, line_names, read_line
 from agentgym_tui.sessions.file_library import FileLibrary
-from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.sessions.session import FileSession
 from agentgym_tui.state.episode_list import FoundLog
 from runner.errors import StoreError
 from runner.store import EpisodeStore, open_index

@@ -1,4 +1,4 @@
-"""Recognizing logs among the opened files, and summaries of episode files."""
+"""Recognizing logs among the opened files, and episodes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.logs.path_kind import is_log
-from agentgym_tui.sessions.episode_summary import SummaryReader
+from agentgym_tui.sessions.episode_files import is_log, record_from_bytes
 from agentgym_tui.sessions.file_library import FileLibrary
-from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.sessions.session import FileSession
 from agentgym_tui.state.episode_list import ReadProgress
 from runner.errors import StoreError
 from runner.store import EpisodeRecord
@@ -60,17 +59,9 @@ def test_logs_and_episodes_of_one_command_are_separated(tmp_path: Path) -> None:
     assert [log.path.name for log in session.logs] == ["a.log", "none.jsonl"]
 
 
-def test_a_summary_of_a_file_equals_its_index_row(tmp_path: Path) -> None:
-    record, data = record_file(tmp_path, env="Wordle", seed=4, model="m", node="n")
-    assert SummaryReader().row(data, tmp_path) == episode_row(record)
-    document = json.loads(data)
-    for number, step in enumerate(document["timesteps"]):
-        step |= {"endpoint": "a" if number else None, "model_s": 0.25, "warnings": ["b: away"]}
-        step |= {"phases": {"model": 1.0, "own": 0.5}}
-    document |= {"error": {"type": "ValueError", "message": "m", "traceback": "t"}, "energy_j": 2.5}
-    row = SummaryReader().row(json.dumps(document).encode(), tmp_path)
-    assert (row.model_s, row.error_type, row.fallback) == (0.5, "ValueError", "a")
-    assert (row.energy_j, row.unsplit_s, row.own_s, row.endpoint_s, row.queue_s) == (2.5, 3.0, 0.5, 1.0, 0.0)
+def test_an_opened_file_has_the_row_of_the_index(tmp_path: Path) -> None:
+    record, _ = record_file(tmp_path, env="Wordle", seed=4, model="m", node="n")
+    assert [row for part in FileLibrary([tmp_path]).scan() for row in part] == [episode_row(record)]
 
 
 @pytest.mark.parametrize(
@@ -84,10 +75,10 @@ def test_a_summary_of_a_file_equals_its_index_row(tmp_path: Path) -> None:
         {"reward": "1"},
     ],
 )
-def test_an_invalid_document_has_no_summary(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_an_invalid_document_is_no_episode(tmp_path: Path, changes: dict[str, Any]) -> None:
     _, data = record_file(tmp_path)
     with pytest.raises(StoreError):
-        SummaryReader().row(json.dumps({**json.loads(data), **changes}).encode(), tmp_path)
+        record_from_bytes(json.dumps({**json.loads(data), **changes}).encode(), tmp_path)
 
 
 async def test_a_session_reports_its_progress_while_reading_files(tmp_path: Path) -> None:

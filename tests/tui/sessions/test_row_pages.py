@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.sessions import row_pages
-from agentgym_tui.sessions.row_pages import RowPages
+from agentgym_tui.sessions import library
+from agentgym_tui.sessions.library import RowPages
 from runner.errors import StoreError
 from runner.store import EpisodeIndex, EpisodeStore, open_index
 from runner.types import Outcome
@@ -18,8 +18,8 @@ N_EPISODES, LIMIT = 7, 100
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EpisodeIndex]:
-    monkeypatch.setattr(row_pages, "PAGE", 3)
-    monkeypatch.setattr(row_pages, "N_SPARE_PAGES", 1)
+    monkeypatch.setattr(library, "PAGE", 3)
+    monkeypatch.setattr(library, "N_SPARE_PAGES", 1)
     record_episodes(tmp_path, N_EPISODES, end={"outcome": Outcome.FAILURE, "success": False})
     with closing(open_index(EpisodeStore(tmp_path))) as opened:
         yield opened
@@ -53,7 +53,7 @@ def test_only_the_newest_rows_are_kept(index: EpisodeIndex) -> None:
     for _ in range(5):
         assert pages.rows(4) == newest_rows(index, 4)
         record_episodes(index.data_dir)
-    assert sum(map(len, pages._pages.values())) <= 4 + row_pages.PAGE
+    assert sum(map(len, pages._pages.values())) <= 4 + library.PAGE
     with index.transaction() as connection:
         connection.execute("DELETE FROM episodes WHERE episode_id > ?", (newest_rows(index, 10)[-1].episode_id,))
     assert pages.rows(4) == newest_rows(index, 4)

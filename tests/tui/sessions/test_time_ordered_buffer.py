@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_tui.sessions.time_ordered_buffer import TimeOrderedBuffer
+from agentgym_tui.sessions.event_reader import TimeOrderedBuffer
 from runner.events.subjects import DurableNames
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_tui.logs.log_search import LOG_FIELDS
+from agentgym_tui.logs.log_file import LOG_FIELDS
 from agentgym_tui.presenters.query_note import N_ROWS, query_note
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.episode_query import EPISODE_FIELDS

@@ -8,7 +8,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from agentgym_tui.sessions.received_episodes import ReceivedEpisodes
+from agentgym_tui.sessions.bus_session import ReceivedEpisodes
 from agentgym_tui.state.batches import BatchTotals, batch_currency
 from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.episode_query import EPISODE_FIELDS

@@ -25,7 +25,9 @@ import sys
 from pathlib import Path
 from textual.app import App
 from textual.widgets import Label
-from agentgym_tui.sessions.file_session import FileSession
+from agentgym_tui.sessions.session import FileSession
+from agentgym_tui.terminal import run_console
+from agentgym_tui.sessions.session import FileSession
 from agentgym_tui.terminal import run_console
 
 class Small(App):

@@ -1,0 +1,290 @@
+"""Episodes as bytes and as the ``Episode`` that screens show: files, members of archives, lines, and journals.
+
+A JSON Lines file of episodes is listed as if it was a folder, with one name per line: the position of the line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from msgspec.json import encode as json_encode
+
+from agentgym_tui.state.data_model import Episode, StepState
+from agentgym_tui.state.episode_content import DecodedMessages, Spans, as_messages
+from agentgym_tui.state.steps import clamp_phases
+from runner.errors import StoreError
+from runner.events.live import LiveAction
+from runner.util.files import MAX_FILE_BYTES, read_file
+
+if TYPE_CHECKING:
+    from runner.formats.format import Format
+    from runner.store import EpisodeRecord
+    from runner.store.episode_file import Origin
+    from runner.types import PackedCells, TimeStep
+
+LOG_SUFFIXES: Final = (".jsonl", ".ndjson", ".log")
+"""Suffixes of files that are shown line by line."""
+LINES_SUFFIXES: Final = (".jsonl", ".ndjson")
+"""Suffixes of files whose lines can be episodes."""
+JOURNAL_SUFFIX: Final = ".journal.jsonl"
+"""Suffix of the journal of an unfinished episode; ``runner.store.journal`` takes long to import."""
+ARCHIVE_SUFFIX: Final = ".zip"
+EPISODE_START: Final = b'{"schema":'
+MANIFEST: Final = "manifest.json"
+"""End of the names of the manifests of exports; ``runner.formats`` takes long to import."""
+UNFINISHED: Final = "still running, or its node died; the node completes the episode when it starts again"
+
+_FOREIGN_SUFFIXES: Final = (".json", ".jsonl", ".ndjson", ".eval", ".parquet")
+_FOREIGN_STARTS: Final = (b"{", b"[", b"PK\3\4", b"PAR1", b"\xef\xbb\xbf")
+_ID_NAME_LENGTH: Final = 26 + len(".json")
+_HEAD_BYTES: Final = 64 << 10
+_LINE_NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})")
+_SHARED_FIELDS: Final = (
+    *("episode_id", "batch_id", "env", "started_at", "battery_id", "node", "transport", "data_label", "mode", "limits"),
+    *("task_index", "seed", "attempt", "agent", "model", "profile", "worker"),
+    *("success", "reward", "rounds", "duration_s", "tokens", "cost", "unscored", "evaluation", "gpu"),
+)
+"""Names of the fields that ``EpisodeRecord`` and ``Episode`` have in common."""
+
+
+def episode_from_record(record: EpisodeRecord) -> Episode:
+    from runner.store.flags import find_flags
+
+    error = record.error
+    return Episode(
+        **{name: getattr(record, name) for name in _SHARED_FIELDS},
+        outcome=str(record.outcome),
+        currency=record.currency or "",
+        error_type=error.type if error else None,
+        error_message=error.message if error else None,
+        error_traceback=error.traceback if error else None,
+        reset_observation=as_messages(record.reset_observation),
+        reset_world=_packed(record.reset_world),
+        steps=[_step_from_record(step) for step in record.timesteps],
+        spans=Spans(record.spans),
+        found_flags=tuple((flag.name, flag.step) for flag in find_flags(record, record.timesteps)),
+        imported=_origin_text(record.origin),
+    )
+
+
+def _origin_text(origin: Origin | None) -> str:
+    if origin is None:
+        return ""
+    return f"{origin.format}, which lacks: {', '.join(origin.missing)}" if origin.missing else origin.format
+
+
+def _step_from_record(record: TimeStep) -> StepState:
+    same = {name: getattr(record, name) for name in StepState.__struct_fields__ if hasattr(record, name)}
+    changed = {
+        "shape": record.shape or "",
+        "phases": None if record.phases is None else clamp_phases(record.phases),
+        "content": DecodedMessages([as_messages(chat) for chat in record.chats], as_messages(record.observation)),
+        "action": LiveAction(record.action.text, record.action.tool_calls),
+        "world": _packed(record.world),
+    }
+    return StepState(**(same | changed))
+
+
+def _packed(world: PackedCells | None) -> bytes:
+    return json_encode(world) if world else b""
+
+
+def running_episode(journal: Any) -> Episode:  # noqa: ANN401 - its module takes long to import
+    from runner.store.journal import unfinished_record
+    from runner.types import Outcome
+
+    record = unfinished_record(journal, Outcome.INTERRUPTED, ended_at=journal.header.started_at)
+    episode = episode_from_record(record)
+    episode.outcome = episode.duration_s = None
+    return episode
+
+
+def record_from_bytes(data: bytes, path: Path) -> EpisodeRecord:
+    """Decode the content of an episode file that may have been moved or renamed: ``path`` is only named in errors.
+
+    Raises ``StoreError`` if the content is not an episode of the current schema.
+    """
+    from runner.store.episode_file import decode_episode
+
+    return decode_episode(data, path, was_moved=True)
+
+
+def episode_from_bytes(data: bytes, path: Path) -> Episode:
+    return episode_from_record(record_from_bytes(data, path))
+
+
+def read_episode(path: Path) -> bytes:
+    """Return the content of an episode file, in an archive, on a line or unfinished, too; raises ``StoreError``."""
+    from runner.store.archive import read_episodes, read_member
+
+    if path.name.endswith(JOURNAL_SUFFIX):
+        return _read_unfinished(path)
+    if is_line(path) and not is_folder(path.parent):
+        return read_line(path)
+    if not path.parent.name.endswith(ARCHIVE_SUFFIX) or is_folder(path.parent):
+        return read_file(path)
+    if (member := read_episodes(path.parent).get(path.name)) is None:
+        raise StoreError(f"{path.parent} has no file {path.name!r} any more; reload it")
+    return read_member(path.parent, member)
+
+
+def holds_episodes(path: Path) -> bool:
+    """Return whether a file is regular, has the suffix of JSON Lines, and begins like an episode file."""
+    if not path.name.endswith(LINES_SUFFIXES):
+        return False
+    try:
+        with _open(path) as file:
+            return file.read(len(EPISODE_START)) == EPISODE_START
+    except (OSError, ValueError):
+        return False
+
+
+def line_names(path: Path) -> Iterator[str]:
+    """Yield a name for each line that is not empty.
+
+    Raises ``StoreError`` if the file cannot be read, or has a line of more than ``MAX_FILE_BYTES``.
+    """
+    try:
+        with _open(path) as file:
+            start = 0
+            while line := file.readline(MAX_FILE_BYTES + 1):
+                if len(line) > MAX_FILE_BYTES:
+                    raise StoreError(f"{path} has a line of more than {MAX_FILE_BYTES >> 20} MiB at byte {start}")
+                if line.strip():
+                    yield f"{start:018}-{len(line)}"
+                start += len(line)
+    except OSError as exc:
+        raise StoreError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+
+
+def is_line(path: Path) -> bool:
+    return path.parent.name.endswith(LINES_SUFFIXES) and _LINE_NAME.fullmatch(path.name) is not None
+
+
+def read_line(path: Path) -> bytes:
+    if (match := _LINE_NAME.fullmatch(path.name)) is None:
+        raise StoreError(f"{path.name!r} is no line of {path.parent}")
+    start, size = int(match[1]), min(int(match[2]), MAX_FILE_BYTES)
+    try:
+        with _open(path.parent) as file:
+            file.seek(start)
+            line = file.read(size)
+    except (OSError, ValueError) as exc:
+        raise StoreError(f"{path.parent} cannot be read: {exc}") from exc
+    if len(line) < size:
+        raise StoreError(f"{path.parent} is shorter than before; reload it")
+    return line
+
+
+def _read_unfinished(path: Path) -> bytes:
+    from runner.store.journal import read_journal, unfinished_record
+    from runner.types import ErrorInfo, Outcome
+    from runner.util.safe_values import encode
+
+    journal = read_journal(path, was_moved=True)
+    try:
+        ended_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except (OSError, ValueError, OverflowError):
+        ended_at = journal.header.started_at
+    reason = UNFINISHED if journal.damage is None else f"{UNFINISHED}; {journal.damage}"
+    error = ErrorInfo(type="Unfinished", message=reason, traceback="")
+    return encode(unfinished_record(journal, Outcome.INTERRUPTED, ended_at=ended_at, error=error))
+
+
+def _open(path: Path) -> BinaryIO:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether the path is a folder; False if missing permissions prevent the check."""
+    try:
+        return path.is_dir()
+    except OSError:  # reading the path reports the cause
+        return False
+
+
+def is_log(path: Path) -> bool:
+    """Return whether a path is a log file, which is shown line by line; else it is an episode file or a folder.
+
+    A file with the suffix ``.jsonl``, ``.ndjson`` or ``.log`` is a log. A ``.json`` file is a log where its first line
+    is a complete JSON value and more lines follow. A ``.zip`` file is an archive of episodes. A file with any other
+    suffix is a log unless it starts like an episode file. A file of another tool's episodes is no log.
+    """
+    if is_folder(path) or path.name.endswith(ARCHIVE_SUFFIX) or foreign_format(path) is not None:
+        return False
+    if path.name.endswith(LOG_SUFFIXES):
+        return True
+    if not path.exists():
+        return False
+    head = _read_head(path)
+    if path.suffix != ".json":
+        return not head.startswith(EPISODE_START)
+    first, _, rest = head.partition(b"\n")
+    return bool(rest.strip()) and _is_json(first)
+
+
+def foreign_format(path: Path) -> Format | None:
+    """Return the format of a file or folder of another tool's episodes; None for anything else."""
+    if not is_folder(path):
+        head = _read_head(path).lstrip()
+        if head.startswith(EPISODE_START) or not head.startswith(_FOREIGN_STARTS):
+            return None
+    from runner.formats.format import recognise  # slow to import
+
+    return recognise(path)
+
+
+def unknown_reason(path: Path) -> str | None:
+    """Return why a file that does not begin like an episode file cannot be read; None for any other path."""
+    head = _read_head(path)
+    if not head or head.startswith(EPISODE_START):
+        return None
+    from runner.formats.format import unknown_format  # slow to import
+
+    return unknown_format(path)
+
+
+def foreign_names(folder: str, names: Sequence[str]) -> list[str]:
+    """Return the names of a folder's files that may be files of other tools, or manifests.
+
+    Of many files that are named by ids, as episode files and those of an ATIF export are, the first one is read and
+    stands for the others.
+    """
+    named_by_id = [name for name in names if len(name) == _ID_NAME_LENGTH and name.endswith(".json")]
+    others = [name for name in names if name.endswith(_FOREIGN_SUFFIXES)]
+    if not named_by_id or foreign_format(Path(folder, named_by_id[0])) is not None:
+        return others
+    own = set(named_by_id)
+    return [name for name in others if name not in own]
+
+
+def _read_head(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except (OSError, ValueError):
+        return b""
+    with os.fdopen(descriptor, "rb") as file, contextlib.suppress(OSError):
+        return file.read(_HEAD_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    return b""
+
+
+def _is_json(text: bytes) -> bool:
+    from msgspec import DecodeError
+    from msgspec.json import decode
+
+    try:
+        decode(text)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True

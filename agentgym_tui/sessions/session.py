@@ -1,0 +1,231 @@
+"""Sessions, through which all screens reach their data, and loading an episode through one.
+
+A session is connected to the node of a state directory, watches a bus, or reads files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl
+from agentgym_tui.sessions.curation import Curation, Exporter, FileExporter
+from agentgym_tui.sessions.episode_files import episode_from_bytes, is_log
+from agentgym_tui.sessions.event_reader import EventSource
+from agentgym_tui.sessions.library import Library, ResultLibrary
+from agentgym_tui.state.data_model import BusLink, Episode
+from agentgym_tui.state.episode_list import EpisodeList, FoundLog, ListEntry, UnreadableFile
+from agentgym_tui.state.episode_query import exact_terms
+from agentgym_tui.state.run_store import RunStore
+from runner.errors import StoreError
+
+if TYPE_CHECKING:
+    from runner.store.index_schema import EpisodeRow
+    from runner.types.notes import Note
+
+FILES_ONLY: Final = "files only: nothing can be started here; use `agentgym-tui launch`"
+
+
+class Session:
+    """Source of the state that the console shows, and recipient of the user's commands.
+
+    Attributes:
+        title: name of what the session shows; untrusted text.
+        read_only: why commands are not allowed; "" where commands are allowed.
+        store: the state; changed only in the event loop.
+        library: episodes stored on this machine; None for a session that only watches a bus.
+        received: the ended episodes that the bus has reported; None for a session with a library.
+        curation: archives and deletes the episodes of the library; None where they are only read.
+        exporter: writes episodes of the library; None for a session without one.
+        archiver: copies episodes of opened files into an archive; None where ``curation`` archives them.
+        control: client for requests to nodes; None for a session without a node.
+        events: source of the raw messages of the bus; None for a session without a bus.
+        logs: log files named on the command line, or found in opened folders, or opened by ``open_logs``; only grows.
+        has_node_logs: whether ``open_logs`` returns the logs of a node on this machine.
+        data_dir: the state directory; None if it is not known yet or the session has none.
+    """
+
+    library: Library | None = None
+    received: ResultLibrary | None = None
+    curation: Curation | None = None
+    exporter: Exporter | None = None
+    archiver: FileExporter | None = None
+    control: NodeControl | None = None
+    events: EventSource | None = None
+    logs: Sequence[LogFile] = ()
+    has_node_logs: bool = False
+    data_dir: Path | None = None
+
+    def __init__(self, title: str, read_only: str, store: RunStore) -> None:
+        self.title, self.read_only, self.store = title, read_only, store
+
+    async def start_node(self) -> None:
+        """Start the node again where it has stopped; do nothing while it runs.
+
+        This and the next methods raise ``ControlRequestError`` if the session cannot do it, or the node does not reply.
+        """
+        raise ControlRequestError(self.read_only)
+
+    async def stop_node(self, *, drain: bool = False) -> None:
+        """Stop the node after the running steps, or with ``drain`` after all queued batches.
+
+        Batches that run or wait are interrupted, and can be resumed when a node runs again.
+        """
+        raise ControlRequestError(self.read_only)
+
+    async def restart_node(self) -> None:
+        """Stop the node after the running steps, and start it with the profile as it is now.
+
+        Batches that ran or waited are resumed, unless one was paused: then all of them can be resumed.
+        """
+        raise ControlRequestError(self.read_only)
+
+    async def use_profile(self, path: Path) -> None:
+        """Use another profile from now on; the running node keeps its own until it restarts."""
+        raise ControlRequestError(self.read_only)
+
+    def open_logs(self) -> Sequence[LogFile]:
+        """Return the logs that the log screen shows: ``logs``, or those of the session's node."""
+        return self.logs
+
+    async def run(self) -> None:
+        """Connect to the source and update ``store`` until cancelled or until all files are read.
+
+        The app calls this method after the first paint; the slow bus libraries are imported in it.
+        """
+
+    async def close(self) -> None:
+        """Release the resources of the session; a node that the session started keeps running."""
+        for log in self.logs:
+            log.close()
+
+
+class FileSession(Session):
+    """Shows the episode files and log files named on the command line; it writes only into ``cache_folder``."""
+
+    def __init__(self, paths: Sequence[Path], cache_folder: Path | None = None) -> None:
+        from agentgym_tui.sessions.file_library import FileLibrary
+
+        super().__init__(", ".join(map(str, paths)), FILES_ONLY, RunStore())
+        logs = dict.fromkeys(path for path in paths if is_log(path))
+        self.logs = [LogFile(path) for path in logs]
+        self.library = self._files = FileLibrary([path for path in paths if path not in logs], cache_folder)
+        self.exporter = self.archiver = FileExporter(self._files)
+
+    async def run(self) -> None:
+        parts = self._files.scan()
+        self.store.set_link(BusLink("none", "reading files"))
+        while (rows := await asyncio.to_thread(next, parts, None)) is not None:
+            known = {log.path for log in self.logs}
+            found = (file.path for file in self._files.unreadable if isinstance(file, FoundLog))
+            self.logs = [*self.logs, *(LogFile(path) for path in found if path not in known)]
+            self.store.read_progress = self._files.progress
+            self.store.currency = self.store.currency or currency_of(rows)
+            self.store.apply_stored(rows)
+        self.store.read_progress = None
+        self.store.set_link(BusLink("none", "files"))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._files.close)
+        await super().close()
+
+
+def currency_of(rows: Sequence[EpisodeRow]) -> str:
+    """Return the currency of the newest of the episodes with a cost; "" if none has one, or it is not known."""
+    return next((row.currency for row in rows if row.cost is not None), None) or ""
+
+
+class LoadedEpisode(NamedTuple):
+    """A loaded episode, which may be incomplete.
+
+    Attributes:
+        data: content of the episode file; None if ``episode`` comes from the live state.
+        missing_reason: why the file of an ended episode is not available; "" for a running episode and where ``data``
+            is set. The text is untrusted.
+        path: path of the episode file on this machine; None where it is not known.
+    """
+
+    episode: Episode
+    data: bytes | None
+    missing_reason: str = ""
+    path: Path | None = None
+
+
+class EpisodeLoadError(Exception):
+    """An episode cannot be shown. The message is the reason; untrusted text."""
+
+    published_error_type = "NotLoaded"
+
+
+async def load_episode(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:
+    """Load an episode with its notes: the live state while it runs or where its file is not available.
+
+    ``entry`` is the row of the episode in the list of episodes, if it has one. Raises ``EpisodeLoadError`` if neither a
+    readable file nor a live state of the episode is available.
+    """
+    live = None if isinstance(entry, UnreadableFile) else session.store.episodes.get(episode_id)
+    if live is not None and live.running:
+        loaded = LoadedEpisode(live, None)
+    else:
+        try:
+            loaded = await load_file(session, entry, episode_id)
+        except EpisodeLoadError as exc:
+            if live is None:
+                raise
+            loaded = LoadedEpisode(live, None, str(exc))
+    loaded.episode.currency = loaded.episode.currency or session.store.currency
+    loaded.episode.notes = await load_notes(session, episode_id)
+    return loaded
+
+
+async def load_file(session: Session, entry: ListEntry | None, episode_id: str) -> LoadedEpisode:
+    """Load the file of an episode, which may exist before the end of the episode has been received.
+
+    Raises ``EpisodeLoadError`` if the file is not available.
+    """
+    if isinstance(entry, UnreadableFile):
+        raise EpisodeLoadError(f"{entry.path}\n{entry.reason}")
+    try:
+        if (library := session.library) is not None:
+            episode, data = await asyncio.to_thread(library.load, episode_id)
+            return LoadedEpisode(episode, data, path=await asyncio.to_thread(library.path, episode_id))
+        if session.control is None:
+            raise EpisodeLoadError("no node can supply this episode")
+        data = await session.control.fetch_episode(episode_id)
+        return LoadedEpisode(await asyncio.to_thread(episode_from_bytes, data, Path(f"{episode_id[:40]}.json")), data)
+    except StoreError as exc:
+        raise EpisodeLoadError(str(exc)) from exc
+    except ControlRequestError as exc:
+        raise EpisodeLoadError("\n".join(filter(None, (str(exc), exc.hint)))) from exc
+
+
+async def load_notes(session: Session, episode_id: str) -> Sequence[Note]:
+    with contextlib.suppress(StoreError):  # the episode is shown without them
+        if session.library is not None:
+            return await asyncio.to_thread(session.library.notes, episode_id)
+    return ()
+
+
+async def select_episodes(session: Session, query: str, episode_id: str) -> EpisodeList:
+    """Return the list of the stored and live episodes that a query selects.
+
+    Only the episode ``episode_id`` is selected if the query has an error or the stored episodes cannot be read.
+    """
+
+    def select() -> None:
+        library = session.library
+        episodes.set_tags(session.store.tags)
+        episodes.add_lookups({} if library is None else library.lookups())
+        rows = () if library is None else library.rows(check_files=False)
+        if episodes.search(query) is None:
+            episodes.set_stored(filter(episodes.query.matches, rows))
+
+    episodes = EpisodeList()
+    episodes.search(exact_terms(id=episode_id))
+    with contextlib.suppress(StoreError):
+        await asyncio.to_thread(select)
+    return episodes
