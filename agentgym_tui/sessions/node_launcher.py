@@ -16,7 +16,7 @@ import msgspec
 
 from agentgym_tui.state.nodes import ProfileDifference, VariableChange
 from runner.errors import ConfigError, RunnerError, StoreError
-from runner.util.files import create_private, make_folder, read_regular
+from runner.util.files import create_private, make_folder, read_regular, resolve_path
 
 if TYPE_CHECKING:
     from runner.config import Profile, ProfileFile
@@ -80,6 +80,18 @@ class StateLocator:
             if self._location is None:
                 self._location = self._read()
             return self._location
+
+    def running_folder(self) -> Path | None:
+        """Return the state directory if a node runs there; None if none runs, or if only the profile names it.
+
+        The profile is not read, which takes longer than connecting to the node.
+        """
+        if not (chosen := self.options.data_dir or self._environ.get("AGENTGYM_DATA_DIR")):
+            return None
+        from runner.node.state_lock import is_node_alive
+
+        data_dir = resolve_path(chosen, self._environ, self._cwd)
+        return data_dir if is_node_alive(data_dir) else None
 
     def reload(self, config: str | None = None) -> StateLocation:
         """Read the file of the profile again, or use the one at the path ``config`` from now on; return its location.

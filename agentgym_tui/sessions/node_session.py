@@ -49,6 +49,8 @@ RETRY_INTERVAL_S: Final = 1.0
 """Seconds between requests while the node does not reply."""
 FIRST_LIST_TIMEOUT_S: Final = 3.0
 """Seconds to wait for the first list before live items are read."""
+STORED_DELAY_S: Final = 0.5
+"""Seconds for which reading the stored episodes leaves the processor to the connection, until the first list."""
 REPAIR_INTERVAL_S: Final = 2.0
 """Seconds between reads of the files of episodes with missing live items."""
 MAX_REPAIRED: Final = 20
@@ -84,7 +86,7 @@ class NodeSession(Session):
         self._to_resume: list[str] = []
         self._n_missing: dict[str, int] = {}
         self._since = MIN_HISTORY
-        self._poll_now, self._listed, self._node_is_up, self._start = (asyncio.Event() for _ in range(4))
+        self._poll_now, self._listed, self._node_is_up, self._located, self._start = (asyncio.Event() for _ in range(5))
         self.store.on_queue_change = self._poll_now.set
         self.store.link = BusLink("starting")
 
@@ -125,12 +127,18 @@ class NodeSession(Session):
         return self.logs
 
     async def run(self) -> None:
-        while (location := await self._locate()) is None:
-            await self._start.wait()
         async with asyncio.TaskGroup() as tasks:
+            if (running := await asyncio.to_thread(self._locator.running_folder)) is not None:
+                self.data_dir = running
+                self._node_is_up.set()
+                tasks.create_task(self._subscribe(running))
+                await self._wait_for_first_list(FIRST_LIST_TIMEOUT_S)
+            while (location := await self._locate()) is None:
+                await self._start.wait()
             tasks.create_task(self._keep_node(location))
             tasks.create_task(self._read_stored(location))
-            tasks.create_task(self._subscribe(location.data_dir))
+            if running is None:
+                tasks.create_task(self._subscribe(location.data_dir))
 
     async def close(self) -> None:
         await asyncio.to_thread(self._library.close)
@@ -138,7 +146,8 @@ class NodeSession(Session):
 
     async def _locate(self) -> StateLocation | None:
         self._start.clear()
-        self.store.set_link(BusLink("starting"))
+        if self._connection is None:
+            self.store.set_link(BusLink("starting"))
         try:
             location = await asyncio.to_thread(self._locator.find)
         except RunnerError as exc:
@@ -147,6 +156,9 @@ class NodeSession(Session):
         if location.notice:
             self.store.add_notice(location.notice)
         self._apply_location(location)
+        self._located.set()
+        if self._connection is not None:  # a running node was connected before its profile was read
+            self._update_link(self._connection.state)
         return location
 
     def _apply_location(self, location: StateLocation) -> None:
@@ -162,7 +174,18 @@ class NodeSession(Session):
     def _fail(self, exc: RunnerError) -> None:
         self.store.set_link(BusLink("failed", f"{exc}\nfix it, then press {self._start_key} to try again"))
 
+    async def _wait_for_location(self) -> StateLocation:
+        await self._located.wait()
+        assert self._location is not None
+        return self._location
+
+    async def _wait_for_first_list(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._listed.wait()
+
     async def _read_stored(self, location: StateLocation) -> None:
+        await self._wait_for_first_list(STORED_DELAY_S)
         try:
             rows = await asyncio.to_thread(self._library.rows)
             if not location.profile.agent.price:
@@ -203,15 +226,14 @@ class NodeSession(Session):
             address, name="agentgym-tui", on_state=self._update_link, read_address=read_address, required=False
         )
         async with await connecting as self._connection, asyncio.TaskGroup() as tasks:
-            assert self._location is not None
             self._bus.set_connection(self._connection)
             self._update_link(self._connection.state)  # states reported while it opened lacked the address
-            names, live = feed_subjects(self._location)
+            connected_at = datetime.now(UTC)
             tasks.create_task(self._keep_polling(data_dir))
-            tasks.create_task(self._feed.run(self._connection, names.all(), "now", names))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_LIST_TIMEOUT_S):
-                    await self._listed.wait()
+            names, live = feed_subjects(await self._wait_for_location())
+            since = datetime.now(UTC) - connected_at  # what the first list may not contain
+            tasks.create_task(self._feed.run(self._connection, names.all(), since, names))
+            await self._wait_for_first_list(FIRST_LIST_TIMEOUT_S)
             tasks.create_task(self._feed.run(self._connection, [live], self._since, names))
             tasks.create_task(self._repair())
 
@@ -275,8 +297,8 @@ class NodeSession(Session):
 
     async def _compare_profiles(self, node_file: NodeFile) -> None:
         """Set how the profile of the node differs; follow the node to another profile if the user named none."""
-        assert self._location is not None
-        difference = await asyncio.to_thread(profile_difference, self._location, node_file, os.environ)
+        location = await self._wait_for_location()
+        difference = await asyncio.to_thread(profile_difference, location, node_file, os.environ)
         is_other = difference is not None and difference.is_other
         if is_other and (followed := await asyncio.to_thread(self._locator.follow_node)) is not None:
             self._apply_location(followed)

@@ -161,6 +161,18 @@ def test_no_slow_module_is_imported_before_a_running_node_is_shown() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_a_running_node_is_found_without_its_profile(data_dir: Path) -> None:
+    named, unnamed = LaunchOptions(data_dir=str(data_dir), config="no such profile"), LaunchOptions()
+    assert StateLocator(named, environ={}).running_folder() is None
+    lock = StateLock(data_dir)
+    assert StateLocator(named, environ={}).running_folder() == data_dir
+    assert StateLocator(unnamed, environ={"AGENTGYM_DATA_DIR": "~/state"}).running_folder() is None
+    home = {"AGENTGYM_DATA_DIR": f"~/{data_dir.name}", "HOME": str(data_dir.parent)}
+    assert StateLocator(unnamed, environ=home).running_folder() == data_dir
+    assert StateLocator(unnamed, environ={}, cwd=data_dir.parent).running_folder() is None
+    lock.release()
+
+
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("1h", 3600), ("2d", 172_800)])
 def test_since_is_parsed_with_its_unit(text: str, seconds: int) -> None:
     ago = cli.parse_since(text)

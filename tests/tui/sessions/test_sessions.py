@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.control_client import ControlRequestError
-from agentgym_tui.sessions.node_launcher import LaunchOptions, read_node_file
+from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocation, StateLocator, read_node_file
 from agentgym_tui.sessions.session import FileSession
 from runner.events.subjects import LIVE_STREAM
 from runner.node.state_lock import is_node_alive
@@ -169,6 +170,27 @@ async def test_a_running_node_is_not_shown_with_an_invalid_profile(data_dir: Pat
 
 
 @pytest.mark.long
+@pytest.mark.long
+async def test_a_running_node_is_shown_before_its_profile_is_read(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_read, read = threading.Event(), StateLocator.find
+
+    def wait_and_read(locator: StateLocator) -> StateLocation:
+        assert may_read.wait(60)
+        return read(locator)
+
+    monkeypatch.setattr(StateLocator, "find", wait_and_read)
+    with NodeProcess(data_dir):
+        async with running(node_session(data_dir)) as console:
+            await console.wait_until_connected()
+            assert console.store.envs["Wordle"].tier == ""
+            may_read.set()
+            await console.wait_until(lambda: console.store.envs["Wordle"].tier == "lightweight")
+            batch_id = await console.start("Wordle", repeat=2)
+            await console.wait_until(lambda: len(console.finished(batch_id)) == 2)
+
+
 async def test_a_state_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     async with running(node_session(tmp_path / "file" / "state")) as console:
