@@ -128,37 +128,43 @@ class NodeSession(Session):
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            if (running := await asyncio.to_thread(self._locator.running_folder)) is not None:
-                self.data_dir = running
+            subscribing: asyncio.Task[None] | None = None
+            if (data_dir := await asyncio.to_thread(self._locator.running_folder)) is not None:
+                self.data_dir = data_dir
                 self._node_is_up.set()
-                tasks.create_task(self._subscribe(running))
+                subscribing = tasks.create_task(self._subscribe(data_dir))
                 await self._wait_for_first_list(FIRST_LIST_TIMEOUT_S)
-            while (location := await self._locate()) is None:
+            while (location := await self._locate(subscribing)) is None:
+                subscribing = None
                 await self._start.wait()
             tasks.create_task(self._keep_node(location))
             tasks.create_task(self._read_stored(location))
-            if running is None:
+            if subscribing is None:
                 tasks.create_task(self._subscribe(location.data_dir))
 
     async def close(self) -> None:
         await asyncio.to_thread(self._library.close)
         await super().close()
 
-    async def _locate(self) -> StateLocation | None:
+    async def _locate(self, subscribing: asyncio.Task[None] | None) -> StateLocation | None:
+        """Read the profile; where it is not valid, end ``subscribing`` and return None."""
         self._start.clear()
-        if self._connection is None:
+        if subscribing is None:
             self.store.set_link(BusLink("starting"))
         try:
             location = await asyncio.to_thread(self._locator.find)
         except RunnerError as exc:
+            if subscribing is not None:
+                subscribing.cancel()
+                await asyncio.wait([subscribing])
+                self._node_is_up.clear()
+                self._listed.clear()
             self._fail(exc)
             return None
         if location.notice:
             self.store.add_notice(location.notice)
         self._apply_location(location)
         self._located.set()
-        if self._connection is not None:  # a running node was connected before its profile was read
-            self._update_link(self._connection.state)
         return location
 
     def _apply_location(self, location: StateLocation) -> None:
