@@ -239,7 +239,7 @@ def parse_since(text: str) -> timedelta | Literal["all"]:
     Raises:
         argparse.ArgumentTypeError: the value has a different form.
     """
-    from agentgym_tui.state.event_query import parse_age
+    from agentgym_tui.state.event_log import parse_age
 
     if text == "all":
         return "all"

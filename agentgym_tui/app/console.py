@@ -46,8 +46,7 @@ from agentgym_tui.services import RedrawThrottle, announce, save_screenshot, sta
 from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text, has_unfinished
 from agentgym_tui.sessions.session import Session
-from agentgym_tui.state.data_model import NodeInfo
-from agentgym_tui.state.nodes import ProfileDifference
+from agentgym_tui.state.nodes import NodeInfo, ProfileDifference
 from agentgym_tui.textual_compat import OrderedKeysApp, add_bindings, never_skip, start_in_mode, with_known_styles
 from agentgym_tui.widgets.line_renderer import TONE_CLASSES, LineRenderer
 from agentgym_tui.widgets.split import resize_focused, zoom_focused

@@ -21,7 +21,8 @@ from agentgym_tui.textual_compat import driver_of
 
 if TYPE_CHECKING:
     from agentgym_tui.config.settings import Notify
-    from agentgym_tui.state.data_model import BatchRun, Episode
+    from agentgym_tui.state.batches import BatchRun
+    from agentgym_tui.state.episode import Episode
     from agentgym_tui.state.run_store import RunStore
 
 OSC_9: Final = "\x1b]9;AgentGym: a batch has ended\x07"
@@ -74,7 +75,8 @@ class Notifier:
 
     def check(self, app: App[Any], store: RunStore, now: datetime, notify: Notify) -> None:
         """Show what has happened since the last check, as the settings ``notify`` want it."""
-        is_new, self._n_failovers = store.n_failovers > self._n_failovers, store.n_failovers
+        n_failovers = store.endpoint_registry.n_failovers
+        is_new, self._n_failovers = n_failovers > self._n_failovers, n_failovers
         newest = store.failovers[-1] if is_new and store.failovers else None
         if notify.toast and newest is not None and now - newest.at < MAX_AGE:
             announce(app, failover_text(newest), failed=bool(newest.failed))

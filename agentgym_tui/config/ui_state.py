@@ -14,8 +14,7 @@ from typing import Annotated, Final
 import msgspec
 
 from agentgym_tui.safe_text import sanitize_line
-from agentgym_tui.state.query import MAX_CHARS
-from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.state.query import MAX_CHARS, Sorting
 from runner.util.files import read_regular, replace_file, xdg_folder
 
 MAX_BYTES: Final = 512 * 1024

@@ -23,7 +23,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from agentgym_tui.state.payload_search import Words, json_columns
+from agentgym_tui.state.event_log import Words, json_columns
 from agentgym_tui.state.query import FieldSet, Query
 from runner.events.codec import check_limits
 

@@ -8,7 +8,7 @@ from typing import Final
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.chat_blocks import Block, text_block
 from agentgym_tui.presenters.number_format import format_time
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import ListedEpisode
 from runner.types.notes import Note
 

@@ -14,8 +14,8 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.text_width import cut
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
-from agentgym_tui.state.endpoints import EndpointState, Failover
+from agentgym_tui.state.episode import Episode, StepState, StreamingAnswer
+from agentgym_tui.state.servers import EndpointState, Failover
 from runner.results.bottleneck import Bottleneck
 from runner.types import Phases, Tokens
 from runner.types.time_shares import TimeShares, time_shares

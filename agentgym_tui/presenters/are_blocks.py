@@ -21,7 +21,7 @@ from agentgym_tui.presenters.chat_blocks import (
     message_content,
 )
 from agentgym_tui.safe_text import has_unsafe_chars, sanitize_line
-from agentgym_tui.state.data_model import StepState
+from agentgym_tui.state.episode import StepState
 
 _FAMILY: Final = "are:"
 _KINDS: Final[dict[str, tuple[BlockKind, str]]] = {

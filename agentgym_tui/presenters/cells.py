@@ -23,9 +23,7 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.text_width import cut, display_width, fit, wrap_text
 from agentgym_tui.safe_text import MAX_LINE_CHARS, UNSAFE_MARK, has_unsafe_chars, sanitize_line
-from agentgym_tui.state.filtered_list import FilteredList
-from agentgym_tui.state.query import Row
-from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.state.query import FilteredList, Row, Sorting
 
 # fmt: off
 WorldTone: TypeAlias = Literal[

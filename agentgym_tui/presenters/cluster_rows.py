@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from agentgym_tui.presenters.cells import Cell, Column, FilteredRows, Line, join_parts, match_cells, sorting_cells
 from agentgym_tui.presenters.number_format import UNKNOWN, pluralize
 from agentgym_tui.presenters.text_width import ENV_WIDTH, environment_text, wrap_text
-from agentgym_tui.state.filtered_list import FilteredList
+from agentgym_tui.state.query import FilteredList
 
 if TYPE_CHECKING:
     from runner.results.clusters import Cluster

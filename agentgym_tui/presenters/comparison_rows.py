@@ -8,8 +8,8 @@ from agentgym_tui.presenters.cells import Cell, Column, FilteredRows, Line, Tone
 from agentgym_tui.presenters.episode_rows import format_exact
 from agentgym_tui.presenters.number_format import UNKNOWN, pluralize
 from agentgym_tui.presenters.result_rows import player_text, rate_text
-from agentgym_tui.state.filtered_list import FilteredList
-from agentgym_tui.state.task_list import ComparedTask, Result
+from agentgym_tui.state.query import FilteredList
+from agentgym_tui.state.result_list import ComparedTask, Result
 
 if TYPE_CHECKING:
     from runner.results.comparison import Comparison

@@ -10,9 +10,9 @@ from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, count_cell
 from agentgym_tui.presenters.number_format import UNKNOWN, format_duration, format_reward, format_share
 from agentgym_tui.presenters.text_width import environment_text
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.data_model import EnvironmentState
+from agentgym_tui.state.query import Rank, Sorting, number_rank, sort_by_rank, text_rank
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
+from agentgym_tui.state.servers import EnvironmentState
 
 NAME_WIDTH: Final = 12
 ENV_COLUMNS: Final = (

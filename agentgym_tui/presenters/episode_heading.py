@@ -29,7 +29,7 @@ from agentgym_tui.presenters.number_format import (
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.presenters.text_width import cut, cut_start, environment_text
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import (
     ListedEpisode,
     ListEntry,

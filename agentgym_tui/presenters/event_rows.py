@@ -23,11 +23,9 @@ from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.presenters.text_width import cut, cut_middle
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery
-from agentgym_tui.state.log_entries import EventMessage, LogEntry, LogNotice
+from agentgym_tui.state.event_log import ALL_SUBJECTS, EventLog, EventMessage, EventQuery, LogEntry, LogNotice
+from agentgym_tui.state.query import Sorting
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.state.subject_tree import MAX_SUBJECTS, SubjectOrder, SubjectRow, SubjectTree
 from runner.events.subjects import LIVE_SUBJECTS
 
@@ -54,9 +52,6 @@ _INDENT: Final = 2
 _LIVE: Final = LIVE_SUBJECTS.removesuffix(">")
 KeyLabel: TypeAlias = Callable[[str], str]
 """A function that returns the key label of a command id."""
-
-_SKEW_WARNING_S: Final = 1.0
-"""Smallest clock difference, in seconds, that is shown as a warning."""
 
 _NOTICE_TONES: Final[dict[str, Tone]] = {"no_history": "dim", "reconnected": "dim"}
 
@@ -176,19 +171,9 @@ def _counter_parts(reader: EventReader, log: EventLog, store: RunStore) -> Itera
     yield [Cell(f"lag {format_count(log.lag)}", "warn" if log.lag > 1_000 else "dim")]
     for n, label in ((log.n_gap, "in gaps"), (log.n_skipped, "skipped"), (store.n_malformed, "malformed")):
         yield [Cell(f"{format_count(n)} {label}", "warn" if n else "dim")]
-    yield from _clock_parts(log)
     if log.n_evicted:
         yield [Cell(f"newest {format_count(len(log))} kept", "dim")]
     yield [Cell(pluralize(len(log.subjects), "subject"), "dim")]
-
-
-def _clock_parts(log: EventLog) -> Iterator[Line]:
-    """Describe the sender whose clock differs most from the console's clock, with the difference in seconds."""
-    for skew in log.clock_skew.skews[:1]:
-        is_off, sender = abs(skew.ahead_s) >= _SKEW_WARNING_S, skew.sender or "?"
-        late = " or late" if skew.ahead_s <= -_SKEW_WARNING_S else ""
-        seconds = round(min(max(skew.ahead_s, -1e9), 1e9), 1) + 0.0
-        yield [Cell(f"clock {sender} {seconds:+.1f} s{late}", "warn" if is_off else "dim")]
 
 
 def entry_info(entry: LogEntry | None, view: str) -> Line:

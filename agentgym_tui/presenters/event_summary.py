@@ -12,8 +12,7 @@ from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.number_format import format_count, format_percent, format_reward, pluralize
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.event_log import LIVE_SUBJECT, node_of
-from agentgym_tui.state.log_entries import EventMessage
+from agentgym_tui.state.event_log import LIVE_SUBJECT, EventMessage, node_of
 from runner.events.codec import DurableRow, LiveRow, RawRow, check_limits, decode, decode_item
 from runner.events.durable import BatchCompleted, BatteryCompleted, DurableEvent, EpisodeCompleted, FieldStatus
 from runner.events.subjects import DurableNames

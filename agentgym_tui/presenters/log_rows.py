@@ -34,7 +34,7 @@ from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, forma
 from agentgym_tui.presenters.payload import payload_size
 from agentgym_tui.presenters.text_width import cut_start
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.log_entries import EventMessage, LogEntry
+from agentgym_tui.state.event_log import EventMessage, LogEntry
 from agentgym_tui.state.query import Query, Searchable
 
 LOG_COLUMNS: Final = (

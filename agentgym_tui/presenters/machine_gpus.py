@@ -9,8 +9,7 @@ from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.machine_items import Item, Problem, problem_from_cause
 from agentgym_tui.presenters.number_format import UNKNOWN, format_gpu_memory, format_percent
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.data_model import NodeInfo
-from agentgym_tui.state.machine import MachineInfo, memory_percent
+from agentgym_tui.state.nodes import MachineInfo, NodeInfo, memory_percent
 from runner.types.machine import GpuInstance, GpuState
 
 MEMORY_LIMIT: Final = 98.0
@@ -42,9 +41,6 @@ def gpu_items(node: NodeInfo) -> Iterator[Item]:
             yield from _items_of(node, machine, place, gpu)
     elif machine is not None and (cause := machine.latest.gpu_cause) is not None:
         yield _unread(node, cause)
-    elif machine is None and node.gpus:  # a node of an earlier version sends no more than this
-        for place, text in enumerate(node.gpus):
-            yield Item(f"gpu {node.name} {place}", f"GPU {place}", Cell(text))
     else:
         yield _no_gpu(node, f"no GPU has been reported by {node.name}")
 

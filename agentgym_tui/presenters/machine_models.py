@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from agentgym_tui.presenters.answering_endpoint import endpoint_state
+from agentgym_tui.presenters.bottleneck import LIMIT_REACHED, METRICS_S, EndpointUse, Spread, endpoint_use
 from agentgym_tui.presenters.cells import Cell, Tone
 from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, is_sustained, problem_from_cause
 from agentgym_tui.presenters.number_format import (
@@ -17,10 +18,8 @@ from agentgym_tui.presenters.number_format import (
     pluralize,
 )
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.endpoint_use import LIMIT_REACHED, EndpointUse, Spread, endpoint_use
-from agentgym_tui.state.endpoints import EndpointState
-from agentgym_tui.state.machine import SERVER_TRENDS
-from agentgym_tui.state.slowness import METRICS_S
+from agentgym_tui.state.nodes import SERVER_TRENDS
+from agentgym_tui.state.servers import EndpointState
 
 KV_CACHE_LIMIT: Final = 0.95
 """Used part of a KV cache from which it is a problem."""

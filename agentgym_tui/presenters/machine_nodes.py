@@ -10,7 +10,7 @@ from agentgym_tui.presenters.machine_gpus import gpu_items
 from agentgym_tui.presenters.machine_items import Item, MachineView, Problem, Section, is_sustained, problem_from_cause
 from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.data_model import NodeInfo
+from agentgym_tui.state.nodes import NodeInfo
 from runner.types.machine import Machine
 
 MAX_NODES: Final = 10
@@ -44,12 +44,11 @@ def _can_have_problem(node: NodeInfo) -> bool:
     if node.lost or node.storage:
         return True
     if node.machine is None:
-        loads: Sequence[tuple[float | None, float]] = ((node.cpu, CPU_LIMIT), (node.ram, RAM_LIMIT))
-    else:
-        latest = node.machine.latest
-        if latest.gpu or latest.gpu_cause is not None:
-            return True
-        loads = ((latest.cpu, CPU_LIMIT), (latest.ram, RAM_LIMIT), (_disk_load(latest), DISK_LIMIT))
+        return False
+    latest = node.machine.latest
+    if latest.gpu or latest.gpu_cause is not None:
+        return True
+    loads = ((latest.cpu, CPU_LIMIT), (latest.ram, RAM_LIMIT), (_disk_load(latest), DISK_LIMIT))
     return any(load is not None and load >= limit for load, limit in loads)
 
 
@@ -61,8 +60,8 @@ def _node_section(view: MachineView, node: NodeInfo) -> Section:
 def _node_items(view: MachineView, node: NodeInfo) -> Iterator[Item]:
     yield _state_item(view, node)
     if not node.lost:
-        yield _cpu_item(view, node)
-        yield _memory_item(view, node)
+        yield _cpu_item(node)
+        yield _memory_item(node)
         yield from gpu_items(node)
         yield _disk_item(node)
         yield from _network_items(node)
@@ -80,10 +79,10 @@ def _state_item(view: MachineView, node: NodeInfo) -> Item:
     return Item(key, name, Cell(" · ".join(parts), "good"))
 
 
-def _cpu_item(view: MachineView, node: NodeInfo) -> Item:
+def _cpu_item(node: NodeInfo) -> Item:
     machine = node.machine
-    cpu = node.cpu if machine is None else machine.latest.cpu
-    trend = view.store.trends.get("cpu", node.name) if machine is None else machine.history.get("cpu")
+    cpu = None if machine is None else machine.latest.cpu
+    trend = () if machine is None else machine.history.get("cpu")
     problems = []
     if is_sustained(trend, cpu, CPU_LIMIT):
         text = f"the CPU is at {format_percent(cpu)}: episodes and servers wait for it"
@@ -93,10 +92,10 @@ def _cpu_item(view: MachineView, node: NodeInfo) -> Item:
     return Item(f"cpu {node.name}", "CPU", now, trend, 100.0, problems)
 
 
-def _memory_item(view: MachineView, node: NodeInfo) -> Item:
+def _memory_item(node: NodeInfo) -> Item:
     machine = node.machine
-    ram = node.ram if machine is None else machine.latest.ram
-    trend = view.store.trends.get("ram", node.name) if machine is None else machine.history.get("ram")
+    ram = None if machine is None else machine.latest.ram
+    trend = () if machine is None else machine.history.get("ram")
     problems = []
     if is_sustained(trend, ram, RAM_LIMIT):
         text = f"the memory is {format_percent(ram)} full: the system may kill processes"

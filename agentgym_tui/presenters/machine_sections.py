@@ -17,8 +17,9 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.batches import ENDED
-from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, EnvironmentState, NodeInfo
+from agentgym_tui.state.batches import ENDED, BatchRun
+from agentgym_tui.state.nodes import BusLinkStatus, NodeInfo
+from agentgym_tui.state.servers import EnvironmentState
 
 _LINK_STEPS: Final[dict[BusLinkStatus, str]] = {
     "stalled": "wait: the console reconnects by itself; if it stays silent, look at the machine of the broker",
@@ -163,13 +164,13 @@ def _loss_items(view: MachineView) -> Iterator[Item]:
             "nothing is lost on disk: open the episode for all of it",
         ),
         *_loss(
-            store.n_lost_messages,
+            store.notice_list.n_lost,
             "message was lost",
             "messages were lost",
             "the console was too slow, or the stream is too short: episodes are complete on disk",
         ),
         *_loss(
-            store.n_missing,
+            store.episode_registry.n_missing,
             "live item is missing",
             "live items are missing",
             "open the episode: its file has all steps",

@@ -10,8 +10,8 @@ from agentgym_tui.presenters.episode_rows import format_exact
 from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_reward, pluralize
 from agentgym_tui.presenters.result_rows import player_text, rate_text
 from agentgym_tui.presenters.text_width import fit
-from agentgym_tui.state.filtered_list import FilteredList
-from agentgym_tui.state.task_list import note_of
+from agentgym_tui.state.query import FilteredList
+from agentgym_tui.state.result_list import note_of
 from runner.results.task_matrix import TaskGroup
 from runner.types import Outcome
 

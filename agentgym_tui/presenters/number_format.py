@@ -6,6 +6,7 @@ import math
 from datetime import datetime
 from typing import Final
 
+from runner.types.time_shares import percent_text
 from runner.util.amounts import format_amount
 
 UNKNOWN: Final = "\N{EN DASH}"
@@ -101,12 +102,12 @@ def format_percent(value: float | None) -> str:
     """Format a percentage between 0 and 100; a value outside this range is replaced by the nearer limit."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    return f"{max(0.0, min(value, 100.0)):.0f}%"
+    return percent_text(max(0.0, min(value, 100.0)) / 100)
 
 
 def format_interval(bounds: tuple[float, float] | None) -> str:
     """Format an interval of rates, such as ``41-62%``; an en dash without one."""
-    return UNKNOWN if bounds is None else f"{100 * bounds[0]:.0f}-{format_percent(100 * bounds[1])}"
+    return UNKNOWN if bounds is None else "-".join(map(percent_text, bounds)).replace("%-", "-")
 
 
 def format_share(part: int, whole: int) -> str:

@@ -10,9 +10,8 @@ from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.presenters.status_line import episode_line
 from agentgym_tui.presenters.text_width import cut
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.data_model import Episode
-from agentgym_tui.state.notices import FeedNotice
-from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.episode import Episode
+from agentgym_tui.state.run_store import FeedNotice, RunStore
 
 _FOLLOWING: Final = Cell("following", "dim")
 

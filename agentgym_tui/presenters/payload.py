@@ -11,7 +11,7 @@ import msgspec
 
 from agentgym_tui.presenters.cells import Cell, FoldedText, Line, TextSource
 from agentgym_tui.safe_text import has_unsafe_chars, hex_line, n_hex_lines, sanitize_lines
-from agentgym_tui.state.log_entries import MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
+from agentgym_tui.state.event_log import MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
 from runner.events.codec import check_limits
 
 VIEWS: Final = ("formatted", "raw", "hex", "headers")

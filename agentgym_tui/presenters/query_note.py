@@ -10,7 +10,7 @@ from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import masked_line
 
 if TYPE_CHECKING:
-    from agentgym_tui.state.query_completion import Completion
+    from agentgym_tui.state.query import Completion
     from runner.query.fields import Field, Kind
     from runner.query.syntax import QueryError
 

@@ -8,7 +8,7 @@ from typing import Final
 from agentgym_tui.presenters.cells import Cell, Line, Tone, join_parts
 from agentgym_tui.presenters.number_format import format_percent, format_reward, format_share, pluralize
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.environment_rewards import RewardPoint, rated_points
+from agentgym_tui.state.servers import RewardPoint, rated_points
 
 SUCCESS_RATE_WINDOW: Final = 20
 """Number of episodes that the moving success rate covers."""

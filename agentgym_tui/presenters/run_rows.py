@@ -35,7 +35,8 @@ from agentgym_tui.state.batches import batch_currency
 from runner.types import WorkerCounts
 
 if TYPE_CHECKING:
-    from agentgym_tui.state.data_model import BatchRun, Episode
+    from agentgym_tui.state.batches import BatchRun
+    from agentgym_tui.state.episode import Episode
     from agentgym_tui.state.run_store import RunStore
     from agentgym_tui.state.run_tree import RunRow, RunTree
 
@@ -138,7 +139,7 @@ def runs_summary(store: RunStore, tree: RunTree, key: str, width: int) -> Line:
     named = (("running", "running"), ("paused", "paused"), ("queued", "waiting"), ("interrupted", "interrupted"))
     parts: list[Line] = [[Cell("Runs", "head")], [Cell(pluralize(len(store.batches), "batch", "batches"))]]
     parts.append(match_cells(len(tree.batches.shown), tree.batches.query_text, key, width))
-    n_unlisted = max(store.n_waiting - counts["queued"], 0)
+    n_unlisted = max(store.batch_registry.n_waiting - counts["queued"], 0)
     counts["queued"] += n_unlisted
     parts += [[Cell(f"{counts[status]:,} {name}", STATES[status][1])] for status, name in named if counts[status]]
     parts += [[Cell(f"the last {n_unlisted:,} of them are not listed", "dim")]] if n_unlisted else []

@@ -33,7 +33,7 @@ from runner.results.statistics import wilson_interval
 from runner.types import Tokens
 
 if TYPE_CHECKING:
-    from agentgym_tui.state.data_model import BatchRun
+    from agentgym_tui.state.batches import BatchRun
     from agentgym_tui.state.run_store import RunStore
 
 SUMMARY_COLUMNS: Final = (

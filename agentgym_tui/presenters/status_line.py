@@ -19,8 +19,9 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.text_width import cut, cut_start, display_width, shorten_environment, wrap_text
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.state.data_model import BatchRun, BusLinkStatus, Episode, NodeInfo
-from agentgym_tui.state.nodes import ProfileDifference
+from agentgym_tui.state.batches import BatchRun
+from agentgym_tui.state.episode import Episode
+from agentgym_tui.state.nodes import BusLinkStatus, NodeInfo, ProfileDifference
 from runner.types import UNKNOWN_OUTCOME, Tokens, is_result_unknown
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ _MIN_TITLE: Final = 20
 _MAX_ENDPOINTS: Final = 3
 """Maximum number of endpoints named in the status."""
 _MIN_HOST_WIDTH: Final = 60
+_GIB: Final = 1 << 30
 """Columns reserved for models and host computer if the status has one line."""
 
 
@@ -275,10 +277,12 @@ def _endpoint_states(store: RunStore, names: Sequence[str]) -> str:
 
 
 def _load_parts(node: NodeInfo | None) -> Iterator[Line]:
-    if node is not None and node.cpu is not None and not node.lost:
-        yield [Cell(f"cpu {format_percent(node.cpu)} ram {format_percent(node.ram)}", "dim")]
-        for gpu in node.gpus:
-            yield [Cell(gpu, "dim")]
+    if node is not None and node.machine is not None and not node.lost:
+        machine = node.machine.latest
+        yield [Cell(f"cpu {format_percent(machine.cpu)} ram {format_percent(machine.ram)}", "dim")]
+        for gpu in (each for each in machine.gpu if each.lost is None):
+            used, total = (gpu.mem_used or 0) / _GIB, (gpu.mem_total or 0) / _GIB
+            yield [Cell(f"{(gpu.name or 'GPU')[:40]} {gpu.util or 0:.0f}% {used:.1f}/{total:.1f} GiB", "dim")]
 
 
 def _loss_part(store: RunStore) -> Line:
@@ -286,8 +290,8 @@ def _loss_part(store: RunStore) -> Line:
     losses = (
         (dropped, f"{format_count(dropped)} dropped"),
         (store.n_malformed, f"{format_count(store.n_malformed)} malformed"),
-        (store.n_lost_messages, f"{pluralize(store.n_lost_messages, 'message')} lost"),
-        (n_missing := store.n_missing, f"{pluralize(n_missing, 'item')} missing"),
+        (store.notice_list.n_lost, f"{pluralize(store.notice_list.n_lost, 'message')} lost"),
+        (n_missing := store.episode_registry.n_missing, f"{pluralize(n_missing, 'item')} missing"),
     )
     parts = [text for n, text in losses if n]
     return [Cell(", ".join(parts), "warn")] if parts else []

@@ -17,7 +17,7 @@ from agentgym_tui.presenters.number_format import (
     format_time_left,
 )
 from agentgym_tui.presenters.text_width import cut_start, display_width
-from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
+from agentgym_tui.state.episode import Episode, StepState, StreamingAnswer
 from runner.types import ActionContent
 
 STEP_COLUMNS: Final = (

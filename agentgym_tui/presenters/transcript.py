@@ -27,7 +27,7 @@ from agentgym_tui.presenters.chat_blocks import (
 )
 from agentgym_tui.presenters.number_format import format_cost, format_count, format_duration, format_rate
 from agentgym_tui.safe_text import mask_secrets
-from agentgym_tui.state.data_model import Episode, StepState, StreamingAnswer
+from agentgym_tui.state.episode import Episode, StepState, StreamingAnswer
 
 MAX_STREAMING_CHARS: Final = 6 * 1024
 """Maximum number of characters shown of one streaming line: more than a large pane holds, and fast to wrap."""

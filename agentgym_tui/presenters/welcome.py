@@ -10,8 +10,8 @@ from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import masked_line, masked_rows
-from agentgym_tui.state.endpoints import EndpointState
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.servers import EndpointState
 
 KEYS: Final = (
     ("run.selected", "run the selected environment once"),

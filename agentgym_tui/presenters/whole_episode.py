@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from agentgym_tui.presenters.chat_blocks import Block, BlockKind
 from agentgym_tui.presenters.number_format import format_reward, pluralize
 from agentgym_tui.presenters.transcript import step_blocks
-from agentgym_tui.state.data_model import Episode, StepState
+from agentgym_tui.state.episode import Episode, StepState
 from runner.types.notes import Note
 
 FOLDS: Final[dict[str, tuple[BlockKind, ...]]] = {

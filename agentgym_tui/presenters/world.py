@@ -9,7 +9,7 @@ import msgspec
 
 from agentgym_tui.presenters.cells import Cell, Line, Tone, line_width
 from agentgym_tui.presenters.text_width import display_width, wrap_offsets
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from runner.types import CellRow, CellRun, unpack_cells
 from runner.types.cells import MAX_COLUMNS
 

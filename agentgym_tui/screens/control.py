@@ -15,7 +15,7 @@ from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text
-from agentgym_tui.state.data_model import BatchRun
+from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.run_store import RunStore
 
 TICK_S: Final = 1.0
@@ -42,7 +42,7 @@ class ControlScreen(SessionScreen):
         self._ticks = self.set_interval(TICK_S, self._tick)
 
     def draw(self, store: RunStore) -> None:
-        if self._ticks is not None and store.active_batch() is not None:
+        if self._ticks is not None and store.batch_registry.active() is not None:
             self._ticks.resume()
 
     def draw_time_left(self) -> None:
@@ -75,7 +75,7 @@ class ControlScreen(SessionScreen):
         self.toast(f"{_name(batches)} cancelled{hint}")
 
     def _tick(self) -> None:
-        if self._ticks is not None and self.session.store.active_batch() is None:
+        if self._ticks is not None and self.session.store.batch_registry.active() is None:
             self._ticks.pause()
         elif self.accepts_keys:
             self.draw_time_left()

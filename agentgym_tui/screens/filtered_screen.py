@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget
     from textual.widgets import Input
 
-    from agentgym_tui.state.query import Searchable
-    from agentgym_tui.state.query_completion import Completion
+    from agentgym_tui.state.query import Completion, Searchable
     from agentgym_tui.widgets.query_input import FilterInput, FilterNote
     from runner.query.fields import Field
     from runner.query.syntax import QueryError
@@ -148,7 +147,7 @@ class FilteredScreen(SessionScreen):
         return self.ui_state.queries.get(self.list_key, ())
 
     def _complete(self, text: str) -> Completion:
-        from agentgym_tui.state.query_completion import complete
+        from agentgym_tui.state.query import complete
 
         found = self.searchable
         return complete(text, found.query_fields, found.values_of)

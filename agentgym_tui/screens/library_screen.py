@@ -11,7 +11,7 @@ from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.filtered_screen import FilteredScreen
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import ResultLibrary
-from agentgym_tui.state.data_model import READING_FILES, BusLink
+from agentgym_tui.state.nodes import READING_FILES, BusLink
 from runner.errors import StoreError
 
 READ_WHILE_FILLING_S: Final = 0.1

@@ -11,7 +11,7 @@ from textual.timer import Timer
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
 from agentgym_tui.screens.filtered_screen import FilteredScreen
 from agentgym_tui.services import copy_to_clipboard
-from agentgym_tui.state.log_entries import LogEntry
+from agentgym_tui.state.event_log import LogEntry
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import Table

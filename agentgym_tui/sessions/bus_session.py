@@ -20,10 +20,10 @@ from agentgym_tui.sessions.event_reader import EventSource
 from agentgym_tui.sessions.library import ResultLibrary
 from agentgym_tui.sessions.node_launcher import LaunchOptions, StateLocation, StateLocator
 from agentgym_tui.sessions.session import Session
-from agentgym_tui.state.data_model import BusLink, Episode
-from agentgym_tui.state.live_batches import join_live, split_portions
+from agentgym_tui.state.episode import Episode
+from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.normalize import ulid_time
-from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.run_store import RunStore, join_live, split_portions
 from runner.errors import ConfigError, RunnerError
 from runner.subscribe.messages import Notice, SubscriptionItem
 

@@ -14,20 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from msgspec.json import encode as json_encode
-
-from agentgym_tui.state.data_model import Episode, StepState
-from agentgym_tui.state.episode_content import DecodedMessages, Spans, as_messages
-from agentgym_tui.state.steps import clamp_phases
+from agentgym_tui.state.episode import Episode, Spans, as_messages, picture_of, step_of
 from runner.errors import StoreError
-from runner.events.live import LiveAction
 from runner.util.files import MAX_FILE_BYTES, read_file
 
 if TYPE_CHECKING:
     from runner.formats.format import Format
     from runner.store import EpisodeRecord
     from runner.store.episode_file import Origin
-    from runner.types import PackedCells, TimeStep
 
 LOG_SUFFIXES: Final = (".jsonl", ".ndjson", ".log")
 """Suffixes of files that are shown line by line."""
@@ -66,8 +60,8 @@ def episode_from_record(record: EpisodeRecord) -> Episode:
         error_message=error.message if error else None,
         error_traceback=error.traceback if error else None,
         reset_observation=as_messages(record.reset_observation),
-        reset_world=_packed(record.reset_world),
-        steps=[_step_from_record(step) for step in record.timesteps],
+        reset_world=picture_of(record.reset_world),
+        steps=[step_of(step) for step in record.timesteps],
         spans=Spans(record.spans),
         found_flags=tuple((flag.name, flag.step) for flag in find_flags(record, record.timesteps)),
         imported=_origin_text(record.origin),
@@ -78,22 +72,6 @@ def _origin_text(origin: Origin | None) -> str:
     if origin is None:
         return ""
     return f"{origin.format}, which lacks: {', '.join(origin.missing)}" if origin.missing else origin.format
-
-
-def _step_from_record(record: TimeStep) -> StepState:
-    same = {name: getattr(record, name) for name in StepState.__struct_fields__ if hasattr(record, name)}
-    changed = {
-        "shape": record.shape or "",
-        "phases": None if record.phases is None else clamp_phases(record.phases),
-        "content": DecodedMessages([as_messages(chat) for chat in record.chats], as_messages(record.observation)),
-        "action": LiveAction(record.action.text, record.action.tool_calls),
-        "world": _packed(record.world),
-    }
-    return StepState(**(same | changed))
-
-
-def _packed(world: PackedCells | None) -> bytes:
-    return json_encode(world) if world else b""
 
 
 def running_episode(journal: Any) -> Episode:  # noqa: ANN401 - its module takes long to import

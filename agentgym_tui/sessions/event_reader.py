@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.event_query import EventQuery, resolve_start
+from agentgym_tui.state.event_log import EventLog, EventQuery, resolve_start
 from runner.events.subjects import DurableNames
 from runner.subscribe.buffer import MIN_FETCH, DedupBuffer, FetchLimit, RawMessage
 from runner.subscribe.messages import Notice

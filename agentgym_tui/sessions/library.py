@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agentgym_tui.sessions.episode_files import episode_from_bytes, episode_from_record, running_episode
 from agentgym_tui.sessions.text_search import TextSearch, TextSource
 from agentgym_tui.state.batches import BatchTotals
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from runner.errors import ConfigError, StoreError
 from runner.events.control import BatchState

@@ -29,7 +29,7 @@ from agentgym_tui.sessions.node_launcher import (
     wait_until_stopped,
 )
 from agentgym_tui.sessions.session import Session, currency_of
-from agentgym_tui.state.data_model import BusLink
+from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import LOST_AFTER_S, RunStore
 from runner.errors import RunnerError
 from runner.util.files import world_writable_problem
@@ -330,7 +330,7 @@ class NodeSession(Session):
             self.store.apply_unlisted(await asyncio.to_thread(library.unlisted_batches, [*self.store.batches]))
         if is_first or has_changed:
             self.store.set_n_unlisted(await asyncio.to_thread(library.n_unlisted, [*self.store.batches]))
-        if batch_ids := self.store.batches_without_totals():  # they ended while the console did not follow them
+        if batch_ids := self.store.batch_registry.without_totals():  # they ended while the console did not follow them
             source = await asyncio.to_thread(library.result_source)
             self.store.apply_totals(batch_ids, await asyncio.to_thread(read_batch_totals, source, batch_ids))
 

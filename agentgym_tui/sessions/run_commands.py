@@ -13,9 +13,10 @@ import msgspec
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.sessions.control_client import ControlRequestError, NodeControl, RunCommand
 from agentgym_tui.sessions.session import Session
-from agentgym_tui.state.data_model import BatchRun, EnvironmentState, Episode
-from agentgym_tui.state.endpoints import EndpointState
+from agentgym_tui.state.batches import BatchRun
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.servers import EndpointState, EnvironmentState
 from runner.errors import ConfigError
 from runner.events.control import AnnotateArgs, ReplayArgs, StartArgs
 from runner.types import Budget

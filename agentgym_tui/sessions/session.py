@@ -17,9 +17,9 @@ from agentgym_tui.sessions.curation import Curation, Exporter, FileExporter
 from agentgym_tui.sessions.episode_files import episode_from_bytes, is_log
 from agentgym_tui.sessions.event_reader import EventSource
 from agentgym_tui.sessions.library import Library, ResultLibrary
-from agentgym_tui.state.data_model import BusLink, Episode
-from agentgym_tui.state.episode_list import EpisodeList, FoundLog, ListEntry, UnreadableFile
-from agentgym_tui.state.episode_query import exact_terms
+from agentgym_tui.state.episode import Episode
+from agentgym_tui.state.episode_list import EpisodeList, FoundLog, ListEntry, UnreadableFile, exact_terms
+from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
 

@@ -1,4 +1,4 @@
-"""List of stored and live episodes, with sorting and search."""
+"""List of stored and live episodes, with sorting and search, and the fields of episodes in a query."""
 
 from __future__ import annotations
 
@@ -6,26 +6,42 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from agentgym_tui.state.episode_query import EPISODE_FIELDS, RUNNING
+from msgspec.structs import replace
+
+from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.normalize import as_aware
-from agentgym_tui.state.query import Query, Searchable, search_text, word_test
-from agentgym_tui.state.sorting import Rank, Sorting, number_rank, sort_by_rank, text_rank
+from agentgym_tui.state.query import (
+    MAX_CHARS,
+    FieldSet,
+    FilteredList,
+    Query,
+    Rank,
+    Sorting,
+    number_rank,
+    quoted,
+    search_text,
+    text_rank,
+    word_test,
+)
+from runner.query.fields import Field, GetValue, Lookup, Value, ascii_lower, glob_pattern
+from runner.types import MIX, UNKNOWN_OUTCOME, is_result_unknown, split_models
 
 if TYPE_CHECKING:
-    from agentgym_tui.state.data_model import Episode
-    from runner.query.fields import Field, Lookup
+    from agentgym_tui.state.episode import Episode
     from runner.store.index_schema import EpisodeRow
 
 LIST_KEY: Final = "episodes"
 """Id of the table of episodes; also the key of its filter and order in the UI state."""
-
 MAX_TASK_INDEX: Final = 10**15
 """Smallest task index that is abbreviated, because Python does not format integers of thousands of digits."""
-
 MAX_OFFERED_ROWS: Final = 10_000
 """Number of episodes whose values are offered for completion."""
+MAX_MODELS: Final = 8
+"""Number of models of an episode that ``model:`` finds."""
+RUNNING: Final = "running"
+"""Stands for the outcome of an episode that has not ended."""
 
 
 class ReadProgress(NamedTuple):
@@ -43,7 +59,6 @@ class SearchProgress(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the index has all episodes."""
         return self.n_searched >= self.n_episodes
 
 
@@ -62,79 +77,129 @@ class FoundLog(UnreadableFile):
 
 ListedEpisode: TypeAlias = "EpisodeRow | Episode"
 """A stored or live episode; each of the two types has all fields that the list shows."""
-
 ListEntry: TypeAlias = "EpisodeRow | Episode | UnreadableFile"
 """A row of the episode list: an episode or an unreadable file."""
 
+
+class EpisodeFields(FieldSet["ListEntry"]):
+    """The fields of ``runner.query.episodes``; a field is the attribute of that name unless ``_GETTERS`` has it."""
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        if not self._fields:
+            from runner.query.episodes import FIELDS  # imports the store
+
+            outcome = FIELDS["outcome"]
+            self._fields = {**FIELDS, "outcome": replace(outcome, values=(*outcome.values, RUNNING))}
+        return self._fields
+
+    def getter(self, name: str) -> GetValue[ListEntry]:
+        return _GETTERS.get(name) or attrgetter(name)
+
+
+def _outcome(episode: Any) -> Value:  # noqa: ANN401 - a stored or live episode
+    is_unknown = is_result_unknown(episode.transport, episode.outcome, unscored=episode.unscored)
+    return UNKNOWN_OUTCOME if is_unknown else str(episode.outcome or RUNNING)
+
+
+def _n_tokens(episode: Any) -> Value:  # noqa: ANN401 - a stored or live episode
+    if (tokens := getattr(episode, "tokens", None)) is not None:
+        return float(tokens.prompt + tokens.completion)
+    return float(episode.tokens_prompt + episode.tokens_completion)
+
+
+def _time(episode: Any) -> Value:  # noqa: ANN401 - a stored or live episode
+    """Return the end of an episode; of a live one, which has none, the start."""
+    return as_aware(getattr(episode, "ended_at", None) or episode.started_at)
+
+
+def _flags(episode: Any) -> Value | tuple[Value, ...]:  # noqa: ANN401 - a stored or live episode
+    """Return the flags of an episode; None if it has none, an empty tuple if they are not known."""
+    flags: str | None = getattr(episode, "flags", None)
+    return () if flags is None else tuple(flags.split(",")) if flags else None
+
+
+def model_runs(models: str | None) -> tuple[str, ...] | None:
+    """Return what ``model:`` finds in a text of ``join_models``, as in the index: each name, and names in a row."""
+    names = split_models(models)[:MAX_MODELS]
+    starts = range(len(names))
+    return tuple(MIX.join(names[start : end + 1]) for start in starts for end in starts[start:]) or None
+
+
+def _models(episode: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - a stored or live episode
+    found = model_runs(episode.models)
+    return (*found, episode.model) if found and episode.model else found
+
+
+_GETTERS: Final[Mapping[str, GetValue[Any]]] = {
+    "outcome": _outcome,
+    "tokens": _n_tokens,
+    "time": attrgetter("duration_s"),
+    "since": _time,
+    "until": _time,
+    "task": attrgetter("task_index"),
+    "batch": attrgetter("batch_id"),
+    "battery": attrgetter("battery_id"),
+    "id": attrgetter("episode_id"),
+    "error": attrgetter("error_type"),
+    "data": attrgetter("data_label"),
+    "flag": _flags,
+    "model": _models,
+    "failure": lambda episode: getattr(episode, "failure", None),
+}
+EPISODE_FIELDS: Final = EpisodeFields()
 DEFAULT_SORTING: Final = Sorting("started", descending=True)
 """Default order of the list: the newest episode first."""
-
-RANK_BY_COLUMN: Final[Mapping[str, Callable[[ListedEpisode], Rank | None]]] = {
+RANK_BY_COLUMN: Final[Mapping[str, Callable[[Any], Rank | None]]] = {
+    **EPISODE_FIELDS.ranks("task", "reward", "rounds", "time", "data", "node", "id"),
     "started": lambda episode: number_rank(as_aware(episode.started_at).timestamp()),
     "environment": lambda episode: text_rank(episode.env),
-    "task": lambda episode: number_rank(episode.task_index),
     "outcome": lambda episode: text_rank(f"{episode.outcome or RUNNING} {episode.error_type or ''}"),
-    "reward": lambda episode: number_rank(episode.reward),
-    "rounds": lambda episode: number_rank(episode.rounds),
-    "time": lambda episode: number_rank(episode.duration_s),
     "agent": lambda episode: text_rank(f"{episode.agent} {episode.models or ''}"),
-    "data": lambda episode: text_rank(episode.data_label),
-    "node": lambda episode: text_rank(episode.node),
-    "id": lambda episode: text_rank(episode.episode_id),
 }
 """Function that returns the sort key of an episode, by column title."""
 
 
-class EpisodeList(Searchable[ListEntry]):
+class EpisodeList(FilteredList[ListEntry]):
     """Stored episodes, live episodes that are not stored yet, and unreadable files.
 
     Attributes:
-        shown: entries that match ``query``. A live episode is the object of the run store, not a copy.
-        query: the filter of the shown entries. Unreadable files are found by words alone.
+        shown: entries that match ``query``. A live episode is the object of the run store, not a copy. Unreadable files
+            are found by words alone, and come last in each order.
         tags: tags of the tagged episodes, as untrusted text.
         lookups: by name of a field of a query, what finds the ids of its episodes.
-        sorting: order of the episodes; None for the newest first.
         selected: ids of the selected episodes, in the order in which they were selected.
     """
 
     def __init__(self) -> None:
-        super().__init__(EPISODE_FIELDS)
-        self.shown: list[ListEntry] = []
+        super().__init__(entry_key, self._cached_text, RANK_BY_COLUMN, EPISODE_FIELDS)
         self.lookups: dict[str, Lookup] = {"tag": lambda tag, quoted: tagged(self.tags, tag, quoted)}
-        self.sorting: Sorting | None = None
         self.selected: dict[str, None] = {}
         self._stored: dict[str, ListedEpisode] = {}
         self._unreadable: Sequence[UnreadableFile] = ()
         self._live: dict[str, Episode] = {}
         self._gone: set[str] = set()
         self._last_live: list[tuple[str, str | None]] = []
-        self._newest: list[ListedEpisode] = []
-        self._entries: list[ListEntry] = []
         self._search_texts: dict[str, str] = {}
         self.tags: Mapping[str, Sequence[str]] = {}
 
     @property
     def n_episodes(self) -> int:
-        """Number of all episodes, including those that the search hides."""
         return len(self._stored) + sum(1 for _ in self._unstored())
 
     @property
     def n_running(self) -> int:
-        """Number of running or paused episodes on nodes that are not lost."""
         return sum(episode.is_active for episode in self._unstored())
 
     @property
     def n_unreadable(self) -> int:
-        """Number of unreadable files."""
         return len(self._unreadable) - self.n_logs
 
     @property
     def n_logs(self) -> int:
-        """Number of logs."""
         return sum(isinstance(file, FoundLog) for file in self._unreadable)
 
     def set_stored(self, rows: Iterable[ListedEpisode], unreadable: Sequence[UnreadableFile] = ()) -> None:
-        """Replace the stored episodes and the unreadable files."""
         before = [*self._stored]
         self._stored.clear()  # before it is filled, because the table of 100,000 rows takes 5 MB
         self._stored.update((row.episode_id, row) for row in rows)
@@ -147,7 +212,6 @@ class EpisodeList(Searchable[ListEntry]):
         self._arrange()
 
     def add_lookups(self, lookups: Mapping[str, Lookup]) -> None:
-        """Add what finds the ids of episodes; tags are known here."""
         self.lookups = {**lookups, **self.lookups}
 
     def search_again(self) -> None:
@@ -156,7 +220,6 @@ class EpisodeList(Searchable[ListEntry]):
         self.show_matches()
 
     def set_tags(self, tags: Mapping[str, Sequence[str]]) -> bool:
-        """Replace the tags of the episodes; return whether they have changed."""
         if tags is self.tags:
             return False
         self.tags = tags
@@ -192,7 +255,6 @@ class EpisodeList(Searchable[ListEntry]):
         yield from self._unstored()
 
     def _unstored(self) -> Iterator[Episode]:
-        """Yield the live episodes that are neither stored nor deleted."""
         for known, episode in self._live.items():
             if known not in self._stored and known not in self._gone:
                 yield episode
@@ -204,15 +266,6 @@ class EpisodeList(Searchable[ListEntry]):
         """Look up the ids of tags and notes, and the times that ages mean, again."""
         if self.query.has_terms and (query := self.parse(self.query.text)).error is None:
             self.query = query
-
-    def sort(self, sorting: Sorting | None) -> None:
-        """Sort the list; None sorts the newest episode first.
-
-        Episodes that are equal in the sorted column are ordered from the newest to the oldest. Unreadable files always
-        come last.
-        """
-        self.sorting = sorting if sorting is not None and sorting.column in RANK_BY_COLUMN else None
-        self._order()
 
     def toggle(self, key: str) -> bool:
         """Select a stored episode, or deselect it; return False for another entry, which cannot be selected."""
@@ -235,7 +288,6 @@ class EpisodeList(Searchable[ListEntry]):
 
     @property
     def n_selected_hidden(self) -> int:
-        """Number of selected episodes that the filter hides."""
         return len(self.selected) - sum(key in self.selected for key in self._shown_keys()) if self.selected else 0
 
     def chosen(self) -> list[str]:
@@ -245,10 +297,6 @@ class EpisodeList(Searchable[ListEntry]):
     def _shown_keys(self) -> list[str]:
         return [key for key in map(entry_key, self.shown) if key in self._stored]
 
-    def index(self, key: str) -> int | None:
-        """Return the position in ``shown`` of the entry that has ``key``; None if the entry is not shown."""
-        return next((index for index, entry in enumerate(self.shown) if entry_key(entry) == key), None)
-
     def get(self, key: str) -> ListEntry | None:
         """Return the entry that has ``key``, even where the search hides it; None if there is no such entry."""
         if (known := self._stored.get(key) or self._live.get(key)) is not None:
@@ -256,42 +304,25 @@ class EpisodeList(Searchable[ListEntry]):
         return next((file for file in self._unreadable if entry_key(file) == key), None)
 
     def neighbor(self, key: str, by: int) -> str | None:
-        """Return the key of the entry some rows below or above another entry.
+        """Return the key of the entry ``by`` rows below another one; None past the ends, and for a log.
 
-        Args:
-            key: key of the entry to start from.
-            by: number of rows to go down; negative to go up.
-
-        Returns:
-            The key of the entry found; None past the first or last row, and for a log. Where ``key`` is not shown, the
-            key of the first row.
+        From an entry that is not shown, the first row is next.
         """
-        index = self.index(key)
-        at = 0 if index is None else index + by
+        place = self.place_of(key)
+        at = 0 if place is None else place + by
         found = self.shown[at] if 0 <= at < len(self.shown) else None
         return None if found is None or isinstance(found, FoundLog) else entry_key(found)
 
     def _arrange(self) -> None:
-        self._newest = sorted(self._episodes(), key=attrgetter("episode_id"), reverse=True)
-        self._newest.sort(key=lambda episode: as_aware(episode.started_at), reverse=True)
-        self._order()
+        newest = sorted(self._episodes(), key=attrgetter("episode_id"), reverse=True)
+        newest.sort(key=lambda episode: as_aware(episode.started_at), reverse=True)
+        self.set_rows([*newest, *self._unreadable])
 
-    def _order(self) -> None:
-        episodes = self._newest
-        if self.sorting is not None:
-            episodes = sort_by_rank(episodes, RANK_BY_COLUMN[self.sorting.column], descending=self.sorting.descending)
-        self._entries = [*episodes, *self._unreadable]
-        self.show_matches()
+    def matches(self, entry: ListEntry) -> bool:
+        return not (isinstance(entry, UnreadableFile) and self.query.has_terms) and self.query.matches(entry)
 
-    def show_matches(self) -> None:
-        self.shown = self._entries
-        if self.query:
-            self.shown = [entry for entry in self._entries if self._matches(entry)]
-
-    def _matches(self, entry: ListEntry) -> bool:
-        if isinstance(entry, UnreadableFile) and self.query.has_terms:
-            return False
-        return self.query.matches(entry)
+    def rank(self, entry: ListEntry) -> Rank | None:
+        return None if isinstance(entry, UnreadableFile) else super().rank(entry)
 
     def _cached_text(self, entry: ListEntry) -> str:
         if (known := self._search_texts.get(key := entry_key(entry))) is None:
@@ -330,15 +361,7 @@ def searchable_fields(entry: ListEntry) -> tuple[str | None, ...]:
 
 
 def tagged(tags: Mapping[str, Sequence[str]], tag: str, quoted: bool) -> Iterator[str]:
-    """Yield the ids of the episodes that have a tag.
-
-    Args:
-        tags: tags of the tagged episodes, by id.
-        tag: the tag, in which ``*`` and ``?`` are wildcards unless it is ``quoted``.
-        quoted: whether it was in quotation marks.
-    """
-    from runner.query.fields import ascii_lower, glob_pattern
-
+    """Yield the ids of the episodes that have a tag, in which ``*`` and ``?`` are wildcards unless it was quoted."""
     wanted = ascii_lower(tag)
     pattern = None if quoted else glob_pattern(wanted)
     for episode_id, names in tags.items():
@@ -360,3 +383,18 @@ def select_rows(
     if found.error is not None:
         raise found.error
     return filter(found.matches, rows)
+
+
+def exact_terms(**values: object) -> str:
+    """Return a filter for exact values; a tuple has alternatives, and an empty value stands for a missing one.
+
+    A value with unsafe characters, and a term past ``MAX_CHARS``, is left out, so that more is shown.
+    """
+    terms = ""
+    for name, value in values.items():
+        texts = [str(each) for each in (value if isinstance(value, tuple) else (value,))]
+        shown = ",".join(quoted(text) if text else "none" for text in texts)
+        longer = f"{terms} {name}:{shown}".strip()
+        if len(longer) <= MAX_CHARS and not has_unsafe_chars(longer):
+            terms = longer
+    return terms

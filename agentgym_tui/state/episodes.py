@@ -1,82 +1,138 @@
-"""Registry of episodes, merged from live items, events, index rows and files that arrive in any order."""
+"""Registry of episodes, merged from live items, events, index rows and files that arrive in any order.
+
+Each live item is applied once: each kind of item has its own bus subject, so the end of an episode may arrive before
+its last steps.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, takewhile
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
-from agentgym_tui.state.data_model import Episode
-from agentgym_tui.state.episode_content import Spans
-from agentgym_tui.state.episode_reducer import (
-    BASE_BYTES,
-    HEADER_FIELDS,
-    MAX_AWAITED_PER_EPISODE,
-    EpisodeResult,
-    SequenceTracker,
-    apply_items,
-    mark_ended,
-    record_result,
-    set_field,
+import msgspec
+from msgspec.structs import replace
+
+from agentgym_tui.state.episode import (
+    EPISODE_BYTES,
+    Episode,
+    Spans,
+    StreamingAnswer,
+    StreamingToolCall,
+    decode_messages,
+    picture_of,
+    step_of,
 )
-from agentgym_tui.state.normalize import (
-    MAX_ERROR_CHARS,
-    MAX_ID_CHARS,
-    as_aware,
-    clip_name,
-    clip_optional,
-)
-from agentgym_tui.state.steps import (
-    count_missing_steps,
-    drop_spans,
-    episode_size,
-    recompute_totals,
-    step_size,
-    strip_messages,
-)
-from runner.types import join_models
+from agentgym_tui.state.normalize import MAX_COUNT, MAX_ID_CHARS, as_aware
+from agentgym_tui.state.servers import MAX_FAILURES, EndpointRegistry
+from runner.events.live import EpisodeEnded, EpisodeStarted, LazySpan, LazyTimestep, TokenText
+from runner.types import UNKNOWN_OUTCOME, EpisodePaused, EpisodeResumed, Tokens, join_models
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
-    from agentgym_tui.state.endpoints import EndpointRegistry
-    from agentgym_tui.state.episode_reducer import EpisodeItem
     from runner.events.durable import EpisodeCompleted
     from runner.store.index_schema import EpisodeRow
 
 EPISODE_SLACK: Final = 100
 """Number of episodes by which one message may exceed the limit before the oldest episodes are evicted."""
-
 MAX_AWAITED: Final = 100_000
 """Largest number of missing sequence numbers listed for all episodes together."""
-
+MAX_AWAITED_PER_EPISODE: Final = 10_000
+"""Largest number listed per episode; further missing numbers are only counted."""
 FREED_SHARE: Final = 1 / 64
 """Share of the memory limit that is freed beyond the limit, so that freeing memory is rare under a high load."""
-
-MAX_CHECKED_NODES: Final = 1_000
-"""Largest number of nodes of which the last check for interrupted episodes is remembered."""
-
 MAX_EVICTED_IDS: Final = 20_000
 """Largest number of ids of evicted episodes that are remembered, so that their later items are not shown."""
+MAX_STREAMED_CHARS: Final = 64 * 1024
+"""Number of characters kept at the end of an answer's text, and at the end of its reasoning."""
+MAX_ARGUMENT_CHARS: Final = 8 * 1024
+"""Number of characters kept at the end of the arguments of each tool call."""
+MAX_CALLS: Final = 16
+_CHARS_PER_TOKEN: Final = 4
+"""Assumed number of characters per token in items without a token count."""
+_HEADER_FIELDS: Final = (
+    *("batch_id", "battery_id", "env", "transport", "data_label", "mode", "limits", "task_index", "seed", "attempt"),
+    *("agent", "model", "profile", "worker"),
+)
+"""Fields of ``Episode`` that are copied from the start item of the episode."""
+_OUTCOMES: Final = {True: "success", False: "failure", None: UNKNOWN_OUTCOME}
+"""Outcome by success, where nothing else is known."""
+EpisodeItem: TypeAlias = (
+    EpisodeStarted | EpisodePaused | EpisodeResumed | EpisodeEnded | TokenText | LazySpan | LazyTimestep
+)
+
+
+class _Result(Protocol):
+    """Result of an episode, as carried by a live item, a durable event, an index row or an episode file."""
+
+    @property
+    def outcome(self) -> str | None: ...
+    @property
+    def success(self) -> bool | None: ...
+    @property
+    def reward(self) -> float | None: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def duration_s(self) -> float | None: ...
+    @property
+    def unscored(self) -> bool: ...
+
+
+class SequenceTracker(msgspec.Struct):
+    """Tracks which live items of an episode have arrived.
+
+    Attributes:
+        boot: id of the node process that runs the episode; "" where it is not known.
+        next_seq: smallest sequence number after all numbers seen.
+        has_file: whether the file or journal of the episode was applied; a file takes precedence over live items.
+        awaited: sequence numbers of missing items that may still arrive.
+        n_lost: number of missing items that are not listed in ``awaited``.
+    """
+
+    boot: str = ""
+    next_seq: int = 0
+    size: int = EPISODE_BYTES
+    has_header: bool = False
+    has_file: bool = False
+    awaited: set[int] = msgspec.field(default_factory=set)
+    n_lost: int = 0
+    max_awaited: int = MAX_AWAITED_PER_EPISODE
+
+    def accept_new(self, seqs: Sequence[int]) -> Sequence[int]:
+        """Record arrived sequence numbers; return the positions of those that arrived for the first time."""
+        return [position for position, seq in enumerate(seqs) if self._accept(seq)]
+
+    def _accept(self, seq: int) -> bool:
+        if seq == self.next_seq:
+            self.next_seq += 1
+            return True
+        if seq < self.next_seq:
+            is_new = seq in self.awaited
+            self.awaited.discard(seq)
+            return is_new
+        first_kept = max(self.next_seq, seq - (self.max_awaited - len(self.awaited)))
+        self.n_lost += first_kept - self.next_seq
+        self.awaited.update(range(first_kept, seq))
+        self.next_seq = seq + 1
+        return True
+
+    @property
+    def n_missing(self) -> int:
+        return min(len(self.awaited) + self.n_lost, MAX_COUNT)
 
 
 class EpisodeRegistry:
     """The newest episodes, limited in number and in memory.
 
-    Args:
-        max_episodes: largest number of episodes; ended episodes are evicted before running episodes.
-        max_bytes: approximate limit of the memory that all episodes take, in bytes.
-        currency: returns the currency of their costs; "" where it is not known.
-
     Attributes:
-        episodes: all kept episodes by id, the newest last.
-        running: kept episodes without an outcome, by id.
+        episodes: by id, the newest last; ended ones are evicted before running ones.
         ended: episodes that have ended since the caller last cleared this list.
         first_currency: currency of the first episode that names one; "" until then.
-        running_version: counter that grows with each change of which episodes run, in which environment, or are lost.
     """
 
     def __init__(self, *, max_episodes: int, max_bytes: int, currency: Callable[[], str] = str) -> None:
@@ -85,12 +141,14 @@ class EpisodeRegistry:
         self.ended: list[Episode] = []
         self._trackers: dict[str, SequenceTracker] = {}
         self._evicted: dict[str, bool] = {}
-        self._checked_boots: dict[str, str] = {}
-        self.first_currency, self._lost = "", set[str]()
+        self.first_currency = ""
         self._max_episodes, self._max_bytes, self._currency = max_episodes, max_bytes, currency
-        self._bytes = self._n_missing_evicted = self._n_awaited = self.running_version = 0
-        self._in_order = True
+        self._n_missing_evicted = self._n_awaited = 0
         self._by_batch: tuple[int, dict[str, list[Episode]]] = -1, {}
+
+    @property
+    def n_bytes(self) -> int:
+        return sum([tracker.size for tracker in self._trackers.values()])
 
     @property
     def n_missing(self) -> int:
@@ -103,7 +161,6 @@ class EpisodeRegistry:
         )
 
     def of_batch(self, batch_id: str, version: int) -> Sequence[Episode]:
-        """Return the kept episodes of a batch, the newest last; ``version`` rises with each change of the episodes."""
         grouped_at, by_batch = self._by_batch
         if grouped_at != version:
             by_batch = defaultdict(list)
@@ -113,17 +170,10 @@ class EpisodeRegistry:
         return by_batch.get(batch_id, [])
 
     def apply(self, items: Sequence[EpisodeItem], node: str, boot: str, endpoints: EndpointRegistry) -> bool:
-        """Apply items to their episode, which is created where needed.
+        """Apply items of one episode and of one kind, sent by the process ``boot`` of a node.
 
-        Args:
-            items: items of one episode and of one kind, at least one; those of an evicted episode are ignored, and
-                count as missing if it was running.
-            node: name of the node that sent the items.
-            boot: id of the node process that sent the items.
-            endpoints: updated by answers and steps of the episode.
-
-        Returns:
-            False if the episode id of the items is not valid.
+        Those of an evicted episode are ignored, and count as missing if it was running. Return False if the id of the
+        episode is not valid.
         """
         episode_id = items[0].episode_id
         if (episode := self.episodes.get(episode_id)) is None:
@@ -134,21 +184,13 @@ class EpisodeRegistry:
                 return True
             episode = self._create(episode_id, items[0].at)
         tracker = self._trackers[episode_id]
-        if episode.node is not node or tracker.boot is not boot:
-            tracker.boot, episode.node = boot, clip_name(node)
-            if self._checked_boots.get(node) != boot:
-                self._checked_boots.pop(node, None)
-        size, n_awaited = tracker.size, len(tracker.awaited)
-        started_at, outcome, env = episode.started_at, episode.outcome, episode.env
+        tracker.boot, episode.node = boot, node
+        n_awaited, outcome = len(tracker.awaited), episode.outcome
         tracker.max_awaited = min(MAX_AWAITED_PER_EPISODE, n_awaited + MAX_AWAITED - self._n_awaited)
-        apply_items(episode, tracker, items, endpoints)
+        _apply_items(episode, tracker, items, endpoints)
         self.first_currency = self.first_currency or episode.currency
         episode.version += 1
         self._n_awaited += len(tracker.awaited) - n_awaited
-        self._bytes += tracker.size - size
-        if episode.started_at is not started_at:
-            self._in_order = self._in_order and episode.started_at == started_at
-        self.running_version += episode.env is not env
         if episode.outcome != outcome:
             self._on_ended(episode)
         if len(self.episodes) > self._max_episodes + EPISODE_SLACK:
@@ -156,14 +198,9 @@ class EpisodeRegistry:
         return True
 
     def apply_completed(self, event: EpisodeCompleted, at: datetime) -> bool:
-        """Record the result of an episode from its completion event.
+        """Record the result of an episode from its completion event; return False if its id is not valid.
 
-        Args:
-            event: the completion event.
-            at: start time of the episode, used where the episode is not known.
-
-        Returns:
-            False if the episode id of the event is not valid.
+        ``at`` stands for its start if the episode is not known.
         """
         if not 0 < len(event.episode_id) <= MAX_ID_CHARS:
             return False
@@ -173,95 +210,66 @@ class EpisodeRegistry:
         episode = known or self._create(event.episode_id, at)
         if known is None or event.task_index is not None:
             episode.task_index = event.task_index
-        for field in ("batch_id", "env", "agent", "model", "node", "profile"):
-            set_field(episode, field, getattr(event, field) or getattr(episode, field))
-        episode.tokens, episode.cost = event.tokens or episode.tokens, event.cost
-        episode.currency = clip_name(event.currency or "") or episode.currency
+        for field in ("batch_id", "env", "agent", "model", "node", "profile", "currency", "tokens"):
+            setattr(episode, field, getattr(event, field) or getattr(episode, field))
+        episode.cost = event.cost
         episode.agentgym_score = None if event.agentgym is None else event.agentgym.score
         self.first_currency = self.first_currency or episode.currency
-        episode.reported_fallback = clip_optional(event.fallback)
-        episode.reported_models = clip_optional(join_models(event.model, event.models)) if event.models else None
-        self._record_result(episode, event)
+        episode.reported_fallback = event.fallback
+        episode.reported_models = join_models(event.model, event.models) if event.models else None
+        _record_result(episode, event)
+        self._on_ended(episode)
         return True
 
     def apply_stored(self, row: EpisodeRow) -> None:
         """Record the result of a running episode from its index row; an index row exists only for an ended episode."""
         if (episode := self.running.get(row.episode_id)) is not None:
-            episode.error_type = clip_optional(row.error_type)
-            episode.reported_fallback = clip_optional(row.fallback)
-            episode.reported_models = clip_optional(row.models)
-            episode.reported_shape = clip_name(row.shape)
-            self._record_result(episode, row)
+            episode.error_type, episode.reported_shape = row.error_type, row.shape
+            episode.reported_fallback, episode.reported_models = row.fallback, row.models
+            _record_result(episode, row)
+            self._on_ended(episode)
 
     def merge_file(self, episode: Episode, boot: str) -> bool:
-        """Merge an episode that was read from a journal or an episode file; the file takes precedence over live items.
+        """Merge an episode that was read from a journal or an episode file, which take precedence over live items.
 
-        Args:
-            episode: the episode that was read.
-            boot: id of the current process of the episode's node; "" where it is not known.
-
-        Returns:
-            False if the episode id is not valid.
+        ``boot`` is the current process of its node, or "". Return False if the id of the episode is not valid.
         """
         if not 0 < len(episode.episode_id) <= MAX_ID_CHARS:
             return False
         known = self.episodes.get(episode.episode_id) or self._create(episode.episode_id, episode.started_at)
         tracker = self._trackers[known.episode_id]
         tracker.boot, tracker.has_file, tracker.has_header = tracker.boot or boot, True, True
-        for field in ("node", *HEADER_FIELDS):
-            set_field(known, field, getattr(episode, field) or getattr(known, field))
-        self._checked_boots.pop(known.node, None)
-        known.currency = clip_name(episode.currency) or known.currency
-        known.started_at, self._in_order = as_aware(episode.started_at), False
-        self.running_version += 1
-        known.reset_observation = episode.reset_observation or known.reset_observation
-        known.reset_world = episode.reset_world or known.reset_world
+        for field in (*_HEADER_FIELDS, "node", "currency", "reset_observation", "reset_world"):
+            setattr(known, field, getattr(episode, field) or getattr(known, field))
+        known.started_at = as_aware(episode.started_at)
         known.spans = Spans(episode.spans.all) if episode.spans else known.spans
         by_index = {step.index: step for step in (*known.steps, *episode.steps)}
         known.steps = [by_index[index] for index in sorted(by_index)]
-        tracker.n_stripped = 0
-        self._add_bytes(tracker, BASE_BYTES + episode_size(known) - tracker.size)
-        known.n_missing = count_missing_steps(known)
+        tracker.size = known.size
+        known.n_missing = known.n_missing_steps
         known.version += 1
         if known.running:
-            recompute_totals(known)
+            known.reward, known.tokens, known.cost = 0.0, Tokens(), None
+            known.add_totals(known.steps)
         if episode.outcome is not None:
-            known.tokens, known.cost = episode.tokens, episode.cost
-            known.error_type = episode.error_type
-            known.error_message = clip_optional(episode.error_message, MAX_ERROR_CHARS)
-            known.error_traceback = clip_optional(episode.error_traceback, MAX_ERROR_CHARS)
-            self._record_result(known, episode)
+            for field in ("tokens", "cost", "error_type", "error_message", "error_traceback"):
+                setattr(known, field, getattr(episode, field))
+            _record_result(known, episode)
+            self._on_ended(known)
         return True
 
     def mark_lost(self, lost: set[str]) -> None:
-        """Mark the running episodes whose nodes are ``lost``, and no others."""
-        if lost or self._lost:  # else no episode has a lost node, and with many of them the walk is slow
-            for episode in self.running.values():
-                if episode.node_lost != (is_lost := episode.node in lost):
-                    episode.node_lost, episode.version = is_lost, episode.version + 1
-                    self.running_version += 1
-        self._lost = lost
+        for episode in self.running.values():
+            if episode.node_lost != (is_lost := episode.node in lost):
+                episode.node_lost, episode.version = is_lost, episode.version + 1
 
     def mark_interrupted(self, node: str, boot: str) -> bool:
-        """Mark the running episodes of earlier processes of a node as interrupted.
-
-        Args:
-            node: name of the node.
-            boot: id of the current process of the node.
-
-        Returns:
-            Whether any episode was marked.
-        """
-        if self._checked_boots.get(node) == boot:  # called for each message, for which a walk would be too slow
-            return False
-        if len(self._checked_boots) >= MAX_CHECKED_NODES:
-            self._checked_boots.clear()
-        self._checked_boots[node] = boot
+        """Mark the running episodes of processes of a node before ``boot`` as interrupted; return whether any was."""
         interrupted = [
             e for e in self.running.values() if e.node == node and self._trackers[e.episode_id].boot not in ("", boot)
         ]
         for episode in interrupted:
-            mark_ended(episode, "interrupted")
+            _mark_ended(episode, "interrupted")
             episode.reward = None  # its last steps may not have arrived; its event has the sum
             self._on_ended(episode)
         return bool(interrupted)
@@ -275,95 +283,218 @@ class EpisodeRegistry:
 
     def enforce_limits(self) -> None:
         """Sort the episodes by start time and evict episodes that exceed the limits."""
-        if not self._in_order:
-            ordered = sorted(self.episodes.values(), key=attrgetter("started_at"))
-            self.episodes = {episode.episode_id: episode for episode in ordered}
-            self._in_order = True
-        for episode in self._eviction_order(len(self.episodes) - self._max_episodes):
-            self._evict(episode)
-        if self._bytes > self._max_bytes:
-            self._free_memory()
+        ordered = sorted(self.episodes.values(), key=attrgetter("started_at"))
+        self.episodes.clear()
+        self.episodes.update((episode.episode_id, episode) for episode in ordered)
+        if (n := len(self.episodes) - self._max_episodes) > 0:
+            ended = list(islice((episode for episode in self.episodes.values() if not episode.running), n))
+            running = (episode for episode in self.episodes.values() if episode.running)
+            for episode in [*ended, *islice(running, n - len(ended))]:
+                self._evict(episode)
+        if (n_bytes := self.n_bytes) > self._max_bytes:
+            self._free_memory(n_bytes)
 
     def _create(self, episode_id: str, at: datetime) -> Episode:
-        at = as_aware(at)
-        newest = next(reversed(self.episodes.values()), None)
-        self._in_order = self._in_order and (newest is None or newest.started_at <= at)
-        episode = self.episodes[episode_id] = self.running[episode_id] = Episode(
-            episode_id, "", "", at, currency=self._currency()
-        )
+        episode = Episode(episode_id, "", "", as_aware(at), currency=self._currency())
+        self.episodes[episode_id] = self.running[episode_id] = episode
         self._evicted.pop(episode_id, None)
         self._trackers[episode_id] = SequenceTracker()
-        self._bytes += BASE_BYTES
-        self.running_version += 1
         return episode
-
-    def _record_result(self, episode: Episode, result: EpisodeResult) -> None:
-        record_result(episode, result)
-        self._on_ended(episode)
 
     def _on_ended(self, episode: Episode) -> None:
         episode.version += 1
-        self.running_version += 1
         self.running.pop(episode.episode_id, None)
         self.ended.append(episode)
 
-    def _add_bytes(self, tracker: SequenceTracker, by: int) -> None:
-        tracker.size += by
-        self._bytes += by
-
-    def _eviction_order(self, n: int) -> list[Episode]:
-        if n <= 0:
-            return []
-        ended = list(islice((episode for episode in self.episodes.values() if not episode.running), n))
-        running = (episode for episode in self.episodes.values() if episode.running)
-        return [*ended, *islice(running, n - len(ended))]
-
-    def _free_memory(self) -> None:
+    def _free_memory(self, n_bytes: int) -> None:
         """Free memory until a share of the limit is free.
 
-        First evict ended episodes except the newest episode, then drop the messages of the remaining episodes, then
+        First evict ended episodes except the newest episode, then drop the content of the remaining episodes, then
         evict the remaining episodes, the oldest first.
         """
         target = int(self._max_bytes * (1 - FREED_SHARE))
-        newest = next(reversed(self.episodes.values()), None)
-        for episode in [known for known in self.episodes.values() if not known.running and known is not newest]:
-            if self._bytes <= target:
-                return
-            self._evict(episode)
-        for episode in self.episodes.values():
-            if self._bytes <= target:
-                return
-            self._drop_messages(episode, target)
-        while self._bytes > target and self.episodes:
-            self._evict(next(iter(self.episodes.values())))
+        *older, newest = self.episodes.values()
+        ended, running = [each for each in older if not each.running], [each for each in older if each.running]
+        kept = [*running, newest]
+        for free, episodes in ((self._evict, ended), (self._drop_content, kept), (self._evict, kept)):
+            for episode in episodes:
+                if n_bytes <= target:
+                    return
+                n_bytes -= free(episode)
 
-    def _drop_messages(self, episode: Episode, target: int) -> None:
-        """Drop messages of an episode, the oldest first, and finally its spans; stop when ``target`` bytes are left."""
+    def _drop_content(self, episode: Episode) -> int:
         tracker = self._trackers[episode.episode_id]
-        if tracker.n_stripped == len(episode.steps) and not (
-            episode.spans or episode.reset_observation or episode.reset_world
-        ):
-            return  # as in most of the oldest episodes under a high load
-        episode.version += 1
-        while tracker.n_stripped < len(episode.steps):
-            if self._bytes <= target:
-                return
-            step = episode.steps[tracker.n_stripped]
-            episode.steps[tracker.n_stripped] = smaller = strip_messages(step)
-            tracker.n_stripped += 1
-            self._add_bytes(tracker, step_size(smaller) - step_size(step))
-        self._add_bytes(tracker, -drop_spans(episode))
+        before = tracker.size
+        episode.drop_content()
+        tracker.size = episode.size
+        return before - tracker.size
 
-    def _evict(self, episode: Episode) -> None:
+    def _evict(self, episode: Episode) -> int:
         episode_id = episode.episode_id
         self.episodes.pop(episode_id)
         self.running.pop(episode_id, None)
         tracker = self._trackers.pop(episode_id)
-        self._bytes -= tracker.size
-        self.running_version += 1
         self._n_awaited -= len(tracker.awaited)
         self._n_missing_evicted += 0 if tracker.has_file else tracker.n_missing
         self._by_batch = -1, {}  # else it would keep the episode in memory
         self._evicted[episode_id] = episode.running
         if len(self._evicted) > MAX_EVICTED_IDS:
             del self._evicted[next(iter(self._evicted))]
+        return tracker.size
+
+
+def _apply_items(
+    episode: Episode, tracker: SequenceTracker, items: Sequence[EpisodeItem], endpoints: EndpointRegistry
+) -> None:
+    first = items[0]
+    if isinstance(first, EpisodeStarted) and not tracker.has_header:
+        tracker.has_header, episode.started_at = True, first.at
+        for field in _HEADER_FIELDS:
+            setattr(episode, field, getattr(first, field))
+        episode.currency = first.currency or episode.currency
+    positions = tracker.accept_new([item.seq for item in items])
+    if not positions:
+        return
+    if len(positions) < len(items):
+        items = [items[position] for position in positions]
+    if not tracker.has_file and (tracker.awaited or tracker.n_lost or episode.n_missing):
+        episode.n_missing = tracker.n_missing
+    match first:
+        case TokenText():
+            _apply_tokens(episode, cast("Sequence[TokenText]", items), endpoints)
+        case LazySpan():
+            if not tracker.has_file or episode.outcome is None:  # the file of an ended episode has all spans
+                before = episode.spans.size
+                episode.spans.append_raw([bytes(item.span) for item in cast("Sequence[LazySpan]", items)])
+                tracker.size += episode.spans.size - before
+        case LazyTimestep():
+            last_index = episode.last_step_index
+            _add_steps(episode, tracker, cast("Sequence[LazyTimestep]", items))
+            newer = takewhile(lambda step: step.index > last_index, reversed(episode.steps))
+            endpoints.apply_steps([*newer][::-1], episode, items[-1].at)
+        case EpisodePaused() | EpisodeResumed() if first.seq + 1 == tracker.next_seq:
+            episode.paused = episode.running and isinstance(first, EpisodePaused)
+        case EpisodeEnded():
+            if first.error is not None:
+                episode.error_type, episode.error_message = first.error.get("type"), first.error.get("message")
+            _record_result(episode, first)
+
+
+def _record_result(episode: Episode, result: _Result) -> None:
+    episode.success, episode.reward, episode.rounds = result.success, result.reward, result.rounds
+    episode.duration_s, episode.unscored = result.duration_s, result.unscored
+    episode.n_missing = max(episode.n_missing, episode.n_missing_steps)
+    _mark_ended(episode, str(result.outcome or _OUTCOMES[result.success]))
+
+
+def _mark_ended(episode: Episode, outcome: str) -> None:
+    episode.outcome, episode.streaming, episode.paused, episode.node_lost = outcome, None, False, False
+
+
+def _add_steps(episode: Episode, tracker: SequenceTracker, items: Sequence[LazyTimestep]) -> None:
+    for item in items:
+        if not episode.reset_observation:
+            episode.reset_observation = decode_messages(raw := bytes(item.reset_observation))
+            tracker.size += len(raw) if episode.reset_observation else 0
+        if not episode.reset_world:
+            episode.reset_world = picture_of(item.reset_world)
+            tracker.size += len(episode.reset_world)
+    if episode.streaming is not None and max([item.index for item in items]) >= episode.streaming.step:
+        episode.streaming = None
+    for step in map(step_of, items):
+        position = bisect_left(episode.steps, step.index, key=attrgetter("index"))
+        if position == len(episode.steps) or episode.steps[position].index != step.index:
+            episode.steps.insert(position, step)
+            tracker.size += step.size
+            if episode.running:
+                episode.add_totals([step])
+    if tracker.has_file:
+        episode.n_missing = episode.n_missing_steps
+
+
+def _apply_tokens(episode: Episode, items: Sequence[TokenText], endpoints: EndpointRegistry) -> None:
+    for part in answer_parts(items):
+        first, before = part[0], episode.streaming
+        if first.failure is not None or first.endpoint is not None:
+            endpoints.apply_request(first, episode)
+        if episode.outcome is None and first.step > episode.last_step_index:
+            answered = before and before.answered
+            episode.streaming = answer = update_answer(before, part)
+            if answer.endpoint is not None and answer.answered not in (None, answered):
+                endpoints.mark_answered(answer.endpoint)
+
+
+def answer_parts(items: Sequence[TokenText]) -> Iterator[Sequence[TokenText]]:
+    """Split items of one episode into sequences that ``update_answer`` can apply.
+
+    Successive texts of the same part of the newest answer are one sequence, each item without such a text is one.
+    Texts of earlier answers are left out, because the newest answer replaces them.
+    """
+    newest = max([item.step for item in items])
+    texts: list[TokenText] = []
+    for item in items:
+        is_text = item.endpoint is None and item.failure is None and not item.restart and bool(item.text or item.tool)
+        if is_text and item.step < newest:
+            continue
+        if texts and not (is_text and item.part == texts[0].part and item.call == texts[0].call):
+            yield texts
+            texts = []
+        if is_text:
+            texts.append(item)
+        else:
+            yield [item]
+    if texts:
+        yield texts
+
+
+def update_answer(before: StreamingAnswer | None, items: Sequence[TokenText]) -> StreamingAnswer:
+    """Return the answer that results from an item, or from texts of one part: a new one, or ``before`` in place.
+
+    Items of a later step start a new answer; items of an earlier step are ignored.
+    """
+    first = items[0]
+    if before is not None and before.step > first.step:
+        return before
+    answer = before if before is not None and before.step == first.step else StreamingAnswer(step=first.step)
+    if first.restart:
+        answer = StreamingAnswer(step=first.step, failures=answer.failures)
+    if first.failure is not None:
+        answer.failures = (*answer.failures, first.failure)[-MAX_FAILURES:]
+        answer.endpoint = answer.requested_at = answer.model = None
+    if first.endpoint is not None:
+        answer.endpoint, answer.model, answer.requested_at = first.endpoint, first.model, first.at
+    if first.text or first.tool:
+        _append(answer, items)
+    return answer
+
+
+def _append(answer: StreamingAnswer, items: Sequence[TokenText]) -> None:
+    first, text = items[0], "".join([item.text for item in items])
+    match first.part:
+        case "text":
+            n_before, text = answer.n_text_dropped, answer.text + text
+            answer.text, answer.n_text_dropped = _keep_newest(text, MAX_STREAMED_CHARS, n_before)
+        case "reasoning":
+            n_before, text = answer.n_reasoning_dropped, answer.reasoning + text
+            answer.reasoning, answer.n_reasoning_dropped = _keep_newest(text, MAX_STREAMED_CHARS, n_before)
+        case "call":
+            calls = {call.number: call for call in answer.calls}
+            known = calls.get(first.call, StreamingToolCall(first.call))
+            if first.call in calls or len(calls) < MAX_CALLS:
+                tool = known.tool or next((item.tool for item in items if item.tool), "")
+                kept, n_dropped = _keep_newest(known.arguments + text, MAX_ARGUMENT_CHARS, known.n_dropped)
+                calls[first.call] = replace(known, tool=tool, arguments=kept, n_dropped=n_dropped)
+                answer.calls = tuple(calls.values())
+    answer.n_tokens += _count_tokens(items)
+    answer.newest_at = items[-1].at
+    if answer.first_at is None:
+        answer.first_at, answer.ttft_s = first.at, first.ttft_s
+        answer.n_first_tokens = _count_tokens(items[:1])
+
+
+def _count_tokens(items: Sequence[TokenText]) -> int:
+    return sum([item.n or 1 + len(item.text) // _CHARS_PER_TOKEN for item in items])
+
+
+def _keep_newest(text: str, limit: int, n_dropped: int) -> tuple[str, int]:
+    return text[-limit:], n_dropped + max(len(text) - limit, 0)

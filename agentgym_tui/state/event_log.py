@@ -1,56 +1,254 @@
-"""Log of the newest messages of a bus and of notices about the subscription, limited in number and memory.
+"""Log of the newest messages of a bus and of notices about the subscription; what is read, and the search in it.
 
-Payloads are not decoded, except for the fields that a query names. Texts are kept as received and may contain control
-characters; ``presenters`` sanitize texts when they build lines.
+Payloads are not decoded, except for the fields that a filter names. Texts are kept as received and may contain control
+characters.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
-from agentgym_tui.state.clock_skew import ClockSkewEstimator
-from agentgym_tui.state.log_entries import ENTRY_BYTES, MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
-from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clamp_count
-from agentgym_tui.state.payload_search import Words, json_columns
+import msgspec
+
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware
 from agentgym_tui.state.query import FieldSet, Query, Searchable
 from agentgym_tui.state.subject_tree import SubjectTree
-from runner.subscribe.buffer import RawMessage
-from runner.subscribe.messages import Notice
+from runner.events.subjects import PATTERN
+
+if TYPE_CHECKING:
+    from runner.query.fields import GetValue, Kind, Value
+    from runner.subscribe.buffer import RawMessage
+    from runner.subscribe.messages import Notice, Since
 
 MAX_ENTRIES: Final = 20_000
 MAX_BYTES: Final = 16 << 20
 MAX_PAYLOAD_BYTES: Final = 1 << 20
 """Largest number of payload bytes kept per message."""
-
 MAX_OFFERED: Final = 1_000
 """Number of entries whose values are offered for completion."""
-
 MAX_STREAMS: Final = 1_000
 MAX_LIVE_AGE: Final = timedelta(seconds=2)
 """Age of a message up to which its stream counts as read to its end; streams are merged within this time."""
-
 LIVE_SUBJECT: Final = re.compile(r"agentgym\.live\.[a-z]+\.v1\.([^.]+)")
+MAX_HEADER_BYTES: Final = 64 << 10
+"""Largest size of the headers kept per message, in bytes."""
+ENTRY_BYTES: Final = 400
+"""Approximate memory of an entry without its texts, in bytes."""
+MAX_LIVE_ITEMS: Final = 1_000
+"""Maximum number of items of a live message whose fields are read."""
+_MAX_CHARS: Final = 400
+_COLUMNS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
+    ("env", "text", "environment", "env"),
+    ("kind", "text", "kind of the item", "kind"),
+    ("outcome", "text", "how the episode ended", "outcome"),
+    ("agent", "text", "agent", "agent"),
+    ("model", "text", "model", "model"),
+    ("status", "text", "status of the batch, node or server", "status"),
+    ("episode", "id", "beginning of the id of the episode", "episode_id"),
+    ("batch", "id", "beginning of the id of the batch", "batch_id"),
+    ("battery", "id", "beginning of the id of the battery", "battery_id"),
+    ("task", "number", "index of the task", "task_index"),
+    ("reward", "number", "reward of the episode", "reward"),
+    ("rounds", "number", "number of steps", "rounds"),
+)
+"""Fields of messages and log lines: name, kind, description, and the name in JSON."""
+ALL_SUBJECTS: Final = (">",)
+MAX_PATTERN_CHARS: Final = 255
+"""Largest number of characters in a subject pattern."""
+MAX_PATTERNS: Final = 16
+_SEQUENCE: Final = re.compile(r"#?([0-9]{1,18})")
+_AGE: Final = re.compile(r"([0-9]{1,6})([smhd])")
+_CLOCK: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_MAX_AGE: Final = timedelta(days=36_500)
+HistoryStart: TypeAlias = Literal["now", "all"] | datetime | int
+"""Where reading starts: at the next message, the first stored message, a time, or a sequence number of each stream."""
+Payload = TypeVar("Payload")
 
-_NO_HEADERS: Final[dict[str, str]] = {}
+
+class EventMessage(msgspec.Struct, gc=False):
+    """A message of the bus or a line of a log file.
+
+    Attributes:
+        at: when the server stored the message; the time of arrival on this machine where no stream stores it.
+        payload: first bytes of the payload.
+        n_bytes: full length of the payload in bytes.
+    """
+
+    number: int
+    at: datetime
+    subject: str
+    headers: dict[str, str]
+    payload: bytes
+    n_bytes: int
+    stream: str | None = None
+    sequence: int | None = None
+
+    @property
+    def size(self) -> int:
+        headers = sum([len(name) + len(value) for name, value in self.headers.items()])
+        return ENTRY_BYTES + len(self.payload) + headers
+
+
+class LogNotice(NamedTuple):
+    """A notice about the subscription, placed between the messages where it occurred.
+
+    Attributes:
+        at: when the notice arrived.
+    """
+
+    number: int
+    at: datetime
+    kind: str
+    text: str
+
+    @property
+    def size(self) -> int:
+        return ENTRY_BYTES + len(self.text)
+
+
+LogEntry: TypeAlias = EventMessage | LogNotice
+
+
+class EventQuery(msgspec.Struct, frozen=True):
+    """Query for messages of a bus.
+
+    Attributes:
+        patterns: subject patterns of the messages.
+        episode: id that each message must contain; "" for all messages.
+        is_history: whether the view stays at the first message and more is read only when the user scrolls.
+    """
+
+    patterns: tuple[str, ...] = ALL_SUBJECTS
+    start: HistoryStart = "now"
+    episode: str = ""
+    is_history: bool = False
+
+
+def resolve_start(start: HistoryStart, now: datetime) -> Since:
+    """Return ``start`` in the form that a subscription takes: a time becomes the duration from that time to ``now``."""
+    return max(now - start, timedelta()) if isinstance(start, datetime) else start
+
+
+def parse_patterns(text: str) -> tuple[str, ...] | None:
+    """Return the subject patterns of a text, separated by blanks or commas; None if one is not valid."""
+    return valid_patterns(text.replace(",", " ").split() or ALL_SUBJECTS)
+
+
+def valid_patterns(patterns: list[str] | tuple[str, ...]) -> tuple[str, ...] | None:
+    is_valid = len(patterns) <= MAX_PATTERNS and all(
+        len(p) <= MAX_PATTERN_CHARS and PATTERN.fullmatch(p) for p in patterns
+    )
+    return tuple(patterns) if is_valid else None
+
+
+def parse_age(text: str) -> timedelta | None:
+    """Return a duration of at most a century, such as ``30s``, ``10m`` or ``2d``; None if the text has another form."""
+    age = _AGE.fullmatch(text)
+    return None if age is None else min(timedelta(seconds=int(age[1]) * _SECONDS[age[2]]), _MAX_AGE)
+
+
+def parse_start(text: str, now: datetime) -> HistoryStart | None:
+    """Return the typed start of a query, or None if the text has another form than these.
+
+    ``all``, ``now``, a sequence number, a duration before now such as ``10m``, a clock time such as ``14:30``, or an
+    ISO date with or without a time. A time without a zone is local time.
+    """
+    text = text.strip()
+    if text in ("all", "now"):
+        return "all" if text == "all" else "now"
+    if (sequence := _SEQUENCE.fullmatch(text)) is not None:
+        return int(sequence[1])
+    if (age := parse_age(text)) is not None:
+        return now - age
+    try:
+        if (clock := _CLOCK.fullmatch(text)) is not None:
+            hour, minute, second = (int(part or 0) for part in clock.groups())
+            at = now.astimezone().replace(hour=hour, minute=minute, second=second, microsecond=0)
+            return (at if at <= now else at - timedelta(days=1)).astimezone(UTC)
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+class Words:
+    """Words that a text must contain, in any order.
+
+    ASCII letters match in upper and lower case, other letters as entered or in lower case. ``needles`` has the forms of
+    each word as bytes, one of which must occur; ASCII letters are in lower case.
+    """
+
+    def __init__(self, words: Iterable[str] = ()) -> None:
+        self.needles = tuple(
+            tuple(dict.fromkeys(form.encode("utf-8", "replace").lower() for form in (word, word.lower())))
+            for word in words
+        )
+
+    def found_in(self, parts: Iterable[bytes]) -> bool:
+        """Return whether each word is in one of the parts; a part that cannot change the answer is not requested."""
+        missing, rest = self.needles, iter(parts)
+        while missing and (part := next(rest, None)) is not None:
+            lower = part.lower()
+            missing = tuple(forms for forms in missing if not any(form in lower for form in forms))
+        return not missing
+
+
+def json_columns(payload_of: Callable[[Payload], bytes]) -> list[tuple[str, Kind, str, GetValue[Payload]]]:
+    """Return the columns of the fields in the payloads of rows, for ``FieldSet``."""
+
+    def getter(name: str) -> GetValue[Payload]:
+        return lambda row: _payload_values(payload_of(row), name)
+
+    return [(name, kind, about, getter(json_name)) for name, kind, about, json_name in _COLUMNS]
+
+
+def _payload_values(payload: bytes, name: str) -> Value | tuple[Value, ...]:
+    found = [raw for each in _objects(payload) if (raw := each.get(name)) is not None]
+    values = dict.fromkeys(value for raw in found for value in _scalars(raw))
+    return tuple(values) if len(values) > 1 else next(iter(values), None)
+
+
+@lru_cache(maxsize=1)  # a query may test several fields of a payload
+def _objects(payload: bytes) -> list[Mapping[str, msgspec.Raw]]:
+    """Return the object of a payload and the items of a live message, as far as they can be decoded."""
+    objects: list[Mapping[str, msgspec.Raw]] = []
+    with contextlib.suppress(ValueError, RecursionError):
+        objects.append(_OBJECT.decode(payload))
+        if (items := objects[0].get("items")) is not None:
+            objects += _ITEMS.decode(items)[:MAX_LIVE_ITEMS]
+    return objects
+
+
+def _scalars(raw: msgspec.Raw) -> Iterator[Value]:
+    with contextlib.suppress(ValueError, RecursionError):  # JSON allows numbers of any size
+        value = None if bytes(raw)[:1] in (b"{", b"[") else msgspec.json.decode(raw)
+        if isinstance(value, str):
+            yield value[:_MAX_CHARS]
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield value
+
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ITEMS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 def node_of(message: EventMessage) -> str:
     """Return the node that sent a message, by its headers or subject (untrusted text); "" if it is not known."""
-    if message.headers:
-        for name, value in message.headers.items():
-            if name.lower() == "ce-source":
-                return value
+    for name, value in message.headers.items():
+        if name.lower() == "ce-source":
+            return value
     live = LIVE_SUBJECT.fullmatch(message.subject)
     return live[1] if live is not None else ""
 
 
 def _searched_parts(entry: LogEntry) -> Iterator[bytes]:
-    """Return the bytes of an entry in which words are found, the payload first."""
     if isinstance(entry, LogNotice):
         yield entry.text.encode("utf-8", "replace")
     else:
@@ -59,9 +257,6 @@ def _searched_parts(entry: LogEntry) -> Iterator[bytes]:
 
 
 def _subject_and_headers(subject: str, headers: dict[str, str]) -> bytes:
-    """Return the subject and the headers of a message as bytes."""
-    if not headers:
-        return subject.encode("utf-8", "replace")
     return "\n".join((subject, *headers, *headers.values())).encode("utf-8", "replace")
 
 
@@ -86,50 +281,32 @@ EVENT_FIELDS: Final[FieldSet[LogEntry]] = FieldSet(
 class EventLog(Searchable[LogEntry]):
     """The newest messages and notices, with a search.
 
-    Args:
-        max_entries: largest number of entries, which are messages and notices.
-        max_bytes: approximate memory limit of the entries in bytes; one entry is kept even where it exceeds the limit.
-
     Attributes:
         shown: entries that match ``query``, the oldest first.
         query: the filter of the shown entries. Words are found in subject, headers and payload, and in a notice's text.
         subjects: message counts per subject; evicted messages stay counted.
-        clock_skew: estimates of the senders' clock skew.
-        n_bytes: approximate memory of all entries in bytes.
-        n_received: number of messages received since the last ``reset``.
-        n_evicted: number of entries evicted since the last ``reset``.
-        n_matched: number of entries that were added to ``shown`` since the last ``reset`` or ``search``, including
-            entries evicted since.
+        n_received, n_evicted: number of messages received, and of entries evicted, since the last ``reset``.
+        n_matched: number of entries that were added to ``shown`` since the last ``reset`` or ``search``.
         n_gap: number of messages that were deleted from their stream before this program read them.
         n_skipped: number of messages dropped unread because they arrived too fast and no stream stores them.
     """
 
     def __init__(self, *, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
         super().__init__(EVENT_FIELDS)
-        self.shown: deque[LogEntry] = deque()
-        self._words = Words()
-        self.subjects = SubjectTree()
-        self.clock_skew = ClockSkewEstimator()
-        self.n_received = self.n_evicted = self.n_gap = self.n_skipped = self.n_matched = 0
-        self._max_entries, self._max_bytes = max_entries, max_bytes
-        self._entries: deque[LogEntry] = deque()
-        self._required = b""
-        self.n_bytes = self._number = 0
-        self._pending: dict[str, int] = {}
-        self._caught_up: set[str] = set()
+        self._max_entries, self._max_bytes, self._number = max_entries, max_bytes, 0
+        self._words, self.subjects = Words(), SubjectTree()
+        self.reset()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
     def is_full(self) -> bool:
-        """Whether adding an entry evicts the oldest entry."""
         return len(self._entries) >= self._max_entries or self.n_bytes >= self._max_bytes
 
     @property
     def lag(self) -> int:
-        """Number of unread messages in the streams, as each stream reported with its last delivered message."""
-        return clamp_count(sum(self._pending.values()))
+        return sum(self._pending.values())
 
     @property
     def is_replaying(self) -> bool:
@@ -138,22 +315,21 @@ class EventLog(Searchable[LogEntry]):
 
     def reset(self, required: str = "") -> None:
         """Remove all entries and set the counters to 0; from then on, keep only messages that contain ``required``."""
-        self._entries.clear()
-        self.shown.clear()
-        self._pending.clear()
-        self._caught_up.clear()
+        self._entries, self.shown = deque[LogEntry](), deque[LogEntry]()
+        self._pending, self._caught_up = dict[str, int](), set[str]()
         self.subjects.reset_counts()
         self.n_received = self.n_evicted = self.n_gap = self.n_skipped = self.n_matched = self.n_bytes = 0
         self._required = required.encode("utf-8", "replace")
 
     def append(self, messages: Sequence[RawMessage | Notice], at: datetime) -> None:
         """Append messages and notices, which a subscription has sorted by time; ``at`` is the time of their arrival."""
+        from runner.subscribe.messages import Notice  # imports the client of the bus, which a log file does not need
+
         for message in messages:
             if isinstance(message, Notice):
                 self._append_notice(message, at)
             else:
                 self._append_message(message, at)
-        self.clock_skew.sample([each for each in messages if isinstance(each, RawMessage)])
         while len(self._entries) > 1 and (len(self._entries) > self._max_entries or self.n_bytes > self._max_bytes):
             self._evict_oldest()
 
@@ -169,32 +345,22 @@ class EventLog(Searchable[LogEntry]):
         self.n_matched = len(self.shown)
 
     def _append_notice(self, notice: Notice, at: datetime) -> None:
-        match notice.kind:
-            case "gap":
-                self.n_gap = clamp_count(self.n_gap + max(notice.count, 1))
-            case "skipped":
-                self.n_skipped = clamp_count(self.n_skipped + max(notice.count, 1))
-        self._add(LogNotice(self._next_number(), at, notice.kind, notice.text[:MAX_CAUSE_CHARS]))
+        self.n_gap += max(notice.count, 1) if notice.kind == "gap" else 0
+        self.n_skipped += max(notice.count, 1) if notice.kind == "skipped" else 0
+        self._number += 1
+        self._add(LogNotice(self._number, at, notice.kind, notice.text[:MAX_CAUSE_CHARS]))
 
     def _append_message(self, message: RawMessage, at: datetime) -> None:
         self.n_received += 1
         if message.stream is not None and (message.stream in self._pending or len(self._pending) < MAX_STREAMS):
             self._pending[message.stream] = message.pending
         subject = self.subjects.add(message.subject, is_live=self._is_live(message, at))
-        headers = _limit_headers(message.headers)
-        if (
-            self._required
-            and self._required not in message.payload
-            and self._required not in _subject_and_headers(subject, headers)
-        ):
-            return
-        payload = message.payload[:MAX_PAYLOAD_BYTES]
-        position = (message.stream, message.sequence)
-        self._add(
-            EventMessage(
-                self._next_number(), message.time or at, subject, headers, payload, len(message.payload), *position
-            )
-        )
+        payload, headers = message.payload, _limit_headers(message.headers)
+        if self._required in payload or self._required in _subject_and_headers(subject, headers):
+            self._number += 1
+            where = (message.stream, message.sequence)
+            kept = payload[:MAX_PAYLOAD_BYTES]
+            self._add(EventMessage(self._number, message.time or at, subject, headers, kept, len(payload), *where))
 
     def _is_live(self, message: RawMessage, at: datetime) -> bool:
         if message.stream not in self._pending or message.stream in self._caught_up:
@@ -203,10 +369,6 @@ class EventLog(Searchable[LogEntry]):
         if is_recent or not message.pending:
             self._caught_up.add(message.stream)
         return is_recent
-
-    def _next_number(self) -> int:
-        self._number += 1
-        return self._number
 
     def _add(self, entry: LogEntry) -> None:
         self._entries.append(entry)
@@ -232,8 +394,6 @@ def _word_test(word: str) -> Callable[[LogEntry], bool]:
 
 
 def _limit_headers(headers: dict[str, str]) -> dict[str, str]:
-    if not headers:
-        return _NO_HEADERS
     limited: dict[str, str] = {}
     n_left = MAX_HEADER_BYTES
     for name, value in headers.items():

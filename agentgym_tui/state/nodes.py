@@ -1,30 +1,48 @@
-"""Registry of nodes: when each node was last seen, whether it is lost, and the load of its host."""
+"""Nodes and the bus: when each node was last seen, whether it is lost, the state and recent history of its machine."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable
 from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from agentgym_tui.state.data_model import NodeInfo
-from agentgym_tui.state.machine import MachineInfo
-from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, as_aware, clamp_count, clip_name
+import msgspec
+
 from runner.events.durable import FieldStatus
-from runner.events.live import Gpu, Heartbeat, Host
-from runner.types.machine import Machine
+from runner.events.live import Heartbeat
+from runner.types.machine import GpuInstance, GpuState, Machine
 
 if TYPE_CHECKING:
     from runner.events.control import NodeHealth
 
 MAX_NODES: Final = 200
-MAX_GPUS: Final = 16
-
-
+N_SAMPLES: Final = 150
+"""Number of samples kept of each value: five minutes."""
+MAX_SERIES: Final = 500
+"""Number of series that ``Trends`` keeps."""
+RATE_INTERVAL_S: Final = 2.0
+"""Shortest time between two samples of a rate: nodes send a heartbeat as often."""
+SERVER_TRENDS: Final = ("running", "waiting", "kv_cache", "prefix_hits", "tokens_per_s")
+"""Fields of ``model.metrics`` items that have a trend."""
+BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]
 VariableChange: TypeAlias = Literal["changed", "set", "missing"]
 """How a variable differs from the node's: another value, set only here, or set only there."""
+
+
+class BusLink(msgspec.Struct):
+    """Connection to the bus; while the bus is down, ``cause`` explains why and how to fix it."""
+
+    status: BusLinkStatus = "none"
+    cause: str = ""
+    address: str = ""
+
+
+READING_FILES: Final = BusLink("none", "reading files")
+"""Link that a session shows while it reads the files named on the command line."""
 
 
 class ProfileDifference(NamedTuple):
@@ -48,15 +66,107 @@ class ProfileDifference(NamedTuple):
 
     @property
     def is_other(self) -> bool:
-        """Whether the node has loaded another file."""
         return not self.is_changed and not self.variables
+
+
+class Trends:
+    """The newest values of series, which have a name and, if several things have it, the name of the thing."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, str], deque[float | None]] = {}
+        self._counted: dict[str, tuple[float, int]] = {}
+
+    def add(self, what: str, name: str, value: float | None) -> None:
+        """Add a value, None if it is not known; at the limit, drop the series that has not grown for longest."""
+        series = self._series.pop((what, name), None)
+        if series is None:
+            series = deque(maxlen=N_SAMPLES)
+            if len(self._series) >= MAX_SERIES:
+                del self._series[next(iter(self._series))]
+        self._series[what, name] = series
+        series.append(value)
+
+    def sample_rate(self, what: str, total: int, now_s: float) -> None:
+        """Add the rate per second of a growing number, unless the last sample is too new."""
+        since_s, before = self._counted.setdefault(what, (now_s, total))
+        if (passed_s := now_s - since_s) >= RATE_INTERVAL_S:
+            self.add(what, "", (total - before) / passed_s)
+            self._counted[what] = now_s, total
+
+    def get(self, what: str, name: str = "") -> tuple[float | None, ...]:
+        """Return the values of a series, the oldest first; empty if it is not known."""
+        return tuple(self._series.get((what, name), ()))
+
+
+class MachineInfo:
+    """The latest sample of a machine, and the recent ones.
+
+    Attributes:
+        history: series ``cpu``, ``ram``, ``disk_free``, ``sent`` and ``received``, and for each GPU ``util:N``,
+            ``mem:N`` (percent), ``power:N`` and ``temperature:N`` with its place ``N`` in ``latest.gpu``.
+    """
+
+    def __init__(self, first: Machine) -> None:
+        self.history = Trends()
+        self.latest = first
+        self.add(first)
+
+    def add(self, sample: Machine) -> None:
+        self.latest = sample
+        for name in ("cpu", "ram", "disk_free"):
+            self.history.add(name, "", getattr(sample, name))
+        self.history.add("sent", "", sample.net.sent_per_s if sample.net else None)
+        self.history.add("received", "", sample.net.received_per_s if sample.net else None)
+        for place, gpu in enumerate(sample.gpu):
+            self.history.add(f"util:{place}", "", gpu.util)
+            self.history.add(f"mem:{place}", "", memory_percent(gpu))
+            self.history.add(f"power:{place}", "", gpu.power_w)
+            self.history.add(f"temperature:{place}", "", gpu.temperature)
+
+
+def memory_percent(gpu: GpuState | GpuInstance) -> float | None:
+    """Return the used part of the memory of a GPU or an instance in percent; None if it is not known."""
+    return 100 * min(gpu.mem_used / gpu.mem_total, 1.0) if gpu.mem_used is not None and gpu.mem_total else None
+
+
+class NodeInfo(msgspec.Struct):
+    """A node and the load of its host.
+
+    Attributes:
+        boot: id of the current process of the node; "" where it is not known.
+        last_seen_at: when the node last sent a message, in seconds of the console's monotonic clock.
+        lost: whether the node has been silent for too long or its process is gone.
+        dropped: number of live items that its current process never sent.
+        storage: why the node cannot store anything, and what waits; "" while it can.
+        indexing: how far a starting node has read its episodes; "" once it has.
+        egress: address of its external broker; "" without one.
+        n_held: number of events that are not sent to it, because they are from before its first use.
+    """
+
+    name: str
+    boot: str = ""
+    profile: str = ""
+    status: str = ""
+    data_dir: str = ""
+    last_seen_at: float = 0.0
+    lost: bool = False
+    dropped: int = 0
+    storage: str = ""
+    indexing: str = ""
+    egress: str = ""
+    n_held: int = 0
+    machine: MachineInfo | None = None
+
+    @property
+    def sends_heartbeats(self) -> bool:
+        """Whether the node is silent only if it is lost; one of another kind reports nothing but its status."""
+        return bool(self.boot) and self.status != "stopped"
 
 
 class NodeRegistry:
     """Nodes by name.
 
     Args:
-        now: returns the time of the console's monotonic clock in seconds.
         lost_after_s: seconds of silence after which a node counts as lost.
     """
 
@@ -68,7 +178,6 @@ class NodeRegistry:
 
     def get(self, node_name: str) -> NodeInfo:
         """Return a node by its name, created where needed; at the limit, evict the node that was silent for longest."""
-        node_name = clip_name(node_name)
         if (node := self.nodes.get(node_name)) is None:
             if len(self.nodes) >= MAX_NODES:
                 evicted = min(self.nodes.values(), key=lambda known: known.last_seen_at).name
@@ -78,44 +187,26 @@ class NodeRegistry:
         return node
 
     def on_heartbeat(self, node_name: str, dropped: int) -> tuple[NodeInfo, bool]:
-        """Record that a live message of a node has arrived.
-
-        Args:
-            node_name: name of the node.
-            dropped: number of live items that the current process of the node never sent.
-
-        Returns:
-            The node, and whether the node is new or its ``lost`` or ``dropped`` has changed.
-        """
+        """Record that a live message of a node has arrived; return the node, and whether what is shown has changed."""
         known = node_name in self.nodes
         node = self.get(node_name)
         before = (node.lost, node.dropped)
-        node.last_seen_at, node.lost, node.dropped = self.now(), False, clamp_count(dropped)
+        node.last_seen_at, node.lost, node.dropped = self.now(), False, dropped
         return node, not known or before != (node.lost, node.dropped)
 
     def apply_health(self, health: NodeHealth) -> NodeInfo:
-        """Update a node from its reply to a health request, and return the node."""
         node = self.get(health.node)
         node.last_seen_at, node.lost = self.now(), False
-        node.profile, node.status, node.data_dir, node.indexing = (
-            clip_name(health.profile),
-            health.status,
-            health.data_dir[:MAX_CAUSE_CHARS],
-            clip_name(health.indexing or ""),
-        )
-        node.egress, node.n_held = (health.egress or "")[:MAX_CAUSE_CHARS], clamp_count(health.n_held)
+        node.profile, node.status, node.data_dir = health.profile, health.status, health.data_dir
+        node.indexing, node.egress, node.n_held = health.indexing or "", health.egress or "", health.n_held
         return node
 
-    def apply_host(self, item: Host | Heartbeat, node_name: str) -> bool:
-        """Store the load of a node's host or the problem of its disk; return whether a shown value has changed."""
+    def apply_heartbeat(self, item: Heartbeat, node_name: str) -> bool:
+        """Store a node's clock and the problem of its disk; return whether a shown value has changed."""
         node = self.get(node_name)
         before = copy(node)
-        if isinstance(item, Heartbeat):
-            self._clocks[node.name] = as_aware(item.at), self.now()
-            node.storage, node.indexing = (item.storage or "")[:MAX_CAUSE_CHARS], clip_name(item.indexing or "")
-        else:
-            node.cpu, node.ram = _percent(item.cpu), _percent(item.ram)
-            node.gpus = [_gpu(gpu) for gpu in (item.gpu or ())[:MAX_GPUS]]
+        self._clocks[node.name] = item.at, self.now()
+        node.storage, node.indexing = item.storage or "", item.indexing or ""
         return node != before
 
     def apply_machine(self, item: Machine, node_name: str) -> bool:
@@ -123,7 +214,7 @@ class NodeRegistry:
         node = self.get(node_name)
         if node.machine is None:
             node.machine = MachineInfo(item)
-        elif as_aware(item.at) <= as_aware(node.machine.latest.at):
+        elif item.at <= node.machine.latest.at:
             return False
         else:
             node.machine.add(item)
@@ -131,7 +222,7 @@ class NodeRegistry:
 
     def clock_of(self, node_name: str) -> datetime | None:
         """Return the time of a node's own clock, as of its newest heartbeat; None before the first one."""
-        if (known := self._clocks.get(clip_name(node_name))) is None:
+        if (known := self._clocks.get(node_name)) is None:
             return None
         at, seen_s = known
         with contextlib.suppress(OverflowError):
@@ -139,10 +230,11 @@ class NodeRegistry:
         return None
 
     def on_status_event(self, event: FieldStatus) -> NodeInfo:
-        """Update a node from its status event, and return the node; ignore an event of an earlier process."""
+        """Update a node from its status event, and return the node; ignore an event of an earlier or ended process."""
         node = self.get(event.node)
-        if (event.boot or "") >= node.boot:
-            node.status, node.profile = clip_name(event.status), clip_name(event.config)
+        has_ended = node.status == "stopped" and node.boot and event.boot == node.boot
+        if (event.boot or "") >= node.boot and not has_ended:
+            node.status, node.profile = event.status, event.config
         return node
 
     @property
@@ -152,12 +244,8 @@ class NodeRegistry:
         return min(known, default=math.inf) + self._lost_after_s - self.now()
 
     def mark_lost(self, node_name: str) -> bool:
-        """Mark a node as lost at once, without waiting for ``lost_after_s`` seconds of silence.
-
-        Returns:
-            False if the node is not known, already lost or stopped.
-        """
-        node = self.nodes.get(clip_name(node_name))
+        """Mark a node as lost at once; return False if it is not known, already lost or stopped."""
+        node = self.nodes.get(node_name)
         if node is None or node.lost or node.status == "stopped":
             return False
         node.lost, node.last_seen_at = True, -math.inf
@@ -178,17 +266,8 @@ class NodeRegistry:
     def tick(self) -> bool:
         """Mark nodes as lost that were silent for too long; return whether any node was marked."""
         limit = self.now() - self._lost_after_s
-        lost = [node for node in self.nodes.values() if not node.lost and node.last_seen_at < limit]
-        lost = [node for node in lost if node.sends_heartbeats]
+        silent = [node for node in self.nodes.values() if not node.lost and node.last_seen_at < limit]
+        lost = [node for node in silent if node.sends_heartbeats]
         for node in lost:
             node.lost = True
         return bool(lost)
-
-
-def _percent(value: float) -> float:
-    return round(value) if math.isfinite(value) else value  # as precise as it is shown
-
-
-def _gpu(gpu: Gpu) -> str:
-    used, total = clamp_count(gpu.mem_used >> 20) / 1024, clamp_count(gpu.mem_total >> 20) / 1024
-    return f"{gpu.name[:40]} {max(0.0, min(gpu.util, 100.0)):.0f}% {used:.1f}/{total:.1f} GiB"

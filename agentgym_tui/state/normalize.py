@@ -1,102 +1,117 @@
-"""Functions that normalize untrusted values: cut texts, clamp numbers, make times comparable and measure JSON.
+"""The door for what comes from outside: ``bounded`` cuts texts and limits numbers, once after decoding.
 
-Messages may carry texts of any length and integers of thousands of digits; the state keeps only bounded texts and
-numbers.
+Messages may carry texts of any length and integers of thousands of digits; the state keeps only what can be shown,
+added and compared.
 """
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from operator import is_
+from typing import Any, Final, TypeVar, cast
 
-from runner.types import WorkerCounts, WorkerInfo
-from runner.util.clock import is_ulid, new_ulid, ulid_milliseconds
+import msgspec
+from msgspec.structs import force_setattr
 
-MAX_ID_CHARS: Final = 200
-"""Largest number of characters in an id; a longer text is not a valid id."""
+from runner.events.live import TokenText
+from runner.types.machine import MAX_GPUS, MAX_INSTANCES, MAX_PROCESSES
+from runner.util.clock import is_ulid, ulid_milliseconds
 
 MAX_NAME_CHARS: Final = 200
-"""Number of characters kept of the name of an environment, agent, model or node."""
-
+"""Number of characters kept of a text that ``_CHARS`` does not name, such as an environment, model or node."""
+MAX_ID_CHARS: Final = 200
+"""Largest number of characters in an id; a longer text is not a valid id."""
 MAX_CAUSE_CHARS: Final = 4_000
 """Number of characters kept of the cause of a failure."""
-
-MAX_ERROR_CHARS: Final = 64 * 1024
-"""Number of characters kept of the error message or traceback of an episode."""
-
+MAX_TEXT_CHARS: Final = 64 * 1024
+"""Number of characters kept of an answer, an action, or the error message or traceback of an episode."""
 MAX_COUNT: Final = 10**9
 """Largest count that is kept."""
-
-_OBJECT_BYTES: Final = 64
-"""Approximate memory of a Python object without its contents, in bytes."""
-
-
-def clip_name(text: str) -> str:
-    """Return the name, cut to ``MAX_NAME_CHARS`` characters."""
-    return text[:MAX_NAME_CHARS]
-
-
-def clip_names(texts: Iterable[str], limit: int = 200) -> list[str]:
-    """Return the first ``limit`` distinct names, each cut to ``MAX_NAME_CHARS`` characters."""
-    return list(dict.fromkeys(map(clip_name, texts)))[:limit]
-
-
-def clip_optional(text: str | None, limit: int = MAX_NAME_CHARS) -> str | None:
-    """Return the text, cut to ``limit`` characters; None if the text is None."""
-    return None if text is None else text[:limit]
-
-
-def clamp_count(number: int) -> int:
-    """Return the number, limited to the range from 0 to ``MAX_COUNT``."""
-    return max(0, min(number, MAX_COUNT))
-
-
-def clamp_optional(number: int | None) -> int | None:
-    """Return the number, limited as by ``clamp_count``; None if it is None."""
-    return None if number is None else clamp_count(number)
-
-
-def clamp_finite(number: float) -> float:
-    """Return the number; for an infinite sum, return the largest finite float with the same sign."""
-    return number if math.isfinite(number) else math.copysign(sys.float_info.max, number or 0.0)
-
-
-def clamp_workers(counts: WorkerCounts | None) -> WorkerCounts | None:
-    """Return the numbers of workers, each limited as by ``clamp_count``."""
-    if counts is None:
-        return None
-    return WorkerCounts(n=clamp_count(counts.n), starting=clamp_count(counts.starting), lost=clamp_count(counts.lost))
+MAX_VALUE: Final = 1e12
+"""Largest floating-point number that is kept."""
+MAX_BYTES: Final = 1 << 60
+MAX_ENTRIES: Final = 400
+"""Largest length of a list that ``_ENTRIES`` does not name."""
+_CAUSES: Final = (
+    *("cause", "hint", "note", "failure", "warnings", "storage", "interruption", "gpu_cause", "lost", "egress"),
+    *("data_dir", "queue"),
+)
+_CHARS: Final = (
+    dict.fromkeys(_CAUSES, MAX_CAUSE_CHARS)
+    | dict.fromkeys(("text", "arguments", "error", "error_message", "error_traceback"), MAX_TEXT_CHARS)
+    | dict.fromkeys(("episode_id", "batch_id"), MAX_ID_CHARS + 1)  # so that a longer one stays invalid
+)
+_ENTRIES: Final = {
+    "items": MAX_COUNT,
+    "steps": MAX_COUNT,
+    "gpu": MAX_GPUS,
+    "instances": MAX_INSTANCES,
+    "processes": MAX_PROCESSES,
+    "throttled": 8,
+    "warnings": 20,
+}
+_INTEGERS: Final = (
+    dict.fromkeys(("seq", "task_index", "seed"), (-(10**18), 10**18))
+    | dict.fromkeys(("mem_used", "mem_total", "ram_total", "disk_free", "disk_total"), (0, MAX_BYTES))
+    | {"pid": (0, 1 << 32)}
+)
+_FLOATS: Final = dict.fromkeys(("reward", "mean_reward", "temperature"), (-MAX_VALUE, MAX_VALUE)) | dict.fromkeys(
+    ("cpu", "ram", "util"), (0.0, 100.0)
+)
+"""Smallest and largest value of the fields that have others than usual."""
+T = TypeVar("T")
 
 
-def clip_worker(worker: WorkerInfo) -> WorkerInfo:
-    """Return the worker with its texts cut to ``MAX_NAME_CHARS`` characters."""
-    return WorkerInfo(host=clip_name(worker.host), id=clip_name(worker.id), kind=worker.kind)
+def bounded(item: T) -> T:
+    """Return a struct that was just decoded, with the values of its fields limited; it is changed in place."""
+    if isinstance(item, TokenText) and _is_usual(item):
+        return item
+    for name in getattr(item, "__struct_fields__", ()):
+        value = getattr(item, name)
+        if value is not None and (limited := _limited(value, name)) is not value:
+            force_setattr(cast("msgspec.Struct", item), name, limited)
+    return item
 
 
-def json_size(value: object) -> int:
-    """Return the approximate memory of a JSON value in bytes."""
-    total, pending = 0, [value]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, str):
-            total += len(each) + _OBJECT_BYTES
-        elif isinstance(each, dict):
-            total += _OBJECT_BYTES
-            pending += each
-            pending += each.values()
-        elif isinstance(each, list):
-            total += _OBJECT_BYTES
-            pending += each
-        else:
-            total += _OBJECT_BYTES // 2
-    return total
+def _is_usual(item: TokenText) -> bool:
+    """Whether all is within its limits in one of the tokens, of which tens of thousands may arrive in a second."""
+    return (
+        0 <= item.step <= MAX_COUNT
+        and 0 <= item.call <= MAX_COUNT
+        and 0 <= item.n <= MAX_COUNT
+        and 0 <= item.seq <= MAX_COUNT
+        and len(item.episode_id) <= MAX_ID_CHARS
+        and len(item.text) <= MAX_NAME_CHARS
+        and len(item.tool) <= MAX_NAME_CHARS
+        and item.endpoint is None
+        and item.failure is None
+        and item.ttft_s is None
+        and item.at.tzinfo is not None
+    )
+
+
+def _limited(value: Any, name: str) -> Any:  # noqa: ANN401 - any decoded value
+    kind = type(value)
+    if kind is str:
+        return value if len(value) <= (limit := _CHARS.get(name, MAX_NAME_CHARS)) else value[:limit]
+    if kind is int:
+        low, high = _INTEGERS.get(name, (0, MAX_COUNT))
+        return value if low <= value <= high else max(low, min(value, high))
+    if kind is float:
+        least, most = _FLOATS.get(name, (0.0, MAX_VALUE))
+        return value if least <= value <= most else max(least, min(value, most))
+    if kind is datetime:
+        return as_aware(value)
+    if kind is list or kind is tuple:
+        kept = value[: _ENTRIES.get(name, MAX_ENTRIES)]
+        limited = kind(_limited(each, name) for each in kept)
+        return value if len(kept) == len(value) and all(map(is_, kept, limited)) else limited
+    if name == "error" and kind is dict:
+        return {key[:MAX_NAME_CHARS]: _limited(each, name) for key, each in list(value.items())[:MAX_ENTRIES]}
+    return bounded(value)
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
 _FIRST_YEAR, _LAST_YEAR = 2016, 2099
 """Years of plausible creation times: the first is that of the ULID specification."""
 
@@ -115,8 +130,3 @@ def ulid_time(ulid: str) -> datetime | None:
     except OverflowError:
         return None
     return time if _FIRST_YEAR <= time.year <= _LAST_YEAR else None
-
-
-def ulid_prefix(time: datetime) -> str:
-    """Return the first ten characters of a ULID created at ``time``."""
-    return new_ulid(max((time - _EPOCH) // timedelta(milliseconds=1), 0))[:10]

@@ -1,86 +1,91 @@
-"""The filter of a list: a query in the language of ``runner.query`` over the fields of its rows."""
+"""Filter and order of a list: queries in the language of ``runner.query``, their completion, and sorting by column."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from functools import lru_cache, partial
+from typing import Annotated, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-if TYPE_CHECKING:
-    from runner.query.fields import Field, GetValue, Kind, Lookup, Matches, Value
-    from runner.query.syntax import Node, QueryError
+import msgspec
+
+from agentgym_tui.safe_text import has_unsafe_chars
+from runner.errors import StoreError
+from runner.query.fields import Field, GetValue, Kind, Lookup, Matches, Value, compile_query
+from runner.query.syntax import All, Node, QueryError, Word, parse
 
 MAX_CHARS: Final = 1_000
 """Maximum length of a query that is typed or kept."""
-
 MAX_SEARCHED_CHARS: Final = 200
 """Number of characters at the start of a text of a row that are searched."""
-
+MAX_OPTIONS: Final = 30
+"""Maximum number of values that are offered to complete a query."""
+MAX_VALUE_CHARS: Final = 60
+"""Maximum length of a value that is offered."""
+UP, DOWN = "▲", "▼"
+_MAX_RANK: Final = 10**18
+_PIECE: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[^\s()"]+|[\s()]+', re.DOTALL)
+_TERM: Final = re.compile(r"(?P<field>[A-Za-z_][A-Za-z_-]*)(?P<operator>>=|<=|[:><=])")
+_LAST_VALUE: Final = re.compile(r'(?:^|,)("(?:[^"\\]|\\.)*|[^,"]*)$', re.DOTALL)
 Row = TypeVar("Row")
-WordTest: TypeAlias = "Callable[[str], Matches[Row]]"
+Item = TypeVar("Item")
+Rank: TypeAlias = tuple[float, str]
+"""Sort key of a row; two keys are compared by their numbers first, then by their texts."""
+WordTest: TypeAlias = Callable[[str], Matches[Row]]
 """Returns what finds a word in a row."""
 
 
 class FieldSet(Generic[Row]):
-    """The fields of a kind of row.
+    """The fields of a kind of row: for each its name, its kind, its description, and what reads a row's value.
 
-    Args:
-        columns: for each field its name, its kind, its description, and the function that reads a row's value.
-        values: by name of a field, the values that are offered even if no row has them.
+    ``values`` are offered even if no row has them, by name of the field.
     """
 
     def __init__(
-        self,
-        *columns: tuple[str, Kind, str, GetValue[Row]],
-        values: Mapping[str, tuple[str, ...]] | None = None,
+        self, *columns: tuple[str, Kind, str, GetValue[Row]], values: Mapping[str, tuple[str, ...]] | None = None
     ) -> None:
-        self._columns, self._values = columns, values or {}
-        self._fields: Mapping[str, Field] = {}
+        self._fields = {
+            name: Field(name=name, kind=kind, description=about, values=(values or {}).get(name, ()))
+            for name, kind, about, _ in columns
+        }
         self._getters = {name: get for name, _, _, get in columns}
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """The fields by name. They are made when they are first needed, because their module is imported late."""
-        if not self._fields:
-            self._fields = self.load()
         return self._fields
 
-    def load(self) -> Mapping[str, Field]:
-        """Return the fields by name."""
-        from runner.query.fields import Field
-
-        return {
-            name: Field(name=name, kind=kind, description=about, values=self._values.get(name, ()))
-            for name, kind, about, _ in self._columns
-        }
-
     def getter(self, name: str) -> GetValue[Row]:
-        """Return the function that reads a field of a row."""
         return self._getters[name]
+
+    def ranks(self, *names: str) -> dict[str, Callable[[Row], Rank | None]]:
+        """Return the functions that return the sort keys of rows by some fields, by name."""
+        return {name: partial(_rank_of, self.getter(name)) for name in names}
 
     def values_of(self, name: str, rows: Iterable[Row]) -> list[str]:
         """Return the texts that a field has in some rows, the most frequent first; numbers and times are left out."""
-        field = self.fields[name]
-        found: Counter[str] = Counter()
+        field, found = self.fields[name], Counter[str]()
         if field.kind in ("text", "id"):
-            get = self.getter(name)
-            found.update(text for row in rows for text in _texts(get(row)))
+            for value in map(self.getter(name), rows):
+                found.update(each for each in _all(value) if isinstance(each, str) and each)
         return list(dict.fromkeys([*(value for value, _ in found.most_common()), *field.values]))
+
+
+def _all(value: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 class Query(Generic[Row]):
     """A parsed filter; an empty one, and one with an error, match every row.
 
     Args:
-        fields: the fields of the rows.
-        text: the query.
         word_test: returns what finds a word in a row; without it, no row has words.
         lookups: by name of a field, what finds the ids of its rows.
         splits: whether the caller searches the words that every row must contain, and ``matches`` only tests the rest.
 
     Attributes:
-        text: the query without blanks around it.
         words: the words that every row must contain; none unless ``splits``.
         has_rest: whether ``matches`` tests more than that.
         error: why the query cannot be used, and where in the text; None if it can.
@@ -106,10 +111,6 @@ class Query(Generic[Row]):
             self._compile(text, word_test or (lambda word: lambda row: False), lookups or {})
 
     def _compile(self, text: str, word_test: WordTest[Row], lookups: Mapping[str, Lookup]) -> None:
-        from runner.errors import StoreError
-        from runner.query.fields import compile_query
-        from runner.query.syntax import All, QueryError, parse
-
         fields, now = self._fields.fields, datetime.now(UTC)
         try:
             node = parse(text)
@@ -132,19 +133,11 @@ class Query(Generic[Row]):
         return bool(self.text)
 
     def matches(self, row: Row) -> bool:
-        """Return whether a row matches."""
         return self._matches is None or self._matches(row)
 
 
 class Searchable(Generic[Row]):
-    """A list with a filter.
-
-    Args:
-        fields: the fields that a query can name.
-
-    Attributes:
-        query: the filter of the shown rows.
-    """
+    """A list with a filter, ``query``, of the rows that are shown."""
 
     def __init__(self, fields: FieldSet[Row]) -> None:
         self.query: Query[Row] = Query(fields)
@@ -152,12 +145,10 @@ class Searchable(Generic[Row]):
 
     @property
     def query_text(self) -> str:
-        """The query that the shown rows match."""
         return self.query.text
 
     @property
     def query_fields(self) -> Mapping[str, Field]:
-        """The fields that a query can name here, by name."""
         return self._fields.fields
 
     def values_of(self, field: str) -> list[str]:
@@ -165,15 +156,12 @@ class Searchable(Generic[Row]):
         return self._fields.values_of(field, self.sample_rows())
 
     def sample_rows(self) -> Iterable[Row]:
-        """Return the rows whose values are offered for completion."""
         raise NotImplementedError
 
     def parse(self, text: str) -> Query[Row]:
-        """Return the query of these rows for a text."""
         raise NotImplementedError
 
     def show_matches(self) -> None:
-        """Show the rows that match ``query``."""
         raise NotImplementedError
 
     def search(self, text: str) -> QueryError | None:
@@ -202,17 +190,9 @@ def word_test(text_of: Callable[[Row], str]) -> WordTest[Row]:
 
 def _split_words(node: Node) -> tuple[tuple[str, ...], Node]:
     """Return the words that every row must contain, and the rest of a query."""
-    from runner.query.syntax import All, Word
-
     parts = node.parts if isinstance(node, All) else (node,)
     words = tuple(part.text for part in parts if isinstance(part, Word))
     return words, All(tuple(part for part in parts if not isinstance(part, Word)))
-
-
-def _texts(value: Value | tuple[Value, ...]) -> Iterator[str]:
-    for each in value if isinstance(value, tuple) else (value,):
-        if isinstance(each, str) and each:
-            yield each
 
 
 def quoted(value: str) -> str:
@@ -222,3 +202,173 @@ def quoted(value: str) -> str:
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+class Completion(NamedTuple):
+    """What the end of a query may become.
+
+    Attributes:
+        options: texts that may replace the query from ``start`` on, the best one first; free of unsafe characters.
+        best: the query with the first option; "" where nothing of the part was typed, or no option is known.
+        field: the field to which the end of the query belongs; None before its name is complete.
+    """
+
+    start: int
+    options: tuple[str, ...] = ()
+    best: str = ""
+    field: Field | None = None
+
+
+def complete(text: str, fields: Mapping[str, Field], values_of: Callable[[str], Iterable[str]]) -> Completion:
+    """Return the completion of a query up to the cursor; ``values_of`` returns the untrusted values of a field."""
+    start = _start_of_part(text)
+    part = text[start:]
+    if (term := _TERM.match(part)) is None:
+        return _complete_name(text, start, part, fields)
+    field = fields.get(term["field"].lower())
+    value = _LAST_VALUE.search(part[term.end() :])
+    if field is None or value is None or term["operator"] not in (":", "="):
+        return Completion(len(text), field=field)
+    return _complete_value(text, start + term.end() + value.start(1), field, values_of(field.name))
+
+
+def _start_of_part(text: str) -> int:
+    """Return where the last part of a query begins, after its minus signs; parts end at blanks outside of quotes."""
+    start = 0
+    for piece in _PIECE.finditer(text):
+        if piece[0][0].isspace() or piece[0][0] in "()":
+            start = piece.end()
+    return start + len(text[start:]) - len(text[start:].lstrip("-"))
+
+
+def _complete_name(text: str, start: int, part: str, fields: Mapping[str, Field]) -> Completion:
+    typed = part.lower()
+    names = [name for name in fields if name.startswith(typed)]
+    options = tuple(f"{name}{'>' if fields[name].kind in ('number', 'duration') else ':'}" for name in names)
+    best = text[:start] + options[0] if typed and options else ""
+    return Completion(start, options, best, fields.get(typed))
+
+
+def _complete_value(text: str, start: int, field: Field, values: Iterable[str]) -> Completion:
+    typed = text[start:]
+    in_quotes = typed.startswith('"')
+    wanted = typed.lstrip('"').casefold()
+    options: list[str] = []
+    for value in values:
+        if len(options) >= MAX_OPTIONS:
+            break
+        if value.casefold().startswith(wanted) and len(value) <= MAX_VALUE_CHARS and not has_unsafe_chars(value):
+            option = quoted(value)
+            options.append(f'"{option}"' if in_quotes and not option.startswith('"') else option)
+    is_complete = len(options) == 1 and options[0].casefold() == typed.casefold()
+    best = text[:start] + options[0] if options and not is_complete else ""
+    return Completion(start, tuple(options), best, field)
+
+
+class Sorting(NamedTuple):
+    """Sort order of a table by the column with a title; ``descending``: the row with the largest value comes first."""
+
+    column: Annotated[str, msgspec.Meta(max_length=40)]
+    descending: bool = False
+
+    @property
+    def sign(self) -> str:
+        return DOWN if self.descending else UP
+
+
+def number_rank(value: float | None) -> Rank | None:
+    """Return the sort key of an untrusted number of any size; None if the number is None or NaN."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return float(max(-_MAX_RANK, min(value, _MAX_RANK))), ""
+
+
+@lru_cache(maxsize=1_000)  # so that rows with the same text share it
+def text_rank(value: str | None) -> Rank | None:
+    """Return the sort key of a text, ignoring case; None if the text is None or empty."""
+    return (0.0, value.casefold()) if value else None
+
+
+def value_rank(value: Value | tuple[Value, ...]) -> Rank | None:
+    """Return the sort key of a value of a field; of several texts, that of the first."""
+    first = next(iter(_all(value)), None)
+    return text_rank(first) if isinstance(first, str) else None if isinstance(first, datetime) else number_rank(first)
+
+
+def _rank_of(get: GetValue[Row], row: Row) -> Rank | None:
+    return value_rank(get(row))
+
+
+def sort_by_rank(items: Iterable[Item], rank: Callable[[Item], Rank | None], *, descending: bool) -> list[Item]:
+    """Return the items sorted by the sort keys that ``rank`` returns.
+
+    Items whose sort key is None come last. Items with equal sort keys keep their order.
+    """
+    all_items = list(items)
+    ranks = list(map(rank, all_items))
+    places = [place for place, key in enumerate(ranks) if key is not None]
+    places.sort(key=ranks.__getitem__, reverse=descending)  # type: ignore[arg-type]  # none of these is None
+    places += (place for place, key in enumerate(ranks) if key is None)
+    return [all_items[place] for place in places]
+
+
+class FilteredList(Searchable[Row], Generic[Row]):
+    """Rows that are shown: those that match the filter, in the chosen order.
+
+    The key of a row stays the same when its numbers change, its text is searched, and its ranks are sort keys by column
+    title. Without ``sorting``, the rows stay in the order in which they were given.
+    """
+
+    def __init__(
+        self,
+        key_of: Callable[[Row], str],
+        text_of: Callable[[Row], str],
+        ranks: Mapping[str, Callable[[Row], Rank | None]],
+        fields: FieldSet[Row],
+    ) -> None:
+        self.shown: Sequence[Row] = ()
+        super().__init__(fields)
+        self.sorting: Sorting | None = None
+        self._key_of, self._text_of, self._ranks = key_of, text_of, ranks
+        self.all_rows: Sequence[Row] = ()
+        self._places: dict[str, int] = {}
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.all_rows)
+
+    def set_rows(self, rows: Sequence[Row]) -> None:
+        self.all_rows = rows
+        self.show_matches()
+
+    def parse(self, text: str) -> Query[Row]:
+        return Query(self._fields, text, word_test=word_test(lambda row: self._text_of(row).casefold()))
+
+    def sample_rows(self) -> Iterable[Row]:
+        return self.all_rows
+
+    def sort(self, sorting: Sorting | None) -> None:
+        """Sort the rows; None restores the default order."""
+        self.sorting = sorting if sorting is not None and sorting.column in self._ranks else None
+        self.show_matches()
+
+    def key(self, place: int) -> str:
+        return self._key_of(self.shown[place])
+
+    def place_of(self, key: str) -> int | None:
+        return self._places.get(key)
+
+    def get(self, key: str) -> Row | None:
+        place = self._places.get(key)
+        return None if place is None else self.shown[place]
+
+    def matches(self, row: Row) -> bool:
+        return self.query.matches(row)
+
+    def rank(self, row: Row) -> Rank | None:
+        return None if self.sorting is None else self._ranks[self.sorting.column](row)
+
+    def show_matches(self) -> None:
+        rows = list(filter(self.matches, self.all_rows) if self.query else self.all_rows)
+        self.shown = rows if self.sorting is None else sort_by_rank(rows, self.rank, descending=self.sorting.descending)
+        self._places = {self._key_of(row): place for place, row in enumerate(self.shown)}

@@ -1,45 +1,26 @@
-"""List of results, one row per group that ``ResultRow`` describes, or batch, with sorting and search."""
+"""Lists of results by group or batch, of tasks and their attempts, of compared tasks, and of failure clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from agentgym_tui.state.episode_query import exact_terms, model_runs
-from agentgym_tui.state.filtered_list import FilteredList
-from agentgym_tui.state.query import FieldSet, search_text
-from agentgym_tui.state.sorting import Rank, number_rank, text_rank
+from msgspec.structs import replace
+
+from agentgym_tui.state.episode_list import exact_terms, model_runs
+from agentgym_tui.state.query import FieldSet, FilteredList, Rank, number_rank, search_text, text_rank
 from runner.types import SHAPES
 
 if TYPE_CHECKING:
+    from runner.results.clusters import Cluster
+    from runner.results.comparison import Comparison, PairedTask
     from runner.results.summary import ResultRow, Selection
+    from runner.results.task_matrix import TaskGroup
 
 RESULTS_KEY: Final = "results"
 """Id of the table of results; also the key of its filter and order in the UI state."""
-
 BASELINE: Final = "baseline"
 """Stands for the model of an agent that used none."""
-
-RANK_BY_COLUMN: Final[Mapping[str, Callable[[ResultRow], Rank | None]]] = {
-    "environment": lambda row: text_rank(row.env),
-    "agent": lambda row: text_rank(row.agent),
-    "model": lambda row: text_rank(row.model),
-    "episodes": lambda row: number_rank(row.n),
-    "success": lambda row: number_rank(row.success_rate),
-    "interval": lambda row: number_rank(row.success_interval[0] if row.success_interval else None),
-    "errors": lambda row: number_rank(row.n_errors),
-    "reward": lambda row: number_rank(row.score),
-    "last runs": lambda row: number_rank(row.last_rates[-1] if row.last_rates else None),
-    "rounds": lambda row: number_rank(row.avg_rounds),
-    "cost": lambda row: number_rank(row.cost),
-    "time": lambda row: number_rank(row.completion_time_sec),
-    "tokens": lambda row: number_rank(row.tokens.total),
-    "data": lambda row: text_rank(row.data_label),
-    "batch": lambda row: text_rank(row.batch_id),
-}
-"""Function that returns the sort key of a row, by column title."""
-
-
 RESULT_FIELDS: Final[FieldSet[ResultRow]] = FieldSet(
     ("env", "text", "environment", lambda row: row.env),
     ("agent", "text", "agent", lambda row: row.agent),
@@ -62,13 +43,19 @@ RESULT_FIELDS: Final[FieldSet[ResultRow]] = FieldSet(
 """The fields of a result in a query."""
 
 
-class ResultList(FilteredList["ResultRow"]):
-    """Results that are shown.
+RANK_BY_COLUMN: Final[Mapping[str, Callable[[ResultRow], Rank | None]]] = {
+    **RESULT_FIELDS.ranks("agent", "episodes", "success", "errors", "reward", "rounds", "cost", "time", "tokens"),
+    **RESULT_FIELDS.ranks("data", "batch"),
+    "environment": lambda row: text_rank(row.env),
+    "model": lambda row: text_rank(row.model),
+    "interval": lambda row: number_rank(row.success_interval[0] if row.success_interval else None),
+    "last runs": lambda row: number_rank(row.last_rates[-1] if row.last_rates else None),
+}
+"""Function that returns the sort key of a row, by column title."""
 
-    Attributes:
-        by_batch: whether each batch has rows of its own.
-        marked: the row that is compared with the next one that is marked; None for none.
-    """
+
+class ResultList(FilteredList["ResultRow"]):
+    """Results, of which the ``marked`` one is compared with the next that is marked."""
 
     def __init__(self) -> None:
         super().__init__(result_key, _search_text, RANK_BY_COLUMN, RESULT_FIELDS)
@@ -77,16 +64,13 @@ class ResultList(FilteredList["ResultRow"]):
 
     @property
     def n_episodes(self) -> int:
-        """Number of episodes of all rows, also of those that the filter hides."""
-        return sum(row.n for row in self._rows)
+        return sum(row.n for row in self.all_rows)
 
     def is_marked(self, row: ResultRow) -> bool:
-        """Return whether a row is the marked one."""
         return self.marked is not None and result_key(row) == result_key(self.marked)
 
 
 def result_key(row: ResultRow) -> str:
-    """Return the key of a row, which stays the same when its numbers change."""
     return repr((row.env, row.data_label, row.mode, row.agent, row.model, row.shape, row.limits, row.batch_id))
 
 
@@ -109,8 +93,6 @@ def selection_of(row: ResultRow) -> Selection:
 
 def comparable_selections(row: ResultRow, baseline: ResultRow) -> tuple[Selection, Selection]:
     """Return the selections of two rows; a batch is compared with the other batches of the same agent and model."""
-    from msgspec.structs import replace
-
     selected, other = selection_of(row), selection_of(baseline)
     if replace(selected, batch=None) == replace(other, batch=None):
         if other.batch is None:
@@ -121,12 +103,7 @@ def comparable_selections(row: ResultRow, baseline: ResultRow) -> tuple[Selectio
 
 
 def episodes_filter(rows: Sequence[ResultRow], **terms: object) -> str:
-    """Return the query that selects exactly the episodes of some rows.
-
-    Args:
-        rows: the rows, of one environment.
-        terms: further exact values, such as the outcome.
-    """
+    """Return the query that selects exactly the episodes of rows of one environment, with further exact values."""
     first = rows[0]
     batches = tuple(row.batch_id for row in rows if row.batch_id is not None)
     named = {
@@ -149,3 +126,86 @@ def episodes_filter(rows: Sequence[ResultRow], **terms: object) -> str:
 def _search_text(row: ResultRow) -> str:
     names = row.env, row.agent, row.model or BASELINE, row.data_label, row.mode, row.shape, row.limits, row.batch_id
     return search_text(names)
+
+
+Result: TypeAlias = Literal["won", "lost", "tied"]
+
+
+class ComparedTask(NamedTuple):
+    pair: PairedTask
+    result: Result
+
+
+def matrix_list() -> FilteredList[TaskGroup]:
+    return FilteredList(
+        lambda task: str(task.task_index),
+        lambda task: f"#{task.task_index} {note_of(task)} {' '.join({each.outcome.value for each in task.attempts})}",
+        MATRIX_FIELDS.ranks("task", "success", "reward", "note", "attempts"),
+        MATRIX_FIELDS,
+    )
+
+
+def comparison_list() -> FilteredList[ComparedTask]:
+    return FilteredList(
+        lambda task: str(task.pair.task.task_index),
+        lambda task: f"#{task.pair.task.task_index} {task.result}",
+        PAIR_FIELDS.ranks("task", "result", "success", "baseline", "difference"),
+        PAIR_FIELDS,
+    )
+
+
+def cluster_list() -> FilteredList[Cluster]:
+    return FilteredList(
+        lambda cluster: repr((cluster.env, cluster.failure)),
+        lambda cluster: f"{cluster.env} {cluster.failure} {' '.join(cluster.agents)} {cluster.representative}",
+        {
+            **CLUSTER_FIELDS.ranks("episodes", "cause", "action", "answer"),
+            "environment": lambda cluster: text_rank(cluster.env),
+            "representative": lambda cluster: text_rank(cluster.representative),
+        },
+        CLUSTER_FIELDS,
+    )
+
+
+def compared_tasks(comparison: Comparison) -> list[ComparedTask]:
+    return [
+        *(ComparedTask(pair, "lost") for pair in comparison.lost),
+        *(ComparedTask(pair, "won") for pair in comparison.won),
+        *(ComparedTask(pair, "tied") for pair in comparison.tied),
+    ]
+
+
+def note_of(task: TaskGroup) -> str:
+    """Return what makes the group of a task useless for group-relative training; "" if it is useful."""
+    if task.zero_variance and task.all_truncated:
+        return "zero, truncated"
+    if task.zero_variance:
+        return "zero variance"
+    return "all truncated" if task.all_truncated else ""
+
+
+CLUSTER_FIELDS: Final[FieldSet[Cluster]] = FieldSet(
+    ("env", "text", "environment", lambda cluster: cluster.env),
+    ("cause", "text", "what kind of failure it is", lambda cluster: cluster.cause),
+    ("action", "text", "template of the action that failed", lambda cluster: cluster.action),
+    ("answer", "text", "template of the answer to it", lambda cluster: cluster.observation),
+    ("episodes", "number", "number of episodes", lambda cluster: cluster.n),
+    ("agent", "text", "an agent, with its model", lambda cluster: tuple(cluster.agents)),
+    ("flag", "text", "a flag of an episode", lambda cluster: tuple(cluster.flags)),
+)
+MATRIX_FIELDS: Final[FieldSet[TaskGroup]] = FieldSet(
+    ("task", "number", "index of the task", lambda task: task.task_index),
+    ("success", "number", "success rate from 0 to 1", lambda task: task.success_rate),
+    ("reward", "number", "mean reward", lambda task: task.mean_reward),
+    ("attempts", "number", "number of attempts", lambda task: len(task.attempts)),
+    ("note", "text", "why it is useless for training", note_of),
+    values={"note": ("zero variance", "all truncated", "zero, truncated")},
+)
+PAIR_FIELDS: Final[FieldSet[ComparedTask]] = FieldSet(
+    ("task", "number", "index of the task", lambda task: task.pair.task.task_index),
+    ("result", "text", "how the selection did", lambda task: task.result),
+    ("success", "number", "success rate from 0 to 1", lambda task: task.pair.rate),
+    ("baseline", "number", "success rate of the baseline", lambda task: task.pair.baseline_rate),
+    ("difference", "number", "difference of the rates", lambda task: task.pair.rate - task.pair.baseline_rate),
+    values={"result": ("won", "lost", "tied")},
+)

@@ -1,75 +1,155 @@
-"""Store of the state that all screens show: nodes, environments, batches, episodes, endpoints and rewards."""
+"""Store of the state that all screens show: nodes, environments, batches, episodes, endpoints and rewards.
+
+A node may send tens of thousands of items per second. All items of one kind and episode that arrive together are
+applied together.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
-from agentgym_tui.state.batches import ENDED, BatchRegistry, BatchTotals, usage_with
-from agentgym_tui.state.bus_reducer import BusReducer
-from agentgym_tui.state.data_model import (
-    BatchRun,
-    BusLink,
-    EnvironmentState,
-    Episode,
-    NodeInfo,
+from msgspec.structs import replace
+
+from agentgym_tui.state.batches import ENDED, BatchRegistry, BatchRun, BatchTotals, usage_with
+from agentgym_tui.state.episode import Episode
+from agentgym_tui.state.episodes import EpisodeItem, EpisodeRegistry
+from agentgym_tui.state.nodes import SERVER_TRENDS, BusLink, NodeInfo, NodeRegistry, ProfileDifference, Trends
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, bounded, ulid_time
+from agentgym_tui.state.servers import EndpointRegistry, EnvironmentRegistry
+from runner.events.codec import DurableRow, LiveRow
+from runner.events.durable import BatchCompleted, DurableEvent, EpisodeCompleted, FieldStatus
+from runner.events.live import (
+    EnvHealth,
+    EpisodeStarted,
+    Heartbeat,
+    Host,
+    LazyItem,
+    LazySpan,
+    LazyTimestep,
+    ModelHealth,
+    ModelMetrics,
+    QueueChanged,
+    TokenText,
 )
-from agentgym_tui.state.endpoints import EndpointRegistry
-from agentgym_tui.state.environments import EnvironmentRegistry
-from agentgym_tui.state.episode_list import ReadProgress
-from agentgym_tui.state.episodes import EpisodeRegistry
-from agentgym_tui.state.live_batches import Received
-from agentgym_tui.state.nodes import NodeRegistry, ProfileDifference
-from agentgym_tui.state.normalize import clip_names
-from agentgym_tui.state.notices import FeedNotice, NoticeList
+from runner.subscribe.messages import BusMessage, Notice, SubscriptionItem
+from runner.types import BatchProgress, EpisodePaused, EpisodeResumed, WorkerState
+from runner.types.episode_events import EpisodeItemBase
+from runner.types.machine import Machine
 
 if TYPE_CHECKING:
+    from agentgym_tui.state.episode_list import ReadProgress
     from runner.events.control import BatchState, NodeHealth, NodeList
     from runner.store.index_schema import EpisodeRow
     from runner.types import Tokens
 
 MAX_EPISODES: Final = 400
 """Largest number of episodes kept."""
-
 MAX_EPISODE_BYTES: Final = 24 << 20
 """Approximate memory limit of all episodes, in bytes."""
-
 LOST_AFTER_S: Final = 5.0
 """Seconds of silence after which a node counts as lost."""
+PORTION_ITEMS: Final = 500
+"""Number of live items after which a portion ends; any other message counts as one item."""
+MAX_NOTICES: Final = 200
+"""Largest number of notices kept."""
+RECENT_S: Final = 15.0
+"""Seconds for which a loss of messages counts as recent."""
+SHOWN_S: Final = 60.0
+"""Seconds for which the newest notice is shown; an older notice would look like news."""
+Received: TypeAlias = SubscriptionItem | LiveRow
+"""A message, a notice, or the joined content of live messages."""
+_HealthItem: TypeAlias = EnvHealth | ModelHealth | ModelMetrics | Host | Machine | Heartbeat
+_ItemT = TypeVar("_ItemT", TokenText, LazySpan, LazyTimestep)
+
+
+class FeedNotice(NamedTuple):
+    """A notice about the subscription.
+
+    Attributes:
+        at: in seconds of the console's monotonic clock.
+        n: number of lost messages; 0 for a notice that does not report a loss.
+    """
+
+    text: str
+    at: float
+    n: int = 0
+
+
+class NoticeList:
+    """The newest notices about the subscription itself, such as lost connections and lost messages, the newest last.
+
+    A notice with the same text as the previous notice replaces it; the numbers of lost messages are added.
+
+    Attributes:
+        n_lost: number of messages that left their stream unread, or were skipped because the console was too slow,
+            of all notices, including those no longer kept.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.notices: deque[FeedNotice] = deque(maxlen=MAX_NOTICES)
+        self.n_lost = 0
+        self._now = now
+        self._last_shown: tuple[FeedNotice | None, FeedNotice | None] = (None, None)
+
+    @property
+    def newest(self) -> FeedNotice | None:
+        """The newest notice; None if it is older than ``SHOWN_S`` seconds or there is no notice."""
+        return self.notices[-1] if self.notices and self.notices[-1].at >= self._now() - SHOWN_S else None
+
+    @property
+    def recent_loss(self) -> FeedNotice | None:
+        """The newest notice about lost messages; None if all of these are older than ``RECENT_S`` seconds."""
+        since = self._now() - RECENT_S
+        return next((note for note in reversed(self.notices) if note.n and note.at >= since), None)
+
+    @property
+    def next_expiry_s(self) -> float:
+        newest, loss = self._last_shown
+        ends = [shown.at + limit for shown, limit in ((newest, SHOWN_S), (loss, RECENT_S)) if shown is not None]
+        return min(ends, default=math.inf) - self._now()
+
+    def tick(self) -> bool:
+        """Return whether a notice in ``newest`` or ``recent_loss`` has become too old since the last call."""
+        before, self._last_shown = self._last_shown, (self.newest, self.recent_loss)
+        return self._last_shown != before
+
+    def add(self, text: str, n: int = 0) -> None:
+        """Add a notice; ``n`` is the number of lost messages, or 0 for a notice that does not report a loss."""
+        text = text[:MAX_CAUSE_CHARS]
+        self.n_lost += n
+        if self.notices and self.notices[-1].text == text:
+            n += self.notices.pop().n
+        self.notices.append(FeedNotice(text, self._now(), n))
+        self._last_shown = (self.newest, self.recent_loss)
 
 
 class RunStore:
     """State built from bus messages, replies of nodes and stored episodes.
 
     Widgets only read the store; the session and the app change it. Each change adds 1 to ``version`` and calls
-    ``on_change`` once. ``envs_version``, ``n_ended`` and ``Episode.version`` are the versions of parts: a widget draws
-    its part again when the version of the part has changed.
-
-    Args:
-        now: returns the time of the console's monotonic clock in seconds.
-        max_episodes: largest number of episodes kept.
-        max_bytes: approximate memory limit of all episodes, in bytes.
-        lost_after_s: seconds of silence after which a node counts as lost.
+    ``on_change`` once. ``env_registry.version``, ``n_ended`` and ``Episode.version`` are the versions of parts: a
+    widget draws its part again when the version of the part has changed.
 
     Attributes:
-        now: returns the time of the console's monotonic clock in seconds.
-        on_queue_change: called when a node has reported a change of its queue.
         agents, model_names: agents that the node can run, and models of the profile.
-        notices: notices about the subscription, the newest last.
-        nodes: nodes by name.
-        profile_difference: how the profile of the running node differs from the console's, if it does.
+        notices: the newest last.
+        envs: environments by name: those of the profile in its order, then all other known environments.
         endpoints: model endpoints by name, in the order in which agents try them.
         failovers: the newest changes from one endpoint to another and back, the newest last.
-        batches: batches by id, the newest last.
-        rewards: the newest reward points of each environment, sorted from the oldest to the newest.
+        batches, episodes: by id, the newest last.
+        rewards: the newest reward points of each environment, from the oldest to the newest.
+        n_malformed: number of messages and live items that could not be decoded or have no valid episode id.
         n_ended: counter that grows when an episode ends or is stored; a screen then reads its list again.
-        read_progress: progress of reading files; None while no files are being read.
+        read_progress: None while no files are being read.
         n_stored: number of index rows received; None before the first rows.
         n_unlisted: number of batches with stored episodes that ``batches`` lacks.
-        trends: recent values of what nodes report, and of the rate of live items.
         tags: tags of the tagged episodes, as untrusted text; each change replaces the mapping.
         marked_episode: id of the episode that the next one is compared with; "" without one.
     """
@@ -90,93 +170,37 @@ class RunStore:
         self.tags: Mapping[str, Sequence[str]] = {}
         self.n_stored: int | None = None
         self.read_progress: ReadProgress | None = None
-        self.version = self.n_ended = self.n_unlisted = 0
-        self.now = now
+        self.version = self.n_ended = self.n_unlisted = self.n_items = self.n_malformed = self._n_queue_items = 0
+        self.now, self.trends = now, Trends()
         self.on_change: Callable[[], None] | None = None
         self.on_queue_change: Callable[[], None] | None = None
-        self._notices = NoticeList(now)
         self._queue_notice: str | None = None
-        self._nodes = NodeRegistry(now, lost_after_s)
-        self._envs = EnvironmentRegistry()
-        self.endpoint_registry = EndpointRegistry(now)
-        self._batches = BatchRegistry(now)
-        self._episodes = EpisodeRegistry(
+        self.notice_list, self._nodes = NoticeList(now), NodeRegistry(now, lost_after_s)
+        self.env_registry, self.endpoint_registry = EnvironmentRegistry(), EndpointRegistry(now)
+        self.batch_registry = BatchRegistry(now)
+        self.episode_registry = EpisodeRegistry(
             max_episodes=max_episodes, max_bytes=max_bytes, currency=lambda: self._profile_currency
         )
-        self._reducer = BusReducer(
-            nodes=self._nodes,
-            envs=self._envs,
-            endpoints=self.endpoint_registry,
-            batches=self._batches,
-            episodes=self._episodes,
-            notices=self._notices,
+        self.notices, self.nodes, self.batches = (
+            self.notice_list.notices,
+            self._nodes.nodes,
+            self.batch_registry.batches,
         )
-        self.notices, self.nodes, self.trends = self._notices.notices, self._nodes.nodes, self._reducer.trends
         self.endpoints, self.failovers = self.endpoint_registry.endpoints, self.endpoint_registry.failovers
-        self.batches, self.rewards = self._batches.batches, self._envs.rewards.by_env
+        self.envs, self.rewards = self.env_registry.envs, self.env_registry.rewards
+        self.batches, self.episodes = self.batch_registry.batches, self.episode_registry.episodes
 
     @property
     def currency(self) -> str:
         """Currency of sums of costs: that of the profile, else that of the first episode that names one; "" without."""
-        return self._profile_currency or self._episodes.first_currency
+        return self._profile_currency or self.episode_registry.first_currency
 
     @currency.setter
     def currency(self, currency: str) -> None:
         self._profile_currency = currency
 
     @property
-    def n_failovers(self) -> int:
-        """Number of all failovers, including those no longer in ``failovers``."""
-        return self.endpoint_registry.n_failovers
-
-    @property
-    def newest_notice(self) -> FeedNotice | None:
-        """The newest notice; None if it is too old to be shown or there is no notice."""
-        return self._notices.newest
-
-    @property
-    def recent_loss(self) -> FeedNotice | None:
-        """The newest notice about lost messages; None if there is no recent notice."""
-        return self._notices.recent_loss
-
-    @property
-    def envs(self) -> dict[str, EnvironmentState]:
-        """Environments by name: those of the profile in its order, then all other known environments."""
-        return self._envs.envs
-
-    @property
-    def envs_version(self) -> int:
-        """Counter that grows with each change of ``envs``."""
-        return self._envs.version
-
-    @property
-    def episodes(self) -> dict[str, Episode]:
-        """Episodes by id, the newest last."""
-        return self._episodes.episodes
-
-    @property
-    def n_items(self) -> int:
-        """Number of live items received."""
-        return self._reducer.n_items
-
-    @property
-    def n_malformed(self) -> int:
-        """Number of messages and live items that could not be decoded or have no valid episode id."""
-        return self._reducer.n_malformed
-
-    @property
-    def n_lost_messages(self) -> int:
-        """Number of messages that left their stream unread, or were skipped because the console was too slow."""
-        return self._notices.n_lost
-
-    @property
-    def n_missing(self) -> int:
-        """Number of live items of all episodes that were sent and are not shown; see ``EpisodeRegistry.n_missing``."""
-        return self._episodes.n_missing
-
-    @property
     def all_nodes_lost(self) -> bool:
-        """Whether all nodes are lost; False if no node is known."""
         return bool(self.nodes) and all(node.lost for node in self.nodes.values())
 
     def is_lost(self, batch: BatchRun) -> bool:
@@ -191,7 +215,7 @@ class RunStore:
         read.
         """
         is_playing = node.status in ("starting", "idle") and any(
-            each.is_active and each.node == node.name for each in self._episodes.running.values()
+            each.is_active and each.node == node.name for each in self.episode_registry.running.values()
         )
         if is_playing:
             return "running"
@@ -199,76 +223,14 @@ class RunStore:
 
     def running_episodes(self) -> list[Episode]:
         """Return the episodes without an outcome, including those of lost nodes, sorted with the newest last."""
-        return sorted(self._episodes.running.values(), key=attrgetter("started_at"))
-
-    @property
-    def n_waiting(self) -> int:
-        """Number of batches that wait, including those that are not listed because they are too many."""
-        return self._batches.n_waiting
-
-    def active_batch(self) -> BatchRun | None:
-        """Return the newest batch that is running or paused."""
-        return self._batches.active()
-
-    def interrupted_batch(self) -> BatchRun | None:
-        """Return the newest batch if it was interrupted for a known reason."""
-        return self._batches.interrupted()
+        return sorted(self.episode_registry.running.values(), key=attrgetter("started_at"))
 
     def episodes_of(self, batch_id: str) -> Sequence[Episode]:
-        """Return the known episodes of a batch, the newest last."""
-        return self._episodes.of_batch(batch_id, self.version)
+        return self.episode_registry.of_batch(batch_id, self.version)
 
     def usage_of(self, batch: BatchRun) -> tuple[Tokens, float | None]:
         """Return the tokens and the cost of a batch, including its running episodes; see ``usage_with``."""
         return usage_with(batch, self.episodes_of(batch.batch_id))
-
-    def apply_events(self, messages: Sequence[Received]) -> None:
-        """Update the state from bus messages in the given order."""
-        n_queue_items = self._reducer.n_queue_items
-        if sum(self._reducer.apply(message) for message in messages):
-            self._commit()
-        if self._reducer.n_queue_items > n_queue_items and self.on_queue_change is not None:
-            self.on_queue_change()
-
-    def apply_list(self, listed: NodeList) -> None:
-        """Update the state from a node's reply to a list request: batches, agents, models and environments.
-
-        What the node's queue had lost becomes a notice once, although every reply repeats it.
-        """
-        if listed.queue and listed.queue != self._queue_notice:
-            self._notices.add(listed.queue, 0)
-        self._queue_notice = listed.queue
-        self._batches.apply_list(listed.batches)
-        self._batches.set_n_waiting(next(iter(self.nodes), ""), listed.n_waiting)
-        self.agents, self.model_names = clip_names(listed.agents), clip_names(listed.models)
-        for env in clip_names(listed.envs):
-            self._envs.get(env)
-        self._commit()
-
-    def apply_batches(self, batches: Sequence[BatchState]) -> None:
-        """Update the state from a node's reply to a start request, whose batches are in the order of their start."""
-        self._batches.apply_list(batches[::-1], is_new=True)
-        self._commit()
-
-    def apply_unlisted(self, batches: Sequence[BatchState]) -> None:
-        """Add ended batches that the node does not list, the newest first."""
-        self._batches.add_older(batches)
-        self._commit()
-
-    def set_n_unlisted(self, n: int) -> None:
-        """Set the number of batches with stored episodes that ``batches`` lacks."""
-        if n != self.n_unlisted:
-            self.n_unlisted = n
-            self._commit()
-
-    def batches_without_totals(self) -> list[str]:
-        """Return the ids of the batches that have ended while the console did not follow them."""
-        return self._batches.without_totals()
-
-    def apply_totals(self, batch_ids: Sequence[str], totals: Sequence[BatchTotals]) -> None:
-        """Complete batches that have ended while the console did not follow them; ``batch_ids`` were summed."""
-        self._batches.apply_totals(batch_ids, totals)
-        self._commit()
 
     def run(self, run_id: str) -> list[BatchRun]:
         """Return the batches of a battery in their order, or the batch with this id."""
@@ -276,23 +238,22 @@ class RunStore:
 
     def newest_ended_run(self) -> str:
         """Return the id of the battery or batch that ended last; "" if none has ended, or its battery goes on."""
-        batch = self._batches.newest_ended()
+        batch = self.batch_registry.newest_ended()
         if batch is None or any(each.status not in ENDED for each in self.run(batch.battery_id or batch.batch_id)):
             return ""
         return batch.battery_id or batch.batch_id
 
-    def apply_health(self, health: NodeHealth) -> None:
-        """Update the state from a node's reply to a health request."""
-        node = self._nodes.apply_health(health)
-        self._reducer.on_boot(node.name, health.boot, sure=True)
-        for item in health.items:
-            self._reducer.apply_health_item(item, node.name)
-        self._commit()
-
     @property
     def holding_node(self) -> NodeInfo | None:
-        """The node that has earlier events which are not sent to its external broker; None if there is none."""
+        """The node that has earlier events which its external broker does not get; None if there is none."""
         return next((node for node in self.nodes.values() if node.n_held and node.egress and not node.lost), None)
+
+    def answer_wait_s(self, episode: Episode) -> float | None:
+        """Return for how many seconds the endpoint of an awaited answer has sent nothing; None if that is not known."""
+        answer = episode.streaming if episode.running and not episode.node_lost else None
+        since = None if answer is None else answer.newest_at or answer.requested_at
+        now = None if since is None else self._nodes.clock_of(episode.node)
+        return None if now is None or since is None else max((now - since).total_seconds(), 0.0)
 
     @property
     def profile_defaults(self) -> Mapping[str, float | str | None]:
@@ -304,48 +265,92 @@ class RunStore:
         """Set the values that the profile with the id ``profile`` supplies where a start request has none."""
         self._profile_defaults = profile, values
 
-    def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
-        """Set the order, tiers and server memory of the environments from a profile.
+    @property
+    def next_tick_s(self) -> float:
+        """Seconds until ``tick`` may find a node lost or a shown notice too old; infinite without both."""
+        return min(self._nodes.next_loss_s if self._bus_is_up else math.inf, self.notice_list.next_expiry_s)
 
-        Args:
-            entries: tier, environment name and memory of the environment's server, in the order of the profile.
+    def apply_events(self, messages: Sequence[Received]) -> None:
+        n_queue_items = self._n_queue_items
+        if sum(self._apply(message) for message in messages):
+            self._commit()
+        if self._n_queue_items > n_queue_items and self.on_queue_change is not None:
+            self.on_queue_change()
+
+    def apply_list(self, listed: NodeList) -> None:
+        """Update the state from a node's reply to a list request: batches, agents, models and environments.
+
+        What the node's queue had lost becomes a notice once, although every reply repeats it.
         """
-        self._envs.apply_profile(entries)
+        bounded(listed)
+        if listed.queue and listed.queue != self._queue_notice:
+            self.notice_list.add(listed.queue)
+        self._queue_notice = listed.queue
+        self.batch_registry.apply_list(listed.batches)
+        self.batch_registry.set_n_waiting(next(iter(self.nodes), ""), listed.n_waiting)
+        self.agents, self.model_names = [*dict.fromkeys(listed.agents)], [*dict.fromkeys(listed.models)]
+        for env in listed.envs:
+            self.env_registry.get(env)
+        self._commit()
+
+    def apply_batches(self, batches: Sequence[BatchState]) -> None:
+        """Update the state from a node's reply to a start request, whose batches are in the order of their start."""
+        self.batch_registry.apply_list([bounded(each) for each in reversed(batches)], is_new=True)
+        self._commit()
+
+    def apply_unlisted(self, batches: Sequence[BatchState]) -> None:
+        """Add ended batches that the node does not list, the newest first."""
+        self.batch_registry.add_older([bounded(each) for each in batches])
+        self._commit()
+
+    def set_n_unlisted(self, n: int) -> None:
+        if n != self.n_unlisted:
+            self.n_unlisted = n
+            self._commit()
+
+    def apply_totals(self, batch_ids: Sequence[str], totals: Sequence[BatchTotals]) -> None:
+        self.batch_registry.apply_totals(batch_ids, totals)
+        self._commit()
+
+    def apply_health(self, health: NodeHealth) -> None:
+        node = self._nodes.apply_health(bounded(health))
+        self._on_boot(node.name, health.boot, sure=True)
+        for item in health.items:
+            self._apply_health_item(item, node.name)
+        self._commit()
+
+    def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
+        self.env_registry.apply_profile(entries)
         self._commit()
 
     def apply_stored(self, rows: Sequence[EpisodeRow]) -> None:
         """Update the state from index rows of stored episodes; the newest episode is first in ``rows``."""
         for row in rows:
-            self._episodes.apply_stored(row)
-        self._envs.apply_stored(rows)
+            self.episode_registry.apply_stored(row)
+        self.env_registry.apply_stored(rows)
         self.n_stored = (self.n_stored or 0) + len(rows)
         self.n_ended += 1  # also without rows: unreadable files may have been found
         self._commit()
 
     def merge_episode(self, episode: Episode) -> None:
-        """Merge an episode that was read from a journal or an episode file into the state."""
         node = self.nodes.get(episode.node)
-        self._episodes.merge_file(episode, node.boot if node else "")
+        self.episode_registry.merge_file(bounded(episode), node.boot if node else "")
         self._commit()
 
     def add_notice(self, text: str) -> None:
-        """Add a notice that does not come from the bus; ``text`` is untrusted."""
-        self._notices.add(text, 0)
+        self.notice_list.add(text)
         self._commit()
 
     def set_profile_difference(self, difference: ProfileDifference | None) -> None:
-        """Set how the profile of the running node differs from the console's."""
         if difference != self.profile_difference:
             self.profile_difference = difference
             self._commit()
 
     def apply_tags(self, tags: Mapping[str, Sequence[str]]) -> None:
-        """Replace the tags of all episodes."""
         self.tags = tags
         self._commit()
 
     def set_link(self, link: BusLink) -> None:
-        """Set the state of the connection to the bus."""
         if link == self.link:
             return
         was_up, self.link = self._bus_is_up, link
@@ -355,26 +360,13 @@ class RunStore:
             self._nodes.on_reconnect()
         self._commit()
 
-    def answer_wait_s(self, episode: Episode) -> float | None:
-        """Return for how many seconds the endpoint of an awaited answer has sent nothing; None if that is not known."""
-        answer = episode.streaming if episode.running and not episode.node_lost else None
-        since = None if answer is None else answer.newest_at or answer.requested_at
-        now = None if since is None else self._nodes.clock_of(episode.node)
-        return None if now is None or since is None else max((now - since).total_seconds(), 0.0)
-
-    @property
-    def next_tick_s(self) -> float:
-        """Seconds until ``tick`` may find a node lost or a shown notice too old; infinite without both."""
-        return min(self._nodes.next_loss_s if self._bus_is_up else math.inf, self._notices.next_expiry_s)
-
     def mark_node_lost(self, node: str) -> None:
-        """Mark a node as lost, unless it is unknown or stopped."""
         if self._nodes.mark_lost(node):
             self._commit()
 
     def tick(self) -> None:
         """Mark silent nodes as lost, unless the bus is down; report a change where a shown notice became too old."""
-        has_old_notice = self._notices.tick()
+        has_old_notice = self.notice_list.tick()
         if (self._bus_is_up and self._nodes.tick()) or has_old_notice:
             self._commit()
 
@@ -385,16 +377,203 @@ class RunStore:
 
     def _commit(self) -> None:
         """Complete a change: update fields that depend on other objects, enforce the limits and call ``on_change``."""
+        episodes = self.episode_registry
         for stopped in (node for node in self.nodes.values() if node.status == "stopped"):
-            self._episodes.mark_interrupted(stopped.name, "")
-        self._episodes.mark_lost({node.name for node in self.nodes.values() if node.lost})
-        for episode in (ended := self._episodes.ended):
-            self._envs.apply_ended(episode)
-            self._batches.apply_episode_ended(episode)
-        self.n_ended += len(ended)
-        ended.clear()
-        self._episodes.enforce_limits()
-        self._envs.refresh(self._episodes.running.values(), self._episodes.running_version)
+            episodes.mark_interrupted(stopped.name, "")
+        episodes.mark_lost({node.name for node in self.nodes.values() if node.lost})
+        for episode in episodes.ended:
+            self.env_registry.apply_ended(episode)
+            self.batch_registry.apply_episode_ended(episode)
+        self.n_ended += len(episodes.ended)
+        episodes.ended.clear()
+        episodes.enforce_limits()
+        self.env_registry.refresh(episodes.running.values())
         self.version += 1
         if self.on_change is not None:
             self.on_change()
+
+    def _apply(self, message: Received) -> bool:
+        """Update the parts that a message concerns; return whether anything that a screen shows may have changed."""
+        match message:
+            case LiveRow():
+                return self._apply_live(message)
+            case BusMessage(decoded=LiveRow() as row):
+                return self._apply_live(row)
+            case Notice():
+                self.notice_list.add(message.text, max(message.count, 0))
+            case BusMessage(decoded=DurableRow(event=event)):
+                self._apply_durable(bounded(event), message)
+            case _:
+                self.n_malformed += 1
+        return True
+
+    def _apply_live(self, row: LiveRow) -> bool:
+        batch = bounded(row.batch)
+        self.n_items += len(batch.items)
+        self.trends.sample_rate("items", self.n_items, self.now())
+        self.n_malformed += len(row.raw)
+        node, changed = self._nodes.on_heartbeat(batch.node, batch.dropped)
+        changed = self._on_boot(node.name, batch.boot, sure=False) or changed
+        boot = node.boot if node.boot == batch.boot else batch.boot
+        for items in group_items(batch.items):
+            changed = self._apply_group(items, node.name, boot) or changed
+        return changed or bool(row.raw)
+
+    def _apply_group(self, items: Sequence[LazyItem], node: str, boot: str) -> bool:
+        first = items[0]
+        if isinstance(first, EpisodeItemBase):
+            episode_items = cast("Sequence[EpisodeItem]", items)
+            is_valid = self.episode_registry.apply(episode_items, node, boot, self.endpoint_registry)
+            self.n_malformed += 0 if is_valid else len(items)
+        match first:
+            case TokenText() | LazySpan() | LazyTimestep():
+                pass  # by far the most frequent
+            case EpisodeStarted():
+                self.batch_registry.apply_episode_started(first, node)
+            case EpisodePaused() | EpisodeResumed():
+                if (episode := self.episodes.get(first.episode_id)) is not None:
+                    self._update_paused(episode.batch_id)
+            case BatchProgress():
+                self.batch_registry.apply_progress(first, boot, node)
+                if first.workers is not None:
+                    self.trends.add("workers", first.batch_id, first.workers.n)
+                batch = self.batches.get(first.batch_id)
+                if batch is not None and batch.status == "paused" and not first.paused:
+                    self._update_paused(first.batch_id)
+            case QueueChanged():
+                self.batch_registry.apply_queue(first, node)
+                self._n_queue_items += 1
+            case WorkerState():
+                return False  # progress items have the numbers of workers
+            case EnvHealth() | ModelHealth() | ModelMetrics() | Host() | Machine() | Heartbeat():
+                return self._apply_health_item(first, node)
+        return True
+
+    def _update_paused(self, batch_id: str) -> None:
+        self.batch_registry.update_paused(batch_id, self.episode_registry.running.values())
+
+    def _apply_health_item(self, item: _HealthItem, node: str) -> bool:
+        match item:
+            case EnvHealth():
+                self.trends.add("env latency", item.env, item.latency_s)
+                return self.env_registry.apply_health(item)
+            case ModelHealth():
+                self.trends.add("model latency", item.endpoint, item.latency_s)
+                return self.endpoint_registry.apply_health(item, node)
+            case ModelMetrics():
+                for what in SERVER_TRENDS:
+                    self.trends.add(what, item.endpoint, getattr(item, what))
+                return self.endpoint_registry.apply_metrics(item)
+            case Machine():
+                return self._nodes.apply_machine(item, node)
+            case Heartbeat():
+                return self._nodes.apply_heartbeat(item, node)
+            case Host():
+                return False  # ``Machine`` has the same numbers and more
+
+    def _apply_durable(self, event: DurableEvent, message: BusMessage) -> None:
+        match event:
+            case EpisodeCompleted():
+                at = ulid_time(event.episode_id) or message.time or datetime.now(UTC)
+                self.n_malformed += not self.episode_registry.apply_completed(event, at)
+            case BatchCompleted():
+                self.batch_registry.apply_completed(event, message.time, message.sent_at)
+            case FieldStatus(role="node" | None):
+                if event.boot:
+                    self._on_boot(event.node, event.boot, sure=False)
+                self._nodes.on_status_event(event)
+
+    def _on_boot(self, node_name: str, boot: str, *, sure: bool) -> bool:
+        """Record the process that sent a message, and mark running episodes of earlier processes as interrupted.
+
+        Live items of an earlier process may arrive late, so a process id that sorts before the known one is ignored,
+        unless the process is ``sure`` to be the current one, as it has just replied. Process ids sort by start time.
+        Return whether anything has changed.
+        """
+        node = self._nodes.get(node_name)
+        if boot == node.boot or not (sure or boot > node.boot):
+            return self.episode_registry.mark_interrupted(node.name, node.boot)
+        if not node.boot:
+            self.episode_registry.assign_boot(node.name, boot)
+        self.endpoint_registry.forget_reports(node.name)
+        node.boot, node.status = boot, "" if node.status == "stopped" else node.status
+        self.episode_registry.mark_interrupted(node.name, boot)
+        return True
+
+
+def join_live(messages: Iterable[SubscriptionItem]) -> Iterator[Received]:
+    """Yield the messages; live messages of one subject and one node process become one ``LiveRow``.
+
+    A notice or any other message separates the live messages before it from those after it. Live messages on different
+    subjects may change their order, as each kind of item has its own subject.
+    """
+    for is_live, alike in groupby(messages, _is_live):
+        if not is_live:
+            yield from alike
+            continue
+        by_sender = defaultdict[tuple[str, str, str], list[LiveRow]](list)
+        for message in cast("Iterable[BusMessage]", alike):
+            row = cast("LiveRow", message.decoded)
+            by_sender[message.subject, row.batch.node, row.batch.boot].append(row)
+        for rows in by_sender.values():
+            yield _join(rows) if len(rows) > 1 else rows[0]
+
+
+def _is_live(message: SubscriptionItem) -> bool:
+    return isinstance(message, BusMessage) and isinstance(message.decoded, LiveRow)
+
+
+def _join(rows: Sequence[LiveRow]) -> LiveRow:
+    batch = replace(rows[-1].batch, items=[item for row in rows for item in row.batch.items])
+    return LiveRow(batch=batch, raw=tuple(raw for row in rows for raw in row.raw))
+
+
+def split_portions(messages: Iterable[Received]) -> Iterator[list[Received]]:
+    """Yield the messages in their order, in portions that each take a few milliseconds to apply."""
+    portion: list[Received] = []
+    n_items = 0
+    for message in messages:
+        for part in _split_row(message) if isinstance(message, LiveRow) else (message,):
+            portion.append(part)
+            n_items += max(len(part.batch.items), 1) if isinstance(part, LiveRow) else 1
+            if n_items >= PORTION_ITEMS:
+                yield portion
+                portion, n_items = [], 0
+    if portion:
+        yield portion
+
+
+def _split_row(row: LiveRow) -> Iterator[LiveRow]:
+    items = row.batch.items
+    for first in range(0, max(len(items), 1), PORTION_ITEMS):
+        batch = replace(row.batch, items=items[first : first + PORTION_ITEMS])
+        yield LiveRow(batch=batch, raw=() if first else row.raw)
+
+
+def group_items(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyItem]]:
+    """Yield groups of items; the items of each episode keep their order.
+
+    Tokens, spans and timesteps of one episode between items of other kinds are one group, every other item is a group
+    by itself. A token item that reports a failed endpoint is a group, too, which separates the tokens of all episodes.
+    """
+    for kind, alike in groupby(items, type):
+        if kind is TokenText:
+            for failure, tokens in groupby(cast("Iterable[TokenText]", alike), attrgetter("failure")):
+                if failure is None:
+                    yield from _by_episode(tokens)
+                else:
+                    for item in tokens:
+                        yield [item]
+        elif kind is LazySpan:
+            yield from _by_episode(cast("Iterable[LazySpan]", alike))
+        elif kind is LazyTimestep:
+            yield from _by_episode(cast("Iterable[LazyTimestep]", alike))
+        else:
+            yield from ([item] for item in alike)
+
+
+def _by_episode(items: Iterable[_ItemT]) -> Iterable[list[_ItemT]]:
+    by_episode = defaultdict[str, list[_ItemT]](list)
+    for item in items:
+        by_episode[item.episode_id].append(item)
+    return by_episode.values()

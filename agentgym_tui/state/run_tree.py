@@ -7,24 +7,17 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agentgym_tui.state.data_model import BatchRun, Episode
-from agentgym_tui.state.episode_query import model_runs
-from agentgym_tui.state.filtered_list import FilteredList
-from agentgym_tui.state.normalize import as_aware
-from agentgym_tui.state.query import FieldSet, search_text
+from agentgym_tui.state.batches import BatchRun
+from agentgym_tui.state.episode import Episode
+from agentgym_tui.state.episode_list import model_runs
+from agentgym_tui.state.query import FieldSet, FilteredList, search_text
 
 if TYPE_CHECKING:
     from agentgym_tui.state.run_store import RunStore
-    from runner.query.fields import Value
 
 _ORDER: Final = {"running": 0, "paused": 0, "queued": 1, "interrupted": 2}
 _ENDED: Final = 3
 _LAST: Final = 1_000_000
-
-
-def _time(batch: BatchRun) -> Value:
-    at = batch.ended_at or batch.started_at
-    return None if at is None else as_aware(at)
 
 
 RUN_FIELDS: Final[FieldSet[BatchRun]] = FieldSet(
@@ -42,8 +35,13 @@ RUN_FIELDS: Final[FieldSet[BatchRun]] = FieldSet(
     ("reward", "number", "mean reward", lambda batch: batch.mean_reward),
     ("cost", "number", "sum of the costs", lambda batch: batch.cost),
     ("time", "duration", "seconds from its first episode to its end", lambda batch: batch.duration_s),
-    ("since", "since", "ended, or started, since an age or a time: 2h, 3d, 2026-11-26", _time),
-    ("until", "until", "ended, or started, until then", _time),
+    (
+        "since",
+        "since",
+        "ended, or started, since an age or a time: 2h, 3d, 2026-11-26",
+        lambda batch: batch.ended_at or batch.started_at,
+    ),
+    ("until", "until", "ended, or started, until then", lambda batch: batch.ended_at or batch.started_at),
     values={"status": ("running", "paused", "queued", "interrupted", "completed", "cancelled")},
 )
 """The fields of a batch in a query."""
@@ -53,12 +51,10 @@ class RunRow(NamedTuple):
     """A line of the tree: a battery, a batch or an episode.
 
     Attributes:
-        key: identifier of the line.
         depth: number of enclosing lines.
         battery_id: id of the battery; None for a line of a batch or an episode.
         batches: the batch, or the batches of the battery; for an episode, its batch.
         episode: the episode; None for a line of a battery or batch.
-        is_open: whether the lines below it are shown.
     """
 
     key: str
@@ -97,7 +93,6 @@ class RunTree:
         self._places: dict[str, int] = {}
 
     def update(self, store: RunStore) -> None:
-        """Take the lines from the store."""
         groups = defaultdict[tuple[str | None, str], list[BatchRun]](list)
         self.batches.set_rows([*store.batches.values()])
         for batch in self.batches.all_rows:
@@ -112,17 +107,13 @@ class RunTree:
         self._places = {row.key: place for place, row in enumerate(self.rows)}
 
     def toggle(self, key: str) -> None:
-        """Open or close a line; ``update`` applies it."""
         self._opened ^= {key}
 
-    def get(self, key: str) -> RunRow | None:
-        """Return the line with this key, or None."""
-        place = self._places.get(key)
-        return None if place is None else self.rows[place]
-
     def place_of(self, key: str) -> int | None:
-        """Return the index of the line with this key, or None."""
         return self._places.get(key)
+
+    def get(self, key: str) -> RunRow | None:
+        return None if (place := self._places.get(key)) is None else self.rows[place]
 
     def last_place_below(self, place: int) -> int:
         """Return the index of the last line below the line at ``place``; ``place`` itself if there is none."""
@@ -159,11 +150,7 @@ def _rank(number: int, batches: Sequence[BatchRun]) -> tuple[int, float, int]:
     """Return where a run stands; consoles hear of batches in different orders, so ended ones stand by their end."""
     order = min(_ORDER.get(batch.status, _ENDED) for batch in batches)
     if order == _ENDED:
-        return (
-            order,
-            -max((as_aware(each.ended_at).timestamp() for each in batches if each.ended_at), default=0.0),
-            number,
-        )
+        return order, -max((each.ended_at.timestamp() for each in batches if each.ended_at), default=0.0), number
     positions = [batch.position for batch in batches if batch.status == "queued" and batch.position is not None]
     return order, min(positions, default=_LAST) if order == _ORDER["queued"] else 0, number
 

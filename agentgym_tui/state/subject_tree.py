@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
+from operator import attrgetter
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 SubjectOrder: TypeAlias = Literal["subject", "count", "rate"]
 """Value by which the rows of a branch are sorted."""
-
 MAX_SUBJECTS: Final = 6_000
 """Largest number of subjects with a count of their own."""
-
 MAX_OVERFLOW_GROUPS: Final = 200
 """Largest number of groups of further subjects; a group counts all further subjects with the same first word."""
-
 MAX_SUBJECT_CHARS: Final = 256
 """Number of characters at the start of a subject by which subjects are distinguished."""
-
 MAX_DEPTH: Final = 16
 AUTO_OPEN_MAX: Final = 16
 """Largest number of children of a branch that is open before the user toggles it."""
@@ -43,12 +40,9 @@ class SubjectRow(NamedTuple):
 
     Attributes:
         path: words from the root to the word of this row, joined by dots.
-        word: the word of this row.
-        depth: number of rows above this row on the way to the root.
         n: number of messages on ``path`` and on all subjects below it.
         rate: live messages per second on ``path`` and on all subjects below it.
         n_children: number of rows directly below this row, including hidden rows.
-        is_open: whether the rows directly below this row are shown.
         is_subject: whether messages arrive on ``path`` itself.
         is_truncated: whether the branch contains subjects without rows, which are only counted together.
     """
@@ -95,12 +89,7 @@ class SubjectTree:
         return self._others.n
 
     def add(self, subject: str, *, is_live: bool = True) -> str:
-        """Count a message; return its subject as a string object that all messages on that subject share.
-
-        Args:
-            subject: the subject.
-            is_live: whether the message has just been sent; only such messages count in the rates.
-        """
+        """Count a message, in the rates only a live one; return its subject as an object that they all share."""
         if (count := self._counts.get(subject)) is None:
             subject, count = self._new(subject)
         count.n += 1
@@ -108,7 +97,6 @@ class SubjectTree:
         return self._interned.get(subject, subject)
 
     def reset_counts(self) -> None:
-        """Set all counts and rates to 0; the subjects stay in the tree."""
         for count in self._all_counts():
             count.n = count.n_live = 0
             count.rate = 0.0
@@ -126,16 +114,10 @@ class SubjectTree:
         self.rate = sum(count.rate for count in self._all_counts())
 
     def toggle(self, path: str) -> None:
-        """Open a closed branch, or close an open branch."""
         self._toggled ^= {path}
 
     def rows(self, by: SubjectOrder = "subject", *, descending: bool = False) -> list[SubjectRow]:
-        """Return the shown rows of the tree from top to bottom.
-
-        Args:
-            by: value by which the rows directly below the same row are sorted.
-            descending: whether the largest value comes first.
-        """
+        """Return the shown rows of the tree from top to bottom; those below the same row are sorted."""
         return list(_rows(self._tree(), _child_order(by, descending), self._toggled))
 
     def _new(self, subject: str) -> tuple[str, _SubjectCount]:
@@ -180,14 +162,10 @@ _ChildOrder: TypeAlias = Callable[[_Node], list[str]]
 
 def _child_order(by: SubjectOrder, descending: bool) -> _ChildOrder:
     """Return a function that sorts the words below a tree node; words with equal values stay in alphabetical order."""
-
-    def order(node: _Node) -> list[str]:
-        if by == "subject":
-            return sorted(node.children, reverse=descending)
-        values = {word: child.n if by == "count" else child.rate for word, child in node.children.items()}
-        return sorted(sorted(values), key=values.__getitem__, reverse=descending)
-
-    return order
+    if by == "subject":
+        return lambda node: sorted(node.children, reverse=descending)
+    value = attrgetter("n" if by == "count" else "rate")
+    return lambda node: sorted(sorted(node.children), key=lambda word: value(node.children[word]), reverse=descending)
 
 
 def _rows(node: _Node, order: _ChildOrder, toggled: Set[str], above: str = "", depth: int = 0) -> Iterator[SubjectRow]:

@@ -10,7 +10,7 @@ from agentgym_tui.presenters.cells import FixedLines, Tone
 from agentgym_tui.presenters.reward_plot import reward_lines
 from agentgym_tui.presenters.span_rows import SpanRows
 from agentgym_tui.presenters.text_width import LIST_MARGIN, fit
-from agentgym_tui.state.environment_rewards import RewardPoint
+from agentgym_tui.state.servers import RewardPoint
 from agentgym_tui.widgets.line_list import LineList
 from runner.types import Span
 

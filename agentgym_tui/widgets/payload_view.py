@@ -13,7 +13,7 @@ from textual.message import Message
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.payload import TextRows, payload_rows, payload_text
 from agentgym_tui.safe_text import unsafe_excerpt
-from agentgym_tui.state.log_entries import LogEntry
+from agentgym_tui.state.event_log import LogEntry
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.tab_bar import Tab, TabBar
 

@@ -19,7 +19,7 @@ from agentgym_tui.widgets.static_lines import StaticLines
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from agentgym_tui.state.query_completion import Completion
+    from agentgym_tui.state.query import Completion
     from runner.query.syntax import QueryError
 
 ERROR_STYLE: Final = "bold underline"

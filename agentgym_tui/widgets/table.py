@@ -23,7 +23,7 @@ from agentgym_tui.presenters.cells import (
     sorting_after_click,
 )
 from agentgym_tui.presenters.text_width import LIST_MARGIN
-from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.state.query import Sorting
 from agentgym_tui.widgets.line_list import LineList
 
 

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from runner.cli.terminal import print_stderr, safe_text
 from runner.store import DamagedFile, EpisodeRecord
 from runner.types import Tokens
+from runner.types.time_shares import percent_text
 from runner.util.amounts import format_amount
 from runner.util.display_text import pluralize
 from runner.util.files import make_folder
@@ -128,11 +129,11 @@ def format_success(rate: float | None, n_rated: int, n_episodes: int) -> str:
     """Format a success rate (0 to 1), with the number of scored episodes if not all are; None becomes ``-``."""
     if rate is None:
         return "-"
-    return f"{rate:.1%}" if n_rated == n_episodes else f"{rate:.1%} of {n_rated}"
+    return percent_text(rate, 1) if n_rated == n_episodes else f"{percent_text(rate, 1)} of {n_rated}"
 
 
 def format_interval(bounds: tuple[float, float] | None) -> str:
-    return "-" if bounds is None else f"{bounds[0]:.1%} to {bounds[1]:.1%}"
+    return "-" if bounds is None else f"{percent_text(bounds[0], 1)} to {percent_text(bounds[1], 1)}"
 
 
 def format_number(value: float | None) -> str:

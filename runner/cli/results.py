@@ -32,6 +32,7 @@ from runner.results.summary import ResultRow, Score, Selection, summarize_result
 from runner.results.task_matrix import Attempt, TaskGroup, TaskMatrix, task_matrices
 from runner.store import EpisodeIndex, EpisodeStore, open_index_to_read
 from runner.types import Outcome
+from runner.types.time_shares import percent_text
 from runner.util.display_text import pluralize
 from runner.util.files import require_named_folder
 
@@ -55,7 +56,10 @@ def print_matrices(matrices: Sequence[TaskMatrix]) -> None:
         name = f"{_player(matrix.agent, matrix.model)} in {_environment(matrix)}"
         rows = [_task_cells(task) for task in matrix.tasks]
         print_table(f"Tasks of {name} ({_LEGEND})", ("task", "attempts", "success", "reward", "note"), rows)
-        cells = [(str(e.k), str(e.n_tasks), f"{e.pass_at_k:.1%}", f"{e.pass_hat_k:.1%}") for e in matrix.estimates]
+        cells = [
+            (str(e.k), str(e.n_tasks), percent_text(e.pass_at_k, 1), percent_text(e.pass_hat_k, 1))
+            for e in matrix.estimates
+        ]
         if cells:
             print_table(f"{name} by number of attempts", ("k", "tasks", "pass@k", "pass^k"), cells)
 
@@ -82,13 +86,14 @@ def check_gates(rows: Sequence[ResultRow], fail_below: float | None, comparison:
     """
     problems: list[str] = []
     if fail_below is not None:
+        wanted = percent_text(fail_below, 1)
         problems = [
             f"{_player(row.agent, row.model)} in {_environment(row)}: "
-            f"success rate {format_success(row.success_rate, row.n_rated, row.n)} is below {fail_below:.1%}"
+            f"success rate {format_success(row.success_rate, row.n_rated, row.n)} is below {wanted}"
             for row in rows
             if row.success_rate is None or row.success_rate < fail_below
         ]
-        problems += [] if rows else [f"no episode is selected, so no success rate reaches {fail_below:.1%}"]
+        problems += [] if rows else [f"no episode is selected, so no success rate reaches {wanted}"]
     if comparison is not None and comparison.n_paired == 0:
         problems.append("no task is in both the selection and the baseline; check their environments and task indexes")
     elif comparison is not None and comparison.is_worse:
@@ -120,7 +125,7 @@ def _mark(attempt: Attempt) -> str:
 def _pair_cells(result: str, pair: PairedTask) -> tuple[str, ...]:
     task = pair.task
     env = environment_cell(task.env, task.mode, task.data_label)
-    return result, env, str(task.task_index), f"{pair.rate:.0%}", f"{pair.baseline_rate:.0%}"
+    return result, env, str(task.task_index), percent_text(pair.rate), percent_text(pair.baseline_rate)
 
 
 def _player(agent: str, model: str | None) -> str:

@@ -67,6 +67,7 @@ from runner.publish.outbox import DeadLetter, EventRecorder
 from runner.results.statistics import wilson_interval
 from runner.store import EpisodeRecord
 from runner.types import BatchProgress, Outcome, WorkerCounts, WorkerInfo
+from runner.types.time_shares import percent_text
 from runner.util.clock import new_ulid
 from runner.util.display_text import one_line, pluralize
 from runner.util.files import world_writable_problem
@@ -330,8 +331,10 @@ class _Run(msgspec.Struct):
             yield [progress, *self.observers]
 
     def on_look(self, ended: QueuedBatch, look: Look) -> bool:
-        spec, (low, high) = ended.spec, wilson_interval(look.n_success, look.n)
-        rate = f"{look.n_success / look.n:.1%}, {low:.1%} to {high:.1%}" if look.n else "no scored episode"
+        spec, bounds = ended.spec, wilson_interval(look.n_success, look.n)
+        rate = (
+            f"{percent_text(look.n_success / look.n, 1)}, {format_interval(bounds)}" if look.n else "no scored episode"
+        )
         first, n_max = (spec.adaptive.task_index, spec.adaptive.repeat) if spec.adaptive else (spec.task_index, 0)
         n_played = spec.task_index + spec.repeat - first
         label = batch_label(spec.env, spec.model)
@@ -448,7 +451,7 @@ def _place_text(worker: WorkerInfo | None) -> str:
 
 def _score_text(progress: BatchProgress) -> str:
     reward = "-" if progress.mean_reward is None else f"{progress.mean_reward:.3f}"
-    rate = f"{progress.n_success / progress.n_rated:.0%} of {progress.n_rated}" if progress.n_rated else "-"
+    rate = f"{percent_text(progress.n_success / progress.n_rated)} of {progress.n_rated}" if progress.n_rated else "-"
     errors = f", {pluralize(progress.errors, 'error')}" if progress.errors else ""
     return f"success {rate}, mean reward {reward}{errors}"
 

@@ -20,6 +20,7 @@ from runner.store.episode_store import EpisodeStore
 from runner.store.token_file import TokenizedEpisode
 from runner.types import Outcome
 from runner.types.sequences import TokenSequence
+from runner.types.time_shares import percent_text
 from runner.util.display_text import pluralize
 
 
@@ -225,7 +226,7 @@ def _count_ids(audit: Audit, sequence: TokenSequence) -> None:
 
 
 def _share(n: int, total: int, what: str = "") -> str:
-    return f"{n / total:.0%}{what} ({n:,} of {total:,})" if total else "- (none)"
+    return f"{percent_text(n / total)}{what} ({n:,} of {total:,})" if total else "- (none)"
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -14,6 +14,7 @@ from runner.inference.errors import EndpointFailure
 from runner.inference.http import bearer_header, fetch
 from runner.inference.metrics_text import Reading, Server, parse_metrics
 from runner.types.phases import ServerTimes
+from runner.types.time_shares import percent_text
 from runner.util.display_text import one_line
 from runner.util.json_accessors import as_dict, as_list, as_text, decode_json
 from runner.util.urls import url_origin
@@ -171,4 +172,4 @@ def _model_text(model: Mapping[str, object]) -> str:
     size, on_gpu = model.get("size"), model.get("size_vram")
     if type(size) is not int or type(on_gpu) is not int or not 0 < size < math.inf:
         return name
-    return f"{name} {size / 2**30:.1f} GiB, {min(max(on_gpu / size, 0.0), 1.0):.0%} on the GPU"
+    return f"{name} {size / 2**30:.1f} GiB, {percent_text(min(max(on_gpu / size, 0.0), 1.0))} on the GPU"

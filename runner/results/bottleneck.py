@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from runner.types import skipped_endpoints
-from runner.types.time_shares import Cause, TimedStep, TimeShares, time_shares
+from runner.types.time_shares import Cause, TimedStep, TimeShares, percent_text, time_shares
 
 FULL_CACHE: Final = 0.9
 """Used part of a KV cache from which on it is named as the reason of a queue."""
@@ -136,11 +136,11 @@ def _queue_sentence(shares: TimeShares, server: ServerState | None) -> str:
         return f"waiting for the model: requests queue at its server for {_part(shares, 'queue')}"
     n = round(server.waiting or 0.0)
     full = server.kv_cache is not None and server.kv_cache >= FULL_CACHE
-    cache = f", KV cache {server.kv_cache:.0%}" if full else ""
+    cache = f", KV cache {percent_text(server.kv_cache or 0.0)}" if full else ""
     return f"waiting for the model: {n:,} request{'' if n == 1 else 's'} queued at {server.server}{cache}"
 
 
 def _part(shares: TimeShares, cause: Cause) -> str:
     about = "about " if shares.about and cause in ("queue", "prefill", "decode") else ""
     per_step_s = shares.seconds.get(cause, 0.0) / max(shares.n, 1)
-    return f"{about}{shares.share(cause):.0%} of the time ({per_step_s:.2g} s per step)"
+    return f"{about}{percent_text(shares.share(cause))} of the time ({per_step_s:.2g} s per step)"

@@ -14,6 +14,7 @@ import msgspec
 from runner.results.summary import EVERYTHING, ResultRow, ResultSource, Selection, summarize_results
 from runner.store.episode_file import shared_fields
 from runner.types import MIX, Limits, Outcome
+from runner.types.time_shares import percent_text
 from runner.util.display_text import one_line, pluralize
 
 AGENT: Final = "agentgym"
@@ -212,4 +213,4 @@ def _number(value: float | None) -> str:
 
 
 def _percent(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:.1%}"
+    return "-" if rate is None else percent_text(rate, 1)

@@ -25,6 +25,15 @@ NAMES: Final[Mapping[Cause, str]] = {
 }
 
 
+def percent_text(share: float, digits: int = 0) -> str:
+    """Return a share, from 0 to 1, in percent; only none and all are ``0%`` and ``100%``, what is near is ``>99%``."""
+    share, step = round(share, 9), 10.0 ** -(digits + 2)  # a sum that is all of it may lack a rounding error
+    text, none, everything = (f"{each:.{digits}%}" for each in (share, 0.0, 1.0))
+    if text == none and share > 0.0:
+        return f"<{step:.{digits}%}"
+    return f">{1.0 - step:.{digits}%}" if text == everything and share < 1.0 else text
+
+
 class TimedStep(Protocol):
     """A step as files and the console have it."""
 
@@ -63,7 +72,8 @@ class TimeShares(msgspec.Struct, kw_only=True):
         about = "about " if self.about else ""
         measured = ("environment", "own", "endpoint", "model")
         parts = [
-            f"{NAMES[cause]} {'' if cause in measured else about}{share:.0%}" for cause, share in self.largest_first()
+            f"{NAMES[cause]} {'' if cause in measured else about}{percent_text(share)}"
+            for cause, share in self.largest_first()
         ]
         return ", ".join(parts)
 

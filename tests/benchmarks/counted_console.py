@@ -18,8 +18,7 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.sessions import bus_session
 from agentgym_tui.sessions.bus_session import BusSession
 from agentgym_tui.sessions.node_launcher import LaunchOptions
-from agentgym_tui.state.live_batches import Received, join_live
-from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.run_store import Received, RunStore, join_live
 from agentgym_tui.terminal import run_console
 from runner.events.codec import LiveRow
 from runner.subscribe.messages import SubscriptionItem
@@ -66,7 +65,7 @@ def main(url: str, path: str) -> int:
     bus_session.__dict__["join_live"] = counter.join_live
     threading.Thread(target=_sample, args=(store, samples), daemon=True).start()
     code = run_console(Console(session), session)
-    counts = ConsoleCounts(store.n_items, counter.n_messages, store.n_lost_messages, samples)
+    counts = ConsoleCounts(store.n_items, counter.n_messages, store.notice_list.n_lost, samples)
     Path(path).write_bytes(msgspec.json.encode(counts))
     return code
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentgym_tui.state.live_batches import group_items
+from agentgym_tui.state.run_store import group_items
 from runner.events.live import LazyItem
 from runner.inference.sse import EventParser
 from tests.fuzz.target import load_corpus, load_target
@@ -48,7 +48,7 @@ def _first_of_each_group(items: Iterable[LazyItem]) -> Iterator[Sequence[LazyIte
         ("foreign_rollout", "runner.formats.nemo_gym.tool_calls_from", lambda value: [], None),
         ("foreign_folder", "runner.formats.importing.build_record", _fail, None),
         ("log_line", "agentgym_tui.logs.log_file.LineIndex.locate", lambda index, number: (0, 0), None),
-        ("live_console", "agentgym_tui.state.bus_reducer.group_items", _first_of_each_group, None),
+        ("live_console", "agentgym_tui.state.run_store.group_items", _first_of_each_group, None),
         ("env_request", "runner.envs.maze.Maze._step", _fail, None),
         ("env_action", "runner.envs.maze.Maze._step", _fail, None),
         (

@@ -590,13 +590,13 @@ MUTANTS = (
     _mutant(
         "broken",
         "agentgym_tui/state/nodes.py",
-        "        elif as_aware(item.at) <= as_aware(node.machine.latest.at):\n            return False\n",
+        "        elif item.at <= node.machine.latest.at:\n            return False\n",
         "",
         "tui/state",
     ),
     _mutant(
         "miscounted",
-        "agentgym_tui/state/environment_rewards.py",
+        "agentgym_tui/state/servers.py",
         "    counted = _comparable([point for point in points if point.rated or point.error])",
         "    counted = _comparable(list(points))",
         "tui/state",

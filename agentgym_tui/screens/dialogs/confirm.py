@@ -14,7 +14,7 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.sinks import as_label
-from agentgym_tui.state.data_model import BatchRun
+from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.widgets.static_lines import StaticLines
 
 

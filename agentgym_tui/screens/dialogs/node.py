@@ -11,8 +11,7 @@ from agentgym_tui.presenters.text_width import cut_start
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
 from agentgym_tui.sessions.run_commands import reachable_batches
-from agentgym_tui.state.data_model import NodeInfo
-from agentgym_tui.state.nodes import ProfileDifference, VariableChange
+from agentgym_tui.state.nodes import NodeInfo, ProfileDifference, VariableChange
 from agentgym_tui.state.run_store import RunStore
 
 _PATH_WIDTH: Final = 68

@@ -24,7 +24,7 @@ from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.episode_files import record_from_bytes
 from agentgym_tui.sessions.session import EpisodeLoadError, LoadedEpisode, Session, load_file
-from agentgym_tui.state.episode_query import exact_terms
+from agentgym_tui.state.episode_list import exact_terms
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split

@@ -340,7 +340,7 @@ class EpisodeScreen(ReadingScreen):
         self._state, entry, path = state, self._entry, self._path
         tags = self._session.store.tags.get(self._key, ())
         shares = shares_line(self._loaded.episode.steps) if self._loaded else []
-        index = self._episodes.index(self._key)
+        index = self._episodes.place_of(self._key)
         position = "" if index is None else f"{index + 1:,} of {len(self._episodes.shown):,}"
 
         def make_lines(width: int) -> list[Line]:

@@ -16,7 +16,7 @@ from agentgym_tui.presenters.transcript import failure_blocks, step_blocks, tran
 from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, WholeEpisode
 from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
 from agentgym_tui.services import start_worker
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.widgets.transcript import Transcript
 
 N_AT_ONCE: Final = 100

@@ -28,9 +28,16 @@ from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.line_browser import LineBrowser
 from agentgym_tui.services import MIN_INTERVAL_S, RedrawThrottle, start_worker
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.event_query import ALL_SUBJECTS, EventQuery, parse_patterns, parse_start, valid_patterns
-from agentgym_tui.state.log_entries import EventMessage, LogEntry
+from agentgym_tui.state.event_log import (
+    ALL_SUBJECTS,
+    EventLog,
+    EventMessage,
+    EventQuery,
+    LogEntry,
+    parse_patterns,
+    parse_start,
+    valid_patterns,
+)
 from agentgym_tui.state.normalize import ulid_time
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar

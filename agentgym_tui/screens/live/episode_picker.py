@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
 
 

@@ -23,7 +23,7 @@ from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.presenters.world import ended_step, step_world_lines, world_at, world_title
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.charts import RewardPlot, Waterfall
 from agentgym_tui.widgets.line_list import LineList
@@ -144,7 +144,7 @@ class EnvironmentsPane(LivePane):
         return environments_title(state.store, state.selected_env, width)
 
     def version(self, state: LiveState) -> object:
-        return self.table.sorting, state.store.envs_version
+        return self.table.sorting, state.store.env_registry.version
 
     def update(self, state: LiveState) -> None:
         self.table.show(EnvironmentRows(state.store, self.table.sorting))

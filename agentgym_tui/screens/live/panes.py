@@ -24,7 +24,7 @@ from agentgym_tui.screens.live.live_panes import (
     WelcomePane,
     WorldPane,
 )
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split, unzoom

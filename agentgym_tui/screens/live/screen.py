@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.answering_endpoint import bottleneck_line
+from agentgym_tui.presenters.bottleneck import present_bottleneck
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.machine_items import MachineView
 from agentgym_tui.presenters.machine_rows import machine_summary
@@ -26,9 +27,9 @@ from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.run_commands import MAX_TOAST_CHARS, unfinished_batches
 from agentgym_tui.sessions.session import EpisodeLoadError, load_episode
-from agentgym_tui.state.data_model import BatchRun, Episode
+from agentgym_tui.state.batches import BatchRun
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.slowness import present_bottleneck
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
@@ -234,7 +235,7 @@ class LiveScreen(ControlScreen):
 
     def _progress_lines(self, width: int) -> Sequence[Line]:
         store = self.session.store
-        if (newest_loss := store.recent_loss) is not None:
+        if (newest_loss := store.notice_list.recent_loss) is not None:
             return [notice_line(newest_loss, width)]
         batch = self._shown_batch
         spent = store.usage_of(batch) if batch else None
@@ -244,10 +245,10 @@ class LiveScreen(ControlScreen):
             now=store.now(),
             lost=batch is not None and store.is_lost(batch),
             spent=spent,
-            n_waiting=store.n_waiting,
+            n_waiting=store.batch_registry.n_waiting,
             currency=store.currency,
         )
-        line = line or notice_line(store.newest_notice, width)
+        line = line or notice_line(store.notice_list.newest, width)
         return [line or ended_line(store, keymap_of(self.app).key("run.summary"), width)]
 
     def _batch(self) -> BatchRun | None:
@@ -259,7 +260,8 @@ class LiveScreen(ControlScreen):
     def _shown_batch(self) -> BatchRun | None:
         """The batch of the progress line."""
         store = self.session.store
-        return store.active_batch() or (None if store.newest_notice else store.interrupted_batch())
+        batches = store.batch_registry
+        return batches.active() or (None if store.notice_list.newest else batches.interrupted())
 
     async def _start_server(self, env: str) -> None:
         self._report_server(await self.commands.control.start_server(env))

@@ -29,7 +29,7 @@ from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.line_browser import LineBrowser
 from agentgym_tui.services import start_worker
-from agentgym_tui.state.log_entries import EventMessage
+from agentgym_tui.state.event_log import EventMessage
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
@@ -299,7 +299,7 @@ def _expression(search: LogSearch | None) -> re.Pattern[str] | None:
 
 def _line_of(log: LogFile, text: str) -> int | str:
     """Return the line number that ``text`` refers to, from 0; -1 for the end; an error, untrusted text, if invalid."""
-    from agentgym_tui.state.event_query import parse_start
+    from agentgym_tui.state.event_log import parse_start
 
     newest = find_last_time(log)
     match parse_start(text, newest or datetime.now(UTC)):

@@ -14,10 +14,8 @@ from agentgym_tui.presenters.episode_rows import reading_progress, unreadable_li
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.library_screen import LibraryScreen
 from agentgym_tui.sessions.library import ResultLibrary
-from agentgym_tui.state.filtered_list import FilteredList
-from agentgym_tui.state.query import Row
+from agentgym_tui.state.query import FilteredList, Row, Sorting
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines

@@ -12,10 +12,9 @@ from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
 from agentgym_tui.sessions.library import ResultLibrary
-from agentgym_tui.state.episode_list import select_rows
-from agentgym_tui.state.episode_query import exact_terms
+from agentgym_tui.state.episode_list import exact_terms, select_rows
 from agentgym_tui.state.query import MAX_CHARS
-from agentgym_tui.state.task_list import cluster_list
+from agentgym_tui.state.result_list import cluster_list
 from agentgym_tui.widgets.table import SortableTable
 from runner.errors import StoreError
 

@@ -16,8 +16,13 @@ from agentgym_tui.presenters.comparison_rows import (
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.results.base import TaskTableScreen
 from agentgym_tui.sessions.library import ResultLibrary
-from agentgym_tui.state.result_list import comparable_selections, episodes_filter
-from agentgym_tui.state.task_list import ComparedTask, compared_tasks, comparison_list
+from agentgym_tui.state.result_list import (
+    ComparedTask,
+    comparable_selections,
+    compared_tasks,
+    comparison_list,
+    episodes_filter,
+)
 from agentgym_tui.widgets.table import SortableTable
 
 if TYPE_CHECKING:

@@ -23,10 +23,8 @@ from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
 from agentgym_tui.sessions.library import ResultLibrary
-from agentgym_tui.state.filtered_list import FilteredList
-from agentgym_tui.state.result_list import episodes_filter, selection_of
-from agentgym_tui.state.sorting import Sorting
-from agentgym_tui.state.task_list import matrix_list
+from agentgym_tui.state.query import FilteredList, Sorting
+from agentgym_tui.state.result_list import episodes_filter, matrix_list, selection_of
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import SortableTable
 from runner.results.task_matrix import TaskGroup

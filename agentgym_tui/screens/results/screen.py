@@ -23,8 +23,8 @@ from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.results.base import ResultsTableScreen
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import ResultLibrary
+from agentgym_tui.state.query import Sorting
 from agentgym_tui.state.result_list import RESULTS_KEY, ResultList, episodes_filter, result_key, selection_of
-from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.table import SortableTable
 from runner.errors import StoreError
 

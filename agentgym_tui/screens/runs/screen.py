@@ -17,8 +17,8 @@ from agentgym_tui.screens.control import ControlScreen, needs_node
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.filtered_screen import FilteredScreen
 from agentgym_tui.sessions.run_commands import can_pause, unfinished_batches
-from agentgym_tui.state.data_model import BatchRun
-from agentgym_tui.state.filtered_list import FilteredList
+from agentgym_tui.state.batches import BatchRun
+from agentgym_tui.state.query import FilteredList
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.run_tree import RunRow, RunTree, waiting_runs
 from agentgym_tui.widgets.key_bar import KeyBar
@@ -104,7 +104,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
         from agentgym_tui.screens.dialogs.confirm import CancelAllDialog
 
         store = self.session.store
-        n_unfinished = max(len(unfinished_batches(store)), store.n_waiting)
+        n_unfinished = max(len(unfinished_batches(store)), store.batch_registry.n_waiting)
         if not n_unfinished:
             self.toast("nothing runs or waits")
             return
@@ -165,7 +165,8 @@ class RunsScreen(FilteredScreen, ControlScreen):
 
     async def _send_all(self, command: Literal["cancel", "pause", "resume"]) -> None:
         store = self.session.store
-        n_waiting, is_running = store.n_waiting, any(batch.status == "running" for batch in store.batches.values())
+        n_waiting = store.batch_registry.n_waiting
+        is_running = any(batch.status == "running" for batch in store.batches.values())
         await self.commands.command_all(command)
         effects = {"cancel": "cancelled", "resume": "resumed", "pause": "paused"}
         later = " after this step" if command == "pause" and is_running else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from agentgym_tui.sessions.episode_files import episode_from_record, record_from_bytes
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from runner.errors import StoreError
 from runner.store.episode_file import EpisodeRecord, decode_episode
 from runner.store.index_schema import episode_row

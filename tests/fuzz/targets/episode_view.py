@@ -13,7 +13,7 @@ from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.transcript import step_blocks, transcript_text
 from agentgym_tui.presenters.world import world_at, world_lines
 from agentgym_tui.sessions.episode_files import episode_from_bytes
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
 from tests.fuzz.oracles import check_displayable, outcome

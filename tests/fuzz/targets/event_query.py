@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from agentgym_tui.state.event_query import parse_patterns, parse_start, resolve_start
+from agentgym_tui.state.event_log import parse_patterns, parse_start, resolve_start
 from runner.bus.request_server import is_inbox, sender_of
 from runner.events.subjects import PATTERN
 

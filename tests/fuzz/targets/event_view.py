@@ -11,8 +11,7 @@ from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.event_rows import EventRows, SubjectRows, entry_info
 from agentgym_tui.presenters.event_summary import decode_error, is_agentgym_message
 from agentgym_tui.presenters.payload import VIEWS, payload_rows, payload_text
-from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.log_entries import EventMessage
+from agentgym_tui.state.event_log import EventLog, EventMessage
 from runner.subscribe.buffer import RawMessage
 from tests.fuzz.oracles import check_displayable
 from tests.fuzz.targets.bus_message import TOKENS as MESSAGE_TOKENS

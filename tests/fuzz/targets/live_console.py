@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from agentgym_tui.state.live_batches import split_portions
-from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.run_store import RunStore, split_portions
 from runner.events.codec import LiveRow, decode
 from runner.events.live import LazyBatch
 from runner.events.subjects import DurableNames, live_subject

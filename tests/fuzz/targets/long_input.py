@@ -13,7 +13,7 @@ from typing import Final
 from agentgym_tui.logs.log_file import parse_record
 from agentgym_tui.presenters.text_width import cut_middle, cut_start, wrap_text
 from agentgym_tui.safe_text import sanitize_line, sanitize_lines, unsafe_excerpt
-from agentgym_tui.state.event_query import parse_patterns, parse_start
+from agentgym_tui.state.event_log import parse_patterns, parse_start
 from runner.agents.model.reply_parsing import parse_reply
 from runner.bus.address import BusAddress
 from runner.bus.request_server import is_inbox

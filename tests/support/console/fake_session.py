@@ -20,8 +20,9 @@ from agentgym_tui.sessions.file_library import row_table
 from agentgym_tui.sessions.library import Library
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.sessions.text_search import TextSearch, TextSource
-from agentgym_tui.state.data_model import BusLink, Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
+from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.errors import StoreError
 from runner.events.control import AnnotateArgs, BatchState, NodeList, ReplayArgs, ServerInfo, StartArgs

@@ -24,7 +24,7 @@ from agentgym_tui.sessions.file_library import row_table
 from agentgym_tui.sessions.library import Library
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.sessions.text_search import TextSearch
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episode_list import UnreadableFile
 from agentgym_tui.terminal import run_console
 from runner.errors import StoreError

@@ -31,6 +31,7 @@ from runner.events.live import (
 )
 from runner.subscribe.messages import BusMessage
 from runner.types import BatchProgress, Outcome, Span, Tokens, ToolCall
+from runner.types.machine import GpuState, Machine
 
 NODE: Final = "pmoves-4090"
 BOOT: Final = "01J0000000BBBBBBBBBBBBBBBB"
@@ -207,6 +208,11 @@ def host() -> Host:
     return Host(at=START, cpu=12.0, ram=40.0, gpu=[gpu])
 
 
+def machine() -> Machine:
+    gpu = GpuState(index=0, name="RTX 4090", util=34.0, mem_used=5 << 30, mem_total=16 << 30)
+    return Machine(at=START, cpu=12.0, ram=40.0, gpu=[gpu])
+
+
 def heartbeat(storage: str | None = None, indexing: str | None = None) -> Heartbeat:
     return Heartbeat(at=START, storage=storage, indexing=indexing)
 
@@ -270,4 +276,4 @@ def node_health(boot: str = BOOT, **fields: Any) -> NodeHealth:  # noqa: ANN401
     }
     items = [env_health(name) for _, name, _ in PROFILE[:4]]
     down = [env_health(name, "down", cause="not installed") for _, name, _ in PROFILE[4:]]
-    return NodeHealth(**{"boot": boot, "items": [host(), *items, *down], **defaults, **more_defaults, **fields})
+    return NodeHealth(**{"boot": boot, "items": [machine(), *items, *down], **defaults, **more_defaults, **fields})

@@ -13,7 +13,7 @@ from agentgym_tui.sessions.library import StateDirLibrary
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from agentgym_tui.sessions.node_session import NodeSession
 from agentgym_tui.sessions.session import Session
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import LOST_AFTER_S
 from runner.events.control import StartArgs
 from tests.support.episodes import new_id

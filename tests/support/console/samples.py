@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from agentgym_tui.state.data_model import BusLink, Episode, StepState
-from agentgym_tui.state.episode_content import DecodedMessages, Spans
+from agentgym_tui.state.episode import Episode, Spans, StepState, to_json
+from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.events.live import LiveAction, LiveItem
 from runner.store.index_schema import EpisodeRow
@@ -37,6 +37,7 @@ from tests.support.console.live_items import (
     heartbeat,
     host,
     live,
+    machine,
     model_health,
     node_health,
     node_list,
@@ -79,6 +80,7 @@ __all__ = [
     "hostile_episode",
     "hostile_store",
     "live",
+    "machine",
     "model_health",
     "node_health",
     "node_list",
@@ -109,9 +111,9 @@ def step(index: int = 0, **fields: Any) -> StepState:  # noqa: ANN401
         "tokens": Tokens(120, 30),
     }
     defaults |= fields
-    return StepState(
-        index=index, content=DecodedMessages(defaults.pop("chats"), defaults.pop("observation")), **defaults
-    )
+    for name in ("chats", "observation"):
+        defaults[f"raw_{name}"] = to_json(defaults.pop(name))
+    return StepState(index=index, **defaults)
 
 
 def episode(n: int = 0, n_steps: int = 3, **fields: Any) -> Episode:  # noqa: ANN401

@@ -20,13 +20,9 @@ from agentgym_tui.presenters.status_line import episode_line, progress_line, sta
 from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.presenters.welcome import welcome_lines
-from agentgym_tui.state.data_model import Episode
-from agentgym_tui.state.endpoints import MAX_ENDPOINTS
-from agentgym_tui.state.environment_rewards import N_POINTS
-from agentgym_tui.state.environments import MAX_ENVS
-from agentgym_tui.state.notices import MAX_NOTICES
-from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.steps import episode_size
+from agentgym_tui.state.episode import Episode
+from agentgym_tui.state.run_store import MAX_NOTICES, RunStore
+from agentgym_tui.state.servers import MAX_ENDPOINTS, MAX_ENVS, N_POINTS
 
 MAX_EPISODES = 3
 MAX_BYTES = 200_000
@@ -35,7 +31,7 @@ WIDTHS = (0, 1, 20, 80, 200)
 
 def check_bounds(store: RunStore) -> None:
     assert len(store.episodes) <= MAX_EPISODES
-    assert sum(map(episode_size, store.episodes.values())) <= MAX_BYTES
+    assert sum(each.size for each in store.episodes.values()) <= MAX_BYTES
     assert len(store.envs) <= MAX_ENVS + 1
     assert len(store.endpoints) <= MAX_ENDPOINTS
     assert len(store.notices) <= MAX_NOTICES
@@ -52,7 +48,7 @@ def all_lines(store: RunStore, widths: Iterable[int] = WIDTHS) -> Iterable[Line]
     for width in widths:
         bounded = [
             status_line(store, "title \x1b[2J\n", width),
-            progress_line(store.active_batch(), width, now=0.0),
+            progress_line(store.batch_registry.active(), width, now=0.0),
             *(progress_line(batch, width, now=0.0, spent=store.usage_of(batch)) for batch in store.batches.values()),
             *(episode_line(store, each, width) for each in [None, *store.episodes.values()]),
             *status_lines(store, "title \x1b[2J\n", width, max_cause_lines=3),

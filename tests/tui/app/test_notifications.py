@@ -23,7 +23,7 @@ from agentgym_tui.config.settings import Notify, Settings
 from agentgym_tui.presenters.text_width import display_width
 from agentgym_tui.safe_text import has_unsafe_chars, sanitize_message
 from agentgym_tui.services import MAX_MESSAGES, announce, messages, toast
-from agentgym_tui.state.data_model import BatchRun
+from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.fake_session import FakeSession, busy_session
 from tests.support.console.live_items import START

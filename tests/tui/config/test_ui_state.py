@@ -20,7 +20,7 @@ from agentgym_tui.config.ui_state import (
     write_ui_state,
 )
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.state.query import Sorting
 from tests.support.console.samples import HOSTILE
 from tests.support.examples import examples
 

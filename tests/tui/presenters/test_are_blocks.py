@@ -15,7 +15,6 @@ from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.transcript import step_blocks, transcript_text
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.sessions.episode_files import episode_from_record
-from agentgym_tui.state.episode_content import DecodedMessages
 from agentgym_tui.widgets.transcript import Transcript
 from runner.events.live import LiveAction
 from runner.types import ToolCall
@@ -195,7 +194,7 @@ def test_messages_that_a_tool_calling_agent_has_joined_are_told_apart() -> None:
     first, second = played.steps
     joined = "\n".join(message["content"] for message in first.observation)
     chat = [user("x"), {"role": "assistant", "content": "go"}, {"role": "tool", "content": joined}]
-    played.steps[1] = msgspec.structs.replace(second, content=DecodedMessages([chat], second.observation))
+    played.steps[1] = msgspec.structs.replace(second, raw_chats=msgspec.json.encode([chat]))
     titles = [block.title for block in step_blocks(played, 1)]
     assert titles[1:5] == [
         "result · SystemApp · wait_for_notification",
@@ -204,5 +203,6 @@ def test_messages_that_a_tool_calling_agent_has_joined_are_told_apart() -> None:
         "environment",
     ]
     chat[2] = {"role": "tool", "content": joined + " "}
+    played.steps[1] = msgspec.structs.replace(second, raw_chats=msgspec.json.encode([chat]))
     assert step_blocks(played, 1)[1].lines[0] == "waited"
     assert "message from the user" not in [block.title for block in step_blocks(played, 1)]

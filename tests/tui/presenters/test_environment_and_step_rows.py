@@ -4,6 +4,7 @@ import subprocess
 import sys
 from typing import Any
 
+from agentgym_tui.presenters.answering_endpoint import answer_parts, fallback_note
 from agentgym_tui.presenters.cells import Line, arrange_columns, fit_row
 from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, NAME_WIDTH, EnvironmentRows
 from agentgym_tui.presenters.episode_rows import EpisodeRows
@@ -11,10 +12,10 @@ from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.step_rows import STEP_COLUMNS, StepRows
 from agentgym_tui.presenters.text_width import ENV_WIDTH, fit, shorten_environment
 from agentgym_tui.safe_text import sanitize_line
-from agentgym_tui.state.data_model import StreamingAnswer, StreamingToolCall
+from agentgym_tui.state.episode import StreamingAnswer, StreamingToolCall
 from agentgym_tui.state.episode_list import EpisodeList
+from agentgym_tui.state.query import Sorting
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.sorting import Sorting
 from agentgym_tui.widgets.form_controls import CheckRows
 from runner.envs.are.catalog import OFFLINE_SCENARIOS
 from runner.events.live import LiveAction
@@ -56,6 +57,18 @@ def test_an_environment_row_shows_health_and_results() -> None:
     assert cell_texts(rows, 3)[1:6] == ["● embedded", "67% oracle", dash, "1", "0.75"]
     assert cell_texts(rows, 4)[1] == "✗ down: not installed"
     assert len(cell_texts(rows, 0)) == len(ENV_COLUMNS)
+
+
+def test_a_secret_in_the_name_of_an_endpoint_is_hidden_wherever_the_endpoint_is_named() -> None:
+    name, failed = "http://me:hunter22@h:1/v1", "http://you:hunter33@h:2/v1"
+    answered = episode(steps=[step(0, endpoint=name, warnings=(f"{failed}: refused",))])
+    streamed = episode(outcome=None, steps=[], streaming=StreamingAnswer(endpoint=name, failures=(f"{failed}: no",)))
+    lines = [
+        *(line for played in (answered, streamed) for line in answer_parts(played, 0)),
+        *(fallback_note(played) for played in (answered, streamed)),
+    ]
+    shown = " ".join(map(text, lines))
+    assert shown.count("***@h:1") == 4 and shown.count("***@h:2") == 2 and "hunter" not in shown
 
 
 def test_the_scenarios_of_are_are_told_apart_in_narrow_columns() -> None:

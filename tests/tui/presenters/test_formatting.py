@@ -5,11 +5,20 @@ from unittest.mock import Mock
 import pytest
 
 from agentgym_tui.presenters.cells import Cell
-from agentgym_tui.presenters.number_format import UNKNOWN, format_count, format_duration, format_reward, progress_bar
+from agentgym_tui.presenters.number_format import (
+    UNKNOWN,
+    format_count,
+    format_duration,
+    format_interval,
+    format_percent,
+    format_reward,
+    format_share,
+    progress_bar,
+)
 from agentgym_tui.presenters.reward_plot import column_chart, moving_success_rate, reward_lines, value_range
 from agentgym_tui.presenters.text_width import cut, cut_middle, cut_start, wrap_text
 from agentgym_tui.safe_text import mask_secrets, masked_line, masked_rows, sanitize_message
-from agentgym_tui.state.environment_rewards import RewardPoint
+from agentgym_tui.state.servers import RewardPoint
 from runner.util import display_text
 from tests.support.console.line_views import line_texts
 
@@ -83,6 +92,14 @@ def test_rewards_are_formatted(value: float | None, shown: str) -> None:
 )
 def test_counts_are_formatted(value: int, shown: str) -> None:
     assert format_count(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("n", "shown"), [(0, "0%"), (1, "<1%"), (2, "1%"), (150, "50%"), (298, "99%"), (299, ">99%"), (300, "100%")]
+)
+def test_no_percentage_is_rounded_onto_nothing_or_all(n: int, shown: str) -> None:
+    assert format_share(n, 300) == format_percent(100 * n / 300) == shown
+    assert format_interval((n / 300, 1.0)) == f"{shown.removesuffix('%')}-100%"
 
 
 def test_plots_accept_numbers_of_any_size() -> None:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -18,13 +19,13 @@ from agentgym_tui.presenters.machine_nodes import MAX_NODES
 from agentgym_tui.presenters.machine_rows import MachineRows, machine_heading, machine_summary, problems_of
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.state.data_model import BusLink
-from agentgym_tui.state.machine import MAX_SERIES, N_SAMPLES, Trends
+from agentgym_tui.state.nodes import MAX_SERIES, N_SAMPLES, BusLink, Trends
 from agentgym_tui.state.run_store import RunStore
-from runner.events.live import Host, ModelMetrics
+from runner.events.live import ModelMetrics
 from runner.subscribe.messages import Notice
 from runner.types import WorkerCounts
 from runner.types.machine import GpuInstance, GpuProcess, GpuState, Machine, Network
+from tests.support.console import samples
 from tests.support.console.line_views import line_text
 from tests.support.console.samples import (
     HOSTILE,
@@ -32,7 +33,6 @@ from tests.support.console.samples import (
     START,
     FakeClock,
     batch_state,
-    busy_store,
     completed,
     durable,
     empty_store,
@@ -72,16 +72,27 @@ def is_on_live(store: RunStore) -> bool:
     return problem.is_on_live
 
 
+_SECONDS = count(1)
+
+
+def busy_store(clock: FakeClock | None = None) -> RunStore:
+    """Return a busy store that has no sample of the machine."""
+    store = samples.busy_store(clock or FakeClock())
+    store.nodes[NODE].machine = None
+    return store
+
+
 def busy_host(store: RunStore, cpu: float = 12.0, ram: float = 40.0, n: int = 3) -> None:
-    store.apply_events([live(Host(at=START, cpu=cpu, ram=ram, gpu=None)) for _ in range(n)])
+    times = (START + timedelta(seconds=next(_SECONDS)) for _ in range(n))
+    store.apply_events([live(Machine(at=at, cpu=cpu, ram=ram, gpu=[])) for at in times])
 
 
 def test_a_healthy_machine_has_no_problem_and_says_so() -> None:
-    store = busy_store()
+    store = samples.busy_store()
     shown = texts(store)
     assert problems(store) == []
     assert shown[0] == f"Machine of {NODE}"
-    assert "GPU 0 RTX 4090 34% 5.0/16.0 GiB" in shown
+    assert "GPU 0 34% · RTX 4090 ▃" in shown and "memory 5.0 GiB of 16.0 GiB ▂" in shown
     assert "tensorzero ● up" in shown and "embedded ● 4 need no server" in shown
     assert any(each.startswith("connection ● connected · 127.0.0.1:4222") for each in shown)
     assert line_text(machine_heading(MachineRows(view_of(store), WIDTH).sections, WIDTH)) == (
@@ -496,7 +507,7 @@ def test_trends_are_drawn_from_the_oldest_to_the_newest() -> None:
     store = busy_store()
     for cpu in (25.0, 50.0, 100.0):
         busy_host(store, cpu=cpu, n=1)
-    assert any(each.startswith("CPU 100%") and each.endswith("▁▂▄█") for each in texts(store))
+    assert any(each.startswith("CPU 100%") and each.endswith("▂▄█") for each in texts(store))
 
 
 def test_trends_are_bounded() -> None:

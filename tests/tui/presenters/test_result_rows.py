@@ -10,8 +10,7 @@ from agentgym_tui.presenters.comparison_rows import comparison_lines
 from agentgym_tui.presenters.matrix_rows import MatrixRows, attempt_at, estimate_lines
 from agentgym_tui.presenters.number_format import UNKNOWN, format_interval
 from agentgym_tui.presenters.result_rows import histogram_lines, result_detail, sparkline
-from agentgym_tui.state.result_list import comparable_selections, episodes_filter, result_key
-from agentgym_tui.state.task_list import cluster_list, matrix_list
+from agentgym_tui.state.result_list import cluster_list, comparable_selections, episodes_filter, matrix_list, result_key
 from runner.results.clusters import Cluster
 from runner.results.comparison import compare
 from runner.results.summary import Histogram, summarize_results

@@ -10,9 +10,11 @@ from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.pane_titles import transcript_title
 from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines
 from agentgym_tui.presenters.welcome import welcome_lines
-from agentgym_tui.state.data_model import BatchRun, BusLink, StreamingAnswer
-from agentgym_tui.state.endpoints import Failover
+from agentgym_tui.state.batches import BatchRun
+from agentgym_tui.state.episode import StreamingAnswer
+from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.servers import Failover
 from runner.subscribe.messages import Notice
 from runner.types import WorkerCounts
 from tests.support.console.line_views import line_text, line_texts
@@ -131,7 +133,7 @@ def test_the_transcript_title_shows_endpoint_and_speed() -> None:
 
 def test_the_progress_line_shows_tokens_and_cost() -> None:
     store = streaming_store()
-    batch = store.active_batch()
+    batch = store.batch_registry.active()
     assert batch is not None
     shown = line_text(progress_line(batch, 120, now=0.0, spent=store.usage_of(batch)))
     assert "8.6k tokens · cost 0.00482" in shown
@@ -147,7 +149,7 @@ def test_secrets_in_a_cause_are_masked() -> None:
 
 def test_the_progress_line_has_a_bar_and_the_time_left() -> None:
     store = busy_store()
-    batch = store.active_batch()
+    batch = store.batch_registry.active()
     assert line_text(progress_line(batch, 80, now=0.0)) == (
         "████░░░░░░░░░ 3/10 · Wordle · time left 3:21 · success 2 of 3 · mean reward 0.5"
     )
@@ -180,7 +182,7 @@ def test_the_progress_line_has_the_numbers_of_workers_and_prefers_those_of_lost_
 ) -> None:
     store = busy_store()
     store.apply_events([live(progress(seq=99, workers=counts))])
-    line = progress_line(store.active_batch(), width, now=0.0)
+    line = progress_line(store.batch_registry.active(), width, now=0.0)
     shown = line_text(line)
     assert len(shown) <= width
     assert shown.index("time left") < (shown.index(text) if text in shown else width)
@@ -189,18 +191,18 @@ def test_the_progress_line_has_the_numbers_of_workers_and_prefers_those_of_lost_
     if counts != WorkerCounts(n=2) and width > 60:
         assert f"time left 3:21 · {text}" in shown
     store.apply_events([live(progress(seq=100))])
-    assert "worker" not in line_text(progress_line(store.active_batch(), width, now=0.0))
+    assert "worker" not in line_text(progress_line(store.batch_registry.active(), width, now=0.0))
 
 
 def test_the_progress_line_shows_the_wait_for_a_server() -> None:
     store = busy_store()
     waiting = progress(waiting_for="http://me:hunter22@h:1: \x1b[2Jrefused", waiting_s=42.0, seq=99)
     store.apply_events([live(waiting)])
-    shown = line_text(progress_line(store.active_batch(), 200, now=0.0))
+    shown = line_text(progress_line(store.batch_registry.active(), 200, now=0.0))
     assert "3/10 · Wordle · waiting for the server, 42 s left · success 2 of 3" in shown
     assert "[2Jrefused" in shown and "\x1b" not in shown and "hunter22" not in shown
     store.apply_events([live(progress(seq=100))])
-    assert "time left 3:21" in line_text(progress_line(store.active_batch(), 200, now=0.0))
+    assert "time left 3:21" in line_text(progress_line(store.batch_registry.active(), 200, now=0.0))
 
 
 def test_the_episode_line_shows_the_watched_episode() -> None:
@@ -227,7 +229,7 @@ def test_an_episode_before_its_first_step_shows_no_duration() -> None:
 
 def test_the_progress_of_a_lost_node_has_no_time_left() -> None:
     store = error_store()
-    shown = line_text(progress_line(store.active_batch(), 80, now=0.0, lost=store.all_nodes_lost))
+    shown = line_text(progress_line(store.batch_registry.active(), 80, now=0.0, lost=store.all_nodes_lost))
     assert "✗ node lost" in shown
     assert "time left" not in shown
 

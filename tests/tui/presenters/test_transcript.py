@@ -7,7 +7,7 @@ import pytest
 from agentgym_tui.presenters.cells import UNSAFE_BADGE
 from agentgym_tui.presenters.text_width import display_width, fit, wrap_offsets
 from agentgym_tui.presenters.transcript import step_blocks
-from agentgym_tui.state.data_model import StreamingAnswer
+from agentgym_tui.state.episode import StreamingAnswer
 from agentgym_tui.widgets.charts import Waterfall
 from agentgym_tui.widgets.transcript import BlockRows, Transcript
 from runner.events.live import LiveAction

@@ -13,8 +13,8 @@ from agentgym_tui.presenters.chat_blocks import MAX_CHAT, MAX_INLINE_ARGUMENTS, 
 from agentgym_tui.presenters.payload import FOLD_WIDTH, TextRows, pretty_json
 from agentgym_tui.presenters.transcript import MAX_STREAMING_CHARS, step_blocks, streaming_tail
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.state.data_model import StreamingAnswer, StreamingToolCall
-from agentgym_tui.state.streaming_answer import MAX_STREAMED_CHARS
+from agentgym_tui.state.episode import StreamingAnswer, StreamingToolCall
+from agentgym_tui.state.episodes import MAX_STREAMED_CHARS
 from runner.events.live import LiveAction
 from runner.types import Tokens, ToolCall
 from tests.support.console.samples import ESCAPES, HOSTILE, HUGE, episode, hostile_episode, step, user

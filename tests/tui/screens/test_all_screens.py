@@ -13,7 +13,7 @@ from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.screens.live.panes import live_shares
 from agentgym_tui.screens.live.screen import LiveScreen
-from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.state.query import Sorting
 from tests.support.console.fake_session import (
     FakeSession,
     busy_session,

@@ -21,10 +21,9 @@ from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.step_rows import StepRows
 from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.sessions.event_reader import EventReader
-from agentgym_tui.state.data_model import BusLink
 from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile
-from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.event_query import EventQuery
+from agentgym_tui.state.event_log import EventLog, EventQuery
+from agentgym_tui.state.nodes import BusLink
 from runner.events.codec import encode
 from runner.events.subjects import EPISODE_COMPLETED
 from runner.subscribe.buffer import RawMessage
@@ -71,14 +70,14 @@ def run_cells() -> Iterator[Cell]:
             *welcome_lines(store, 200, Keymap().key),
             list_summary(episode_list, "", "esc", 200),
         ]
-        progress = progress_line(store.active_batch(), 200, now=0.0, lost=True)
+        progress = progress_line(store.batch_registry.active(), 200, now=0.0, lost=True)
         yield from (cell for line in [*lines, progress] for cell in line)
 
 
 def event_cells() -> Iterator[Cell]:
     """Return the cells of messages, subjects and the heading of the events screen."""
     log, store = EventLog(), busy_store()
-    store._reducer.n_malformed = 1
+    store.n_malformed = 1
     messages = [
         RawMessage(EPISODE_COMPLETED, {}, encode(completed()), "S", 1, START, 5_000),
         RawMessage(

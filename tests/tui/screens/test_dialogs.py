@@ -17,7 +17,7 @@ from agentgym_tui.screens.dialogs.help import CommandPalette, HelpDialog, search
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.sessions.control_client import ControlRequestError
-from agentgym_tui.state.data_model import BusLink
+from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import WrappedText
 from tests.support.console.fake_session import (

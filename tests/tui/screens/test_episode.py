@@ -15,7 +15,7 @@ from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.services import MAX_CLIPBOARD_BYTES
 from agentgym_tui.sessions.episode_files import episode_from_record
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import Table
 from runner.events.live import LiveAction

@@ -14,8 +14,8 @@ from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.sessions.session import FileSession
-from agentgym_tui.state.data_model import READING_FILES, BusLink
 from agentgym_tui.state.episode_list import UnreadableFile
+from agentgym_tui.state.nodes import READING_FILES, BusLink
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.widgets.table import Table
 from runner.types import Outcome

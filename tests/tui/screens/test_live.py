@@ -21,7 +21,7 @@ from agentgym_tui.screens.live.episode_picker import EpisodePicker
 from agentgym_tui.screens.live.live_panes import LIVE_PANES, LivePane
 from agentgym_tui.screens.live.panes import LivePanes
 from agentgym_tui.screens.live.screen import LiveScreen
-from agentgym_tui.state.data_model import BusLink
+from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.table import SortableTable
@@ -377,7 +377,7 @@ async def test_the_time_left_passes_only_while_a_batch_is_active(monkeypatch: py
     tick = ControlScreen._tick
 
     def record_and_tick(screen: ControlScreen) -> None:
-        ticks.append(session.store.active_batch() is not None)
+        ticks.append(session.store.batch_registry.active() is not None)
         tick(screen)
 
     monkeypatch.setattr(ControlScreen, "_tick", record_and_tick)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.state.data_model import BusLink
+from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.events.live import ModelMetrics
 from runner.types import Phases

@@ -10,8 +10,7 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.logs.log_file import LogFile
 from agentgym_tui.screens.live.screen import LiveScreen
 from agentgym_tui.sessions.control_client import ControlRequestError
-from agentgym_tui.state.data_model import BusLink
-from agentgym_tui.state.nodes import ProfileDifference, VariableChange
+from agentgym_tui.state.nodes import BusLink, ProfileDifference, VariableChange
 from tests.support.console.fake_session import busy_session, empty_session, watching
 from tests.support.console.pilot import screen_text, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import HOSTILE

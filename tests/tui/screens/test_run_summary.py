@@ -102,7 +102,7 @@ async def test_hostile_names_in_a_summary_are_made_safe() -> None:
 def test_a_run_that_ended_before_the_console_started_is_completed_from_its_episodes() -> None:
     store = empty_session().store
     store.apply_list(node_list(batch_state(1, "completed", n_done=4), batch_state(0, "running", n_done=4)))
-    assert store.batches_without_totals() == [batch_id(1)]
+    assert store.batch_registry.without_totals() == [batch_id(1)]
     start = datetime(2026, 5, 1, tzinfo=UTC)
     times = (start, start + timedelta(minutes=2))
     totals = [BatchTotals(batch_id(n), 3, 1, 1, 0.5, Tokens(100, 20), 0.5, ["b", "a"], *times) for n in range(2)]
@@ -111,7 +111,7 @@ def test_a_run_that_ended_before_the_console_started_is_completed_from_its_episo
     assert (ended.n_rated, ended.n_success, ended.n_errors, ended.mean_reward, ended.cost) == (3, 1, 1, 0.5, 0.5)
     assert (ended.duration_s, ended.models) == (120, "a + b")
     assert running.n_rated == 0 and running.duration_s is None
-    assert store.batches_without_totals() == []
+    assert store.batch_registry.without_totals() == []
     assert store.newest_ended_run() == batch_id(1)
 
 

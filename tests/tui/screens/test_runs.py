@@ -11,8 +11,7 @@ import pytest
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.presenters.run_rows import RunRows, episodes_per_minute, runs_summary
 from agentgym_tui.presenters.status_line import progress_line, time_left
-from agentgym_tui.state.batches import MAX_BATCHES
-from agentgym_tui.state.data_model import BatchRun
+from agentgym_tui.state.batches import MAX_BATCHES, BatchRun
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.run_tree import RunTree, waiting_runs
 from runner.events.live import QueueChanged, WaitingBatch
@@ -94,7 +93,7 @@ def test_a_wait_for_a_server_passes_between_two_reports() -> None:
     store = busy_store(clock)
     store.apply_events([live(progress(seq=9, waiting_for="http://h", waiting_s=42.0))])
     clock.at += 12
-    shown = progress_line(store.active_batch(), 200, now=store.now())
+    shown = progress_line(store.batch_registry.active(), 200, now=store.now())
     assert any(cell.text == "waiting for the server, 30 s left" for cell in shown)
 
 
@@ -284,7 +283,7 @@ def test_a_long_queue_keeps_what_runs_and_names_the_number_of_all_that_wait() ->
     assert len(tree.rows) == MAX_BATCHES
     assert tree.rows[0].run_id == batch_id(0)
     store.apply_events([live(queue_item(*range(1, 201), n_waiting=900))])
-    assert store.n_waiting == 900
+    assert store.batch_registry.n_waiting == 900
 
 
 def test_started_batches_stand_at_the_end_of_the_queue_until_the_node_lists_them() -> None:

@@ -17,8 +17,7 @@ from agentgym_tui.presenters.chat_blocks import MAX_TEXT, OBSERVATION_TITLE, tex
 from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, step_to_jump
 from agentgym_tui.safe_text import MAX_TEXT_LINES, has_unsafe_chars
 from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.state.data_model import Episode
-from agentgym_tui.state.episode_content import Spans
+from agentgym_tui.state.episode import Episode, Spans
 from agentgym_tui.widgets.find_bar import words_expression
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.line_renderer import FOUND_TONE, mark_places

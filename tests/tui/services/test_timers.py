@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentgym_tui.state.data_model import BusLink
+from agentgym_tui.state.nodes import BusLink
 from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import empty_session
 from tests.support.console.log_consoles import log_line, log_lines, logs_pilot

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 from ulid import ULID
 
 from agentgym_tui.sessions.library import StateDirLibrary, read_batch_totals
 from agentgym_tui.state.run_store import RunStore
 from runner.batch.workspace import Workspace
-from runner.types import Outcome
-from tests.support.episodes import RecordedEpisode
+from runner.types import EvaluatedTrajectory, Outcome
+from runner.types.episode_events import EpisodeEnded
+from tests.support.episodes import RecordedEpisode, make_trajectory
 
 
 @pytest.fixture
@@ -31,6 +33,10 @@ def test_totals_count_what_is_scored_and_errors_apart(workspace: Workspace, tmp_
         recording = RecordedEpisode(workspace.store, workspace.index, **fields)
         recording.start()
         recording.end(outcome=outcome, success=outcome == Outcome.SUCCESS)
+    unscored = RecordedEpisode(workspace.store, workspace.index, batch_id=first)
+    unscored.start()
+    known = asdict(make_trajectory(unscored.header, []))
+    unscored.send(EpisodeEnded, trajectory=EvaluatedTrajectory(**known, evaluation={"rated": False}))
     library = StateDirLibrary(lambda: tmp_path)
     totals = {each.batch_id: each for each in read_batch_totals(library.result_source(), [first, second, "'; --"])}
     library.close()
@@ -71,4 +77,4 @@ def test_ended_batches_of_commands_without_a_node_are_found(workspace: Workspace
     store.apply_unlisted(found)
     assert store.batches[whole].env == "Maze"
     assert store.batches[whole].status == "completed"
-    assert set(store.batches_without_totals()) == {whole, stopped}
+    assert set(store.batch_registry.without_totals()) == {whole, stopped}

@@ -7,9 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from agentgym_tui.sessions.event_reader import MAX_MESSAGES, READ_AHEAD, EventReader
-from agentgym_tui.state.event_log import EventLog
-from agentgym_tui.state.event_query import EventQuery
-from agentgym_tui.state.log_entries import EventMessage
+from agentgym_tui.state.event_log import EventLog, EventMessage, EventQuery
 from runner.subscribe.buffer import RawMessage
 from tests.support.console.fake_session import FakeEvents
 from tests.support.console.samples import START

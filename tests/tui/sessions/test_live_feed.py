@@ -24,7 +24,7 @@ from agentgym_tui.sessions.bus_session import (
     is_behind,
     link_from_state,
 )
-from agentgym_tui.state.data_model import BusLink
+from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from runner.bus.connection import BusAddress, NatsConnection
 from runner.bus.errors import BusState
@@ -172,12 +172,12 @@ async def test_every_message_that_a_slow_console_loses_is_counted(
         await publish(0)
         await wait_until(lambda: store.n_items == 1)
         await publish(*range(1, n_sent - 1))
-        await wait_until(lambda: store.n_items + store.n_lost_messages >= n_sent - 1)
+        await wait_until(lambda: store.n_items + store.notice_list.n_lost >= n_sent - 1)
         await publish(n_sent - 1)
-        await wait_until(lambda: store.n_items + store.n_lost_messages >= n_sent)
-    assert store.n_lost_messages > 0
-    assert store.n_items + store.n_lost_messages == n_sent
-    assert store.n_missing == store.n_lost_messages
+        await wait_until(lambda: store.n_items + store.notice_list.n_lost >= n_sent)
+    assert store.notice_list.n_lost > 0
+    assert store.n_items + store.notice_list.n_lost == n_sent
+    assert store.episode_registry.n_missing == store.notice_list.n_lost
 
 
 async def test_a_jumping_clock_blocks_no_message(bus: Bus) -> None:

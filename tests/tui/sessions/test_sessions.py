@@ -40,9 +40,9 @@ def open_data_dir(data_dir: Path) -> Path:
 async def test_a_state_directory_that_every_user_can_change_is_reported(open_data_dir: Path) -> None:
     data_dir = open_data_dir
     async with running(node_session(data_dir)) as console:
-        await console.wait_until(lambda: console.store.newest_notice is not None)
-        assert console.store.newest_notice is not None
-        assert console.store.newest_notice.text.startswith(f"{data_dir} can be changed by every user of this machine")
+        await console.wait_until(lambda: console.store.notice_list.newest is not None)
+        assert (notice := console.store.notice_list.newest) is not None
+        assert notice.text.startswith(f"{data_dir} can be changed by every user of this machine")
         await console.wait_until_connected()
 
 
@@ -94,7 +94,7 @@ async def test_launching_again_shows_the_running_batch_with_all_its_steps(data_d
             await second.wait_until(lambda: len(restored.steps) >= len(paused.steps) and not restored.n_missing)
             assert restored.running and restored.reset_observation == paused.reset_observation
             assert [step.action.text for step in restored.steps] == [step.action.text for step in paused.steps]
-            batch = second.store.active_batch()
+            batch = second.store.batch_registry.active()
             assert batch is not None and batch.batch_id == batch_id
             await second.control.command("resume", batch_id=batch_id)
             await second.wait_until(lambda: not restored.running)

@@ -54,7 +54,7 @@ def busy_bus() -> FakeSession:
         message_at(40, EPISODE_COMPLETED, encode(completed(3)), **source),
         message_at(41, BATCH_COMPLETED, encode(batch_completed()), **source),
     ]
-    session.store._reducer.n_malformed = 1
+    session.store.n_malformed = 1
     return session
 
 

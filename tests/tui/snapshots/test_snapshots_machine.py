@@ -10,7 +10,7 @@ from runner.types import WorkerCounts
 from runner.types.machine import GpuProcess, GpuState, Machine, Network
 from tests.support.console.fake_session import FakeSession, empty_session
 from tests.support.console.pilot import console_app, wait_for_text
-from tests.support.console.samples import START, FakeClock, busy_store, env_health, live, model_health, progress
+from tests.support.console.samples import NODE, START, FakeClock, busy_store, env_health, live, model_health, progress
 from tests.support.console.snapshots import ALL_SIZES, SIZES, SnapCompare
 
 pytestmark = pytest.mark.usefixtures("utc")
@@ -20,6 +20,7 @@ def loaded_session() -> FakeSession:
     """Session of a node with a history of loads, a slow and a failed model server, and lost workers."""
     clock = FakeClock()
     store = busy_store(clock)
+    store.nodes[NODE].machine = None
     for n in range(40):
         clock.at += 2.0
         cpu, ram = 30.0 + n * 41 % 60, 50.0 + n

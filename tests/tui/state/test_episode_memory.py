@@ -6,10 +6,8 @@ import gc
 from collections.abc import Iterator
 from typing import Any
 
-from agentgym_tui.state.data_model import StepState
-from agentgym_tui.state.episode_reducer import BASE_BYTES
+from agentgym_tui.state.episode import StepState
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.steps import episode_size
 from tests.support.console.samples import ended, episode_id, live, span, span_closed, started, timestep, token
 
 MAX_BYTES = 800_000
@@ -57,19 +55,19 @@ def test_the_memory_in_use_is_the_sum_of_the_episodes_and_within_its_limit() -> 
         for n in range(N_RUNNING):
             closed = span_closed(span(index), n=n, seq=1_000 + index)
             store.apply_events([live(timestep(n, index, observation=OBSERVATION), closed)])
-            sizes = [BASE_BYTES + episode_size(each) for each in store.episodes.values()]
-            assert store._episodes._bytes == sum(sizes) <= MAX_BYTES
+            sizes = [each.size for each in store.episodes.values()]
+            assert store.episode_registry.n_bytes == sum(sizes) <= MAX_BYTES
 
 
-def test_a_step_that_arrives_late_keeps_no_messages_where_later_steps_have_none() -> None:
+def test_a_step_that_arrives_late_stands_in_its_place_before_steps_without_messages() -> None:
     store = _running_store(1, max_bytes=80_000)
     for index in (*range(5), *range(6, 40)):
         store.apply_events([live(timestep(0, index, observation=OBSERVATION))])
     store.apply_events([live(timestep(0, 5, observation=OBSERVATION))])
     (played,) = store.episodes.values()
     assert [each.index for each in played.steps] == list(range(40))
-    assert not played.steps[5].observation
-    assert played.steps[5].left_out == 3
+    assert not played.steps[0].observation and played.steps[0].left_out == 3
+    assert played.steps[5].observation
     assert played.steps[-1].observation
     assert played.rounds == 40
 
@@ -79,10 +77,10 @@ def test_items_of_a_running_episode_that_is_not_kept_count_as_missing() -> None:
     store.apply_events([live(started(0)), live(started(1)), live(started(2))])
     assert list(store.episodes) == [episode_id(1), episode_id(2)]
     store.apply_events([live(timestep(0, 0), token(0, 2), token(0, 3))])
-    assert store.n_missing == 3
+    assert store.episode_registry.n_missing == 3
     store.apply_events([live(ended(1, seq=1)), live(started(3)), live(timestep(1, 0, seq=2))])
     assert list(store.episodes) == [episode_id(2), episode_id(3)]
-    assert store.n_missing == 3
+    assert store.episode_registry.n_missing == 3
 
 
 def test_an_episode_that_is_not_kept_is_freed_although_its_batch_was_looked_at() -> None:

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.state.episode_list import EpisodeList, UnreadableFile, entry_key
-from agentgym_tui.state.episode_query import EPISODE_FIELDS, exact_terms
+from agentgym_tui.state.episode_list import EPISODE_FIELDS, EpisodeList, UnreadableFile, entry_key, exact_terms
 from agentgym_tui.state.query import MAX_CHARS, Query
 from runner.types import Outcome
 from tests.support.console.samples import episode, episode_id, row

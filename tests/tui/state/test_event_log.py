@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.state.event_log import MAX_PAYLOAD_BYTES, EventLog
-from agentgym_tui.state.log_entries import MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
+from agentgym_tui.state.event_log import (
+    MAX_HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    EventLog,
+    EventMessage,
+    LogEntry,
+    LogNotice,
+)
 from runner.subscribe.buffer import RawMessage
 from runner.subscribe.messages import Notice
 from tests.support.console.samples import HOSTILE, START

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgym_tui.state.event_query import ALL_SUBJECTS, parse_patterns, parse_start, resolve_start
+from agentgym_tui.state.event_log import ALL_SUBJECTS, parse_patterns, parse_start, resolve_start
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.usefixtures("utc")

@@ -9,10 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agentgym_tui.state.data_model import StreamingToolCall
-from agentgym_tui.state.episode_reducer import SequenceTracker
-from agentgym_tui.state.live_batches import PORTION_ITEMS, Received, group_items, join_live, split_portions
-from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.episode import StreamingToolCall
+from agentgym_tui.state.episodes import SequenceTracker
+from agentgym_tui.state.run_store import PORTION_ITEMS, Received, RunStore, group_items, join_live, split_portions
 from runner.events.codec import LiveRow, raw_row
 from runner.events.live import LazyBatch, LazyItem
 from runner.subscribe.messages import BusMessage, Notice
@@ -117,7 +116,7 @@ def test_the_newest_answer_replaces_earlier_ones_whose_items_are_not_missing() -
     store.apply_events([row_of(*items)])
     (episode,) = store.episodes.values()
     assert episode.streaming is not None and (episode.streaming.step, episode.streaming.text) == (1, "newer")
-    assert store.n_missing == 0
+    assert store.episode_registry.n_missing == 0
 
 
 @pytest.mark.parametrize(("part", "call", "tool"), [("reasoning", 0, ""), ("call", 1, "guess")])
@@ -229,7 +228,7 @@ def test_the_memory_for_a_batch_of_many_episodes_is_bounded() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(store.episodes) == 100 and store.n_missing == 2_000 * 9_999
+    assert len(store.episodes) == 100 and store.episode_registry.n_missing == 2_000 * 9_999
     assert peak < 60 << 20
 
 

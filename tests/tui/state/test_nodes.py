@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.sessions.run_commands import reachable_batches
-from agentgym_tui.state.data_model import BusLink, BusLinkStatus
+from agentgym_tui.state.nodes import BusLink, BusLinkStatus
 from agentgym_tui.state.run_store import RunStore
 from runner.events.durable import FieldStatus
-from runner.events.live import Host, LiveItem
+from runner.events.live import LiveItem
 from runner.subscribe.messages import Notice
 from runner.types import EpisodePaused, EpisodeResumed
 from tests.support.console.line_views import line_text
@@ -31,8 +33,8 @@ from tests.support.console.samples import (
     episode_items,
     field_status,
     heartbeat,
-    host,
     live,
+    machine,
     model_health,
     node_health,
     node_list,
@@ -98,14 +100,14 @@ def test_a_lost_node_stays_lost_when_the_bus_stalls(run_store: RunStore, clock: 
 
 def test_a_subscription_notice_disappears_after_a_minute(run_store: RunStore, clock: FakeClock) -> None:
     run_store.apply_events([Notice(kind="reconnected", text="connected again")])
-    assert (run_store.newest_notice is not None, run_store.next_tick_s) == (True, 60.0)
+    assert (run_store.notice_list.newest is not None, run_store.next_tick_s) == (True, 60.0)
     clock.at += 59
     version = run_store.version
     run_store.tick()
-    assert (run_store.newest_notice is not None, run_store.version) == (True, version)
+    assert (run_store.notice_list.newest is not None, run_store.version) == (True, version)
     clock.at += 2
     run_store.tick()
-    assert (run_store.newest_notice, run_store.version, run_store.next_tick_s) == (None, version + 1, math.inf)
+    assert (run_store.notice_list.newest, run_store.version, run_store.next_tick_s) == (None, version + 1, math.inf)
 
 
 def test_the_time_to_the_next_possible_loss_is_known(run_store: RunStore, clock: FakeClock) -> None:
@@ -133,14 +135,14 @@ def test_the_last_steps_of_an_interrupted_episode_are_missing_until_its_file_is_
 
 
 def test_items_that_change_nothing_change_no_version(run_store: RunStore) -> None:
-    items: list[LiveItem] = [heartbeat("the disk is full"), host(), env_health(), model_health()]
+    items: list[LiveItem] = [heartbeat("the disk is full"), machine(), env_health(), model_health()]
     run_store.apply_events([live(*items)])
     version = run_store.version
     for item in items:
         run_store.apply_events([live(item)])
     assert run_store.version == version
-    other_host = Host(at=START, cpu=13.0, ram=40.0, gpu=None)
-    changed: list[LiveItem] = [heartbeat(), other_host, env_health(open=1), model_health(cause="x")]
+    later = replace(machine(), at=machine().at + timedelta(seconds=2))
+    changed: list[LiveItem] = [heartbeat(), later, env_health(open=1), model_health(cause="x")]
     for n_changes, item in enumerate(changed, 1):
         run_store.apply_events([live(item)])
         assert run_store.version == version + n_changes
@@ -175,7 +177,7 @@ def test_a_new_boot_of_a_node_interrupts_the_episodes_of_the_old_one(run_store: 
     run_store.apply_events([live(started(0)), live(heartbeat(), boot=NEXT_BOOT)])
     interrupted = run_store.episodes[episode_id(0)]
     assert (interrupted.outcome, interrupted.reward) == ("interrupted", None)
-    assert run_store.active_batch() is None
+    assert run_store.batch_registry.active() is None
     assert not run_store.rewards["Wordle"][0].rated
     run_store.apply_events([live(ended(0, 1)), durable(completed(0))])
     assert run_store.episodes[episode_id(0)].outcome == "success"
@@ -229,7 +231,7 @@ def test_a_batch_is_paused_when_all_its_episodes_are_paused(run_store: RunStore)
     run_store.apply_list(node_list(batch_state()))
     paused = [EpisodePaused(at=START, episode_id=episode_id(n), seq=1) for n in range(2)]
     run_store.apply_events([live(started(0), started(1), paused[0])])
-    assert (active := run_store.active_batch()) is not None
+    assert (active := run_store.batch_registry.active()) is not None
     assert active.status == "running"
     run_store.apply_events([live(paused[1])])
     assert active.status == "paused"
@@ -240,13 +242,13 @@ def test_a_batch_is_paused_when_all_its_episodes_are_paused(run_store: RunStore)
 def test_the_progress_of_a_batch_never_goes_back(run_store: RunStore) -> None:
     run_store.apply_list(node_list(batch_state(1, "queued"), batch_state(0)))
     run_store.apply_events([live(progress(0, seq=2, n_done=4), progress(0, seq=1, n_done=3))])
-    assert (active := run_store.active_batch()) is not None
+    assert (active := run_store.batch_registry.active()) is not None
     assert (active.batch_id, active.n_done) == (batch_id(0), 4)
     run_store.apply_events([live(progress(0, seq=0, n_done=5), boot=NEXT_BOOT)])
     assert active.n_done == 5
     run_store.apply_events([durable(batch_completed(0)), live(progress(0, seq=1, n_done=5), boot=NEXT_BOOT)])
     assert active.status == "completed"
-    assert run_store.active_batch() is None
+    assert run_store.batch_registry.active() is None
 
 
 @pytest.mark.parametrize("late", ["starting", "idle"])
@@ -257,6 +259,13 @@ def test_a_node_runs_while_its_episodes_run_whatever_a_late_status_event_says(ru
     assert (node.status, run_store.node_status(node)) == (late, "running")
     run_store.apply_events([live(ended(0, 1))])
     assert run_store.node_status(node) == late
+
+
+def test_a_process_that_has_stopped_stays_stopped_whatever_a_late_status_event_says(run_store: RunStore) -> None:
+    run_store.apply_events([durable(field_status("stopped")), durable(field_status("running"))])
+    assert run_store.nodes[NODE].status == "stopped"
+    run_store.apply_events([durable(field_status("running", NEXT_BOOT))])
+    assert run_store.nodes[NODE].status == "running"
 
 
 def test_a_starting_node_shows_how_many_of_its_episodes_it_has_read(run_store: RunStore) -> None:

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from agentgym_tui.logs.log_file import LOG_FIELDS
 from agentgym_tui.presenters.query_note import N_ROWS, query_note
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.state.episode_query import EPISODE_FIELDS
+from agentgym_tui.state.episode_list import EPISODE_FIELDS
 from agentgym_tui.state.event_log import EVENT_FIELDS
-from agentgym_tui.state.query import FieldSet, Query, quoted, word_test
-from agentgym_tui.state.query_completion import complete
+from agentgym_tui.state.query import FieldSet, Query, complete, quoted, word_test
 from agentgym_tui.state.result_list import RESULT_FIELDS
 from agentgym_tui.state.run_tree import RUN_FIELDS
 from tests.support.console.line_views import line_text

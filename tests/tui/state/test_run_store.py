@@ -10,17 +10,17 @@ import pytest
 
 from agentgym_tui.sessions.bus_session import ReceivedEpisodes
 from agentgym_tui.state.batches import BatchTotals, batch_currency
-from agentgym_tui.state.data_model import BusLink
-from agentgym_tui.state.episode_query import EPISODE_FIELDS
-from agentgym_tui.state.normalize import MAX_NAME_CHARS, ulid_prefix, ulid_time
+from agentgym_tui.state.episode_list import EPISODE_FIELDS
+from agentgym_tui.state.nodes import BusLink
+from agentgym_tui.state.normalize import MAX_NAME_CHARS, ulid_time
 from agentgym_tui.state.query import Query
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.steps import episode_size
 from runner.events.codec import RawRow
 from runner.events.durable import BatchCompleted, EpisodeCompleted
 from runner.results.summary import summarize_results
 from runner.subscribe.messages import BusMessage, Notice
 from runner.types import Outcome, Tokens
+from runner.util.clock import new_ulid
 from tests.support.console.samples import (
     NEXT_BOOT,
     NODE,
@@ -180,13 +180,13 @@ def test_nothing_that_arrives_late_changes_a_batch_after_its_end(run_store: RunS
 
 def test_stored_totals_of_an_ended_batch_are_final(run_store: RunStore) -> None:
     run_store.apply_list(node_list(batch_state(0, "completed", n_done=10, n_planned=10)))
-    assert run_store.batches_without_totals() == [batch_id(0)]
+    assert run_store.batch_registry.without_totals() == [batch_id(0)]
     totals = BatchTotals(batch_id(0), 10, 7, 0, 0.8, Tokens(9), None, [], START, START + timedelta(seconds=9))
     run_store.apply_totals([batch_id(0)], [totals])
     run_store.apply_events([live(progress(seq=3))])
     batch = run_store.batches[batch_id(0)]
     assert (batch.status, batch.n_done, batch.n_success, batch.n_rated) == ("completed", 10, 7, 10)
-    assert (batch.mean_reward, batch.duration_s, run_store.batches_without_totals()) == (0.8, 9.0, [])
+    assert (batch.mean_reward, batch.duration_s, run_store.batch_registry.without_totals()) == (0.8, 9.0, [])
 
 
 def test_a_restored_queue_is_a_notice_once_per_loss(run_store: RunStore) -> None:
@@ -298,7 +298,7 @@ def test_the_texts_of_a_running_episode_are_bounded() -> None:
     assert list(store.episodes) == [episode_id(1)]
     played = store.episodes[episode_id(1)]
     assert len(played.steps) == 40
-    assert episode_size(played) < 100_000
+    assert played.size < 100_000
     assert played.steps[-1].observation
     assert played.steps[0].left_out == 3
     assert not played.steps[0].observation
@@ -325,10 +325,13 @@ def test_only_the_versions_of_changed_parts_rise(run_store: RunStore) -> None:
     run_store.apply_events([live(started(0), started(1)), live(timestep(0, 0))])
 
     def changed(change: Callable[[], None]) -> list[str]:
-        before, envs = {each.episode_id: each.version for each in run_store.episodes.values()}, run_store.envs_version
+        before, envs = (
+            {each.episode_id: each.version for each in run_store.episodes.values()},
+            run_store.env_registry.version,
+        )
         change()
         names = [str(n) for n in range(2) if run_store.episodes[episode_id(n)].version != before[episode_id(n)]]
-        return [*names, *["envs"] * (run_store.envs_version != envs)]
+        return [*names, *["envs"] * (run_store.env_registry.version != envs)]
 
     stored = msgspec.structs.replace(run_store.episodes[episode_id(0)], steps=[])
     assert changed(lambda: run_store.apply_events([live(heartbeat())])) == []
@@ -374,14 +377,14 @@ def test_long_names_are_clipped() -> None:
 def test_the_busy_sample_has_a_running_batch() -> None:
     store = busy_store()
     assert [each.outcome for each in store.episodes.values()] == ["success", "failure", "success", None]
-    assert (active := store.active_batch()) is not None
+    assert (active := store.batch_registry.active()) is not None
     assert (active.n_done, active.n_planned) == (3, 10)
 
 
 def test_a_ulid_contains_its_creation_time() -> None:
-    assert ulid_time(ulid_prefix(START) + "A" * 16) == START
-    assert ulid_prefix(START) < ulid_prefix(START + timedelta(milliseconds=1))
-    times = map(ulid_time, ("ZZZZZZZZZZ", "u", "\x1b" * 26, uuid4().hex, "1" * 26, "0" * 26, ulid_prefix(START)))
+    ulid = new_ulid(round(1000 * START.timestamp()))
+    assert ulid_time(ulid) == ulid_time(ulid.lower()) == START
+    times = map(ulid_time, ("ZZZZZZZZZZ", "u", "\x1b" * 26, uuid4().hex, "1" * 26, "0" * 26, ulid[:10]))
     assert not any(times)
 
 
@@ -412,9 +415,9 @@ def test_received_episodes_of_unknown_outcome_are_named_so_with_their_means(run_
 
 def test_a_queued_batch_runs_from_its_first_episode_on(run_store: RunStore) -> None:
     run_store.apply_list(node_list(batch_state(0, "queued")))
-    assert run_store.active_batch() is None
+    assert run_store.batch_registry.active() is None
     run_store.apply_events([live(started(0))])
-    played = run_store.active_batch()
+    played = run_store.batch_registry.active()
     assert played is not None
     assert (played.batch_id, played.status) == (batch_id(0), "running")
 
@@ -464,3 +467,14 @@ def test_an_episode_has_the_currency_of_the_profile() -> None:
     store.currency = "EUR"
     store.apply_events([live(started(0))])
     assert [each.currency for each in store.episodes.values()] == ["EUR"]
+
+
+def test_a_running_episode_has_the_sums_of_its_steps_and_an_ended_one_those_of_its_end() -> None:
+    store = RunStore()
+    steps = [timestep(0, n, reward=0.5, cost=0.25) for n in range(3)]
+    store.apply_events([live(started(0), *steps[:2])])
+    (played,) = store.episodes.values()
+    assert (played.reward, played.rounds, played.cost) == (1.0, 2, 0.5)
+    store.apply_events([live(ended(0, 4, reward=7.0, rounds=3))])
+    store.apply_events([live(steps[2], token(0, 9, "late", step=3))])
+    assert (played.reward, played.rounds, len(played.steps), played.streaming) == (7.0, 3, 3, None)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
 from runner.events.control import NodeHealth, NodeList
 from runner.subscribe.messages import SubscriptionItem

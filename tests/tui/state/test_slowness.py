@@ -7,9 +7,10 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from agentgym_tui.presenters.bottleneck import METRICS_S, WAIT_S, present_bottleneck
+from agentgym_tui.state.normalize import MAX_VALUE
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.slowness import METRICS_S, WAIT_S, WINDOW_S, present_bottleneck
-from agentgym_tui.state.steps import MAX_PHASE_S
+from agentgym_tui.state.servers import WINDOW_S
 from runner.events.live import ModelMetrics
 from runner.types import Phases
 from tests.support.console.live_items import (
@@ -125,7 +126,7 @@ def test_steps_of_another_batch_do_not_count(store: RunStore) -> None:
     store.apply_events([live(other, step)])
     assert [each.batch_id for each in store.endpoint_registry.recent_steps.of_batch(other.batch_id)]
     play(store, Phases(own=9.0))
-    batch = store.active_batch()
+    batch = store.batch_registry.active()
     assert batch is not None
     expected = "own" if batch.batch_id != other.batch_id else "environment"
     assert present_bottleneck(store).cause == expected
@@ -135,5 +136,5 @@ def test_numbers_from_the_bus_can_always_be_shown(store: RunStore) -> None:
     play(store, Phases(model=1e308, env=-5.0, own=1e308))
     store.apply_events([live(metrics(waiting=1e308, kv_cache=-1.0, server="\x1b[31m" * 500, tokens_per_s=1e300))])
     (step,) = store.episodes[episode_id(0)].steps
-    assert step.phases == Phases(model=MAX_PHASE_S, env=0.0, own=MAX_PHASE_S)
+    assert step.phases == Phases(model=MAX_VALUE, env=0.0, own=MAX_VALUE)
     assert len(present_bottleneck(store).sentence) < 400

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.state.query import Sorting
 from agentgym_tui.widgets.table import SortableTable
 from tests.support.console.fake_session import busy_session, session_with_messages, sortable_session, watching
 from tests.support.console.pilot import (

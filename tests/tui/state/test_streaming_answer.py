@@ -7,9 +7,10 @@ import msgspec
 
 from agentgym_tui.presenters.pane_titles import transcript_title
 from agentgym_tui.presenters.step_rows import StepRows
-from agentgym_tui.state.data_model import Episode
+from agentgym_tui.state.episode import Episode
+from agentgym_tui.state.episodes import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_STREAMED_CHARS
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.state.streaming_answer import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_FAILURES, MAX_STREAMED_CHARS
+from agentgym_tui.state.servers import MAX_FAILURES
 from runner.events.live import Heartbeat, TokenText
 from runner.types import Tokens
 from tests.support.console.line_views import line_text
@@ -109,7 +110,7 @@ def test_a_failover_is_reported_immediately_and_only_once(run_store: RunStore) -
     assert [endpoint.is_answering for endpoint in run_store.endpoints.values()] == [False, True]
     run_store.apply_events([live(timestep(0, 0, seq=5, endpoint="ollama", warnings=["gateway: the connection broke"]))])
     run_store.apply_events([live(*failover_tokens(6, 1))])
-    assert (len(run_store.failovers), run_store.n_failovers) == (1, 1)
+    assert (len(run_store.failovers), run_store.endpoint_registry.n_failovers) == (1, 1)
     run_store.apply_events([live(timestep(0, 1, seq=10, endpoint="gateway"))])
     assert [(each.failed, each.endpoint) for each in run_store.failovers] == [(("gateway",), "ollama"), ((), "gateway")]
     assert run_store.endpoints["gateway"].is_answering

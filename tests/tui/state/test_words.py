@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentgym_tui.state.payload_search import Words
+from agentgym_tui.state.event_log import Words
 
 
 @pytest.mark.parametrize(

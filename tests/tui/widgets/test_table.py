@@ -10,7 +10,7 @@ from agentgym_tui.presenters.episode_rows import EPISODE_COLUMNS
 from agentgym_tui.presenters.event_rows import SUBJECT_COLUMNS
 from agentgym_tui.presenters.payload import TextRows
 from agentgym_tui.presenters.text_width import LIST_MARGIN
-from agentgym_tui.state.sorting import Sorting
+from agentgym_tui.state.query import Sorting
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.table import Table

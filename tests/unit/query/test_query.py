@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_tui.state.episode_query import model_runs
+from agentgym_tui.state.episode_list import model_runs
 from runner.query.episodes import FIELDS, episode_condition
 from runner.query.fields import Value, ascii_lower, compile_query
 from runner.query.syntax import MAX_PARTS, All, Any, Node, Not, QueryError, Term, Word, parse

@@ -1,26 +1,28 @@
-"""Data model of the console: episodes, steps, environments, batches, nodes, endpoints and the bus link.
+"""An episode as the console knows it: its steps, the streaming answer and its spans.
 
-Texts are kept as received and may contain control characters; ``presenters`` sanitize texts when they build lines.
+Texts are kept as received and may contain control characters. Messages stay the JSON text in which they arrived, and
+are decoded where a view reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import takewhile
-from typing import Any, Final, Literal, TypeAlias
+from sys import intern
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
+from msgspec.json import encode
+from msgspec.structs import replace
 
-from agentgym_tui.state.episode_content import DecodedMessages, Messages, RawMessages, Spans
-from agentgym_tui.state.machine import MachineInfo
-from agentgym_tui.state.normalize import as_aware
-from runner.events.live import LiveAction
+from agentgym_tui.state.normalize import MAX_CAUSE_CHARS, MAX_NAME_CHARS, bounded
+from runner.events.live import LazyTimestep, LiveAction
 from runner.types import (
     GpuUse,
     Phases,
+    Span,
     Tokens,
-    WorkerCounts,
     WorkerInfo,
     count_models,
     fallback_endpoints,
@@ -28,29 +30,41 @@ from runner.types import (
     join_shapes,
     skipped_endpoints,
 )
+from runner.types.cells import MAX_CELLS_BYTES
 from runner.types.notes import Note
 
+if TYPE_CHECKING:
+    from runner.types import TimeStep
+
+Messages: TypeAlias = list[dict[str, Any]]
 Outcome: TypeAlias = str
 """``success``, ``failure``, ``truncated``, ``timeout``, ``cancelled``, ``error``, ``interrupted``,
 or ``UNKNOWN_OUTCOME``.
 """
+EPISODE_BYTES: Final = 1_000
+_STEP_BYTES: Final = 1_000
+_PART_BYTES: Final = 250
+"""Approximate memory of an episode, of a step, and of a span or tool call without their texts."""
+_NO_JSON: Final = (b"null", b"[]", b"")
 
 
 class StepState(msgspec.Struct, gc=False):
     """One step of an episode.
 
     Attributes:
+        raw_chats, raw_observation: messages as JSON; empty where they were dropped to free memory.
         warnings: deviations of the step from the configuration, such as failed endpoints.
         shape: the shape of its request, see ``Usage``.
-        left_out: number of messages of the step that are missing from ``content``.
-        phases: how the step's wall time is split; None in data of earlier versions.
+        left_out: number of messages of the step that were not sent, or were dropped.
+        phases: how the step's wall time is split; None if it is not known.
         world: picture of the environment after the step, as JSON; empty if there is none.
         refused: whether the environment refused the action, which is valid.
     """
 
     index: int
     actor: str
-    content: DecodedMessages | RawMessages
+    raw_chats: bytes
+    raw_observation: bytes
     action: LiveAction
     valid: bool
     reward: float
@@ -63,7 +77,7 @@ class StepState(msgspec.Struct, gc=False):
     tokens_per_s: float | None = None
     tokens: Tokens | None = None
     cost: float | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: Sequence[str] = ()
     shape: str = ""
     left_out: int = 0
     phases: Phases | None = None
@@ -72,18 +86,67 @@ class StepState(msgspec.Struct, gc=False):
 
     @property
     def chats(self) -> list[Messages]:
-        """Chats with the model in which the agent chose its action."""
-        return self.content.chats
+        return [as_messages(chat if isinstance(chat, list) else [chat]) for chat in _decode_list(self.raw_chats)]
 
     @property
     def observation(self) -> Messages:
-        """Messages in which the environment described its state after the action."""
-        return self.content.observation
+        return decode_messages(self.raw_observation)
 
     @property
     def skipped_endpoints(self) -> list[str]:
-        """Endpoints that failed in this step before ``endpoint`` answered."""
         return skipped_endpoints(self.endpoint, self.warnings)
+
+    @property
+    def size(self) -> int:
+        """Approximate memory in bytes: that of what was received."""
+        calls = sum([_PART_BYTES + len(call.arguments) for call in self.action.tool_calls])
+        texts = calls + len(self.action.text or "") + sum(map(len, self.warnings))
+        return _STEP_BYTES + texts + len(self.raw_chats) + len(self.raw_observation) + len(self.world)
+
+    def stripped(self) -> StepState:
+        n_messages = sum(map(len, self.chats)) + len(self.observation)
+        text = None if self.action.text is None else self.action.text[:MAX_NAME_CHARS]
+        left_out = self.left_out + n_messages
+        return replace(self, raw_chats=b"", raw_observation=b"", world=b"", action=LiveAction(text), left_out=left_out)
+
+
+def step_of(part: LazyTimestep | TimeStep) -> StepState:
+    if isinstance(part, LazyTimestep):
+        chats, observation, left_out, action = bytes(part.chats), bytes(part.observation), part.left_out, part.action
+    else:
+        chats, observation, left_out = to_json(part.chats), to_json(part.observation), 0
+        action = LiveAction(part.action.text, part.action.tool_calls)
+        bounded(part.phases)
+    return StepState(
+        index=part.index,
+        actor=part.actor,
+        raw_chats=chats,
+        raw_observation=observation,
+        action=action,
+        valid=part.valid,
+        refused=part.refused is True,
+        reward=part.reward,
+        done=part.done,
+        model_s=part.model_s,
+        env_s=part.env_s,
+        endpoint=part.endpoint and intern(part.endpoint),  # one object for all steps that have it
+        model=part.model and intern(part.model),
+        ttft_s=part.ttft_s,
+        tokens_per_s=part.tokens_per_s,
+        tokens=part.tokens,
+        cost=part.cost,
+        warnings=part.warnings,
+        shape=join_shapes([part.shape]),
+        left_out=left_out,
+        phases=part.phases,
+        world=picture_of(part.world),
+    )
+
+
+def picture_of(world: object) -> bytes:
+    """Return the picture of a live item or a file as JSON; empty if there is none or it is too large."""
+    packed = bytes(world) if isinstance(world, msgspec.Raw) else encode(world)
+    return packed if packed not in _NO_JSON and len(packed) <= MAX_CELLS_BYTES else b""
 
 
 class StreamingToolCall(msgspec.Struct, frozen=True):
@@ -149,12 +212,50 @@ class StreamingAnswer(msgspec.Struct, kw_only=True, gc=False):
         """Approximate number of tokens per second; None until tokens have arrived at two different times."""
         if self.first_at is None or self.newest_at is None:
             return None
-        passed_s = (self.newest_at - self.first_at).total_seconds()
-        return (
-            (self.n_tokens - self.n_first_tokens) / passed_s
-            if passed_s > 0 and self.n_tokens > self.n_first_tokens
-            else None
+        passed_s, n = (self.newest_at - self.first_at).total_seconds(), self.n_tokens - self.n_first_tokens
+        return n / passed_s if passed_s > 0 and n > 0 else None
+
+
+class Spans:
+    """Spans of an episode in the order of arrival; those that arrived live stay JSON until a view reads them.
+
+    Attributes:
+        size: approximate memory in bytes: that of their JSON.
+    """
+
+    def __init__(self, spans: Iterable[Span] = ()) -> None:
+        self._spans, self._raw = list(spans), list[bytes]()
+        self.size = (
+            len(to_json(msgspec.to_builtins(self._spans))) + _PART_BYTES * len(self._spans) if self._spans else 0
         )
+
+    def append_raw(self, spans: Sequence[bytes]) -> None:
+        self._raw += spans
+        self.size += sum(map(len, spans)) + _PART_BYTES * len(spans)
+
+    @property
+    def all(self) -> list[Span]:
+        pending, self._raw = self._raw, []
+        for raw in pending:
+            self._spans.append(self._decode_span(raw))
+        return self._spans
+
+    def __len__(self) -> int:
+        return len(self._spans) + len(self._raw)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spans) and self.all == other.all
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def _decode_span(self, raw: bytes) -> Span:
+        try:
+            return _SPAN_DECODER.decode(raw)
+        except (msgspec.MsgspecError, RecursionError) as exc:
+            # shown at the end of the span before it
+            end_ns = self._spans[-1].end_ns if self._spans else 0
+            name = f"span cannot be decoded: {exc}"[:MAX_CAUSE_CHARS]
+            return Span(id=0, parent=None, name=name, category="", track="", start_ns=end_ns, end_ns=end_ns)
 
 
 class Episode(msgspec.Struct):
@@ -231,8 +332,7 @@ class Episode(msgspec.Struct):
     version: int = 0
 
     @property
-    def running(self) -> bool:
-        """Whether the episode has not ended as far as is known; true also while its node is lost."""
+    def running(self) -> bool:  # as far as is known; also while its node is lost
         return self.outcome is None
 
     @property
@@ -242,12 +342,12 @@ class Episode(msgspec.Struct):
 
     @property
     def last_step_index(self) -> int:
-        """Index of the newest step; -1 where the episode has no steps."""
         return self.steps[-1].index if self.steps else -1
 
-    def steps_after(self, index: int) -> list[StepState]:
-        """Return the steps whose index is larger than ``index``."""
-        return list(takewhile(lambda step: step.index > index, reversed(self.steps)))[::-1]
+    @property
+    def n_missing_steps(self) -> int:
+        """Number of gaps between step indices, and of rounds without a step after the last step."""
+        return max(self.last_step_index + 1, self.rounds) - len(self.steps) if self.steps else 0
 
     @property
     def fallback(self) -> str | None:
@@ -265,161 +365,50 @@ class Episode(msgspec.Struct):
         """The shape of requests that its steps were played under; "" if it is the usual one, or not known."""
         return join_shapes(step.shape for step in self.steps) or self.reported_shape
 
-
-class EnvironmentState(msgspec.Struct):
-    """State of an environment.
-
-    Attributes:
-        ram: memory that the environment's server needs, as written in the profile.
-        status: health of the environment; None until a health item has arrived.
-        note: scenarios of a family of environments; None for other environments.
-        open: number of open instances of the environment; None if it is not known.
-        n_rated: number of ended episodes that count for the success rate.
-        n_success: number of rated episodes that succeeded.
-        n_errors: number of episodes that ended with an error; they are not rated.
-        n_running: number of running episodes.
-    """
-
-    name: str
-    tier: str = ""
-    ram: str = ""
-    status: str | None = None
-    cause: str | None = None
-    note: str | None = None
-    latency_s: float | None = None
-    transport: str = ""
-    open: int | None = None
-    last_reward: float | None = None
-    n_rated: int = 0
-    n_success: int = 0
-    n_errors: int = 0
-    n_running: int = 0
-    n_players: int = 0
-    """Number of different agents and models whose episodes the success counts sum up."""
-    baseline: str | None = None
-    """The agent without a model whose success counts these are; None where a model has run this environment."""
-    unscored: bool = False
-    """Whether the evaluation of any ended episode left it unscored."""
-
-
-class BatchRun(msgspec.Struct):
-    """A batch of episodes: queued, running, paused, interrupted or finished.
-
-    Attributes:
-        n_done: number of ended episodes.
-        n_rated: number of ended episodes that count for the success rate; nodes of older versions do not send it, and
-            all ended episodes count.
-        n_errors: number of episodes that ended with an error; they are not rated.
-        eta_s: estimated seconds until the batch ends; None if it is not known.
-        eta_at_s: when the estimate was received, in seconds of the console's monotonic clock.
-        waiting_for: the server that the batch waits for and its problem; None while the batch plays.
-        waiting_s: seconds left until the batch is interrupted because its server is gone; None while the batch plays.
-        interruption: why the batch was interrupted; None if it was not, on request, and where it is not known.
-        workers: numbers of worker processes; None if the node's own process plays, and where they are not known.
-        ended_at: when the batch ended; None while it runs, and where no stream stored its completion event.
-        published_at: when a stream stored the completion event; None as for ``ended_at``.
-        position: number of batches that wait before it; None where it does not wait or that is not known.
-        is_held: whether it waits and does not start before it is resumed.
-        node_paused: whether the node reports that all of its episodes are paused.
-        started_at: when its first known episode started; None until one has started.
-        has_totals: whether its stored episodes were summed.
-        reported_models: the models that answered, by its event or its stored episodes; None while it runs.
-        has_end_event: whether its completion event has arrived, whose values are final.
-    """
-
-    batch_id: str
-    env: str = ""
-    battery_id: str | None = None
-    agent: str = ""
-    model: str | None = None
-    status: str = "running"
-    n_done: int = 0
-    n_planned: int = 0
-    n_rated: int = 0
-    n_success: int = 0
-    n_errors: int = 0
-    mean_reward: float | None = None
-    eta_s: float | None = None
-    eta_at_s: float | None = None
-    tokens: Tokens | None = None
-    cost: float | None = None
-    currency: str = ""
-    waiting_for: str | None = None
-    waiting_s: float | None = None
-    interruption: str | None = None
-    workers: WorkerCounts | None = None
-    ended_at: datetime | None = None
-    published_at: datetime | None = None
-    position: int | None = None
-    is_held: bool = False
-    node_paused: bool = False
-    started_at: datetime | None = None
-    has_totals: bool = False
-    node: str = ""
-    has_end_event: bool = False
-    reported_models: str | None = None
-
     @property
-    def models(self) -> str | None:
-        """The models that have answered, see ``join_models``; ``model`` while they are not known."""
-        return self.reported_models or self.model
+    def size(self) -> int:
+        reset = len(to_json(self.reset_observation)) if self.reset_observation else 0
+        steps = sum([step.size for step in self.steps])
+        return EPISODE_BYTES + reset + len(self.reset_world) + self.spans.size + steps
 
-    @property
-    def duration_s(self) -> float | None:
-        """Seconds from its first episode to its end; None while it runs, and where they are not known."""
-        if self.started_at is None or self.ended_at is None:
-            return None
-        return max((as_aware(self.ended_at) - as_aware(self.started_at)).total_seconds(), 0.0)
+    def drop_content(self) -> None:
+        """Drop messages, pictures and spans, whose numbers the steps keep; the file of the episode has them."""
+        self.steps = [step.stripped() for step in self.steps]
+        self.spans, self.reset_observation, self.reset_world = Spans(), [], b""
+        self.version += 1
 
-
-class NodeInfo(msgspec.Struct):
-    """A node and the load of its host.
-
-    Attributes:
-        boot: id of the current process of the node; "" where it is not known.
-        last_seen_at: when the node last sent a message, in seconds of the console's monotonic clock.
-        lost: whether the node has been silent for too long or its process is gone.
-        dropped: number of live items that the current process of the node never sent.
-        storage: why the node cannot store anything, and what waits; "" while it can.
-        indexing: how far a starting node has read its episodes; "" once it has.
-        egress: address of its external broker; "" without one.
-        n_held: number of events that are not sent to it, because they are from before its first use.
-        machine: the samples of its machine; None before the first one.
-    """
-
-    name: str
-    boot: str = ""
-    profile: str = ""
-    status: str = ""
-    data_dir: str = ""
-    last_seen_at: float = 0.0
-    lost: bool = False
-    cpu: float | None = None
-    ram: float | None = None
-    gpus: list[str] = msgspec.field(default_factory=list)
-    dropped: int = 0
-    storage: str = ""
-    indexing: str = ""
-    egress: str = ""
-    n_held: int = 0
-    machine: MachineInfo | None = None
-
-    @property
-    def sends_heartbeats(self) -> bool:
-        """Whether the node is silent only if it is lost; one of another kind reports nothing but its status."""
-        return bool(self.boot) and self.status != "stopped"
+    def add_totals(self, steps: Sequence[StepState]) -> None:
+        """Add new steps, already in the episode, to its reward, tokens and cost; update its rounds."""
+        self.rounds = len(self.steps)
+        self.reward = sum([step.reward for step in steps], self.reward or 0.0)
+        self.tokens = sum([step.tokens for step in steps if step.tokens], self.tokens)
+        if costs := [step.cost for step in steps if step.cost is not None]:
+            self.cost = sum(costs, self.cost or 0.0)
 
 
-BusLinkStatus: TypeAlias = Literal["none", "starting", "connecting", "connected", "stalled", "disconnected", "failed"]
+def as_messages(chat: Iterable[Any]) -> Messages:
+    """Return the entries of a chat as messages; an entry that is no JSON object becomes the content of a message."""
+    return [message if isinstance(message, dict) else {"content": message} for message in chat]
 
 
-class BusLink(msgspec.Struct):
-    """Connection to the bus; while the bus is down, ``cause`` explains why and how to fix it."""
-
-    status: BusLinkStatus = "none"
-    cause: str = ""
-    address: str = ""
+def to_json(value: object) -> bytes:
+    """Return messages as JSON, with the lone surrogates of their texts."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-READING_FILES: Final = BusLink("none", "reading files")
-"""Link that a session shows while it reads the files named on the command line."""
+def decode_messages(raw: bytes) -> Messages:
+    """Decode a JSON list of messages; JSON that cannot be decoded yields one message that contains the error."""
+    return as_messages(_decode_list(raw))
+
+
+def _decode_list(raw: bytes) -> list[Any]:
+    if raw in _NO_JSON:
+        return []
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError) as exc:
+        return [{"content": f"messages cannot be decoded: {exc}"[:MAX_CAUSE_CHARS]}]
+    return value if isinstance(value, list) else [value]
+
+
+_SPAN_DECODER: Final = msgspec.json.Decoder(Span)

@@ -1,96 +1,88 @@
-"""What slows the running batch down: its newest steps, the load of the model servers, and failing endpoints."""
+"""What slows the running batch down, and what the agents' own requests show of an endpoint."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
-import msgspec
-
-from agentgym_tui.state.data_model import BatchRun, Episode, StepState
-from agentgym_tui.state.endpoint_use import LIMIT_REACHED, endpoint_use
-from agentgym_tui.state.normalize import clip_name
-from runner.events.live import ModelMetrics
-from runner.inference.metrics_text import SERVER_NAMES
-from runner.results.bottleneck import Bottleneck, ServerState, find_bottleneck
+from agentgym_tui.state.batches import BatchRun
+from agentgym_tui.state.episode import Episode
+from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.state.servers import EndpointState, RecentStep
+from runner.results.bottleneck import Bottleneck, find_bottleneck
 from runner.types import Phases
 
-if TYPE_CHECKING:
-    from agentgym_tui.state.endpoints import EndpointState
-    from agentgym_tui.state.run_store import RunStore
-
-WINDOW_S: Final = 60.0
-"""Age of the oldest step that counts, unless there are fewer than ``MIN_STEPS`` newer ones."""
-MIN_STEPS: Final = 5
-MAX_STEPS: Final = 200
 METRICS_S: Final = 10.0
 """Seconds for which the metrics of a server count; a node sends new ones every 2 s."""
 ANSWERED_S: Final = 5.0
 """Seconds after an answer for which an endpoint counts as answering, whatever its health check has found."""
 WAIT_S: Final = 5.0
 """Seconds after which what a step in progress waits for counts, too; most steps end earlier."""
-_MAX_NUMBER: Final = 1e9
+MIN_ANSWERS: Final = 2
+"""Number of answers from which there is a rate."""
+MAX_REASONS: Final = 3
+LIMIT_REACHED: Final = 0.95
+"""Used part of the requests per minute from which the rate limit counts as reached."""
 
 
-class RecentStep(msgspec.Struct, frozen=True, gc=False):
-    """What counts of a step: when it was received, by the console's clock, its times, and who answered."""
+class Spread(NamedTuple):
+    """Median and 95th percentile of durations, in seconds."""
 
-    seen_s: float
-    batch_id: str
-    phases: Phases | None
-    endpoint: str | None
-    warnings: tuple[str, ...]
-    model_s: float
-    ttft_s: float | None
+    median_s: float
+    p95_s: float
 
 
-class RecentSteps:
-    """The newest steps of all batches.
+class EndpointUse(NamedTuple):
+    """Use of an endpoint by the running episodes, from their newest steps.
 
-    Args:
-        now: returns the time of the console's monotonic clock in seconds.
+    Attributes:
+        n_in_flight: requests that wait for an answer or receive one.
+        answers_per_min: answers per minute; None if there are too few.
+        answer: time from the request to the end of the answer, with failed attempts before it; None without answers.
+        first_token: time from the request to the first token; None where no answer was streamed.
+        failures: why requests failed, the most frequent reason first, and how often each. The texts are untrusted.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._steps: deque[RecentStep] = deque(maxlen=MAX_STEPS)
-
-    def add(self, steps: Iterable[StepState], batch_id: str) -> None:
-        """Add new steps of an episode of a batch."""
-        now = self._now()
-        self._steps.extend(
-            RecentStep(now, batch_id, each.phases, each.endpoint, each.warnings, each.model_s, each.ttft_s)
-            for each in steps
-        )
-
-    def newest(self) -> tuple[list[RecentStep], float]:
-        """Return the steps of the last ``WINDOW_S`` seconds, the newest last, and the seconds that they cover."""
-        now = self._now()
-        is_cut = len(self._steps) == MAX_STEPS and self._steps[0].seen_s > now - WINDOW_S
-        steps = [step for step in self._steps if step.seen_s >= now - WINDOW_S]
-        return steps, now - self._steps[0].seen_s if is_cut else WINDOW_S
-
-    def of_batch(self, batch_id: str) -> list[RecentStep]:
-        """Return the steps of a batch that count, the newest last."""
-        steps = [step for step in self._steps if step.batch_id == batch_id]
-        newest = sum(step.seen_s >= self._now() - WINDOW_S for step in steps)
-        return steps[-max(newest, MIN_STEPS) :]
+    n_in_flight: int = 0
+    answers_per_min: float | None = None
+    answer: Spread | None = None
+    first_token: Spread | None = None
+    failures: Sequence[tuple[str, int]] = ()
 
 
-def server_state(item: ModelMetrics) -> ServerState:
-    """Return the load of a server as far as a bottleneck depends on it, with numbers that can be shown."""
-    numbers = {
-        name: None if (value := getattr(item, name)) is None else min(max(value, 0.0), _MAX_NUMBER)
-        for name in ("waiting", "kv_cache", "tokens_per_s", "queue_s", "prefill_s", "decode_s")
-    }
-    server = next((name for key, name in SERVER_NAMES.items() if key == item.server), clip_name(item.server))
-    return ServerState(endpoint=clip_name(item.endpoint), server=server, **numbers)
+def endpoint_use(store: RunStore, endpoint: str) -> EndpointUse:
+    """Return the use of an endpoint by the running episodes."""
+    steps, seconds = store.endpoint_registry.recent_steps.newest()
+    answers = [step for step in steps if step.endpoint == endpoint]
+    requests = (episode.streaming for episode in store.running_episodes())
+    return EndpointUse(
+        sum(request is not None and request.endpoint == endpoint for request in requests),
+        60.0 * len(answers) / seconds if len(answers) >= MIN_ANSWERS and seconds > 0.0 else None,
+        _spread([step.model_s for step in answers]),
+        _spread([step.ttft_s for step in answers if step.ttft_s is not None]),
+        Counter(reason for step in steps for reason in _failures(step, endpoint)).most_common(MAX_REASONS),
+    )
+
+
+def _failures(step: RecentStep, endpoint: str) -> Iterator[str]:
+    for warning in step.warnings:
+        name, separator, reason = warning.partition(": ")
+        if separator and name == endpoint:
+            yield reason
+
+
+def _spread(durations_s: Sequence[float]) -> Spread | None:
+    if not durations_s:
+        return None
+    ordered = sorted(durations_s)
+    return Spread(*(ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.95)))
 
 
 def present_bottleneck(store: RunStore) -> Bottleneck:
     """Return what the running batch waits for most; its ``sentence`` holds untrusted names."""
-    batch = store.active_batch()
+    batch = store.batch_registry.active()
     if batch is None or batch.status != "running" or store.is_lost(batch):
         return Bottleneck("none")
     steps = store.endpoint_registry.recent_steps.of_batch(batch.batch_id)
@@ -113,7 +105,7 @@ def _unanswered(store: RunStore, batch: BatchRun) -> list[RecentStep]:
     for episode in _running(store, batch):
         answer, wait_s = episode.streaming, store.answer_wait_s(episode)
         if answer is not None and answer.first_at is None and wait_s is not None and wait_s >= WAIT_S:
-            phases = Phases(model=min(wait_s, _MAX_NUMBER))
+            phases = Phases(model=wait_s)
             waiting.append(RecentStep(store.now(), batch.batch_id, phases, answer.endpoint, (), wait_s, None))
     return waiting
 

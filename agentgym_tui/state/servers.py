@@ -1,0 +1,395 @@
+"""Environments and model endpoints: their health, rewards and success counts, load, and failovers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from agentgym_tui.state.episode import Episode, StepState
+from runner.events.live import EnvHealth, ModelHealth, ModelMetrics, TokenText
+from runner.inference.metrics_text import SERVER_NAMES
+from runner.results.bottleneck import ServerState
+from runner.types import UNRATED, Phases, skipped_endpoints
+
+if TYPE_CHECKING:
+    from runner.store.index_schema import EpisodeRow
+
+MAX_ENVS: Final = 200
+N_POINTS: Final = 500
+"""Largest number of reward points kept per environment."""
+UNRATED_OUTCOMES: Final = frozenset(outcome.value for outcome in UNRATED)
+"""Outcomes of episodes that were cut off or broke down, so they do not count for the success rate."""
+MAX_ENDPOINTS: Final = 50
+MAX_FAILOVERS: Final = 50
+MAX_FAILURES: Final = 20
+"""Number of failures that are kept of an answer."""
+REPEAT_AFTER: Final = timedelta(seconds=60)
+"""Shortest time between two reports of the same failover, which every step repeats."""
+WINDOW_S: Final = 60.0
+"""Age of the oldest step that counts, unless there are fewer than ``MIN_STEPS`` newer ones."""
+MIN_STEPS: Final = 5
+MAX_STEPS: Final = 200
+
+
+class EnvironmentState(msgspec.Struct):
+    """State of an environment.
+
+    Attributes:
+        ram: memory that the environment's server needs, as written in the profile.
+        note: scenarios of a family of environments; None for other environments.
+        open: number of open instances of the environment; None if it is not known.
+        n_players: number of different agents and models whose episodes the success counts sum up.
+        baseline: the agent without a model whose success counts these are; None where a model has run it.
+        unscored: whether the evaluation of any ended episode left it unscored.
+    """
+
+    name: str
+    tier: str = ""
+    ram: str = ""
+    status: str | None = None
+    cause: str | None = None
+    note: str | None = None
+    latency_s: float | None = None
+    transport: str = ""
+    open: int | None = None
+    last_reward: float | None = None
+    n_rated: int = 0
+    n_success: int = 0
+    n_errors: int = 0
+    n_running: int = 0
+    n_players: int = 0
+    baseline: str | None = None
+    unscored: bool = False
+
+
+class RewardPoint(NamedTuple):
+    """Reward of a finished episode.
+
+    Attributes:
+        success: whether the episode solved its task; None if that is not known: then it is in no rate.
+        rated: whether the episode counts for rates and means; False for the outcomes in ``UNRATED_OUTCOMES``, and for
+            unscored episodes.
+        model: None for a baseline agent.
+    """
+
+    episode_id: str
+    reward: float | None
+    success: bool | None
+    rated: bool
+    agent: str = ""
+    model: str | None = None
+    error: bool = False
+    unscored: bool = False
+
+
+class EnvironmentRegistry:
+    """Environments by name: first the environments of the profile in its order, then all other known environments.
+
+    Attributes:
+        rewards: the newest reward points of each environment, sorted by episode id and so from the oldest to the
+            newest.
+        version: counter that grows with each change of ``envs``.
+    """
+
+    def __init__(self) -> None:
+        self.envs: dict[str, EnvironmentState] = {}
+        self.rewards: dict[str, deque[RewardPoint]] = {}
+        self.version = 0
+        self._stale: set[str] = set()
+
+    def get(self, env: str) -> EnvironmentState | None:
+        """Return the environment named ``env``, created where needed; None for "" and where ``MAX_ENVS`` are known."""
+        if env not in self.envs and env and len(self.envs) < MAX_ENVS:
+            self.envs[env] = EnvironmentState(env)
+            self.version += 1
+        return self.envs.get(env)
+
+    def apply_profile(self, entries: Iterable[tuple[str, str, str | None]]) -> None:
+        """Set the order of environments from a profile, which gives tier, name and memory of the server of each.
+
+        The node no longer checks an environment that only the profile before had, so its health becomes unknown.
+        """
+        others = dict(self.envs)
+        self.envs.clear()
+        for tier, env, ram in entries:
+            state = self.envs.setdefault(env, others.pop(env, EnvironmentState(env)))
+            state.tier, state.ram = tier, ram or ""
+        for left in (other for other in others.values() if other.tier):
+            left.tier, left.ram, left.status, left.cause, left.note = "", "", None, None, None
+            left.latency_s = left.open = None
+        self.envs |= others
+        self.version += 1
+
+    def apply_health(self, item: EnvHealth) -> bool:
+        """Store the health that a node reported for an environment; return whether it has changed."""
+        before = copy(self.envs.get(item.env))
+        if (env := self.get(item.env)) is not None:
+            for field in ("status", "cause", "latency_s", "note", "transport", "open"):
+                setattr(env, field, getattr(item, field))
+        self.version += (changed := env != before)
+        return changed
+
+    def apply_ended(self, episode: Episode) -> None:
+        if self.get(episode.env) is None:
+            return
+        point, known = _reward_point(episode), self.rewards.get(episode.env)
+        if known and point.episode_id > known[-1].episode_id:
+            known.append(point)
+        else:
+            self._merge(episode.env, [point])
+        self._stale.add(episode.env)
+
+    def apply_stored(self, rows: Sequence[EpisodeRow]) -> None:
+        """Add the rewards of stored episodes; the newest episode is first in ``rows``."""
+        newest: dict[str, list[RewardPoint]] = {}
+        for row in rows:
+            points = newest.setdefault(row.env, [])
+            if len(points) < N_POINTS:
+                points.append(_reward_point(row))
+        for env, points in newest.items():
+            if self.get(env) is not None:
+                self._merge(env, points)
+                self._stale.add(env)
+
+    def _merge(self, env: str, points: Iterable[RewardPoint]) -> None:
+        by_id = {point.episode_id: point for point in (*self.rewards.get(env, ()), *points)}
+        self.rewards[env] = deque((by_id[episode_id] for episode_id in sorted(by_id)), maxlen=N_POINTS)
+
+    def refresh(self, running: Iterable[Episode]) -> None:
+        """Recount the running episodes, and the successes where there are new rewards."""
+        n_running = Counter([episode.env for episode in running if not episode.node_lost])
+        for name in sorted(n_running.keys() - self.envs.keys()):
+            self.get(name)
+        for env in self.envs.values():
+            self.version += env.n_running != n_running[env.name]
+            env.n_running = n_running[env.name]
+        self.version += bool(self._stale)
+        for stale in self._stale & self.envs.keys():
+            count_successes(self.envs[stale], self.rewards[stale])
+        self._stale.clear()
+
+
+def _reward_point(episode: Episode | EpisodeRow) -> RewardPoint:
+    return RewardPoint(
+        episode_id=episode.episode_id,
+        reward=episode.reward,
+        success=episode.success,
+        rated=episode.outcome not in UNRATED_OUTCOMES and not episode.unscored,
+        agent=episode.agent,
+        model=episode.models,
+        error=episode.outcome == "error",
+        unscored=episode.unscored,
+    )
+
+
+def rated_points(points: Iterable[RewardPoint]) -> list[RewardPoint]:
+    """Return the rated points of models, or those of the newest baseline agent where no model has a rated point."""
+    return _comparable([point for point in points if point.rated])
+
+
+def count_successes(env: EnvironmentState, points: Sequence[RewardPoint]) -> None:
+    """Set the last reward and the success counts: those of models, or of the newest baseline where no model has any."""
+    env.last_reward = next((point.reward for point in reversed(points) if not point.error), None)
+    env.unscored = any(point.unscored for point in points)
+    counted = _comparable([point for point in points if point.rated or point.error])
+    rated = [point for point in counted if point.rated and point.success is not None]
+    env.n_rated, env.n_success = len(rated), sum(bool(point.success) for point in rated)
+    env.n_errors = sum(point.error for point in counted)
+    env.baseline = counted[-1].agent if counted and counted[-1].model is None else None
+    env.n_players = len({(point.agent, point.model) for point in rated})
+
+
+def _comparable(points: list[RewardPoint]) -> list[RewardPoint]:
+    """Return the points of models, or those of the newest agent where none has a model."""
+    return [point for point in points if point.model is not None] or [
+        point for point in points if point.agent == points[-1].agent
+    ]
+
+
+class EndpointState(msgspec.Struct):
+    """State of a model endpoint.
+
+    Attributes:
+        cause: why the endpoint has its ``status``; None if there is nothing to explain.
+        rest_s: seconds for which agents still skip the endpoint after a failure, as of its last health item; None if
+            agents use it.
+        failure: why the last inference of the endpoint failed; None if the inference succeeded.
+        hint: what to do about ``cause``.
+        in_memory: the models that Ollama holds in memory, and how much of each is on the GPU; untrusted texts.
+        metrics_at_s: when that load was received, in seconds of the console's monotonic clock.
+        reporters: the nodes whose current processes have reported its health.
+    """
+
+    status: str = "unknown"
+    cause: str | None = None
+    model: str | None = None
+    rest_s: float | None = None
+    requests_per_minute: int | None = None
+    concurrent_requests: int | None = None
+    failure: str | None = None
+    hint: str | None = None
+    metrics: ServerState | None = None
+    in_memory: tuple[str, ...] | None = None
+    metrics_at_s: float = -math.inf
+    reporters: frozenset[str] = frozenset()
+
+    @property
+    def is_answering(self) -> bool:
+        return self.status in ("up", "slow", "embedded") and self.failure is None and self.rest_s is None
+
+
+class Failover(NamedTuple):
+    """A change from one endpoint to another. The texts are untrusted.
+
+    Attributes:
+        failed: endpoints that gave no answer; empty if the first configured endpoint answers again.
+        reason: why the first endpoint in ``failed`` gave no answer.
+        endpoint: the endpoint that answers now.
+    """
+
+    env: str
+    failed: tuple[str, ...]
+    reason: str
+    endpoint: str
+    at: datetime
+
+
+class RecentStep(msgspec.Struct, frozen=True, gc=False):
+    """What counts of a step: when it was received, by the console's clock, its times, and who answered."""
+
+    seen_s: float
+    batch_id: str
+    phases: Phases | None
+    endpoint: str | None
+    warnings: Sequence[str]
+    model_s: float
+    ttft_s: float | None
+
+
+class RecentSteps:
+    """The newest steps of all batches; ``now`` returns the time of the console's monotonic clock in seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._steps: deque[RecentStep] = deque(maxlen=MAX_STEPS)
+
+    def add(self, steps: Iterable[StepState], batch_id: str) -> None:
+        now = self._now()
+        self._steps.extend(
+            RecentStep(now, batch_id, each.phases, each.endpoint, each.warnings, each.model_s, each.ttft_s)
+            for each in steps
+        )
+
+    def newest(self) -> tuple[list[RecentStep], float]:
+        """Return the steps of the last ``WINDOW_S`` seconds, the newest last, and the seconds that they cover."""
+        now = self._now()
+        is_cut = len(self._steps) == MAX_STEPS and self._steps[0].seen_s > now - WINDOW_S
+        steps = [step for step in self._steps if step.seen_s >= now - WINDOW_S]
+        return steps, now - self._steps[0].seen_s if is_cut else WINDOW_S
+
+    def of_batch(self, batch_id: str) -> list[RecentStep]:
+        steps = [step for step in self._steps if step.batch_id == batch_id]
+        newest = sum(step.seen_s >= self._now() - WINDOW_S for step in steps)
+        return steps[-max(newest, MIN_STEPS) :]
+
+
+class EndpointRegistry:
+    """Endpoints by name, in the order in which agents try them.
+
+    Attributes:
+        failovers: the newest changes from one endpoint to another and back, the newest last.
+        n_failovers: number of all failovers, including those no longer in ``failovers``.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.endpoints: dict[str, EndpointState] = {}
+        self.failovers: deque[Failover] = deque(maxlen=MAX_FAILOVERS)
+        self.n_failovers = 0
+        self.recent_steps = RecentSteps(now)
+        self._now = now
+        self._reported_at: dict[tuple[tuple[str, ...], str], datetime] = {}
+
+    def apply_health(self, item: ModelHealth, node: str) -> bool:
+        before = copy(self.endpoints.get(item.endpoint))
+        if (endpoint := self._get(item.endpoint)) is not None:
+            for field in ("status", "cause", "model", "rest_s", "hint", "requests_per_minute", "concurrent_requests"):
+                setattr(endpoint, field, getattr(item, field))
+            endpoint.reporters |= {node}
+            if item.rest_s is None:
+                endpoint.failure = None
+        return endpoint != before
+
+    def forget_reports(self, node: str) -> None:
+        """Drop the endpoints that only an earlier process of ``node`` reported: its new profile may not have them."""
+        for name, endpoint in list(self.endpoints.items()):
+            if node in endpoint.reporters:
+                endpoint.reporters -= {node}
+                if not endpoint.reporters:
+                    del self.endpoints[name]
+
+    def apply_metrics(self, item: ModelMetrics) -> bool:
+        if (endpoint := self._get(item.endpoint)) is None:
+            return False
+        names = ("endpoint", "waiting", "kv_cache", "tokens_per_s", "queue_s", "prefill_s", "decode_s")
+        server = next((name for key, name in SERVER_NAMES.items() if key == item.server), item.server)
+        state = ServerState(server=server, **{name: getattr(item, name) for name in names})
+        in_memory = None if item.models is None else tuple(dict.fromkeys(item.models))
+        is_new = (endpoint.metrics, endpoint.in_memory) != (state, in_memory)
+        endpoint.metrics, endpoint.in_memory, endpoint.metrics_at_s = state, in_memory, self._now()
+        return is_new
+
+    def apply_request(self, item: TokenText, episode: Episode) -> None:
+        """Update endpoints and failovers from an item, not yet applied to its episode, that reports a request."""
+        before = episode.streaming
+        failures = before.failures if before is not None and before.step == item.step else ()
+        if item.failure is not None:
+            failures = (*failures, item.failure)[-MAX_FAILURES:]
+            failed, _, reason = item.failure.partition(": ")
+            if (endpoint := self._get(failed)) is not None:
+                endpoint.failure = reason
+        if item.endpoint is not None and failures and item.step > episode.last_step_index and episode.running:
+            self._record_failover(episode.env, failures, item.endpoint, item.at)
+
+    def apply_steps(self, steps: Sequence[StepState], episode: Episode, at: datetime) -> None:
+        """Update endpoints and failovers from new steps of an episode, the last of which ended ``at``."""
+        self.recent_steps.add(steps, episode.batch_id)
+        for step in steps:
+            if step.endpoint is None or not (step.warnings or step is steps[-1]):
+                continue  # the newest step names the same endpoint
+            self.mark_answered(step.endpoint)
+            if step.warnings and step.skipped_endpoints:
+                self._record_failover(episode.env, step.warnings, step.endpoint, at)
+            elif self.failovers and self.failovers[-1].failed:
+                self._add_failover(Failover(episode.env, (), "", step.endpoint, at))
+
+    def mark_answered(self, endpoint: str) -> None:
+        if (known := self._get(endpoint)) is not None:
+            known.failure = known.rest_s = None
+            known.status = "up" if known.status == "unknown" else known.status
+
+    def _record_failover(self, env: str, failures: Sequence[str], endpoint: str, at: datetime) -> None:
+        if failed := skipped_endpoints(endpoint, failures):
+            self._add_failover(Failover(env, tuple(failed), failures[0].partition(": ")[2], endpoint, at))
+
+    def _add_failover(self, failover: Failover) -> None:
+        key = failover.failed, failover.endpoint
+        reported_at = self._reported_at.get(key)
+        if reported_at is not None and failover.at - reported_at < REPEAT_AFTER:  # also where this one is older
+            return
+        if len(self._reported_at) >= MAX_FAILOVERS:
+            self._reported_at.clear()
+        self._reported_at[key] = failover.at
+        self.failovers.append(failover)
+        self.n_failovers += 1
+
+    def _get(self, endpoint: str) -> EndpointState | None:
+        if endpoint not in self.endpoints and endpoint and len(self.endpoints) < MAX_ENDPOINTS:
+            self.endpoints[endpoint] = EndpointState()
+        return self.endpoints.get(endpoint)
