@@ -12,7 +12,7 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
 from agentgym_tui.presenters.number_format import UNKNOWN
-from agentgym_tui.safe_text import sanitize_text
+from agentgym_tui.safe_text import sanitize_line, sanitize_text
 
 LIST_MARGIN: Final = 2
 """Columns beside the text of a list: the cursor mark on the left, and a blank before the scroll bar on the right."""
@@ -51,15 +51,19 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
     return (_cached_head if len(text) < _MAX_CACHED_CHARS else set_cell_size)(text, width - 1) + _CUT
 
 
+def _safe_line(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else sanitize_line(text, len(text) * len("\\u{10ffff}"))
+
+
 def cut(text: str, width: int) -> str:
     """Cut ``text`` to at most ``width`` columns; an ellipsis replaces the end of the text."""
-    text = sanitize_text(text)
+    text = _safe_line(text)
     return text if display_width(text) <= width else fit(text, width)
 
 
 def cut_start(text: str, width: int) -> str:
     """Cut ``text``, such as a path, to at most ``width`` columns; an ellipsis replaces the start of the text."""
-    text = sanitize_text(text)
+    text = _safe_line(text)
     return text if display_width(text) <= width else _cut_around(text, width, 0)
 
 
@@ -68,7 +72,7 @@ def cut_middle(text: str, width: int) -> str:
 
     This keeps names apart that have a common prefix.
     """
-    text = sanitize_text(text)
+    text = _safe_line(text)
     return text if display_width(text) <= width else _cut_around(text, width, (width - 1) // 2)
 
 
