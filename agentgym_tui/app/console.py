@@ -38,7 +38,7 @@ from agentgym_tui.commands.registry import (
 from agentgym_tui.config.settings import Settings, problem_summary
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.environment_rows import no_environments
-from agentgym_tui.presenters.machine_sections import held_text
+from agentgym_tui.presenters.machine import held_text
 from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ConsoleScreen, ScreenContext
@@ -263,7 +263,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         return self.screen
 
     async def on_episode_screen_events_requested(self, event: EpisodeScreen.EventsRequested) -> None:
-        from agentgym_tui.screens.events.screen import EventsScreen
+        from agentgym_tui.screens.events import EventsScreen
 
         if not BUS.is_met(self.session):
             toast(self, BUS.reason(self.session))
@@ -271,7 +271,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             screen.show_episode(event.episode_id)
 
     async def on_episodes_screen_log_requested(self, event: EpisodesScreen.LogRequested) -> None:
-        from agentgym_tui.screens.logs.screen import LogScreen
+        from agentgym_tui.screens.logs import LogScreen
 
         if isinstance(screen := await self._switch_to(LOGS_SCREEN), LogScreen):
             screen.show_path(event.path)

@@ -224,11 +224,9 @@ LIVE_SCREEN: Final = ScreenSpec("live", "1", "Live", lazy("screens.live.screen:L
 EPISODES_SCREEN: Final = ScreenSpec(
     "episodes", "2", "Episodes", lazy("screens.episodes.screen:EpisodesScreen"), ALWAYS, "stored and running episodes"
 )  # fmt: skip
-EVENTS_SCREEN: Final = ScreenSpec(
-    "events", "3", "Events", lazy("screens.events.screen:EventsScreen"), BUS, "all bus messages"
-)
+EVENTS_SCREEN: Final = ScreenSpec("events", "3", "Events", lazy("screens.events:EventsScreen"), BUS, "all bus messages")
 LOGS_SCREEN: Final = ScreenSpec(
-    "logs", "4", "Logs", lazy("screens.logs.screen:LogScreen"), LOGS, "logs of the node, or opened ones"
+    "logs", "4", "Logs", lazy("screens.logs:LogScreen"), LOGS, "logs of the node, or opened ones"
 )
 RESULTS_SCREEN: Final = ScreenSpec(
     "results", "7", "Results", lazy("screens.results.screen:ResultsScreen"), RESULTS,
@@ -240,7 +238,7 @@ SCREENS: Final = Registry(
     EVENTS_SCREEN,
     LOGS_SCREEN,
     ScreenSpec(
-        "machine", "5", "Machine", lazy("screens.machine.screen:MachineScreen"), BUS,
+        "machine", "5", "Machine", lazy("screens.machine:MachineScreen"), BUS,
         "GPUs, servers, workers, broker, and what is wrong with them"
     ),
     ScreenSpec(

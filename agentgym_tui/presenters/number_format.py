@@ -33,12 +33,10 @@ def format_duration(seconds: float | None) -> str:
 def format_time(time: datetime | None, form: str = "%m-%d %H:%M", *, ms: bool = False) -> str:
     """Format a time in the local time zone, as by ``strftime`` and with milliseconds if ``ms`` is True."""
     try:
-        local = time.astimezone() if time is not None else None
+        shown = "" if time is None else time.astimezone().strftime(form)
     except (OverflowError, ValueError, OSError):  # year 1 and year 9999 have no local time everywhere
-        local = None
-    if local is None:
         return UNKNOWN
-    return local.strftime(form) + (f".{local.microsecond // 1000:03}" if ms else "")
+    return UNKNOWN if time is None else f"{shown}.{time.microsecond // 1000:03}" if ms else shown
 
 
 def format_reward(value: float | None) -> str:
@@ -81,21 +79,20 @@ def pluralize(number: int, noun: str, plural: str = "") -> str:
     return f"{shown} {noun if number == 1 else plural or f'{noun}s'}"
 
 
-def format_size(number: int) -> str:
-    """Format a number of bytes, such as ``950 B``, ``12 kB``, ``3.4 MB`` and ``500 MB``."""
+def format_size(number: int, unit: str = "B") -> str:
+    """Format a number of bytes or of another unit, such as ``950 B``, ``12 kB``, ``3.4 MB`` and ``24 kJ``."""
     short = format_count(number)
-    return f"{short} B" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}B"
+    return f"{short} {unit}" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}{unit}"
 
 
-def format_gpu_memory(number: int) -> str:
+def format_gpu_memory(number: int | None) -> str:
     """Format a number of bytes in the unit that the drivers of GPUs use, such as ``0.3 GiB`` and ``79.6 GiB``."""
-    return f"{number / 2**30:,.1f} GiB"
+    return UNKNOWN if number is None else f"{number / 2**30:,.1f} GiB"
 
 
 def format_energy(joules: float) -> str:
-    """Return an energy, such as ``950 J`` and ``24 kJ``."""
-    short = format_count(round(joules))
-    return f"{short} J" if short[-1].isdigit() else f"{short[:-1]} {short[-1]}J"
+    """Format an energy, such as ``950 J`` and ``24 kJ``."""
+    return format_size(round(joules), "J")
 
 
 def format_percent(value: float | None) -> str:

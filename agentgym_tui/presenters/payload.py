@@ -10,14 +10,12 @@ from typing import Final
 import msgspec
 
 from agentgym_tui.presenters.cells import Cell, FoldedText, Line, TextSource
-from agentgym_tui.safe_text import has_unsafe_chars, hex_line, n_hex_lines, sanitize_lines
+from agentgym_tui.safe_text import hex_line, n_hex_lines, sanitize_lines
 from agentgym_tui.state.event_log import MAX_HEADER_BYTES, EventMessage, LogEntry, LogNotice
-from runner.events.codec import check_limits
 
 VIEWS: Final = ("formatted", "raw", "hex", "headers")
 MAX_FORMATTED: Final = 20_000
 """Maximum number of JSON values in a payload that is formatted; each value takes one line."""
-
 FOLD_WIDTH: Final = 1_000
 """Maximum number of characters per line; a longer line is broken."""
 _TAB: Final = 4 * " "
@@ -45,10 +43,7 @@ def payload_rows(entry: LogEntry | None, view: str) -> TextSource:
 
 
 def payload_text(entry: LogEntry | None, view: str) -> str:
-    """Return the text that shows a log entry in a view, which is one of ``VIEWS``. The text is untrusted.
-
-    For a notice, every view shows the text of the notice.
-    """
+    """Return the untrusted text that shows a log entry in a view; every view of a notice shows its text."""
     match entry:
         case None:
             return ""
@@ -58,19 +53,16 @@ def payload_text(entry: LogEntry | None, view: str) -> str:
         return _headers(entry)
     if view == "hex":
         return "\n".join(hex_line(entry.payload, row) for row in range(n_hex_lines(entry.payload)))
-    text = format_json(entry.payload) if view == "formatted" else None
-    return entry.payload.decode("utf-8", "replace") if text is None else text
+    if view == "formatted" and not _is_large(entry.payload):
+        return pretty_json(entry.payload)
+    return entry.payload.decode("utf-8", "replace")
 
 
-def format_json(payload: bytes) -> str | None:
-    """Return the payload as indented JSON; None if it is not JSON, or too large or too deeply nested to format."""
-    if _is_large(payload):
-        return None
-    try:
-        check_limits(payload)
-        return msgspec.json.format(payload, indent=2).decode()
-    except (ValueError, RecursionError):
-        return None
+def pretty_json(data: bytes) -> str:
+    """Return data as indented JSON; if the data is not JSON, return it as unchanged text."""
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        data = msgspec.json.format(data, indent=2)
+    return data.decode("utf-8", "replace")
 
 
 def payload_size(message: EventMessage, view: str) -> Cell:
@@ -85,22 +77,22 @@ def _is_large(payload: bytes) -> bool:
 
 
 def _headers(message: EventMessage) -> str:
-    stream = f"{message.stream} #{message.sequence}" if message.stream is not None else "not in a stream"
-    fields = {"subject": message.subject, "stream": stream, "time": message.at.isoformat()}
-    lines = [f"{name + ':':<9} {value}" for name, value in fields.items()]
-    headers = [f"{name}: {value}" for name, value in message.headers.items()]
-    size = f"{'size:':<9} {message.n_bytes:,} bytes"
     stored = f", first {len(message.payload):,} kept" if message.n_bytes > len(message.payload) else ""
-    return "\n".join([*lines, size + stored, "", *(headers or ["no headers"])])[: 2 * MAX_HEADER_BYTES]
+    fields = {
+        "subject": message.subject,
+        "stream": "not in a stream" if message.stream is None else f"{message.stream} #{message.sequence}",
+        "time": message.at.isoformat(),
+        "size": f"{message.n_bytes:,} bytes{stored}",
+    }
+    headers = [f"{name}: {value}" for name, value in message.headers.items()] or ["no headers"]
+    lines = [f"{name + ':':<9} {value}" for name, value in fields.items()]
+    return "\n".join([*lines, "", *headers])[: 2 * MAX_HEADER_BYTES]
 
 
 class TextRows(FoldedText, TextSource):
     """Numbered lines of untrusted text, broken after each ``FOLD_WIDTH`` characters.
 
     A row with unsafe characters has a warning sign instead of the number of its line.
-
-    Args:
-        text: the text.
     """
 
     def __init__(self, text: str) -> None:
@@ -117,15 +109,12 @@ class TextRows(FoldedText, TextSource):
 
     def line(self, index: int, width: int) -> Line:
         number, at = self._place(index)
-        (text,), has_unsafe = sanitize_lines(self._lines[number][at : at + FOLD_WIDTH])
+        raw = self._lines[number][at : at + FOLD_WIDTH]
+        (text,), has_unsafe = sanitize_lines(raw)
         sign = "⚠" if has_unsafe else "" if at else number + 1
-        return Cell(f"{sign:>{self._digits}} ", "warn" if has_unsafe else "dim"), Cell(text)
-
-    def unsafe_text(self, index: int) -> str | None:
-        """Return the original text of a row if it has unsafe characters, else None."""
-        number, at = self._place(index)
-        text = self._lines[number][at : at + FOLD_WIDTH]
-        return text if has_unsafe_chars(text) else None
+        margin = Cell(f"{sign:>{self._digits}} ", "warn" if has_unsafe else "dim")
+        margin.raw = raw if has_unsafe else ""
+        return margin, Cell(text)
 
     def find_rows(self, expression: re.Pattern[str]) -> list[int]:
         found = [(n, match.start()) for n, line in enumerate(self._lines) for match in expression.finditer(line)]
@@ -146,10 +135,3 @@ class TextRows(FoldedText, TextSource):
 
     def _place(self, index: int) -> tuple[int, int]:
         return (index, 0) if self._places is None else self._places[index]
-
-
-def pretty_json(data: bytes) -> str:
-    """Return data as indented JSON; if the data is not JSON, return it as unchanged text."""
-    with contextlib.suppress(msgspec.DecodeError, RecursionError):
-        data = msgspec.json.format(data, indent=2)
-    return data.decode("utf-8", "replace")

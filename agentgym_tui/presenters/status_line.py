@@ -1,4 +1,4 @@
-"""Status of bus link, nodes and models; description of the watched episode; progress of a batch."""
+"""The status line of all screens, and the lines about the watched episode and the running batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentgym_tui.presenters.text_width import cut, cut_start, display_width, sh
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.episode import Episode
-from agentgym_tui.state.nodes import BusLinkStatus, NodeInfo, ProfileDifference
+from agentgym_tui.state.nodes import BusLinkStatus, NodeInfo
 from runner.types import UNKNOWN_OUTCOME, Tokens, is_result_unknown
 
 if TYPE_CHECKING:
@@ -56,13 +56,12 @@ LINK_STATES: Final[dict[BusLinkStatus, tuple[str, Tone]]] = {
 }
 """Label and tone of each state of the bus link."""
 
-_NO_STATUS: Final = Cell("no model or host status yet", "dim")
 _MIN_TITLE: Final = 20
 _MAX_ENDPOINTS: Final = 3
 """Maximum number of endpoints named in the status."""
 _MIN_HOST_WIDTH: Final = 60
-_GIB: Final = 1 << 30
 """Columns reserved for models and host computer if the status has one line."""
+_GAP: Final = len(SEPARATOR.text)
 
 
 def status_lines(
@@ -70,33 +69,25 @@ def status_lines(
 ) -> list[Line]:
     """Describe the bus link, nodes, state directory, models and host computer.
 
-    The result has one line on a terminal of at least ``ONE_LINE_WIDTH`` columns, else two, plus the lines of the cause.
+    The result has one line on a terminal of at least ``ONE_LINE_WIDTH`` columns, else two, plus up to
+    ``max_cause_lines`` lines for the cause of a failed link that does not fit into the first line.
 
     Args:
-        store: the run state.
         title: location of the session, used when no node reports its state directory.
-        width: columns of the terminal.
-        max_cause_lines: maximum number of additional lines for the cause of a failed link. These lines are used only
-            if the cause does not fit into the first line.
         problem: what is wrong with the machine.
     """
-    cause, room = _cause_text(store), width - line_width(_connection_cells(store)) - len(SEPARATOR.text)
-    cause_lines = (
-        [[Cell(cut(row, width), "warn")] for row in wrap_text(cause, width, max_cause_lines)]
-        if max_cause_lines and display_width(cause) > room
-        else []
-    )
-    shown = "" if cause_lines else cause
+    cause, cause_lines = _cause_text(store), list[Line]()
+    if max_cause_lines and display_width(cause) > width - line_width(_link_cells(store, "")) - _GAP:
+        cause_lines = [[Cell(row, "warn")] for row in wrap_text(cause, width, max_cause_lines)]
+        cause = ""
     host = _host_parts(store)
     host[1:1] = [problem] if problem else []
     if width >= ONE_LINE_WIDTH:
-        return [
-            join_parts([*_location_parts(store, title, width - _MIN_HOST_WIDTH, shown), *host], width),
-            *cause_lines,
-        ]
-    no_status = [_NO_STATUS] if store.link.status not in ("none", "failed") else []
-    second = join_parts(host or [no_status], width)
-    return [join_parts(_location_parts(store, title, width, shown), width), second, *cause_lines]
+        parts = [*_location_parts(store, title, width - _MIN_HOST_WIDTH, cause), *host]
+        return [join_parts(parts, width), *cause_lines]
+    if not host and store.link.status not in ("none", "failed"):
+        host = [[Cell("no model or host status yet", "dim")]]
+    return [join_parts(_location_parts(store, title, width, cause), width), join_parts(host, width), *cause_lines]
 
 
 def status_line(store: RunStore, title: str, width: int) -> Line:
@@ -109,27 +100,25 @@ def episode_line(store: RunStore, episode: Episode | None, width: int) -> Line:
     if episode is None:
         return join_parts([[Cell("no episode running", "dim")]], width)
     room = max(width // 3, 8)
-    outcome = outcome_cell(episode, room)
-    return join_parts(
-        [
-            [
-                Cell(cut(shorten_environment(episode.env or "?", room), room), "head"),
-                Cell(f" task {format_count(episode.task_index)}"),
-            ],
-            [Cell(cut(outcome.text, room), outcome.tone)],
-            fallback_note(episode),
-            [Cell(f"round {format_count(episode.rounds)}")],
-            [Cell(f"reward {format_reward(episode.reward)}")],
-            [Cell(_agent_text(episode.agent, episode.models))],
-            [Cell(f"{format_count(episode.n_missing)} items missing", "warn")] if episode.n_missing else [],
-            _running_count(store),
-            [Cell(_elapsed(episode), "dim")] if episode.steps or episode.duration_s is not None else [],
-            cost_part(episode.cost, store.currency),
-            [Cell("compat rules", "warn")] if episode.mode == "compat" else [],
-            [Cell(episode.data_label, "dim")] if episode.data_label else [],
-        ],
-        width,
-    )
+    env = Cell(cut(shorten_environment(episode.env or "?", room), room), "head")
+    n_running = sum(each.is_active for each in store.running_episodes())
+    played_s = sum(step.model_s + step.env_s for step in episode.steps)
+    elapsed = format_duration(played_s if episode.duration_s is None else episode.duration_s)
+    parts: list[Line] = [
+        [env, Cell(f" task {format_count(episode.task_index)}")],
+        [outcome_cell(episode, room).cut(room)],
+        fallback_note(episode),
+        [Cell(f"round {format_count(episode.rounds)}")],
+        [Cell(f"reward {format_reward(episode.reward)}")],
+        [Cell(_agent_text(episode.agent, episode.models))],
+        [Cell(f"{format_count(episode.n_missing)} items missing", "warn")] if episode.n_missing else [],
+        [Cell(f"{n_running} running", "dim")] if n_running > 1 else [],
+        [Cell(elapsed, "dim")] if episode.steps or episode.duration_s is not None else [],
+        cost_part(episode.cost, store.currency),
+        [Cell("compat rules", "warn")] if episode.mode == "compat" else [],
+        [Cell(episode.data_label, "dim")] if episode.data_label else [],
+    ]
+    return join_parts(parts, width)
 
 
 def progress_line(
@@ -142,115 +131,106 @@ def progress_line(
     n_waiting: int = 0,
     currency: str = "",
 ) -> Line:
-    """Describe the progress of a batch; return an empty line if there is no batch.
+    """Describe the progress of a batch, whose node may be lost; an empty line if there is no batch.
 
     Args:
-        batch: the batch; None if there is none.
-        width: columns available.
         now: seconds of the console's monotonic clock.
-        lost: whether the batch's node is lost.
         spent: tokens and cost of all episodes of the batch, including running episodes; the cost is None if unknown.
         n_waiting: number of batches that wait.
-        currency: currency of the cost.
     """
     if batch is None:
         return []
-    done, planned, rated = batch.n_done, batch.n_planned, batch.n_rated
+    done, planned, workers = batch.n_done, batch.n_planned, batch.workers
     bar = progress_bar(done / planned if planned else 0.0, max(6, min(24, width // 6)))
     counts = f" {format_count(done)}/{format_count(planned) if planned else UNKNOWN}"
-    first: list[Line] = [
-        [Cell(bar, "accent"), Cell(counts)],
-        [Cell(batch.env or "?", "head")],
+    first: list[Line] = [[Cell(bar, "accent"), Cell(counts)], [Cell(batch.env or "?", "head")]]
+    room = width - line_width(join_parts(first, width)) - _GAP
+    is_interrupted = batch.status == "interrupted"
+    why = masked_line(f"interrupted: {batch.interruption}" if batch.interruption else "interrupted", 300)
+    worker_part = [Cell(workers.text, "warn" if workers.lost else "plain")] if workers and not is_interrupted else []
+    is_incomplete = workers is not None and bool(workers.starting or workers.lost)
+    parts: list[Line] = [
+        *first,
+        [Cell("paused", "warn")] if batch.status == "paused" else [],
+        [Cell(cut(why, room), "warn")] if is_interrupted else [],
+        [NODE_LOST] if lost else [] if is_interrupted else [_time_cell(batch, now)],
+        worker_part if is_incomplete else [],
+        [Cell(f"{n_waiting:,} waiting")] if n_waiting else [],
+        [Cell(f"success {format_count(batch.n_success)} of {format_count(batch.n_rated)}")] if batch.n_rated else [],
+        [Cell(pluralize(batch.n_errors, "error"), "bad")] if batch.n_errors else [],
+        [Cell(f"mean reward {format_reward(batch.mean_reward)}")] if batch.mean_reward is not None else [],
+        [] if is_incomplete else worker_part,
+        tokens_part(spent[0].total if spent else 0),
+        cost_part(spent[1] if spent else None, currency),
+        [Cell(_agent_text(batch.agent, batch.models))] if batch.agent else [],
+        [Cell(masked_line(batch.waiting_for, 200), "warn")] if batch.waiting_for and not lost else [],
     ]
-    room = width - line_width(join_parts(first, width)) - len(SEPARATOR.text)
-    incomplete = batch.workers is not None and (batch.workers.starting or batch.workers.lost)
-    return join_parts(
-        [
-            *first,
-            [Cell("paused", "warn")] if batch.status == "paused" else [],
-            _interruption_cells(batch, room),
-            [NODE_LOST] if lost else _time_cells(batch, now),
-            _worker_cells(batch) if incomplete else [],
-            [Cell(f"{n_waiting:,} waiting")] if n_waiting else [],
-            [Cell(f"success {format_count(batch.n_success)} of {format_count(rated)}")] if rated else [],
-            [Cell(pluralize(batch.n_errors, "error"), "bad")] if batch.n_errors else [],
-            [Cell(f"mean reward {format_reward(batch.mean_reward)}")] if batch.mean_reward is not None else [],
-            [] if incomplete else _worker_cells(batch),
-            tokens_part(spent[0].total if spent else 0),
-            cost_part(spent[1] if spent else None, currency),
-            [Cell(_agent_text(batch.agent, batch.models))] if batch.agent else [],
-            [Cell(masked_line(batch.waiting_for, 200), "warn")] if batch.waiting_for and not lost else [],
-        ],
-        width,
-    )
-
-
-def _connection_cells(store: RunStore, *, address: bool = False) -> Line:
-    text, tone = LINK_STATES[store.link.status]
-    shown_address = store.link.address if address and store.link.status == "connected" else ""
-    link = Cell("".join([text, masked_line(f" {shown_address}", 60)]) if shown_address else text, tone)
-    nodes = _node_cells(store)
-    return [link, SEPARATOR, *nodes] if nodes else [link]
+    return join_parts(parts, width)
 
 
 def _location_parts(store: RunStore, title: str, width: int, cause: str) -> list[Line]:
     """Describe the bus link, its problem and the state directory; drop the bus address if space is short."""
     node = _only_node(store)
     title = (node.data_dir if node else "") or title
-    link = _connection_cells(store, address=True)
-    if cause or line_width(link) + len(SEPARATOR.text) + min(len(title), _MIN_TITLE) > width:
-        link = _connection_cells(store)
-    room = width - line_width(link) - len(SEPARATOR.text)
-    if cause:
-        reason, room = cut(cause, room), room - display_width(cause) - len(SEPARATOR.text)
-        link = [*link, SEPARATOR, Cell(reason, "warn")] if reason else link
-    folder = cut_start(masked_line(title, 120), room) if room >= min(len(title), _MIN_TITLE) else ""
-    return [link, [Cell(folder, "dim")] if folder else []]
+    least = min(len(title), _MIN_TITLE)
+    link = _link_cells(store, store.link.address if store.link.status == "connected" and not cause else "")
+    if line_width(link) + _GAP + least > width:
+        link = _link_cells(store, "")
+    room = width - line_width(link) - _GAP
+    reason = cut(cause, room) if cause else ""
+    room -= display_width(cause) + _GAP if cause else 0
+    folder = cut_start(masked_line(title, 120), room) if room >= least else ""
+    return [link, [Cell(reason, "warn")] if reason else [], [Cell(folder, "dim")] if folder else []]
 
 
-def _cause_text(store: RunStore) -> str:
-    causes = [store.link.cause] if store.link.cause else _storage_problems(store)
-    return masked_line(" · ".join(line for cause in causes for line in cause.split("\n")), 2_000)
+def _link_cells(store: RunStore, address: str) -> Line:
+    text, tone = LINK_STATES[store.link.status]
+    nodes = _node_cells(store)
+    link = Cell(f"{text} {masked_line(address, 60)}" if address else text, tone)
+    return [link, SEPARATOR, *nodes] if nodes else [link]
 
 
-def _storage_problems(store: RunStore) -> list[str]:
-    full = [node for node in store.nodes.values() if node.storage and not node.lost]
-    return [f"{node.name}: {node.storage}" if len(store.nodes) > 1 else node.storage for node in full]
+def _node_cells(store: RunStore) -> Line:
+    if (node := _only_node(store)) is None:
+        n_lost = sum(each.lost for each in store.nodes.values())
+        text = f"{len(store.nodes)} nodes" + (f", {n_lost} lost" if n_lost else "")
+        return [Cell(text, "bad" if n_lost else "plain")] if store.nodes else []
+    state = [Cell(" "), NODE_LOST] if node.lost else [Cell(f" {store.node_status(node)}", "dim")] if node.status else []
+    profile: Line = []
+    if (difference := store.profile_difference) is not None:
+        changed = "its profile" if difference.is_changed else "a variable"
+        profile = [SEPARATOR, Cell("other profile" if difference.is_other else f"{changed} has changed", "warn")]
+    return [Cell(f"node {node.name}"), *state, *profile]
 
 
 def _only_node(store: RunStore) -> NodeInfo | None:
     return next(iter(store.nodes.values())) if len(store.nodes) == 1 else None
 
 
-def _node_cells(store: RunStore) -> Line:
-    lost = [node for node in store.nodes.values() if node.lost]
-    if len(store.nodes) > 1:
-        text = f"{len(store.nodes)} nodes" + (f", {len(lost)} lost" if lost else "")
-        return [Cell(text, "bad" if lost else "plain")]
-    for node in store.nodes.values():
-        return [
-            Cell(f"node {node.name}"),
-            *_node_state(store, node),
-            *_profile_cells(store.profile_difference),
-        ]
-    return []
-
-
-def _node_state(store: RunStore, node: NodeInfo) -> Line:
-    if node.lost:
-        return [Cell(" "), NODE_LOST]
-    return [Cell(f" {store.node_status(node)}", "dim")] if node.status else []
-
-
-def _profile_cells(difference: ProfileDifference | None) -> Line:
-    if difference is None:
-        return []
-    changed = "its profile" if difference.is_changed else "a variable"
-    return [SEPARATOR, Cell("other profile" if difference.is_other else f"{changed} has changed", "warn")]
+def _cause_text(store: RunStore) -> str:
+    """Return why the link has failed, or else which nodes cannot store anything."""
+    full = [node for node in store.nodes.values() if node.storage and not node.lost]
+    name = "{}: {}" if len(store.nodes) > 1 else "{1}"
+    causes = [store.link.cause] if store.link.cause else [name.format(node.name, node.storage) for node in full]
+    return masked_line(" · ".join(causes).replace("\n", " · "), 2_000)
 
 
 def _host_parts(store: RunStore) -> list[Line]:
-    return [each for each in (_model_part(store), *_load_parts(_only_node(store)), _loss_part(store)) if each]
+    parts, node = [_model_part(store)], _only_node(store)
+    if node is not None and node.machine is not None and not node.lost:
+        machine = node.machine.latest
+        parts.append([Cell(f"cpu {format_percent(machine.cpu)} ram {format_percent(machine.ram)}", "dim")])
+        for gpu in (each for each in machine.gpu if each.lost is None):
+            used, total = (gpu.mem_used or 0) / 2**30, (gpu.mem_total or 0) / 2**30
+            parts.append([Cell(f"{(gpu.name or 'GPU')[:40]} {gpu.util or 0:.0f}% {used:.1f}/{total:.1f} GiB", "dim")])
+    losses = (
+        (n_dropped := sum(node.dropped for node in store.nodes.values()), f"{format_count(n_dropped)} dropped"),
+        (store.n_malformed, f"{format_count(store.n_malformed)} malformed"),
+        (store.notice_list.n_lost, f"{pluralize(store.notice_list.n_lost, 'message')} lost"),
+        (n_missing := store.episode_registry.n_missing, f"{pluralize(n_missing, 'item')} missing"),
+    )
+    lost = ", ".join(text for n, text in losses if n)
+    return [part for part in (*parts, [Cell(lost, "warn")] if lost else []) if part]
 
 
 def _model_part(store: RunStore) -> Line:
@@ -259,42 +239,19 @@ def _model_part(store: RunStore) -> Line:
     if store.nodes and all(node.lost for node in store.nodes.values()):
         return [Cell("model unknown", "dim")]
     answering = [name for name, endpoint in store.endpoints.items() if endpoint.is_answering]
-    others = [name for name in store.endpoints if name not in answering]
+    others = _endpoint_states(store, [name for name in store.endpoints if name not in answering])
     if not answering:
-        return [Cell(f"✗ model {_endpoint_states(store, others)}", "bad")]
-    in_use, first = answering[0], next(iter(store.endpoints))
-    if in_use != first:
-        shown = (FALLBACK_MARK, _endpoint_states(store, [in_use]), _endpoint_states(store, others))
-        return [Cell("{} model {}, {}".format(*shown), "warn")]
-    tone: Tone = "warn" if store.endpoints[in_use].status == "slow" else "good"
-    primary = Cell(f"model {_endpoint_states(store, [in_use])}", tone)
-    return [primary, *([Cell(f" ({_endpoint_states(store, others)})", "dim")] if others else [])]
+        return [Cell(f"✗ model {others}", "bad")]
+    in_use = _endpoint_states(store, answering[:1])
+    if answering[0] != next(iter(store.endpoints)):
+        return [Cell(f"{FALLBACK_MARK} model {in_use}, {others}", "warn")]
+    tone: Tone = "warn" if store.endpoints[answering[0]].status == "slow" else "good"
+    return [Cell(f"model {in_use}", tone), *([Cell(f" ({others})", "dim")] if others else [])]
 
 
 def _endpoint_states(store: RunStore, names: Sequence[str]) -> str:
     shown = [f"{masked_line(name, 40)} {endpoint_state(store.endpoints[name])}" for name in names[:_MAX_ENDPOINTS]]
     return ", ".join([*shown, *["…"] * (len(names) > _MAX_ENDPOINTS)])
-
-
-def _load_parts(node: NodeInfo | None) -> Iterator[Line]:
-    if node is not None and node.machine is not None and not node.lost:
-        machine = node.machine.latest
-        yield [Cell(f"cpu {format_percent(machine.cpu)} ram {format_percent(machine.ram)}", "dim")]
-        for gpu in (each for each in machine.gpu if each.lost is None):
-            used, total = (gpu.mem_used or 0) / _GIB, (gpu.mem_total or 0) / _GIB
-            yield [Cell(f"{(gpu.name or 'GPU')[:40]} {gpu.util or 0:.0f}% {used:.1f}/{total:.1f} GiB", "dim")]
-
-
-def _loss_part(store: RunStore) -> Line:
-    dropped = sum(node.dropped for node in store.nodes.values())
-    losses = (
-        (dropped, f"{format_count(dropped)} dropped"),
-        (store.n_malformed, f"{format_count(store.n_malformed)} malformed"),
-        (store.notice_list.n_lost, f"{pluralize(store.notice_list.n_lost, 'message')} lost"),
-        (n_missing := store.episode_registry.n_missing, f"{pluralize(n_missing, 'item')} missing"),
-    )
-    parts = [text for n, text in losses if n]
-    return [Cell(", ".join(parts), "warn")] if parts else []
 
 
 def outcome_cell(episode: Episode | EpisodeRow, width: int = 80) -> Cell:
@@ -305,8 +262,8 @@ def outcome_cell(episode: Episode | EpisodeRow, width: int = 80) -> Cell:
     if episode.outcome is not None:
         text, tone = OUTCOMES.get(episode.outcome, (episode.outcome, "plain"))
         text = next((reason for reason in _outcome_reasons(episode) if display_width(reason) <= width), text)
-        detail = [": ", episode.error_type] if episode.error_type else []
-        return Cell("".join([text, *detail, (", unscored" if episode.unscored else "")]), tone)
+        detail = f": {episode.error_type}" if episode.error_type else ""
+        return Cell(f"{text}{detail}{', unscored' if episode.unscored else ''}", tone)
     if isinstance(episode, Episode) and (episode.node_lost or episode.paused):
         return NODE_LOST if episode.node_lost else Cell("‖ paused", "warn")
     return Cell("▶ running", "accent")
@@ -329,49 +286,21 @@ def _outcome_reasons(episode: Episode | EpisodeRow) -> Iterator[str]:
         yield ("? unknown" if is_unknown else "‖ interrupted: its batch was stopped, or its process ended")
 
 
-def _running_count(store: RunStore) -> Line:
-    n_running = sum(episode.is_active for episode in store.running_episodes())
-    return [Cell(f"{n_running} running", "dim")] if n_running > 1 else []
-
-
 def _agent_text(agent: str, model: str | None) -> str:
-    return " ".join(filter(None, (agent or "?", model or ("(no model)" if agent else ""))))
+    return f"{agent or '?'} {model or ('(no model)' if agent else '')}".strip()
 
 
-def _elapsed(episode: Episode) -> str:
-    if episode.duration_s is not None:
-        return format_duration(episode.duration_s)
-    return format_duration(sum(step.model_s + step.env_s for step in episode.steps))
-
-
-def _interruption_cells(batch: BatchRun, room: int) -> Line:
-    if batch.status != "interrupted":
-        return []
-    reason = [masked_line(batch.interruption, 300)] if batch.interruption else []
-    return [Cell(cut(": ".join(["interrupted", *reason]), room), "warn")]
-
-
-def _worker_cells(batch: BatchRun) -> Line:
-    if batch.workers is None or batch.status == "interrupted":
-        return []
-    return [Cell(batch.workers.text, "warn" if batch.workers.lost else "plain")]
-
-
-def _time_cells(batch: BatchRun, now: float) -> Line:
-    if batch.status == "interrupted":
-        return []
+def _time_cell(batch: BatchRun, now: float) -> Cell:
     if batch.waiting_s is None:
-        return [Cell(f"time left {format_time_left(time_left(batch, now))}")]
+        return Cell(f"time left {format_time_left(time_left(batch, now))}")
     left = format_time_left(max(batch.waiting_s - _passed_s(batch, now), 0.0))
-    return [Cell(f"waiting for the server, {left} left", "warn")]
+    return Cell(f"waiting for the server, {left} left", "warn")
 
 
 def time_left(batch: BatchRun, now: float) -> float | None:
     """Return the estimated seconds until a batch ends, which pass while it runs; None if they are not known.
 
-    Args:
-        batch: the batch.
-        now: seconds of the console's monotonic clock.
+    ``now`` has the seconds of the console's monotonic clock.
     """
     if batch.eta_s is None or batch.status not in ("running", "paused"):
         return None

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from textual import on
+from textual.app import ComposeResult
 from textual.timer import Timer
+from textual.widget import Widget
 
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
 from agentgym_tui.screens.filtered_screen import FilteredScreen
 from agentgym_tui.services import copy_to_clipboard
 from agentgym_tui.state.event_log import LogEntry
 from agentgym_tui.state.query import MAX_CHARS
+from agentgym_tui.widgets.inputs import EntryInput
+from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.payload_view import PayloadView
+from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
-
-if TYPE_CHECKING:
-    from textual.widget import Widget
-
-    from agentgym_tui.widgets.inputs import EntryInput
-    from agentgym_tui.widgets.payload_view import PayloadView
 
 
 class LineBrowser(FilteredScreen):
     """A screen with a table of lines, a filter and a prompt above it, and the selected line below it.
 
-    A subclass composes the widgets, and fills ``table`` and ``payload``. The UI state holds filter words, sort orders
-    and pane sizes.
+    The UI state holds filter words, sort orders and pane sizes.
 
     Attributes:
         table: the table of lines.
@@ -39,11 +38,24 @@ class LineBrowser(FilteredScreen):
     GO_TO_HINT: ClassVar[str]
     """Placeholder of the prompt for a place in the lines."""
 
-    table: Table
-    payload: PayloadView
-    _prompt: EntryInput
-    _prompt_id = ""
-    _draw_timer: Timer | None = None
+    def __init__(self, context: ScreenContext, table: Table, payload: PayloadView) -> None:
+        super().__init__(context)
+        self.table, self.payload = table, payload
+        self._prompt = EntryInput(id="entry", max_length=MAX_CHARS)
+        self._use_entered: Callable[[str], None] = self.go_to
+        self._draw_timer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        yield StaticLines(self.heading_lines, id="summary")
+        yield from self.make_filter(self.kept_filter)
+        yield self._prompt
+        yield from self.compose_panes()
+        yield StaticLines(self.nothing_lines, id="nothing")
+        yield KeyBar(self.SCOPE, self.session)
+
+    def compose_panes(self) -> Iterator[Widget]:
+        """Yield the table and the payload in their split."""
+        raise NotImplementedError
 
     @property
     def entry(self) -> LogEntry | None:
@@ -58,26 +70,18 @@ class LineBrowser(FilteredScreen):
         """Show the current lines in the table."""
         raise NotImplementedError
 
-    def make_inputs(self, words: str) -> Sequence[Widget]:
-        """Return the filter, which contains ``words``, its note, and the prompt."""
-        from agentgym_tui.widgets.inputs import EntryInput
+    def show_found(self) -> None:
+        self.show_all()
 
-        self._prompt = EntryInput(id="entry", max_length=MAX_CHARS)
-        return *self.make_filter(words), self._prompt
-
-    def open_prompt(self, prompt_id: str, hint: str) -> None:
-        """Open the prompt; ``prompt_id`` is passed to ``entered``."""
-        self._prompt_id = prompt_id
+    def open_prompt(self, hint: str, use: Callable[[str], None]) -> None:
+        """Open the prompt; ``use`` is called with what the user enters."""
+        self._use_entered = use
         self.add_class("-prompting")
         self._prompt.prompt(hint)
 
-    def entered(self, prompt_id: str, text: str) -> None:
-        """Use the text that the user entered at the prompt ``prompt_id``."""
-        self.go_to(text)
-
     def action_go_to(self) -> None:
         """Prompt for a place in the lines."""
-        self.open_prompt("go_to", self.GO_TO_HINT)
+        self.open_prompt(self.GO_TO_HINT, self.go_to)
 
     def action_next_view(self) -> None:
         """Show the selected line in the next representation."""
@@ -87,15 +91,15 @@ class LineBrowser(FilteredScreen):
         """Copy the shown text; visible symbols replace control characters unless ``raw`` is True."""
         copy_to_clipboard(self.app, self.payload.text(), raw=raw)
 
-    def on_entry_input_closed(self, event: EntryInput.Closed) -> None:
-        """Hide the prompt and use its text."""
+    @on(EntryInput.Closed)
+    def _prompt_closed(self, event: EntryInput.Closed) -> None:
         self.remove_class("-prompting")
         if event.text is not None:
-            self.entered(self._prompt_id, event.text)
+            self._use_entered(event.text)
 
     @on(LineList.CursorMoved)
     def _line_selected(self, event: LineList.CursorMoved) -> None:
-        if event.view is self.table and self.is_ready:
+        if event.view is self.table:
             self.line_selected()
 
     def line_selected(self) -> None:
@@ -105,7 +109,7 @@ class LineBrowser(FilteredScreen):
     @on(LineList.Selected)
     def _line_opened(self, event: LineList.Selected) -> None:
         if event.view is self.table and self.accepts_keys:
-            self.set_focus(self.payload.query_one(LineList))
+            self.set_focus(self.payload.lines)
 
     def draw_soon(self, wait_s: float) -> None:
         """Redraw everything after ``wait_s`` seconds, unless that is already planned."""

@@ -1,25 +1,30 @@
-"""Views of one payload: a long text, and a bus message or log line in several representations."""
+"""Views of one payload: a long text, a line of tabs, and a bus message or log line in several representations."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from agentgym_tui.presenters.cells import Line
+from agentgym_tui.commands.keymap import keymap_of
+from agentgym_tui.presenters.cells import Cell, Line, cut_line
 from agentgym_tui.presenters.payload import TextRows, payload_rows, payload_text
-from agentgym_tui.safe_text import unsafe_excerpt
+from agentgym_tui.presenters.text_width import display_width
 from agentgym_tui.state.event_log import LogEntry
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.tab_bar import Tab, TabBar
+from agentgym_tui.widgets.static_lines import StaticLines
+
+_GAP = "  "
 
 
 class TextView(LineList):
-    """Numbered lines of a long text, such as the JSON of an episode; each line is sanitized when it is drawn."""
+    """Numbered lines of a long text, such as the JSON of an episode."""
 
     class TextShown(Message):
         """Another text is shown."""
@@ -28,15 +33,66 @@ class TextView(LineList):
         super().__init__(cursor_type="none", id=id)
 
     def show_text(self, rows: TextRows) -> None:
-        """Show an untrusted text."""
         self.show(rows)
         self.post_message(self.TextShown())
 
-    def unsafe_text(self) -> str | None:
-        rows = self.source
-        if not isinstance(rows, TextRows):
-            return None
-        return next((unsafe_excerpt(text) for index in self._in_view() if (text := rows.unsafe_text(index))), None)
+
+class Tab(NamedTuple):
+    """A tab's id and title, and the command whose key selects it."""
+
+    id: str
+    title: str
+    command: str
+
+
+class TabBar(StaticLines):
+    """Tabs that can be clicked, the first selected at first; the screen handles the keys that select a tab."""
+
+    @dataclass
+    class TabSelected(Message):
+        """A tab was clicked."""
+
+        tab: str
+
+    def __init__(self, tabs: Sequence[Tab], *, id: str | None = None) -> None:
+        super().__init__(self._line, id=id)
+        self._tabs = tabs
+        self._shown = tabs[0].id
+        self._note: Line = ()
+
+    def select_tab(self, tab: str) -> None:
+        """Mark the tab with id ``tab`` as selected."""
+        self._shown = tab
+        self.show(self._line)
+
+    def set_tabs(self, tabs: Sequence[Tab]) -> None:
+        """Replace the tabs; the selected tab must be among them."""
+        if tabs != self._tabs:
+            self._tabs = tabs
+            self.show(self._line)
+
+    def set_note(self, note: Line) -> None:
+        """Set the text to the right of the tabs."""
+        self._note = note
+        self.show(self._line)
+
+    def on_click(self, event: events.Click) -> None:
+        """Post ``TabSelected`` for the tab under the pointer."""
+        column = event.x - 1
+        for tab in self._tabs:
+            width = display_width(self._label(tab))
+            if 0 <= column < width:
+                self.post_message(self.TabSelected(tab.id))
+            column -= width + len(_GAP)
+
+    def _line(self, width: int) -> Sequence[Line]:
+        cells: list[Cell] = []
+        for tab in self._tabs:
+            cells += [Cell(self._label(tab), "head" if tab.id == self._shown else "dim"), Cell(_GAP)]
+        return [cut_line([*cells, *self._note], width)]
+
+    def _label(self, tab: Tab) -> str:
+        return f"{'●' if tab.id == self._shown else '○'} {tab.title} {keymap_of(self.app).key(tab.command)}"
 
 
 class PayloadView(Vertical):
@@ -52,15 +108,16 @@ class PayloadView(Vertical):
         self, views: Sequence[str], about: Callable[[LogEntry | None, str], Line], *, command: str, id: str
     ) -> None:
         super().__init__(id=id)
-        self._command = command
         self._about = about
         self._entry: LogEntry | None = None
         self._views = tuple(views)
         self._view = self._views[0]
+        self._bar = TabBar([Tab(name, name.capitalize(), command) for name in views], id="tabs")
+        self.lines = TextView(id="payload")
 
     def compose(self) -> ComposeResult:
-        yield TabBar([Tab(name, name.capitalize(), self._command) for name in self._views], id="tabs")
-        yield TextView(id="payload")
+        yield self._bar
+        yield self.lines
 
     def show(self, entry: LogEntry | None) -> None:
         """Show a bus message or log line; None empties the view."""
@@ -70,17 +127,11 @@ class PayloadView(Vertical):
 
     def mark(self, expression: re.Pattern[str] | None) -> None:
         """Mark what an expression finds in the text; None marks nothing."""
-        self.query_one(TextView).found = expression
+        self.lines.found = expression
 
     def next_view(self) -> None:
         """Show the next representation; the first representation follows the last."""
-        self.select_view(self._views[(self._views.index(self._view) + 1) % len(self._views)])
-
-    def select_view(self, view: str) -> None:
-        """Show the representation named ``view``."""
-        self._view = view
-        self.query_one(TabBar).select_tab(view)
-        self._fill()
+        self._select_view(self._views[(self._views.index(self._view) + 1) % len(self._views)])
 
     def text(self) -> str:
         """Return the raw, untrusted text of the shown representation."""
@@ -88,10 +139,14 @@ class PayloadView(Vertical):
 
     @on(TabBar.TabSelected)
     def _tab_selected(self, event: TabBar.TabSelected) -> None:
-        self.select_view(event.tab)
+        self._select_view(event.tab)
+
+    def _select_view(self, view: str) -> None:
+        self._view = view
+        self._bar.select_tab(view)
+        self._fill()
 
     def _fill(self) -> None:
-        view = self.query_one(TextView)
-        view.show(payload_rows(self._entry, self._view))
-        view.move_to(0)
-        self.query_one(TabBar).set_note(self._about(self._entry, self._view))
+        self.lines.show(payload_rows(self._entry, self._view))
+        self.lines.move_to(0)
+        self._bar.set_note(self._about(self._entry, self._view))

@@ -18,7 +18,7 @@ from agentgym_tui.screens.episode.transcripts import EpisodeTranscript
 from agentgym_tui.screens.episode.views import EPISODE_VIEWS
 from agentgym_tui.sessions.session import LoadedEpisode
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.tab_bar import Tab, TabBar
+from agentgym_tui.widgets.payload_view import Tab, TabBar
 from agentgym_tui.widgets.transcript import Transcript
 
 WHOLE: Final = "whole"

@@ -13,8 +13,7 @@ from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.answering_endpoint import bottleneck_line
 from agentgym_tui.presenters.bottleneck import present_bottleneck
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.machine_items import MachineView
-from agentgym_tui.presenters.machine_rows import machine_summary
+from agentgym_tui.presenters.machine import MachineView, machine_summary
 from agentgym_tui.presenters.pane_titles import notice_line
 from agentgym_tui.presenters.run_summary import ended_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from agentgym_tui.logs.log_file import LogFile, LogSearch, find_last_time, find_line_at, line_query, parse_record
-from agentgym_tui.presenters.log_rows import LogRows, LogViewState, empty_log_lines, log_heading
+from agentgym_tui.presenters.logs import OpenedLog, empty_log_lines, log_heading
 from tests.fuzz.oracles import check_displayable, scratch_folder, split_head
 
 TOKENS = (
@@ -82,11 +82,14 @@ def _check_search(log: LogFile, grown: LogFile, text: str, content: bytes) -> No
 
 
 def _check_rows(log: LogFile) -> None:
-    rows = LogRows(log)
+    rows = OpenedLog(log)
     rows.refresh()
-    state = LogViewState(rows, key=lambda command: "x")
     lines = [rows.line(index, 80) for index in range(len(rows))]
-    for line in (*lines, *log_heading(state, 80), *empty_log_lines(state, 80)):
+    for line in (*lines, *log_heading(rows, _key, 80), *empty_log_lines(rows, _key, 80)):
         for cell in line:
             check_displayable(cell.text)
     assert find_last_time(log) is None or lines
+
+
+def _key(command: str) -> str:
+    return "x"

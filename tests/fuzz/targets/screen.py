@@ -24,7 +24,7 @@ from textual.widget import Widget
 from agentgym_tui.presenters.cells import FixedLines, Line
 from agentgym_tui.presenters.chat_blocks import Block, text_block
 from agentgym_tui.presenters.environment_rows import ENV_COLUMNS, EnvironmentRows
-from agentgym_tui.presenters.event_rows import EVENT_COLUMNS, EventRows
+from agentgym_tui.presenters.events import EVENT_COLUMNS, EventRows
 from agentgym_tui.presenters.payload import VIEWS, payload_rows
 from agentgym_tui.presenters.status_line import status_lines
 from agentgym_tui.presenters.transcript import step_blocks

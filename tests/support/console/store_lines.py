@@ -12,8 +12,7 @@ from agentgym_tui.commands.keymap import Keymap
 from agentgym_tui.presenters.answering_endpoint import failover_text
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.environment_rows import EnvironmentRows
-from agentgym_tui.presenters.machine_items import MachineView
-from agentgym_tui.presenters.machine_rows import MachineRows, machine_heading, machine_summary
+from agentgym_tui.presenters.machine import MachineRows, MachineView, machine_heading, machine_summary
 from agentgym_tui.presenters.pane_titles import transcript_title
 from agentgym_tui.presenters.reward_plot import reward_lines
 from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines

@@ -19,7 +19,7 @@ from agentgym_tui.logs.log_file import (
     parse_record,
 )
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.log_rows import LogRows
+from agentgym_tui.presenters.logs import OpenedLog
 from agentgym_tui.safe_text import has_unsafe_chars
 from tests.support.examples import examples
 from tests.tui.logs.test_log_file import expected_lines, open_log, read_to_end
@@ -190,7 +190,7 @@ def test_any_line_parses_without_an_error(line: bytes) -> None:
 def record_cells(line: bytes) -> Line:
     """Return the cells of a row that shows one line."""
     with tempfile.TemporaryDirectory() as folder:
-        rows = LogRows(open_log(Path(folder) / "a.jsonl", line.replace(b"\n", b" ") + b"\n"))
+        rows = OpenedLog(open_log(Path(folder) / "a.jsonl", line.replace(b"\n", b" ") + b"\n"))
         rows.refresh()
         return rows.line(0, 80)
 

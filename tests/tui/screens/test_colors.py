@@ -15,7 +15,7 @@ from agentgym_tui.config.settings import Settings
 from agentgym_tui.presenters.cells import Cell, TextSource
 from agentgym_tui.presenters.environment_rows import EnvironmentRows
 from agentgym_tui.presenters.episode_rows import EpisodeRows, list_summary
-from agentgym_tui.presenters.event_rows import EventRows, SubjectRows, empty_events_lines, entry_info, events_heading
+from agentgym_tui.presenters.events import EventRows, SubjectRows, empty_events_lines, entry_info, events_heading
 from agentgym_tui.presenters.span_rows import SpanRows
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.step_rows import StepRows

@@ -12,7 +12,7 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
-from agentgym_tui.screens.logs.screen import LogScreen
+from agentgym_tui.screens.logs import LogScreen
 from agentgym_tui.widgets.payload_view import TextView
 from tests.support.console.fake_session import busy_session, files_session
 from tests.support.console.log_consoles import log_line, log_lines, log_screen, logs_app, logs_pilot, wait_until_read
@@ -294,6 +294,14 @@ async def test_lines_of_any_bytes_and_size_are_shown(tmp_path: Path) -> None:
         await wait_for_widget_text(pilot, "#payload", '"msg": "[/]"')
 
 
+async def test_on_a_narrow_terminal_the_message_has_most_of_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "wide.log"
+    path.write_text("x" * 57)
+    async with logs_pilot(path, size=(80, 24)) as pilot:
+        await wait_for_widget_text(pilot, "#lines", "x" * 57)
+        await wait_for_widget_text(pilot, "#tabs", "line 1 · 57 B")
+
+
 async def test_enter_focuses_the_text_of_a_line_and_zoom_shows_one_pane(log: Path) -> None:
     async with logs_pilot(log) as pilot:
         await wait_until_read(pilot, 500)
@@ -322,7 +330,7 @@ async def test_a_log_that_grew_on_another_screen_is_read_on_return(log: Path) ->
 async def test_a_log_of_a_million_lines(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"line\n" * 1_000_000 + b"last")
-    async with logs_pilot(path, size=(80, 24)) as pilot:
+    async with logs_pilot(path, size=(120, 24)) as pilot:
         await wait_until_read(pilot, 1_000_001)
         await pilot.press("G")
         await wait_for_widget_text(pilot, "#lines", "1,000,001", "last")

@@ -7,8 +7,7 @@ from textual.app import ComposeResult
 
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.machine_items import MachineView
-from agentgym_tui.presenters.machine_rows import MACHINE_COLUMNS, MachineRows, machine_heading
+from agentgym_tui.presenters.machine import MACHINE_COLUMNS, MachineRows, MachineView, machine_heading
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.state.run_store import RunStore
@@ -42,7 +41,7 @@ class MachineScreen(SessionScreen):
         if not self.is_ready or self._drawn == (store.version, width):
             return
         self._drawn = store.version, width
-        self._rows = MachineRows(self._view, width)
+        self._rows = MachineRows(MachineView(store, keymap_of(self.app).key, self.session.read_only), width)
         self._table.show(self._rows)
         self.show_lines("summary", "status")
 
@@ -68,10 +67,6 @@ class MachineScreen(SessionScreen):
         """List the episodes of the selected environment."""
         if self.accepts_keys and (env := self.selected_env()):
             self.post_message(self.EpisodesRequested(env))
-
-    @property
-    def _view(self) -> MachineView:
-        return MachineView(self.session.store, keymap_of(self.app).key, self.session.read_only)
 
     def _heading(self, width: int) -> list[Line]:
         return [] if self._rows is None else [machine_heading(self._rows.sections, width)]

@@ -4,43 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from textual import on
-from textual.app import ComposeResult
+from textual.widget import Widget
 
 from agentgym_tui.commands.keymap import bindings, keymap_of
-from agentgym_tui.logs.log_file import LogFile, LogSearch, find_last_time, find_line_at
+from agentgym_tui.logs.log_file import LogFile, find_last_time, find_line_at
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.log_rows import (
-    LOG_COLUMNS,
-    LogViewState,
-    OpenedLog,
-    empty_log_lines,
-    line_info,
-    line_message,
-    log_heading,
-)
+from agentgym_tui.presenters.logs import LOG_COLUMNS, OpenedLog, empty_log_lines, line_info, log_heading
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.line_browser import LineBrowser
 from agentgym_tui.services import start_worker
-from agentgym_tui.state.event_log import EventMessage
+from agentgym_tui.state.event_log import EventMessage, parse_start
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.payload_view import PayloadView
 from agentgym_tui.widgets.split import Share, Split
-from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
 
 DRAW_INTERVAL_S: Final = 0.1
 DRAW_WHILE_READING_S: Final = 0.25
 """Seconds between two redraws, also while a log is being read: drawing slows reading down."""
-
 POLL_INTERVAL_S: Final = 0.5
 """Seconds between two checks of a file that was read to its end."""
 
@@ -49,8 +40,6 @@ SHARES: Final = (Share("lines", "log.lines", "height", 20, 80),)
 
 class LogScreen(LineBrowser):
     """A screen that shows the logs of a session, one log at a time, and reads the shown log while it is visible.
-
-    The payload, the inputs and the text for an empty list are mounted after the first paint.
 
     Attributes:
         logs: the opened logs.
@@ -66,27 +55,24 @@ class LogScreen(LineBrowser):
     GO_TO_HINT = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
 
     def __init__(self, context: ScreenContext) -> None:
-        super().__init__(context)
+        table = Table(LOG_COLUMNS, can_follow=True, id="lines")
+        payload = PayloadView(("formatted", "raw", "hex"), line_info, command="log.view", id="message")
+        super().__init__(context, table, payload)
         self.logs: list[OpenedLog] = []
         self._add_logs()
         self.opened = self.logs[0]
         self.opened.log.advance(0.0)  # so that the first paint shows lines
-        self.opened.rows.refresh()
-        self.table = Table(LOG_COLUMNS, self.opened.rows, can_follow=True, id="lines")
-        self.table.follow = self.opened.follow
-        self._split = Split(SHARES, self.ui_state.sizes, self.table, id="log")
-        self._split.fixed = True  # until the other pane is mounted
-        self._selected_message: tuple[object, EventMessage] | None = None
+        self.opened.refresh()
+        table.source, table.follow = self.opened, self.opened.follow
+        self._selected: tuple[object, EventMessage] | None = None
         self._rate_start = (self._now(), 0)
         self._wake = asyncio.Event()
         self._suspended = False
         self._restore_keys: Callable[[], None] | None = None
         self._drawn_signature: tuple[object, ...] = ()
 
-    def compose(self) -> ComposeResult:
-        yield StaticLines(self.heading_lines, id="summary")
-        yield self._split
-        yield KeyBar(self.SCOPE, self.session)
+    def compose_panes(self) -> Iterator[Widget]:
+        yield Split(SHARES, self.ui_state.sizes, self.table, self.payload, id="log")
 
     def on_mount(self) -> None:
         """Start reading after the first paint."""
@@ -108,70 +94,69 @@ class LogScreen(LineBrowser):
         self._suspended = True
 
     @property
-    def entry(self) -> EventMessage | None:
-        rows = self.opened.rows
-        if not len(rows):
-            return None
-        log, number = rows.log, rows.number(self.table.cursor)
-        identity = (log.index, number, number < log.index.n_newlines or log.index.size)
-        if self._selected_message is None or self._selected_message[0] != identity:
-            self._selected_message = identity, line_message(log, number)
-        return self._selected_message[1]
-
-    def heading_lines(self, width: int) -> Sequence[Line]:
-        return log_heading(self._state, width)
-
-    def nothing_lines(self, width: int) -> Sequence[Line]:
-        return [] if len(self.opened.rows) else empty_log_lines(self._state, width)
-
-    @property
     def searchable(self) -> OpenedLog:
         return self.opened
+
+    @property
+    def entry(self) -> EventMessage | None:
+        if not len(self.opened):
+            return None
+        index, number = self.opened.log.index, self.opened.number(self.table.cursor)
+        identity = (index, number, number < index.n_newlines or index.size)
+        if self._selected is None or self._selected[0] != identity:
+            self._selected = identity, self.opened.message(self.table.cursor)
+        return self._selected[1]
+
+    def heading_lines(self, width: int) -> Sequence[Line]:
+        log, (started_at, size) = self.opened.log, self._rate_start
+        per_second = 0.0 if log.is_complete else (log.index.size - size) / max(self._now() - started_at, 0.001)
+        position = (self.logs.index(self.opened), len(self.logs))
+        return log_heading(self.opened, keymap_of(self.app).key, width, position=position, per_second=per_second)
+
+    def nothing_lines(self, width: int) -> Sequence[Line]:
+        return [] if len(self.opened) else empty_log_lines(self.opened, keymap_of(self.app).key, width)
 
     def show_found(self) -> None:
         self.table.follow = False
         self.refresh_view()
-        self.table.move_to(self.table.cursor if self.opened.rows.search is None else 0)
+        self.table.move_to(self.table.cursor if self.opened.found is None else 0)
 
     def go_to(self, text: str) -> None:
         start_worker(self, partial(self._go_to, self.opened, text), group="go", exclusive=True)
 
     def draw_table(self) -> None:
-        opened = self.opened
-        if opened.rows.search is not None and opened.rows.search.is_stale:
-            opened.search(opened.query_text)
-        opened.rows.refresh()
-        self.set_class(not len(opened.rows), "-empty")
-        self.table.show(opened.rows)
+        self.opened.refresh()
+        self.set_class(not len(self.opened), "-empty")
+        self.table.show(self.opened)
 
     def refresh_view(self) -> None:
         """Resume reading and redraw, after another log or another filter was selected."""
         self._wake.set()
-        search = self.opened.rows.search
-        self.table.found = expression = _expression(search)
+        is_filtered, words = self.opened.found is not None, self.opened.query.words
+        expression = re.compile("|".join(map(re.escape, words)), re.IGNORECASE) if is_filtered and words else None
+        self.table.found = expression
         self.payload.mark(expression)
-        if search is not None and self._restore_keys is None:
+        if is_filtered and self._restore_keys is None:
             self._restore_keys = add_bindings(self, bindings("match"))
             self.query_one(KeyBar).set_first("match")
-        elif search is None and self._restore_keys is not None:
+        elif not is_filtered and self._restore_keys is not None:
             self._restore_keys()
             self._restore_keys = None
             self.query_one(KeyBar).set_first("")
         self.show_all()
 
     def action_filter(self) -> None:
-        self.opened.rows.in_context = False
+        self.opened.in_context = False
         self.show_all()
         super().action_filter()
 
     def action_match(self, by: int) -> None:
         """Go to the next (1) or previous (-1) line that matches the filter, among all lines."""
-        rows = self.opened.rows
-        if (place := rows.match_beyond(rows.number(self.table.cursor), by)) is not None:
-            rows.in_context = True
+        if (number := self.opened.match_beyond(self.opened.number(self.table.cursor), by)) is not None:
+            self.opened.in_context = True
             self.table.follow = False
             self.draw_table()
-            self.table.move_to(rows.row(rows.match(place)))
+            self.table.move_to(number)
             self.show_texts()
 
     def line_selected(self) -> None:
@@ -184,40 +169,14 @@ class LogScreen(LineBrowser):
 
     @on(LineList.FollowChanged, "#lines")
     def _follow_changed(self) -> None:
+        self.opened.follow = self.table.follow
         self.show_texts()
 
-    @property
-    def _state(self) -> LogViewState:
-        position = (self.logs.index(self.opened), len(self.logs))
-        key = keymap_of(self.app).key
-        return LogViewState(self.opened.rows, key, position, self.table.follow, self._read_rate())
-
-    def _read_rate(self) -> float:
-        started_at, size = self._rate_start
-        log = self.opened.log
-        return 0.0 if log.is_complete else (log.index.size - size) / max(self._now() - started_at, 0.001)
-
     async def _start_reading(self) -> None:
-        if not self.is_attached:  # the screen was closed before the first paint
-            return
-        await self._mount_others()
-        self.show_all()
-        self._rate_start = (self._now(), self.opened.log.index.size)
-        start_worker(self, self._read, group="log", exclusive=True)
-
-    async def _mount_others(self) -> None:
-        from agentgym_tui.widgets.payload_view import PayloadView
-
-        self.payload = PayloadView(("formatted", "raw", "hex"), line_info, command="log.view", id="message")
-        mounts = (
-            self.mount(*self.make_inputs(""), after="#summary"),
-            self.mount(StaticLines(self.nothing_lines, id="nothing"), after=self._split),
-            self._split.mount(self.payload),
-        )
-        for each in mounts:
-            await each
-        self._split.fixed = False
-        self._split.fit()
+        if self.is_attached:  # else the screen was closed before the first paint
+            self.show_all()
+            self._rate_start = (self._now(), self.opened.log.index.size)
+            start_worker(self, self._read, group="log", exclusive=True)
 
     async def _read(self) -> None:
         """Read and search the log to its end, then poll the file for new lines."""
@@ -248,20 +207,16 @@ class LogScreen(LineBrowser):
 
     async def _go_to(self, opened: OpenedLog, text: str) -> None:
         target = await asyncio.to_thread(_line_of, opened.log, text)
-        if not self.is_ready or opened is not self.opened:
+        if not self.is_attached or opened is not self.opened:
             return
         if isinstance(target, str):
             self.toast(target, failed=True)
         elif target < 0:
             self.table.action_bottom()
         else:
-            self.table.move_to(opened.rows.row(target))
-            self._report_missing_line(opened.log, target)
-
-    def _report_missing_line(self, log: LogFile, number: int) -> None:
-        if number >= (n := len(log.index)):
-            more = "" if log.is_complete else " so far"
-            self.toast(f"the log has {pluralize(n, 'line')}{more}")
+            self.table.move_to(opened.row(target))
+            if target >= (n := len(opened.log.index)):
+                self.toast(f"the log has {pluralize(n, 'line')}{'' if opened.log.is_complete else ' so far'}")
 
     async def _reload(self, log: LogFile) -> None:
         await asyncio.to_thread(log.reopen)
@@ -281,26 +236,17 @@ class LogScreen(LineBrowser):
             self._show_log(found)
 
     def _show_log(self, opened: OpenedLog) -> None:
-        previous = self.opened
-        previous.line, previous.follow = previous.rows.number(self.table.cursor), self.table.follow
+        self.opened.line_number, self.opened.follow = self.opened.number(self.table.cursor), self.table.follow
         self.opened = opened
-        self.set_filter(self.opened.query_text)
-        self.table.follow = self.opened.follow
+        self.set_filter(opened.query_text)
+        self.table.follow = opened.follow
         self.refresh_view()
-        if not self.opened.follow:
-            self.table.move_to(self.opened.rows.row(self.opened.line))
-
-
-def _expression(search: LogSearch | None) -> re.Pattern[str] | None:
-    """Return what finds the words of a search; None without words."""
-    words = () if search is None else search.query.words
-    return re.compile("|".join(map(re.escape, words)), re.IGNORECASE) if words else None
+        if not opened.follow:
+            self.table.move_to(opened.row(opened.line_number))
 
 
 def _line_of(log: LogFile, text: str) -> int | str:
     """Return the line number that ``text`` refers to, from 0; -1 for the end; an error, untrusted text, if invalid."""
-    from agentgym_tui.state.event_log import parse_start
-
     newest = find_last_time(log)
     match parse_start(text, newest or datetime.now(UTC)):
         case None:

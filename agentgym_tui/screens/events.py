@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from msgspec.structs import replace
 from textual import on
-from textual.app import ComposeResult
 from textual.timer import Timer
+from textual.widget import Widget
 
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.event_rows import (
+from agentgym_tui.presenters.events import (
     DEFAULT_SORTING,
     EVENT_COLUMNS,
     SUBJECT_COLUMNS,
@@ -40,28 +40,22 @@ from agentgym_tui.state.event_log import (
 )
 from agentgym_tui.state.normalize import ulid_time
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import PayloadView
 from agentgym_tui.widgets.split import Share, Split
-from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import SortableTable, Table
 
 RATE_INTERVAL_S: Final = 1.0
 DEFAULT_HISTORY: Final = timedelta(minutes=1)
 """History shown at first; chosen subjects get more."""
-
 CHOSEN_HISTORY: Final = timedelta(minutes=10)
 MARGIN: Final = timedelta(seconds=5)
 SUBJECT_HINT: Final = "subjects, such as: agentgym.live.> orders.*.new"
 
-FILTER_KEY: Final = "events"
 SUBJECTS_KEY: Final = "events.subjects"
-"""Keys of the filter and the chosen subjects in the UI state."""
-
+"""Key of the chosen subjects in the UI state."""
 TREE_KEY: Final = "subjects"
 """Id of the tree; also the key of its order in the UI state."""
-
 _TREE_WIDTH: Final = 32
 """Columns of the tree beside the other panes; more on a wide screen."""
 
@@ -89,37 +83,30 @@ class EventsScreen(LineBrowser):
     AUTO_FOCUS = "#messages"
     REQUIRED_WIDGETS = f"{LineBrowser.REQUIRED_WIDGETS}, #messages, #subjects"
     FILTER_HINT = "words and fields, such as: env:maze outcome:error -kind:token since:5m"
-    list_key = FILTER_KEY
+    list_key = "events"
     GO_TO_HINT = "a sequence, 14:30, 10m, 2026-05-01 14:30, all"
 
     def __init__(self, context: ScreenContext) -> None:
-        super().__init__(context)
+        self._log = EventLog()
+        self._rows, self._branches = EventRows(self._log), SubjectRows()
+        table = Table(EVENT_COLUMNS, self._rows, id="messages")
+        super().__init__(context, table, PayloadView(VIEWS, entry_info, command="events.view", id="message"))
         if (source := self.session.events) is None:
             raise ValueError("the session has no bus")
-        self._log = EventLog()
         self._log.search(self.kept_filter)
         self._throttle = RedrawThrottle(self._now)
         self.reader = EventReader(source, self._log, lambda: self.draw_soon(max(self._throttle.wait_s, MIN_INTERVAL_S)))
-        self._rows, self._branches = EventRows(self._log), SubjectRows()
-        self.table = Table(EVENT_COLUMNS, self._rows, id="messages")
-        self.payload = PayloadView(VIEWS, entry_info, command="events.view", id="message")
         sorting = self.ui_state.sorting.get(TREE_KEY)
         self._tree = SortableTable(SUBJECT_COLUMNS, sorting=sorting, default_sorting=DEFAULT_SORTING, id=TREE_KEY)
         self._n_drawn_subjects = 0
-        self._drawn_rate: tuple[int, float] = (0, 0.0)
         self._ticker: Timer | None = None
         self._query = default_query(parse_patterns(self.ui_state.filters.get(SUBJECTS_KEY, "")) or ALL_SUBJECTS)
         self._is_first_selected = True
 
-    def compose(self) -> ComposeResult:
-        yield StaticLines(self.heading_lines, id="summary")
-        yield from self.make_inputs(self.kept_filter)
+    def compose_panes(self) -> Iterator[Widget]:
         sizes = self.ui_state.sizes
-        yield EventSplit(
-            SHARES, sizes, self._tree, Split(SHARES, sizes, self.table, self.payload, id="right"), id="events"
-        )
-        yield StaticLines(self.nothing_lines, id="nothing")
-        yield KeyBar(self.SCOPE, self.session)
+        right = Split(SHARES, sizes, self.table, self.payload, id="right")
+        yield EventSplit(SHARES, sizes, self._tree, right, id="events")
 
     def on_mount(self) -> None:
         """Start reading."""
@@ -130,7 +117,6 @@ class EventsScreen(LineBrowser):
         self._set_active(True)
 
     def on_screen_suspend(self) -> None:
-        """Suspend reading."""
         self._set_active(False)
 
     def draw(self, store: RunStore) -> None:
@@ -140,7 +126,7 @@ class EventsScreen(LineBrowser):
         """Discard all messages and read the messages that match ``query``."""
         self._query = query
         self.ui_state.set_filter(SUBJECTS_KEY, "" if query.patterns == ALL_SUBJECTS else " ".join(query.patterns))
-        if self._ticker is None or not self.is_ready:
+        if self._ticker is None:  # ``on_mount`` reads it
             return
         self.reader.set_query(query)
         self._log.subjects.tick(self._now())
@@ -164,16 +150,12 @@ class EventsScreen(LineBrowser):
         return events_heading(self.reader, self._log, self.session.store, keymap_of(self.app).key, width)
 
     def nothing_lines(self, width: int) -> Sequence[Line]:
-        if self._log.shown:
-            return []
-        return empty_events_lines(self.reader, self._log, self.session.store, keymap_of(self.app).key, width)
+        key = keymap_of(self.app).key
+        return [] if self._log.shown else empty_events_lines(self.reader, self._log, self.session.store, key, width)
 
     @property
     def searchable(self) -> EventLog:
         return self._log
-
-    def show_found(self) -> None:
-        self.show_all()
 
     def go_to(self, text: str) -> None:
         now = datetime.now(UTC)
@@ -184,12 +166,6 @@ class EventsScreen(LineBrowser):
             self._reject(text, "is in the future")
         else:
             self.set_query(replace(self.reader.query, start=start, is_history=start != "now"))
-
-    def entered(self, prompt_id: str, text: str) -> None:
-        if prompt_id == "subject":
-            self._query_subjects(parse_patterns(text), text)
-        else:
-            self.go_to(text)
 
     def action_pause(self) -> None:
         """Pause or resume reading; live reading resumes at the newest message, reading of a history where it paused."""
@@ -205,7 +181,7 @@ class EventsScreen(LineBrowser):
 
     def action_subject(self) -> None:
         """Prompt for the subjects to show."""
-        self.open_prompt("subject", SUBJECT_HINT)
+        self.open_prompt(SUBJECT_HINT, lambda text: self._query_subjects(parse_patterns(text), text))
 
     def action_episode(self) -> None:
         """Show all messages of the selected message's episode."""
@@ -249,7 +225,7 @@ class EventsScreen(LineBrowser):
 
     @on(LineList.Selected, "#subjects")
     def _branch_chosen(self) -> None:
-        if self.is_ready and (branch := self._branches.branch(self._tree.cursor)) is not None:
+        if (branch := self._branches.branch(self._tree.cursor)) is not None:
             self._query_subjects(valid_patterns(branch.patterns), branch.path)
 
     @on(SortableTable.Sorted)
@@ -265,19 +241,13 @@ class EventsScreen(LineBrowser):
     def draw_table(self) -> None:
         self.set_class(not self._log.shown, "-empty")
         self.table.refresh_lines()
-        if not self._is_first_selected:
-            self._select_first_message()
+        rows = (row for row, entry in enumerate(self._log.shown) if isinstance(entry, EventMessage))
+        if not self._is_first_selected and (first := next(rows, None)) is not None:  # below any notices
+            self.table.move_to(first)
+            self._is_first_selected = True
         self._read_ahead()
         if len(self._log.subjects) != self._n_drawn_subjects:
             self._draw_subjects()
-
-    def _select_first_message(self) -> None:
-        """Select the first message below any notices."""
-        for row, entry in enumerate(self._log.shown):
-            if isinstance(entry, EventMessage):
-                self.table.move_to(row)
-                self._is_first_selected = True
-                return
 
     def _draw_subjects(self) -> None:
         self._n_drawn_subjects = len(self._log.subjects)
@@ -298,11 +268,8 @@ class EventsScreen(LineBrowser):
     def _tick(self) -> None:
         """Update the rates and counts in the subject tree."""
         self._log.subjects.tick(self._now())
-        rate = (self._log.n_received, self._log.subjects.rate)
-        if rate != self._drawn_rate and self.is_ready:
-            self._drawn_rate = rate
-            self._draw_subjects()
-            self.show_texts()
+        self._draw_subjects()
+        self.show_texts()
 
     def _query_subjects(self, patterns: tuple[str, ...] | None, text: str) -> None:
         query = self.reader.query
@@ -314,7 +281,7 @@ class EventsScreen(LineBrowser):
             self.set_query(default_query(patterns))
 
     def _reject(self, text: str, reason: str) -> None:
-        self.toast("".join(['"', text, f'" {reason}']), failed=True)
+        self.toast(f'"{text}" {reason}', failed=True)
 
 
 def default_query(patterns: tuple[str, ...] = ALL_SUBJECTS) -> EventQuery:

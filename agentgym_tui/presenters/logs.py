@@ -1,0 +1,277 @@
+"""The log screen: an opened log as rows of a table, and its heading with the progress of reading and search."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+from typing import Final, TypeAlias
+
+from agentgym_tui.logs.log_file import (
+    LOG_FIELDS,
+    MAX_MATCHES,
+    MAX_PARSED_BYTES,
+    LineIndex,
+    LogFile,
+    LogRecord,
+    LogSearch,
+    ReloadReason,
+    line_query,
+    parse_record,
+)
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, filter_cells, indented_rows, join_parts, key_line
+from agentgym_tui.presenters.number_format import UNKNOWN, format_percent, format_size, format_time, pluralize
+from agentgym_tui.presenters.payload import payload_size
+from agentgym_tui.presenters.text_width import cut_start
+from agentgym_tui.safe_text import masked_line
+from agentgym_tui.state.event_log import EventMessage, LogEntry
+from agentgym_tui.state.query import Query, Searchable
+
+KeyLabel: TypeAlias = Callable[[str], str]
+"""A function that returns the key label of a command id."""
+
+LOG_COLUMNS: Final = (
+    Column("line", 9, right=True, rank=3),
+    Column("time", 18, rank=1),
+    Column("kind", 14, rank=2),
+    Column("message", None, min_width=50),
+)
+MAX_SHOWN: Final = 400
+"""Maximum number of characters of a line shown in the table."""
+MAX_CACHED: Final = 1_000
+"""Number of complete lines whose cells are cached."""
+MAX_OFFERED: Final = 200
+"""Number of lines whose values are offered for completion."""
+_NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TONES: Final[dict[str, Tone]] = {
+    **dict.fromkeys(("error", "critical", "fatal"), "bad"),
+    **dict.fromkeys(("warning", "warn"), "warn"),
+}
+_RELOAD_TEXTS: Final[dict[ReloadReason, str]] = {
+    "shorter": "file shrank and was reloaded",
+    "changed": "file was overwritten and reloaded",
+}
+
+
+class OpenedLog(Searchable[bytes]):
+    """An opened log as rows of ``LOG_COLUMNS``: its lines, or only those that match a search.
+
+    The key of a row is its line number, counted from 0.
+
+    Attributes:
+        found: the search whose matches are shown; None to show all lines.
+        in_context: whether all lines are shown in spite of a search; after a change, ``refresh`` is due.
+        line_number: number of the line under the cursor when another log was shown.
+        follow: whether the list follows the end of the log.
+    """
+
+    def __init__(self, log: LogFile) -> None:
+        super().__init__(LOG_FIELDS)
+        self.log = log
+        self.found: LogSearch | None = None
+        self.in_context = self.follow = False
+        self.line_number = self._n_rows = 0
+        self._partial_match: int | None = None
+        self._index: LineIndex | None = None
+        self._cached_row = lru_cache(MAX_CACHED)(partial(_row, log))
+
+    def __len__(self) -> int:
+        """Return the number of rows at the last call of ``refresh``."""
+        return self._n_rows
+
+    def refresh(self) -> None:
+        """Update the number of rows to the lines read and the matches found by now."""
+        if self._index is not self.log.index:
+            self._index = self.log.index
+            self._cached_row.cache_clear()
+        if self.found is not None:
+            if self.found.is_stale:
+                self.show_matches()
+            self._partial_match = self.found.partial_match
+        self._n_rows = len(self.log.index) if self._shows_all else self.n_matches
+
+    @property
+    def n_matches(self) -> int:
+        """Number of matches at the last call of ``refresh``."""
+        return 0 if self.found is None else len(self.found.matches) + (self._partial_match is not None)
+
+    @property
+    def _shows_all(self) -> bool:
+        return self.in_context or self.found is None
+
+    def match(self, place: int) -> int:
+        """Return the line number of a match, from 0."""
+        if self.found is not None and place < len(self.found.matches):
+            return self.found.matches[place]
+        return self._partial_match or 0
+
+    def match_beyond(self, number: int, by: int) -> int | None:
+        """Return the line number of the next (1) or previous (-1) match after or before a line; None without a match.
+
+        The first one follows the last one.
+        """
+        if self.found is None or not self.n_matches:
+            return None
+        place = bisect_right(self.found.matches, number) if by > 0 else bisect_left(self.found.matches, number) - 1
+        return self.match(place % self.n_matches)
+
+    def number(self, row: int) -> int:
+        """Return the line number of a row. Lines are counted from 0."""
+        return row if self._shows_all else self.match(row)
+
+    def row(self, number: int) -> int:
+        """Return the row of a line. If the line is not shown, return the row after it, or else the last row."""
+        if self.found is not None and not self.in_context:
+            number = bisect_left(self.found.matches, number)
+        return min(number, max(self._n_rows - 1, 0))
+
+    def key(self, index: int) -> str:
+        return str(self.number(index))
+
+    def row_of(self, key: str) -> int | None:
+        """Return the row of the line with this key; None if the line is not shown."""
+        row = self.row(int(key))
+        return row if row < self._n_rows and self.number(row) == int(key) else None
+
+    def line(self, index: int, width: int) -> Line:
+        number = self.number(index)
+        is_complete = number < self.log.index.n_newlines  # an incomplete last line may still grow
+        return self._cached_row(number) if is_complete else _row(self.log, number)
+
+    def message(self, index: int) -> EventMessage:
+        """Return the line in a row as a message whose payload is that line, for the payload view."""
+        number = self.number(index)
+        raw_line = self.log.line(number)
+        at = parse_record(raw_line.head).at or _NO_TIME
+        return EventMessage(number, at, "", {}, raw_line.head, raw_line.n_bytes)
+
+    def sample_rows(self) -> Iterator[bytes]:
+        newest = range(len(self.log.index))[-MAX_OFFERED:]
+        return (self.log.line(number, MAX_PARSED_BYTES).head for number in newest)
+
+    def parse(self, text: str) -> Query[bytes]:
+        return line_query(text)
+
+    def show_matches(self) -> None:
+        self.found = LogSearch(self.log, self.query) if self.query else None
+        self._partial_match = None
+        self.in_context = False
+
+    def advance(self) -> bool:
+        """Read and search for a short time; return whether lines are left to read or search."""
+        more = self.log.advance()
+        if (search := self.found) is None:
+            return more
+        return (not search.is_stale and search.advance()) or more
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether the search has seen all lines of the file."""
+        search = self.found
+        return search is None or (self.log.is_complete and search.is_complete and not search.is_stale)
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """A value that changes with everything that is shown of the log."""
+        log, search = self.log, self.found
+        found = search and (search.position, len(search.matches), search.partial_match, search.is_stale)
+        state = (log.index, log.index.size, log.size, log.failure, log.replaced, log.deleted)
+        return (log, *state, search, found, self.in_context)
+
+
+def _row(log: LogFile, number: int) -> Line:
+    raw_line = log.line(number, MAX_PARSED_BYTES)
+    record = parse_record(raw_line.head)
+    text = _row_text(record) or raw_line.head[: 4 * MAX_SHOWN].decode("utf-8", "replace")
+    tone = _TONES.get(record.kind.lower(), "accent" if record.kind else "dim")
+    return [
+        Cell(f"{number + 1:,}" if number < 10**7 - 1 else str(number + 1), "dim"),
+        Cell(format_time(record.at, "%m-%d %H:%M:%S", ms=True), "dim"),
+        Cell(record.kind or UNKNOWN, tone),
+        Cell(text[:MAX_SHOWN]),
+    ]
+
+
+def _row_text(record: LogRecord) -> str:
+    """Return logger, message and fields of a log record; "" for another record, of which the line itself is shown."""
+    if not record.message:
+        return ""
+    message = f"{record.logger}: {record.message}" if record.logger else record.message
+    return "  ".join((message, *record.fields))
+
+
+def line_info(entry: LogEntry | None, view: str) -> Line:
+    """Return number and size of the selected line; an empty line if no line is selected."""
+    if not isinstance(entry, EventMessage):
+        return []
+    return [Cell(f"line {entry.number + 1:,} · ", "dim"), payload_size(entry, view)]
+
+
+def log_heading(
+    opened: OpenedLog, key: KeyLabel, width: int, *, position: tuple[int, int] = (0, 1), per_second: float = 0.0
+) -> list[Line]:
+    """Return the two lines above a log: its path and reading state, then its search, counters and warnings.
+
+    Args:
+        key: returns the key label of a command id.
+        position: index of this log among the opened logs, and the number of opened logs.
+        per_second: bytes read per second while the file is being indexed, else 0.
+    """
+    index, n_logs = position
+    number = [Cell(f"{index + 1} of {n_logs}", "dim")] if n_logs > 1 else []
+    name = cut_start(masked_line(opened.log.path, 300), min(max(width // 2, 20), 120))
+    above = [[Cell("Log", "head")], [Cell(name, "accent")], number, [_reading_state(opened, key, per_second)]]
+    return [join_parts(above, width), join_parts(list(_detail_parts(opened, key, width)), width)]
+
+
+def _reading_state(opened: OpenedLog, key: KeyLabel, per_second: float) -> Cell:
+    log = opened.log
+    if log.failure:
+        return Cell("✗ cannot be read", "bad")
+    if not log.is_complete:
+        progress = format_percent(100 * log.index.size / log.size if log.size else None)
+        rate = f", {format_size(round(per_second))}/s" if per_second else ""
+        return Cell(f"reading {progress}{rate}", "warn")
+    if opened.follow:
+        return Cell("● following the end", "good")
+    return Cell(f"{key('list.bottom')} follows the end", "dim")
+
+
+def _detail_parts(opened: OpenedLog, key: KeyLabel, width: int) -> Iterator[Line]:
+    log = opened.log
+    if opened.found is not None:
+        yield [Cell("matches ", "accent"), *filter_cells(opened.found.query.text, key("log.clear"), width)]
+        yield [_match_count(opened, opened.found)]
+    yield [Cell(pluralize(len(log.index), "line"))]
+    yield [Cell(format_size(log.size), "dim")]
+    if log.reload_reason:
+        yield [Cell(_RELOAD_TEXTS[log.reload_reason], "warn")]
+    if log.replaced:
+        yield [Cell(f"replaced by another file: {key('log.reload')} reopens", "warn")]
+    if log.deleted:
+        yield [Cell("file was deleted", "warn")]
+    if opened.n_matches:
+        yield [Cell(f"{key('match.next')} {key('match.previous')}: next, among all lines", "dim")]
+
+
+def _match_count(opened: OpenedLog, search: LogSearch) -> Cell:
+    if search.is_full:
+        return Cell(f"first {MAX_MATCHES:,} matches", "warn")
+    if opened.is_searched:
+        return Cell(f"{opened.n_matches:,} match", "accent")
+    searched = format_percent(100 * search.position / max(opened.log.size, 1))
+    return Cell(f"{opened.n_matches:,} match so far, {searched} searched", "warn")
+
+
+def empty_log_lines(opened: OpenedLog, key: KeyLabel, width: int) -> list[Line]:
+    """Return the text shown while a log has no rows: why it cannot be read, or that no line exists or matches."""
+    log = opened.log
+    if log.failure:
+        cause = indented_rows(masked_line(f"{log.path}: {log.failure}", 600), width)
+        return [[Cell("This log cannot be read.", "bad")], *cause]
+    if opened.found is not None:
+        head = "No line matches " if opened.is_searched else "No line so far matches "
+        words = Cell(opened.found.query.text, "accent")
+        return [[Cell(head, "head"), words], key_line(key("log.clear"), "shows all lines")]
+    return [[Cell("Empty so far; new lines appear here.", "head")]]
