@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple, TypeAlias, get_args
+from typing import Final, NamedTuple, get_args
 
 import msgspec
 
@@ -70,8 +70,6 @@ _INDENT: Final = 2
 """Columns of indentation per level of the subject tree; deep levels of a narrow tree have less."""
 _LIVE: Final = LIVE_SUBJECTS.removesuffix(">")
 _NOTICE_TONES: Final[dict[str, Tone]] = {"no_history": "dim", "reconnected": "dim"}
-KeyLabel: TypeAlias = Callable[[str], str]
-"""A function that returns the key label of a command id."""
 
 
 class EventRows:
@@ -115,7 +113,9 @@ class EventRows:
         return known
 
 
-def events_heading(reader: EventReader, log: EventLog, store: RunStore, key: KeyLabel, width: int) -> list[Line]:
+def events_heading(
+    reader: EventReader, log: EventLog, store: RunStore, key: Callable[[str], str], width: int
+) -> list[Line]:
     """Return the two lines above the messages: query and reading state, then the message counters."""
     clear, query = key("events.clear"), reader.query
     above = [
@@ -131,7 +131,7 @@ def events_heading(reader: EventReader, log: EventLog, store: RunStore, key: Key
     return [join_parts(above, width), join_parts(list(_counter_parts(reader, log, store)), width)]
 
 
-def _reading_state(reader: EventReader, key: KeyLabel) -> Cell:
+def _reading_state(reader: EventReader, key: Callable[[str], str]) -> Cell:
     """Describe whether the console reads messages, and how many are waiting."""
     waiting = "" if reader.n_waiting is None else f", {format_count(reader.n_waiting)} waiting"
     if reader.paused:
@@ -176,7 +176,9 @@ def entry_info(entry: LogEntry | None, view: str) -> Line:
     return [payload_size(entry, view), *([Cell(" "), Cell(f"✗ malformed: {error}", "bad")] if error else [])]
 
 
-def empty_events_lines(reader: EventReader, log: EventLog, store: RunStore, key: KeyLabel, width: int) -> list[Line]:
+def empty_events_lines(
+    reader: EventReader, log: EventLog, store: RunStore, key: Callable[[str], str], width: int
+) -> list[Line]:
     """Return the text shown while the list of messages has no rows."""
     if log.query:
         head = Cell(f"None of {pluralize(len(log), 'message')} matches ", "head")

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from agentgym_tui.logs.log_file import (
     LOG_FIELDS,
@@ -27,9 +27,6 @@ from agentgym_tui.presenters.text_width import cut_start
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.event_log import EventMessage, LogEntry
 from agentgym_tui.state.query import Query, Searchable
-
-KeyLabel: TypeAlias = Callable[[str], str]
-"""A function that returns the key label of a command id."""
 
 LOG_COLUMNS: Final = (
     Column("line", 9, right=True, rank=3),
@@ -209,7 +206,12 @@ def line_info(entry: LogEntry | None, view: str) -> Line:
 
 
 def log_heading(
-    opened: OpenedLog, key: KeyLabel, width: int, *, position: tuple[int, int] = (0, 1), per_second: float = 0.0
+    opened: OpenedLog,
+    key: Callable[[str], str],
+    width: int,
+    *,
+    position: tuple[int, int] = (0, 1),
+    per_second: float = 0.0,
 ) -> list[Line]:
     """Return the two lines above a log: its path and reading state, then its search, counters and warnings.
 
@@ -225,7 +227,7 @@ def log_heading(
     return [join_parts(above, width), join_parts(list(_detail_parts(opened, key, width)), width)]
 
 
-def _reading_state(opened: OpenedLog, key: KeyLabel, per_second: float) -> Cell:
+def _reading_state(opened: OpenedLog, key: Callable[[str], str], per_second: float) -> Cell:
     log = opened.log
     if log.failure:
         return Cell("✗ cannot be read", "bad")
@@ -238,7 +240,7 @@ def _reading_state(opened: OpenedLog, key: KeyLabel, per_second: float) -> Cell:
     return Cell(f"{key('list.bottom')} follows the end", "dim")
 
 
-def _detail_parts(opened: OpenedLog, key: KeyLabel, width: int) -> Iterator[Line]:
+def _detail_parts(opened: OpenedLog, key: Callable[[str], str], width: int) -> Iterator[Line]:
     log = opened.log
     if opened.found is not None:
         yield [Cell("matches ", "accent"), *filter_cells(opened.found.query.text, key("log.clear"), width)]
@@ -264,7 +266,7 @@ def _match_count(opened: OpenedLog, search: LogSearch) -> Cell:
     return Cell(f"{opened.n_matches:,} match so far, {searched} searched", "warn")
 
 
-def empty_log_lines(opened: OpenedLog, key: KeyLabel, width: int) -> list[Line]:
+def empty_log_lines(opened: OpenedLog, key: Callable[[str], str], width: int) -> list[Line]:
     """Return the text shown while a log has no rows: why it cannot be read, or that no line exists or matches."""
     log = opened.log
     if log.failure:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from msgspec.structs import replace
 from textual import on
 from textual.timer import Timer
-from textual.widget import Widget
 
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Line
@@ -90,23 +89,20 @@ class EventsScreen(LineBrowser):
         self._log = EventLog()
         self._rows, self._branches = EventRows(self._log), SubjectRows()
         table = Table(EVENT_COLUMNS, self._rows, id="messages")
-        super().__init__(context, table, PayloadView(VIEWS, entry_info, command="events.view", id="message"))
+        payload = PayloadView(VIEWS, entry_info, command="events.view", id="message")
+        sorting, sizes = context.ui_state.sorting.get(TREE_KEY), context.ui_state.sizes
+        self._tree = SortableTable(SUBJECT_COLUMNS, sorting=sorting, default_sorting=DEFAULT_SORTING, id=TREE_KEY)
+        right = Split(SHARES, sizes, table, payload, id="right")
+        super().__init__(context, table, payload, EventSplit(SHARES, sizes, self._tree, right, id="events"))
         if (source := self.session.events) is None:
             raise ValueError("the session has no bus")
         self._log.search(self.kept_filter)
         self._throttle = RedrawThrottle(self._now)
         self.reader = EventReader(source, self._log, lambda: self.draw_soon(max(self._throttle.wait_s, MIN_INTERVAL_S)))
-        sorting = self.ui_state.sorting.get(TREE_KEY)
-        self._tree = SortableTable(SUBJECT_COLUMNS, sorting=sorting, default_sorting=DEFAULT_SORTING, id=TREE_KEY)
         self._n_drawn_subjects = 0
         self._ticker: Timer | None = None
         self._query = default_query(parse_patterns(self.ui_state.filters.get(SUBJECTS_KEY, "")) or ALL_SUBJECTS)
         self._is_first_selected = True
-
-    def compose_panes(self) -> Iterator[Widget]:
-        sizes = self.ui_state.sizes
-        right = Split(SHARES, sizes, self.table, self.payload, id="right")
-        yield EventSplit(SHARES, sizes, self._tree, right, id="events")
 
     def on_mount(self) -> None:
         """Start reading."""

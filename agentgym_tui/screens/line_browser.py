@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.timer import Timer
-from textual.widget import Widget
 
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
 from agentgym_tui.screens.filtered_screen import FilteredScreen
@@ -19,6 +18,7 @@ from agentgym_tui.widgets.inputs import EntryInput
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import PayloadView
+from agentgym_tui.widgets.split import Split
 from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
 
@@ -38,9 +38,9 @@ class LineBrowser(FilteredScreen):
     GO_TO_HINT: ClassVar[str]
     """Placeholder of the prompt for a place in the lines."""
 
-    def __init__(self, context: ScreenContext, table: Table, payload: PayloadView) -> None:
+    def __init__(self, context: ScreenContext, table: Table, payload: PayloadView, panes: Split) -> None:
         super().__init__(context)
-        self.table, self.payload = table, payload
+        self.table, self.payload, self._panes = table, payload, panes
         self._prompt = EntryInput(id="entry", max_length=MAX_CHARS)
         self._use_entered: Callable[[str], None] = self.go_to
         self._draw_timer: Timer | None = None
@@ -49,13 +49,9 @@ class LineBrowser(FilteredScreen):
         yield StaticLines(self.heading_lines, id="summary")
         yield from self.make_filter(self.kept_filter)
         yield self._prompt
-        yield from self.compose_panes()
+        yield self._panes
         yield StaticLines(self.nothing_lines, id="nothing")
         yield KeyBar(self.SCOPE, self.session)
-
-    def compose_panes(self) -> Iterator[Widget]:
-        """Yield the table and the payload in their split."""
-        raise NotImplementedError
 
     @property
     def entry(self) -> LogEntry | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from textual import on
-from textual.widget import Widget
 
 from agentgym_tui.commands.keymap import bindings, keymap_of
 from agentgym_tui.logs.log_file import LogFile, find_last_time, find_line_at
@@ -57,7 +56,7 @@ class LogScreen(LineBrowser):
     def __init__(self, context: ScreenContext) -> None:
         table = Table(LOG_COLUMNS, can_follow=True, id="lines")
         payload = PayloadView(("formatted", "raw", "hex"), line_info, command="log.view", id="message")
-        super().__init__(context, table, payload)
+        super().__init__(context, table, payload, Split(SHARES, context.ui_state.sizes, table, payload, id="log"))
         self.logs: list[OpenedLog] = []
         self._add_logs()
         self.opened = self.logs[0]
@@ -70,9 +69,6 @@ class LogScreen(LineBrowser):
         self._suspended = False
         self._restore_keys: Callable[[], None] | None = None
         self._drawn_signature: tuple[object, ...] = ()
-
-    def compose_panes(self) -> Iterator[Widget]:
-        yield Split(SHARES, self.ui_state.sizes, self.table, self.payload, id="log")
 
     def on_mount(self) -> None:
         """Start reading after the first paint."""
