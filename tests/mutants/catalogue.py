@@ -565,6 +565,27 @@ MUTANTS = (
     ),
     _mutant(
         "secret",
+        "agentgym_tui/presenters/machine.py",
+        'f": {masked_line(cause, MAX_CAUSE)}"',
+        'f": {cause}"',
+        "tui/presenters/test_machine_rows.py",
+    ),
+    _mutant(
+        "miscounted",
+        "agentgym_tui/presenters/status_line.py",
+        "if store.nodes and all(node.lost",
+        "if store.nodes and any(node.lost",
+        "tui/presenters/test_status_line.py",
+    ),
+    _mutant(
+        "secret",
+        "agentgym_tui/presenters/status_line.py",
+        'f"{masked_line(name, 40)} {endpoint_state',
+        'f"{name} {endpoint_state',
+        "tui/presenters/test_status_line.py",
+    ),
+    _mutant(
+        "secret",
         "agentgym_tui/safe_text.py",
         "    return sanitize(mask_secrets(text[: limit * 4]), limit=limit)",
         "    return sanitize(text[: limit * 4], limit=limit)",

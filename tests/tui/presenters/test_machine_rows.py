@@ -495,6 +495,19 @@ def test_hostile_texts_are_safe_and_marked() -> None:
     assert not has_unsafe_chars(line_text(machine_summary(view_of(hostile_store()), 300)))
 
 
+def test_no_secret_of_a_cause_an_address_or_a_step_is_shown() -> None:
+    store, secret = busy_store(), "http://me:hunter22@host"
+    store.set_link(BusLink("failed", f"{secret} refused", address=secret))
+    store.apply_health(node_health(egress=secret, data_dir=secret))
+    checked = env_health("WebShop", "wrong", transport="http", cause=secret)
+    store.apply_events([live(model_health("vllm", "wrong", secret, hint=f"try {secret}"), checked)])
+    store.apply_events([live(model_health(secret, "up", None)), live(heartbeat(f"{secret} is full"))])
+    failed = timestep(4, 0, endpoint="tensorzero", model_s=1.0, warnings=(f"vllm: no connection to {secret}",))
+    store.apply_events([live(started(4), failed, progress(seq=9, waiting_for=secret))])
+    shown = "\n".join(texts(store, width=300))
+    assert "hunter22" not in shown and shown.count("***@host") == 11
+
+
 def test_no_meaning_is_carried_by_color_alone() -> None:
     for spoil, *_ in WRONG:
         store = busy_store()

@@ -145,6 +145,18 @@ def test_secrets_in_a_cause_are_masked() -> None:
     shown = line_text(status_line(store, "here", 200)) + "".join(line_texts(welcome_lines(store, 200, Keymap().key)))
     assert "hunter22" not in shown
     assert "p4ssw0rd" not in shown
+    store.apply_events([live(model_health("http://me:hunter22@h", "up", None))])
+    assert "model http://***@h up" in line_text(status_line(store, "here", 200))
+
+
+def test_what_is_known_of_models_stands_until_all_nodes_are_lost() -> None:
+    store = busy_store()
+    store.apply_events([live(heartbeat(), node="other")])
+    store.mark_node_lost("other")
+    assert "2 nodes, 1 lost · " in (shown := line_text(status_line(store, "here", 200)))
+    assert "model tensorzero up" in shown
+    store.mark_node_lost("pmoves-4090")
+    assert "model unknown" in line_text(status_line(store, "here", 200))
 
 
 def test_the_progress_line_has_a_bar_and_the_time_left() -> None:
