@@ -37,7 +37,7 @@ from agentgym_tui.commands.registry import (
 )
 from agentgym_tui.config.settings import Settings, problem_summary
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.presenters.environment_rows import no_environments
+from agentgym_tui.presenters.live import no_environments
 from agentgym_tui.presenters.machine import held_text
 from agentgym_tui.presenters.number_format import format_count, pluralize
 from agentgym_tui.safe_text import masked_line
@@ -45,7 +45,7 @@ from agentgym_tui.screens.base import ConsoleScreen, ScreenContext
 from agentgym_tui.services import RedrawThrottle, announce, save_screenshot, start_worker, toast
 from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.sessions.run_commands import RunCommands, control_error_text, has_unfinished
-from agentgym_tui.sessions.session import Session
+from agentgym_tui.sessions.session import Session, select_episodes
 from agentgym_tui.state.nodes import NodeInfo, ProfileDifference
 from agentgym_tui.textual_compat import OrderedKeysApp, add_bindings, never_skip, start_in_mode, with_known_styles
 from agentgym_tui.widgets.line_renderer import TONE_CLASSES, LineRenderer
@@ -53,7 +53,6 @@ from agentgym_tui.widgets.split import resize_focused, zoom_focused
 from runner.events.control import StartArgs
 
 if TYPE_CHECKING:
-    from agentgym_tui.screens.episode.screen import EpisodeScreen
     from agentgym_tui.screens.episodes.screen import EpisodesScreen
     from agentgym_tui.screens.runs.summary import RunSummaryScreen
     from runner.query.fields import Field
@@ -262,7 +261,23 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             await self.pop_screen()
         return self.screen
 
-    async def on_episode_screen_events_requested(self, event: EpisodeScreen.EventsRequested) -> None:
+    async def on_console_screen_open_episode(self, event: ConsoleScreen.OpenEpisode) -> None:
+        if event.query:
+            start_worker(self, partial(self._open_episode, event), group="open", exclusive=True)
+        else:
+            await self._open_episode(event)
+
+    async def _open_episode(self, event: ConsoleScreen.OpenEpisode) -> None:
+        """Open an episode; even if the query has an error, or the others among which it is cannot be read."""
+        from agentgym_tui.screens.episode import EpisodeScreen
+
+        session, key, episodes = self.session, event.key, event.episodes
+        if event.query:
+            episodes = await select_episodes(session, event.query, key)
+        opened = EpisodeScreen(session, key, episodes, ui_state=self.ui_state, hits=event.hits, at=event.at)
+        self.push_screen(opened, event.closed)
+
+    async def on_console_screen_events_requested(self, event: ConsoleScreen.EventsRequested) -> None:
         from agentgym_tui.screens.events import EventsScreen
 
         if not BUS.is_met(self.session):

@@ -220,7 +220,7 @@ def lazy(path: str) -> Callable[..., Any]:
     return make
 
 
-LIVE_SCREEN: Final = ScreenSpec("live", "1", "Live", lazy("screens.live.screen:LiveScreen"), ALWAYS, "running episodes")
+LIVE_SCREEN: Final = ScreenSpec("live", "1", "Live", lazy("screens.live:LiveScreen"), ALWAYS, "running episodes")
 EPISODES_SCREEN: Final = ScreenSpec(
     "episodes", "2", "Episodes", lazy("screens.episodes.screen:EpisodesScreen"), ALWAYS, "stored and running episodes"
 )  # fmt: skip

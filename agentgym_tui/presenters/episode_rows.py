@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from agentgym_tui.presenters.annotations import FLAG_MARK, episode_flags, tag_text
-from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import (
     Cell,
     Column,
@@ -18,6 +16,7 @@ from agentgym_tui.presenters.cells import (
     match_cells,
     sorting_cells,
 )
+from agentgym_tui.presenters.episode_facts import FALLBACK_MARK, FLAG_MARK, episode_flags, tag_text
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,

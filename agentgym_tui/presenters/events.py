@@ -9,8 +9,8 @@ from typing import Final, NamedTuple, get_args
 
 import msgspec
 
-from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK
 from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, filter_cells, indented_rows, join_parts, key_line
+from agentgym_tui.presenters.episode_facts import FALLBACK_MARK
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from agentgym_tui.presenters.answering_endpoint import endpoint_state
 from agentgym_tui.presenters.bottleneck import LIMIT_REACHED, METRICS_S, EndpointUse, Spread, endpoint_use
 from agentgym_tui.presenters.cells import SEPARATOR, Cell, Column, Line, Tone, join_parts
-from agentgym_tui.presenters.environment_rows import health_label
+from agentgym_tui.presenters.episode_facts import endpoint_state
+from agentgym_tui.presenters.live import column_chart, health_label
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
@@ -25,7 +25,6 @@ from agentgym_tui.presenters.number_format import (
     format_time_left,
     pluralize,
 )
-from agentgym_tui.presenters.reward_plot import column_chart
 from agentgym_tui.presenters.status_line import LINK_STATES
 from agentgym_tui.presenters.text_width import cut, wrap_text
 from agentgym_tui.safe_text import masked_line

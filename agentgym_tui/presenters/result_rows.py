@@ -20,7 +20,8 @@ from agentgym_tui.presenters.cells import (
     score_cells,
     sorting_cells,
 )
-from agentgym_tui.presenters.episode_heading import gpu_parts
+from agentgym_tui.presenters.episode import gpu_parts
+from agentgym_tui.presenters.live import column_chart
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
@@ -30,7 +31,6 @@ from agentgym_tui.presenters.number_format import (
     format_share,
     pluralize,
 )
-from agentgym_tui.presenters.reward_plot import column_chart
 from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, environment_text
 from agentgym_tui.state.result_list import BASELINE, ResultList
 from runner.types import MIX, GpuUse

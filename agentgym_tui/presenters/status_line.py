@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentgym_tui.presenters.answering_endpoint import FALLBACK_MARK, endpoint_state, fallback_note
 from agentgym_tui.presenters.cells import SEPARATOR, Cell, Line, Tone, cost_part, join_parts, line_width, tokens_part
+from agentgym_tui.presenters.episode_facts import FALLBACK_MARK, endpoint_state, fallback_note
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,

@@ -23,7 +23,9 @@ from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.services import toast
 from agentgym_tui.sessions.run_commands import RunCommands
 from agentgym_tui.sessions.session import Session
+from agentgym_tui.sessions.text_search import FoundLine, TextHits
 from agentgym_tui.sinks import as_label
+from agentgym_tui.state.episode_list import EpisodeList
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings, never_skip
 from agentgym_tui.widgets.line_list import LineList
@@ -59,6 +61,31 @@ class ConsoleScreen(Screen[ScreenResultType]):
         """The user has requested a list of episodes; ``words`` is its filter."""
 
         words: str
+
+    @dataclass
+    class EventsRequested(Message):
+        """The user has requested the bus messages of an episode."""
+
+        episode_id: str
+
+    @dataclass
+    class OpenEpisode(Message):
+        """The user opens an episode.
+
+        Attributes:
+            key: key of the episode in ``episodes``, or its id.
+            query: selects the list among which the next and the previous episodes are; "" for ``episodes``.
+            episodes: that list; None for the episodes in the store.
+            hits: the search whose lines the user goes through, with ``at``, the line that is shown first.
+            closed: is called with the key of the episode shown last.
+        """
+
+        key: str
+        query: str = ""
+        episodes: EpisodeList | None = None
+        hits: TextHits | None = None
+        at: FoundLine | None = None
+        closed: Callable[[str | None], None] | None = None
 
     def __init__(self, name: str | None = None, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(name, id, classes)

@@ -1,19 +1,22 @@
-"""The transcript of a step: blocks of wrapped text, each under a heading."""
+"""The lists of an episode: blocks of wrapped text under headings, the waterfall of spans, and the plot of rewards."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate, zip_longest
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
-from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, FoldedText, Line, Tone
+from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, FixedLines, FoldedText, Line, Tone
 from agentgym_tui.presenters.chat_blocks import Block, BlockKind
-from agentgym_tui.presenters.text_width import LIST_MARGIN, wrap_offsets
+from agentgym_tui.presenters.live import reward_lines
+from agentgym_tui.presenters.steps import SpanRows
+from agentgym_tui.presenters.text_width import LIST_MARGIN, fit, wrap_offsets
 from agentgym_tui.safe_text import sanitize_line, unsafe_excerpt
+from agentgym_tui.state.servers import RewardPoint
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.line_renderer import FOUND_TONE
+from runner.types import Span
 
 _TONES: Final[dict[BlockKind, Tone]] = {
     "system": "dim",
@@ -33,7 +36,8 @@ _TONES: Final[dict[BlockKind, Tone]] = {
 }
 _INDENT: Final = 2
 """Columns that text is indented under its heading."""
-
+_DURATION_WIDTH: Final = 9
+"""Columns of a duration."""
 
 _Row: TypeAlias = "tuple[int, int, int]"
 """A row of a block: a line of the block, -1 for the heading or -2 for the space below, and start and end in it."""
@@ -44,31 +48,20 @@ _MARK: Final = "■ "
 
 
 class BlockRows(FoldedText):
-    """Blocks wrapped into rows of a given width; blocks that ``previous`` contains are not wrapped again.
+    """Blocks wrapped into rows of ``width`` columns; those of ``previous``, which this replaces, are not wrapped again.
 
-    Args:
-        blocks: the blocks to show.
-        width: width of the rows in columns.
-        subject: identifies the step.
-        previous: the rows that these rows replace.
-        expressions: what is marked in the texts.
+    ``subject`` identifies the step.
     """
 
     def __init__(
-        self,
-        blocks: Sequence[Block],
-        width: int,
-        subject: str = "",
-        previous: BlockRows | None = None,
-        expressions: Sequence[re.Pattern[str]] = (),
+        self, blocks: Sequence[Block], width: int, subject: str = "", previous: BlockRows | None = None
     ) -> None:
-        self.expressions = expressions
         self.blocks = tuple(blocks)
         self.width = width
         self.subject = subject
         known = previous.wrapped_blocks if previous is not None and previous.width == width else []
         self.wrapped_blocks: list[tuple[Block, list[_Row]]] = [
-            wrapped if wrapped is not None and wrapped[0] == block else (block, _rows(block, width - _INDENT))
+            wrapped if wrapped is not None and wrapped[0] == block else (block, _rows_of(block, width - _INDENT))
             for block, wrapped in zip_longest(blocks, known[: len(blocks)])
         ]
         self._starts = [0, *accumulate(len(rows) for _, rows in self.wrapped_blocks)]
@@ -78,49 +71,21 @@ class BlockRows(FoldedText):
         return self._starts[-1]
 
     def line(self, index: int, width: int) -> Line:
-        """Return row ``index``: a heading, a row of text, or an empty line."""
         block, (number, start, stop) = self._at(index)
         tone = _TONES.get(block.kind, "plain")
         if number == _SPACE[0]:
             return ()
         if number == _HEADING[0]:
-            heading = (
-                Cell(_MARK, tone),
-                Cell(block.title, tone if block.kind in ("note", "earlier") else "head"),
-            )
+            heading = (Cell(_MARK, tone), Cell(block.title, tone if block.kind in ("note", "earlier") else "head"))
             return (*heading, Cell("  "), UNSAFE_BADGE) if block.has_unsafe else heading
         tone = tone if block.kind in ("thought", "error", "note", "earlier") else "plain"
-        return Cell(" " * _INDENT), *self._cells(block.lines[number], start, stop, tone)
+        return Cell(" " * _INDENT), Cell(block.lines[number][start:stop], tone)
 
-    def _cells(self, line: str, at: int, end: int, tone: Tone) -> Iterator[Cell]:
-        """Yield the part of a line that a row shows, with the words that were searched for in another tone."""
-        for start, stop in self._found_in_line(line):
-            start, stop = max(start, at), min(stop, end)
-            if start < stop:
-                yield Cell(line[at:start], tone)
-                yield Cell(line[start:stop], FOUND_TONE)
-                at = stop
-        yield Cell(line[at:end], tone)
-
-    def _found_in_line(self, line: str) -> list[tuple[int, int]]:
-        return sorted(match.span() for expression in self.expressions for match in expression.finditer(line))
-
-    def row_of_line(self, text: str, *, from_end: bool) -> int | None:
-        """Return the row with the first words that are found in a line with ``text``, else in any line.
-
-        Args:
-            text: sanitized text of a part of the line.
-            from_end: whether the last such line counts instead of the first one.
-        """
-        exact, found, hidden = list[int](), list[int](), list[int]()
-        for number, (block, rows) in enumerate(self.wrapped_blocks):
-            for at, (line, start, stop) in enumerate(rows, self._starts[number]):
-                if line >= 0 and any(start <= first < stop for first, _ in self._found_in_line(block.lines[line])[:1]):
-                    found.append(at)
-                    exact += [at] * (text in block.lines[line])
-            if any(any(block.matches_hidden(expression)) for expression in self.expressions):
-                hidden.append(self._starts[number + 1] - 2)
-        best = exact or found or hidden
+    def row_of_line(self, text: str, expression: re.Pattern[str], *, from_end: bool) -> int | None:
+        """Return the row with the first match in a line with the sanitized ``text``, else in any line."""
+        found = [(row, *self._at(row)) for row in self.find_rows(expression)]
+        rows = [(row, text in block.lines[line]) for row, block, (line, _, _) in found if line >= 0]
+        best = [row for row, is_exact in rows if is_exact] or [row for row, _ in rows]
         return best[-1 if from_end else 0] if best else None
 
     def find_rows(self, expression: re.Pattern[str]) -> list[int]:
@@ -160,20 +125,16 @@ class BlockRows(FoldedText):
         return places[number]
 
     def row_of_block(self, number: int) -> int:
-        """Return the first row of a block."""
         return self._starts[number] if 0 <= number < len(self.blocks) else 0
 
     def key(self, index: int) -> str:
-        """Return a key that consists of the row's block, line and start offset."""
         _, (line, start, _) = self._at(index)
         return f"{self.subject}/{self.block(index)}.{line}.{start}"
 
     def block(self, index: int) -> int:
-        """Return the index of the block that row ``index`` belongs to."""
         return bisect_right(self._starts, index) - 1
 
     def is_text(self, index: int) -> bool:
-        """Return whether row ``index`` is a heading or text, not the space between two blocks."""
         return self._at(index)[1] != _SPACE
 
     def _at(self, index: int) -> tuple[Block, _Row]:
@@ -190,30 +151,23 @@ class Transcript(LineList):
         super().__init__(self._rows, cursor_type="none", id=id)
 
     def show_blocks(self, blocks: Sequence[Block], *, subject: str = "", follow: bool | None = None) -> None:
-        """Show the blocks of a step.
-
-        Args:
-            blocks: the blocks of a step.
-            subject: identifies episode and step; a new subject is shown from its first row.
-            follow: whether to stay at the end; None keeps the user's choice.
-        """
+        """Show blocks of the episode and step ``subject``, a new one from its first row; ``follow`` as in ``show``."""
         is_new = subject != self._rows.subject
-        self._rows = BlockRows(blocks, self._text_width(), subject, self._rows, self._rows.expressions)
+        self._rows = BlockRows(blocks, self._text_width(), subject, self._rows)
         self.show(self._rows, follow=follow)
         if is_new and not self.follow:
             self.action_top()
 
-    def find(self, expressions: Sequence[re.Pattern[str]], line: str, *, from_end: bool = False) -> None:
+    def find(self, expression: re.Pattern[str], line: str, *, from_end: bool = False) -> None:
         """Mark words, also in steps shown later, and go to a line that has them.
 
         Args:
-            expressions: what finds the words.
+            expression: what finds the words.
             line: a part of the line, untrusted; "" for any line.
             from_end: whether to go to the last such line instead of the first one.
         """
-        self._rows.expressions = expressions
-        row = self._rows.row_of_line(sanitize_line(line.strip(), len(line)), from_end=from_end)
-        self.refresh_lines()
+        self.found = expression
+        row = self._rows.row_of_line(sanitize_line(line.strip(), len(line)), expression, from_end=from_end)
         if row is not None:
             self.move_to(row)
 
@@ -240,13 +194,73 @@ class Transcript(LineList):
     def on_resize(self) -> None:
         if self._text_width() != self._rows.width:
             rows = self._rows
-            self._rows = BlockRows(rows.blocks, self._text_width(), rows.subject, expressions=rows.expressions)
+            self._rows = BlockRows(rows.blocks, self._text_width(), rows.subject)
             self.show(self._rows)
 
     def _text_width(self) -> int:
         return max(self.scrollable_content_region.width - LIST_MARGIN, 0)
 
 
-def _rows(block: Block, width: int) -> list[_Row]:
+def _rows_of(block: Block, width: int) -> list[_Row]:
     text = [(number, *place) for number, line in enumerate(block.lines) for place in wrap_offsets(line, width)]
     return [_HEADING, *text, _SPACE]
+
+
+class Waterfall(LineList):
+    """The spans of an episode as a tree; each row has a bar on the common time axis (Perfetto's track model)."""
+
+    N_HEADER: ClassVar[int] = 1
+
+    def __init__(self, rows: SpanRows | None = None, *, id: str | None = None) -> None:
+        self._rows = rows or SpanRows(())
+        super().__init__(self._rows, id=id)
+
+    def show_spans(self, spans: Sequence[Span], *, opened: Collection[int] = ()) -> None:
+        """Show spans given in any order; ``opened`` as in ``SpanRows``."""
+        self._rows = SpanRows(spans, opened)
+        self.show(self._rows)
+
+    @property
+    def position(self) -> int | None:
+        """Position of the span under the cursor in the given list; None without one."""
+        return self._rows.position(self.cursor)
+
+    def find_rows(self, expression: re.Pattern[str]) -> list[int]:
+        rows = self._rows
+        return [index for index in range(len(rows)) for _ in expression.finditer(rows.name(index).text)]
+
+    def header(self, width: int) -> Iterable[tuple[str, Tone]]:
+        name, bar = _column_widths(width)
+        yield fit("span", name + 1), "head"
+        yield fit(self._rows.axis(bar), bar), "dim"
+
+    def row_cells(self, index: int, width: int) -> Iterable[tuple[str, Tone]]:
+        rows, (name, bar) = self._rows, _column_widths(width)
+        if rows.is_attribute(index):
+            yield rows.name(index)
+            return
+        for cell, room in ((rows.name(index), name), (rows.bar(index, bar), bar)):
+            yield fit(cell.text, room) + " ", cell.tone
+        yield fit(rows.duration(index).text, _DURATION_WIDTH, right=True), "plain"
+
+
+def _column_widths(width: int) -> tuple[int, int]:
+    name = min(max(width // 3, 12), 48)
+    return name, max(width - name - _DURATION_WIDTH - 2, 1)
+
+
+class RewardPlot(LineList):
+    """A plot of the rewards and the success rate of an environment's episodes; it fills the widget."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(cursor_type="none", id=id)
+        self._points: Sequence[RewardPoint] = ()
+
+    def show_points(self, points: Sequence[RewardPoint]) -> None:
+        """Show the rewards of episodes; the newest episode comes last."""
+        self._points = points
+        size = self.scrollable_content_region
+        self.show(FixedLines(reward_lines(points, max(size.width - LIST_MARGIN, 0), size.height)))
+
+    def on_resize(self) -> None:
+        self.show_points(self._points)

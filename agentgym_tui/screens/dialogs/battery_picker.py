@@ -6,7 +6,7 @@ from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
-from agentgym_tui.presenters.environment_rows import no_environments
+from agentgym_tui.presenters.live import no_environments
 from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import masked_rows

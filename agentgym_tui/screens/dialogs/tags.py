@@ -11,8 +11,8 @@ from textual.app import ComposeResult
 from textual.widgets import Input
 
 from agentgym_tui.commands.registry import NODE
-from agentgym_tui.presenters.annotations import note_line
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
+from agentgym_tui.presenters.episode_facts import note_line
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import masked_rows, sanitize_line
 from agentgym_tui.screens.base import ConsoleScreen, DialogFrame, DialogScreen

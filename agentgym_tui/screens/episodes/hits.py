@@ -8,13 +8,11 @@ from typing import Final
 from textual import on
 from textual.app import ComposeResult
 
-from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.episode_rows import search_progress
 from agentgym_tui.presenters.hit_rows import HIT_COLUMNS, HitRows, hits_heading
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ResultScreen
-from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.session import Session
 from agentgym_tui.sessions.text_search import FoundLine, TextHits
@@ -39,16 +37,15 @@ class HitsScreen(ResultScreen[str]):
         session: provides the episodes.
         hits: the search.
         episodes: the list of episodes.
-        ui_state: saved pane sizes; updated in place.
     """
 
     SCOPE = "hits"
     REQUIRED_WIDGETS = "#heading, #hits"
     AUTO_FOCUS = "#hits"
 
-    def __init__(self, session: Session, hits: TextHits, episodes: EpisodeList, ui_state: UiState) -> None:
+    def __init__(self, session: Session, hits: TextHits, episodes: EpisodeList) -> None:
         super().__init__()
-        self._session, self._hits, self._episodes, self._ui_state = session, hits, episodes, ui_state
+        self._session, self._hits, self._episodes = session, hits, episodes
         self._lines: list[FoundLine] = []
         self._n_read = 0
         self._n_passages: int | None = None
@@ -76,10 +73,8 @@ class HitsScreen(ResultScreen[str]):
 
     def action_open(self) -> None:
         if (found := self._selected) is not None:
-            screen = EpisodeScreen(
-                self._session, found.episode_id, self._episodes, ui_state=self._ui_state, hits=self._hits, at=found
-            )
-            self.app.push_screen(screen)
+            episode = self.OpenEpisode(found.episode_id, episodes=self._episodes, hits=self._hits, at=found)
+            self.post_message(episode)
 
     @on(LineList.CursorMoved, "#hits")
     def _cursor_moved(self) -> None:

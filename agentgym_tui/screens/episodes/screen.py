@@ -25,9 +25,9 @@ from agentgym_tui.presenters.episode_rows import (
 )
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ScreenContext
+from agentgym_tui.screens.compare import mark_or_compare
 from agentgym_tui.screens.dialogs.tags import edit_tags
-from agentgym_tui.screens.episode.file_actions import EpisodeFile
-from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episode import EpisodeFile
 from agentgym_tui.screens.library_screen import READ_INTERVAL_S, LibraryScreen
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.library import Library
@@ -101,8 +101,8 @@ class EpisodesScreen(LibraryScreen[Library]):
         if isinstance(log := self._episodes.get(self._table.key), FoundLog):
             self.post_message(self.LogRequested(log.path))
         elif key := self._table.key:
-            screen = EpisodeScreen(self.session, key, self._episodes, ui_state=self.ui_state, hits=self._text_hits())
-            self.app.push_screen(screen, self._episode_closed)
+            hits = self._text_hits()
+            self.post_message(self.OpenEpisode(key, episodes=self._episodes, hits=hits, closed=self._episode_closed))
 
     def action_hits(self) -> None:
         """List the lines that the words of the query find."""
@@ -111,7 +111,7 @@ class EpisodesScreen(LibraryScreen[Library]):
         if (hits := self._text_hits()) is None:
             self.toast('the filter has no words of texts, such as text:"locked door"')
         else:
-            self.app.push_screen(HitsScreen(self.session, hits, self._episodes, self.ui_state), self._episode_closed)
+            self.app.push_screen(HitsScreen(self.session, hits, self._episodes), self._episode_closed)
 
     def _text_hits(self) -> TextHits | None:
         """Return the search of the filter's query in the listed episodes; None if the query has no words of texts."""
@@ -133,8 +133,6 @@ class EpisodesScreen(LibraryScreen[Library]):
 
     def action_compare(self) -> None:
         """Mark the selected episode, or compare it with the marked one."""
-        from agentgym_tui.screens.episode.compare import mark_or_compare
-
         entry = self._episodes.get(self._table.key)
         if entry is not None and not isinstance(entry, UnreadableFile):
             mark_or_compare(self, self.session, entry.episode_id, self.ui_state)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.cluster_rows import CLUSTER_COLUMNS, ClusterRows, cluster_heading, cluster_lines
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
 from agentgym_tui.sessions.library import ResultLibrary
 from agentgym_tui.state.episode_list import exact_terms, select_rows
@@ -53,7 +52,7 @@ class ClustersScreen(TaskTableScreen["Cluster"]):
     def action_shortest(self) -> None:
         """Open the shortest episode of the selected cluster."""
         if (cluster := self._selected) is not None:
-            open_among(self, self.session, cluster.representative, self._query_of(cluster), self.ui_state)
+            self.post_message(self.OpenEpisode(cluster.representative, self._query_of(cluster)))
 
     async def read(self, library: ResultLibrary) -> None:
         clusters = await asyncio.to_thread(_clusters, library, self._query, dict(self.session.store.tags))

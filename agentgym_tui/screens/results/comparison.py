@@ -61,7 +61,7 @@ class ComparisonScreen(TaskTableScreen[ComparedTask]):
 
     def action_compare(self) -> None:
         """Compare the first attempts of both rows at the selected task step by step."""
-        from agentgym_tui.screens.episode.compare import CompareScreen
+        from agentgym_tui.screens.compare import CompareScreen
 
         if (task := self.tasks.get(self.table.key)) is not None:
             selected, baseline = (attempts[task.pair.task.task_index] for attempts in self._first_attempts)

@@ -20,7 +20,6 @@ from agentgym_tui.presenters.matrix_rows import (
 )
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.screens.results.base import TaskTableScreen
 from agentgym_tui.sessions.library import ResultLibrary
 from agentgym_tui.state.query import FilteredList, Sorting
@@ -108,11 +107,11 @@ class TaskMatrixScreen(TaskTableScreen[TaskGroup]):
         if (task := self._selected_task) is not None and task.attempts:
             attempt = task.attempts[min(self._table.attempt, len(task.attempts) - 1)]
             attempts = episodes_filter([self._row], task=task.task_index)
-            open_among(self, self.session, attempt.episode_id, attempts, self.ui_state)
+            self.post_message(self.OpenEpisode(attempt.episode_id, attempts))
 
     def action_compare(self) -> None:
         """Compare the best attempt of the selected task, step by step, with the worst one."""
-        from agentgym_tui.screens.episode.compare import CompareScreen
+        from agentgym_tui.screens.compare import CompareScreen
 
         attempts = task.rated if (task := self._selected_task) is not None else []
         if len(attempts) < 2:

@@ -14,7 +14,6 @@ from agentgym_tui.presenters.number_format import pluralize
 from agentgym_tui.presenters.run_rows import RUN_COLUMNS, RunRows, run_detail, runs_summary
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
-from agentgym_tui.screens.episode.screen import EpisodeScreen
 from agentgym_tui.screens.filtered_screen import FilteredScreen
 from agentgym_tui.sessions.run_commands import can_pause, unfinished_batches
 from agentgym_tui.state.batches import BatchRun
@@ -80,7 +79,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
         if (row := self._row) is None:
             return
         if row.episode is not None:
-            self.app.push_screen(EpisodeScreen(self.session, row.episode.episode_id, ui_state=self.ui_state))
+            self.post_message(self.OpenEpisode(row.episode.episode_id))
         elif row.battery_id is None and row.batches[0].n_done and not self.session.store.episodes_of(row.run_id):
             self.post_message(self.EpisodesRequested(row.batches[0].batch_id))
         else:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 
 from agentgym_tui.presenters.cells import Line
-from agentgym_tui.presenters.chat_blocks import Block
-from agentgym_tui.presenters.evaluation import evaluation_blocks
+from agentgym_tui.presenters.chat_blocks import Block, evaluation_blocks
 from agentgym_tui.presenters.payload import TextRows, pretty_json
-from agentgym_tui.presenters.span_rows import SpanRows, spans_text
-from agentgym_tui.presenters.step_rows import StepRows
+from agentgym_tui.presenters.steps import SpanRows, StepRows, spans_text, world_at, world_lines
 from agentgym_tui.presenters.transcript import step_blocks, transcript_text
-from agentgym_tui.presenters.world import world_at, world_lines
 from agentgym_tui.sessions.episode_files import episode_from_bytes
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore

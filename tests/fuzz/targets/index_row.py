@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from agentgym_tui.presenters.episode_heading import episode_heading, error_text
+from agentgym_tui.presenters.episode import episode_heading, error_text
 from agentgym_tui.presenters.episode_rows import EpisodeRows, list_summary
 from agentgym_tui.state.episode_list import EpisodeList
 from agentgym_tui.state.run_store import RunStore

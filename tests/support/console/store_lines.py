@@ -9,16 +9,13 @@ from typing import Any
 from rich.cells import cell_len
 
 from agentgym_tui.commands.keymap import Keymap
-from agentgym_tui.presenters.answering_endpoint import failover_text
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.environment_rows import EnvironmentRows
+from agentgym_tui.presenters.episode_facts import failover_text
+from agentgym_tui.presenters.live import EnvironmentRows, reward_lines, transcript_title, welcome_lines
 from agentgym_tui.presenters.machine import MachineRows, MachineView, machine_heading, machine_summary
-from agentgym_tui.presenters.pane_titles import transcript_title
-from agentgym_tui.presenters.reward_plot import reward_lines
 from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines
-from agentgym_tui.presenters.step_rows import StepRows
+from agentgym_tui.presenters.steps import StepRows
 from agentgym_tui.presenters.transcript import step_blocks
-from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import MAX_NOTICES, RunStore
 from agentgym_tui.state.servers import MAX_ENDPOINTS, MAX_ENVS, N_POINTS
@@ -54,7 +51,7 @@ def all_lines(store: RunStore, widths: Iterable[int] = WIDTHS) -> Iterable[Line]
             machine_summary(MachineView(store, Keymap().key), width),
             machine_heading(MachineRows(MachineView(store, Keymap().key), width).sections, width),
             *(welcome_lines(store, width, Keymap().key) if width >= 80 else ()),
-            *(shown for each in store.episodes.values() for shown in transcript_title(each, 0, "", width)),
+            *(transcript_title(each, 0, "", width) for each in store.episodes.values()),
             *(shown for points in store.rewards.values() for shown in reward_lines(list(points), width, 6)),
         ]
         for shown in bounded:

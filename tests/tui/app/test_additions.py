@@ -14,10 +14,9 @@ from agentgym_tui.config.settings import Settings, resolve_keymap
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
-from agentgym_tui.screens.episode.content import EpisodeContent, ShownEpisode
-from agentgym_tui.screens.episode.views import EPISODE_VIEWS, EpisodeView
-from agentgym_tui.screens.live.live_panes import LIVE_PANES, LivePane, LiveState, PaneSpec
-from agentgym_tui.screens.live.screen import LiveScreen
+from agentgym_tui.screens.episode_views import EPISODE_VIEWS, EpisodeContent, EpisodeView, ShownEpisode
+from agentgym_tui.screens.live import LiveScreen
+from agentgym_tui.screens.live_panes import LIVE_PANES, LivePane, LiveState, PaneSpec
 from agentgym_tui.services import toast
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
@@ -44,8 +43,8 @@ class CountPane(LivePane):
     def __init__(self, ui_state: UiState) -> None:
         super().__init__(LineList(id="count"))
 
-    def title(self, state: LiveState, width: int) -> list[Line]:
-        return [[Cell("Count", "head")]]
+    def title(self, state: LiveState, width: int) -> Line:
+        return [Cell("Count", "head")]
 
     def version(self, state: LiveState) -> object:
         return state.episode and len(state.episode.steps)

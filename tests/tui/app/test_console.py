@@ -14,9 +14,9 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.commands.keymap import COMMANDS, available_commands, bindings, display_keys
 from agentgym_tui.config.settings import parse_settings
 from agentgym_tui.screens.base import ConsoleScreen, DialogScreen
-from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
-from agentgym_tui.screens.live.screen import LiveScreen
+from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore

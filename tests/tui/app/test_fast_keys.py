@@ -15,7 +15,7 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.config.settings import Settings, parse_settings
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.dialogs.run_form import RunForm
-from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.sessions.run_commands import FORM_FIELDS
 from agentgym_tui.widgets.form_controls import CheckList
 from agentgym_tui.widgets.query_input import FilterInput

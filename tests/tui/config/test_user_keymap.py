@@ -6,7 +6,7 @@ from textual.widgets import Input
 
 from agentgym_tui.config.settings import Settings, parse_settings
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
-from agentgym_tui.screens.live.screen import LiveScreen
+from agentgym_tui.screens.live import LiveScreen
 from tests.support.console.fake_session import busy_session, empty_session, session_with_messages
 from tests.support.console.key_presses import focused_id
 from tests.support.console.pilot import SIZE, console_app, wait_for_no_text, wait_for_text, wait_until

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgym_tui.presenters.chat_blocks import MAX_TEXT, Block
-from agentgym_tui.presenters.evaluation import MAX_EVENTS, evaluation_blocks
-from agentgym_tui.presenters.step_rows import StepRows
+from agentgym_tui.presenters.chat_blocks import MAX_EVENTS, MAX_TEXT, Block, evaluation_blocks
+from agentgym_tui.presenters.steps import StepRows
 from agentgym_tui.presenters.transcript import step_blocks, transcript_text
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.sessions.episode_files import episode_from_record

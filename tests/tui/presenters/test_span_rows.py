@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from agentgym_tui.presenters.payload import FOLD_WIDTH
-from agentgym_tui.presenters.span_rows import SpanRows, format_elapsed, spans_with
+from agentgym_tui.presenters.steps import SpanRows, format_elapsed, spans_with
 from agentgym_tui.safe_text import has_unsafe_chars
 from runner.types import Span
 from tests.support.console.samples import HOSTILE, span

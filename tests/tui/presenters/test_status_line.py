@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from agentgym_tui.commands.keymap import Keymap
-from agentgym_tui.presenters.answering_endpoint import failover_text, streaming_parts
+from agentgym_tui.presenters.episode_facts import failover_text, streaming_parts
+from agentgym_tui.presenters.live import transcript_title, welcome_lines
 from agentgym_tui.presenters.number_format import UNKNOWN
-from agentgym_tui.presenters.pane_titles import transcript_title
 from agentgym_tui.presenters.status_line import episode_line, progress_line, status_line, status_lines
-from agentgym_tui.presenters.welcome import welcome_lines
 from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.episode import StreamingAnswer
 from agentgym_tui.state.nodes import BusLink
@@ -120,12 +119,12 @@ def test_a_failover_is_summarized_in_a_line() -> None:
 def test_the_transcript_title_shows_endpoint_and_speed() -> None:
     store = streaming_store(fallback=True)
     played = store.running_episodes()[0]
-    assert line_text(transcript_title(played, 0, "", 100)[0]).strip() == (
+    assert line_text(transcript_title(played, 0, "", 100)).strip() == (
         "Transcript · step 0 · gateway · 42 tokens/s · first token 400 ms · cost 0.00031"
     )
-    assert "step 1 · ↷ ollama · 42 tokens/s" in line_text(transcript_title(played, 1, "", 100)[0])
+    assert "step 1 · ↷ ollama · 42 tokens/s" in line_text(transcript_title(played, 1, "", 100))
     streaming = "step 2 · ↷ ollama · ≈ 18 tokens/s · first token 400 ms"
-    assert streaming in line_text(transcript_title(played, 2, "", 100)[0])
+    assert streaming in line_text(transcript_title(played, 2, "", 100))
     assert "↷ ollama instead of gateway" in line_text(episode_line(store, played, 100))
     parts = streaming_parts(StreamingAnswer(failures=("a: away",)))
     assert [line_text(part) for part in parts if part] == ["↷ no endpoint has answered", "no answer yet"]

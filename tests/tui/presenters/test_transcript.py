@@ -8,8 +8,7 @@ from agentgym_tui.presenters.cells import UNSAFE_BADGE
 from agentgym_tui.presenters.text_width import display_width, fit, wrap_offsets
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.state.episode import StreamingAnswer
-from agentgym_tui.widgets.charts import Waterfall
-from agentgym_tui.widgets.transcript import BlockRows, Transcript
+from agentgym_tui.widgets.transcript import BlockRows, Transcript, Waterfall
 from runner.events.live import LiveAction
 from tests.support.console.line_views import list_pilot, scroll_top, visible_rows
 from tests.support.console.pilot import wait_until

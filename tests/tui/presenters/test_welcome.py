@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from agentgym_tui.commands.keymap import COMMANDS, Keymap
+from agentgym_tui.presenters.live import KEYS, READ_ONLY_KEYS, welcome_lines
 from agentgym_tui.presenters.status_line import status_lines
-from agentgym_tui.presenters.welcome import KEYS, READ_ONLY_KEYS, welcome_lines
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from tests.support.console.line_views import line_text, line_texts

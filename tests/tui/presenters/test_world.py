@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgym_tui.presenters.cells import Cell, Tone, line_width
-from agentgym_tui.presenters.text_width import display_width
-from agentgym_tui.presenters.world import (
+from agentgym_tui.presenters.steps import (
     NO_PICTURE,
     NO_STEP_YET,
     ended_step,
@@ -20,6 +19,7 @@ from agentgym_tui.presenters.world import (
     world_at,
     world_lines,
 )
+from agentgym_tui.presenters.text_width import display_width
 from runner.types.cells import COLORS, FILLS, MAX_ROWS
 from runner.util.display_text import is_unsafe
 from tests.fuzz.targets import screen

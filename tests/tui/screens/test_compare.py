@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentgym_tui.app.console import Console
-from agentgym_tui.presenters.alignment_rows import MAX_CHARS, aligned_step_lines
 from agentgym_tui.presenters.cells import line_width
+from agentgym_tui.presenters.episode import MAX_CHARS, aligned_step_lines
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.sessions.session import FileSession
 from runner.results.alignment import StepText, align

@@ -15,7 +15,7 @@ from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
 from agentgym_tui.screens.dialogs.help import CommandPalette, HelpDialog, search
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
-from agentgym_tui.screens.live.screen import LiveScreen
+from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.widgets.line_list import LineList

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import ContentSwitcher
 
 from agentgym_tui.safe_text import has_unsafe_chars
-from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.services import MAX_CLIPBOARD_BYTES
 from agentgym_tui.sessions.episode_files import episode_from_record
 from agentgym_tui.state.episode import Episode
@@ -476,6 +476,6 @@ async def test_a_timer_that_fires_while_the_episode_arrives_does_not_empty_it() 
         screen = pilot.app.screen
         assert isinstance(screen, EpisodeScreen)
         await wait_for_widget_text(pilot, "#steps", "guess")
-        screen._clear_while_loading()
+        screen._clear_other()
         await pilot.pause()
         assert "guess" in widget_text(pilot, "#steps")

@@ -11,7 +11,7 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.presenters.number_format import UNKNOWN
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.sessions.session import FileSession
 from agentgym_tui.state.episode_list import UnreadableFile

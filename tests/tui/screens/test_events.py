@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from agentgym_tui.app.console import Console
 from agentgym_tui.commands.keymap import COMMANDS, available_commands
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
-from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.events import EventsScreen
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.table import Table

@@ -14,13 +14,11 @@ from textual.widget import Widget
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.presenters.environment_rows import ENV_COLUMNS
+from agentgym_tui.presenters.live import ENV_COLUMNS
 from agentgym_tui.screens.control import ControlScreen
-from agentgym_tui.screens.episode.screen import EpisodeScreen
-from agentgym_tui.screens.live.episode_picker import EpisodePicker
-from agentgym_tui.screens.live.live_panes import LIVE_PANES, LivePane
-from agentgym_tui.screens.live.panes import LivePanes
-from agentgym_tui.screens.live.screen import LiveScreen
+from agentgym_tui.screens.episode import EpisodeScreen
+from agentgym_tui.screens.live import EpisodePicker, LiveScreen
+from agentgym_tui.screens.live_panes import LIVE_PANES, LivePane, LivePanes
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
@@ -53,7 +51,6 @@ from tests.support.console.samples import (
     env_health,
     episode_id,
     episode_items,
-    heartbeat,
     hostile_episode,
     live,
     started,
@@ -86,15 +83,13 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, *names: str) -> Counter[str]:
 
     for each in names:
         module, _, name = each.partition(".")
-        count(f"agentgym_tui.screens.live.{module}", name)
+        count(f"agentgym_tui.screens.{module}", name)
     return calls
 
 
 async def test_a_redraw_makes_the_status_once_and_no_titles_of_hidden_panes(monkeypatch: pytest.MonkeyPatch) -> None:
     titles = ("transcript_title", "trace_title", "rewards_title")
-    calls = count_calls(
-        monkeypatch, "screen.status_lines", "panes.LiveState", *(f"live_panes.{name}" for name in titles)
-    )
+    calls = count_calls(monkeypatch, "live.status_lines", *(f"live_panes.{name}" for name in ("LiveState", *titles)))
     session = busy_session()
     async with console_app(session).run_test(size=(80, 24)) as pilot:
         await wait_for_text(pilot, "task 3")
@@ -221,26 +216,11 @@ async def test_the_running_episode_is_followed(size: tuple[int, int]) -> None:
         assert "not following" not in screen_text(pilot.app)
 
 
-async def test_the_panes_of_an_episode_are_mounted_after_an_expected_node_is_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("agentgym_tui.screens.live.panes.MAX_NODE_WAIT_S", 60.0)
+async def test_all_panes_are_mounted_at_once_although_no_node_starts() -> None:
     session = FakeSession(RunStore())
     session.store.set_link(BusLink("starting"))
     async with Console(session).run_test(size=(120, 40)) as pilot:
-        await wait_for_text(pilot, "Welcome")
-        await pilot.pause()
-        assert len(pilot.app.screen.query(LivePane)) == 2
-        session.store.apply_events([live(heartbeat())])
-        await wait_until(pilot, lambda: len(pilot.app.screen.query(LivePane)) == len([*LIVE_PANES]), "all panes")
-
-
-async def test_all_panes_are_mounted_although_no_node_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentgym_tui.screens.live.panes.MAX_NODE_WAIT_S", 0.01)
-    session = FakeSession(RunStore())
-    session.store.set_link(BusLink("starting"))
-    async with Console(session).run_test(size=(120, 40)) as pilot:
-        await wait_until(pilot, lambda: len(pilot.app.screen.query(LivePane)) == len([*LIVE_PANES]), "all panes")
+        assert len(pilot.app.screen.query(LivePane)) == len([*LIVE_PANES])
 
 
 async def test_moving_up_ends_following() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.logs.log_file import LogFile
-from agentgym_tui.screens.live.screen import LiveScreen
+from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.state.nodes import BusLink, ProfileDifference, VariableChange
 from tests.support.console.fake_session import busy_session, empty_session, watching

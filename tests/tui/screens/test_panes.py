@@ -7,11 +7,10 @@ from textual.geometry import Region
 from textual.pilot import Pilot
 
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.screens.episode.screen import SHARES as EPISODE_SHARES
-from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episode import SHARES as EPISODE_SHARES
+from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.events import SHARES as EVENT_SHARES
-from agentgym_tui.screens.live.live_panes import LivePane
-from agentgym_tui.screens.live.panes import live_shares
+from agentgym_tui.screens.live_panes import LivePane, live_shares
 from agentgym_tui.screens.logs import SHARES as LOG_SHARES
 from agentgym_tui.widgets.split import RESIZE_STEPS, Share
 from tests.support.console.fake_session import busy_session, files_session, session_with_messages, watching

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from agentgym_tui.app.console import Console
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.sessions.session import FileSession
-from agentgym_tui.widgets.transcript import Transcript
+from agentgym_tui.widgets.transcript import BlockRows, Transcript
 from tests.support.console.pilot import screen_text, wait_for_widget_text, wait_until, widget_text
 from tests.support.console.samples import HOSTILE
 from tests.tui.screens.test_compare import record
@@ -73,8 +73,9 @@ async def test_an_episode_of_a_search_opens_at_its_first_line(tmp_path: Path, id
         await pilot.press("j", "enter")
         await wait_until(pilot, lambda: line_under_cursor(pilot).startswith("a red door"), "its line")
         found = pilot.app.screen.query_one("#transcript", Transcript)
-        cells = found.source.line(found.cursor, 100)
-        assert [cell.text for cell in cells if cell.tone == "yellow-shade"] == ["door"]
+        assert found.found is not None and isinstance(found.source, BlockRows)
+        line = "".join(cell.text for cell in found.source.line(found.cursor, 100))
+        assert [line[start:stop] for start, stop in found.source.found_in(found.cursor, found.found)] == ["door"]
         await pilot.press("escape", "escape")
         await wait_for_widget_text(pilot, SUMMARY, "3 episodes")
         await pilot.press("L")

@@ -14,9 +14,9 @@ from textual.pilot import Pilot
 
 from agentgym_tui.presenters.cells import Cell, FixedLines
 from agentgym_tui.presenters.chat_blocks import MAX_TEXT, OBSERVATION_TITLE, text_block
-from agentgym_tui.presenters.whole_episode import FOLDS, StepBlocks, step_to_jump
+from agentgym_tui.presenters.transcript import FOLDS, StepBlocks, step_to_jump
 from agentgym_tui.safe_text import MAX_TEXT_LINES, has_unsafe_chars
-from agentgym_tui.screens.episode.screen import EpisodeScreen
+from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.state.episode import Episode, Spans
 from agentgym_tui.widgets.find_bar import words_expression
 from agentgym_tui.widgets.line_list import LineList
@@ -370,8 +370,7 @@ def test_words_in_the_part_that_is_not_shown_lead_to_the_line_that_says_so(text:
     rows = BlockRows([text_block("observation", OBSERVATION_TITLE, text)], 80)
     assert rows.find_rows(words_expression("key")) == [len(rows) - 2]
     assert "see the JSON" in marked_texts(rows, words_expression("key"))[0]
-    rows.expressions = [words_expression("key")]
-    assert rows.row_of_line("key", from_end=False) == len(rows) - 2
+    assert rows.row_of_line("key", words_expression("key"), from_end=False) == len(rows) - 2
 
 
 def test_words_across_the_place_where_a_text_is_cut_are_found() -> None:

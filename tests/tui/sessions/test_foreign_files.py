@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentgym_tui.presenters.cells import Cell
-from agentgym_tui.presenters.episode_heading import episode_heading
+from agentgym_tui.presenters.episode import episode_heading
 from agentgym_tui.presenters.number_format import UNKNOWN, format_reward
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.sessions import file_library

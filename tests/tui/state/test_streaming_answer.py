@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from agentgym_tui.presenters.pane_titles import transcript_title
-from agentgym_tui.presenters.step_rows import StepRows
+from agentgym_tui.presenters.live import transcript_title
+from agentgym_tui.presenters.steps import StepRows
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.episodes import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_STREAMED_CHARS
 from agentgym_tui.state.run_store import RunStore
@@ -183,10 +183,10 @@ def test_the_seconds_without_a_token_are_counted_by_the_clock_of_the_node() -> N
     assert store.answer_wait_s(played) == 7.0
     clock.at += 5.0
     assert store.answer_wait_s(played) == 12.0
-    assert "gateway · waiting 12 s" in line_text(transcript_title(played, 0, "", 100, 12.0)[0])
+    assert "gateway · waiting 12 s" in line_text(transcript_title(played, 0, "", 100, 12.0))
     assert "waiting for gateway · 12 s" in "".join(cell.text for cell in StepRows(played, lambda: 12.0).line(0, 80))
     store.apply_events([live(token(seq=2, text="hm", at=now + timedelta(seconds=1)))])
     assert store.answer_wait_s(store.episodes[episode_id(0)]) == 4.0
-    assert "silent 4 s" in line_text(transcript_title(played, 0, "", 100, 4.0)[0])
+    assert "silent 4 s" in line_text(transcript_title(played, 0, "", 100, 4.0))
     store.apply_events([live(ended(0, seq=3))])
     assert store.answer_wait_s(store.episodes[episode_id(0)]) is None

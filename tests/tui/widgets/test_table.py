@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from agentgym_tui.presenters.cells import Cell, Column, Line, arrange_columns, header_row
-from agentgym_tui.presenters.environment_rows import ENV_COLUMNS
 from agentgym_tui.presenters.episode_rows import EPISODE_COLUMNS
 from agentgym_tui.presenters.events import SUBJECT_COLUMNS
+from agentgym_tui.presenters.live import ENV_COLUMNS
 from agentgym_tui.presenters.payload import TextRows
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.state.query import Sorting

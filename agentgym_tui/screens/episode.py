@@ -1,49 +1,57 @@
-"""The screen of one episode: its steps, the transcript of the selected step, its trace, and its file."""
+"""The screen of one episode: its steps, and views such as the transcript of the selected step, the trace, the file."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from textual import on
 from textual.app import ComposeResult
-from textual.message import Message
-from textual.timer import Timer
 
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.presenters.answering_endpoint import shares_line
 from agentgym_tui.presenters.cells import FixedLines, Line
-from agentgym_tui.presenters.episode_heading import episode_heading, has_last_line
-from agentgym_tui.presenters.step_rows import StepRows
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ConsoleScreen
+from agentgym_tui.presenters.episode import episode_heading, has_last_line
+from agentgym_tui.presenters.episode_facts import shares_line
+from agentgym_tui.presenters.payload import pretty_json
+from agentgym_tui.presenters.steps import STEP_COLUMNS, StepRows
+from agentgym_tui.presenters.transcript import JUMPS, Jump, step_to_jump
+from agentgym_tui.safe_text import sanitize_message, sanitize_text
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ResultScreen
+from agentgym_tui.screens.compare import mark_or_compare
 from agentgym_tui.screens.dialogs.tags import edit_tags
-from agentgym_tui.screens.episode.file_actions import EpisodeFile
-from agentgym_tui.screens.episode.reading import ReadingScreen
-from agentgym_tui.services import copy_to_clipboard, start_worker
+from agentgym_tui.screens.episode_views import STEP, WHOLE, EpisodeTabs
+from agentgym_tui.services import ExportError, copy_to_clipboard, export_episode, start_worker, toast
 from agentgym_tui.sessions.session import (
     EpisodeLoadError,
     LoadedEpisode,
     Session,
     load_episode,
+    load_file,
     load_notes,
-    select_episodes,
 )
 from agentgym_tui.sessions.text_search import FoundLine, TextHits
 from agentgym_tui.state.episode_list import EpisodeList, ListEntry, UnreadableFile
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.terminal import Program
+from agentgym_tui.terminal import Program, ProgramError, program_command, show_in_program
 from agentgym_tui.textual_compat import add_bindings
+from agentgym_tui.widgets.find_bar import FindBar
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.table import Table
+from runner.util.clock import is_ulid
 
 if TYPE_CHECKING:
+    from textual.app import App
+
     from runner.types.notes import Note
 
 SHARES: Final = (
@@ -54,9 +62,10 @@ FROM_END: Final = ("observation", "error")
 """Kinds of texts that come last in a step, where the texts before may repeat them."""
 CLEAR_AFTER_S: Final = 0.2
 """Seconds after which the previous episode is cleared while the next one is loading."""
+STILL_RUNNING: Final = "this episode is still running; its file is written when it ends"
 
 
-class EpisodeScreen(ReadingScreen):
+class EpisodeScreen(ResultScreen[str]):
     """A screen that shows one episode; its result is the key of the episode shown last.
 
     Args:
@@ -69,15 +78,8 @@ class EpisodeScreen(ReadingScreen):
     """
 
     SCOPE = "episode"
-    REQUIRED_WIDGETS = "#heading, #steps, #views"
     AUTO_FOCUS = "#steps"
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
-
-    @dataclass
-    class EventsRequested(Message):
-        """The user has requested the bus messages of an episode."""
-
-        episode_id: str
 
     def __init__(
         self,
@@ -98,15 +100,18 @@ class EpisodeScreen(ReadingScreen):
         self._key = key
         self._episodes = episodes or EpisodeList()
         self._episodes.update_live(session.store.episodes.values())
-        self._failure = ""
-        self._state: str = ""
+        self._loaded: LoadedEpisode | None = None
+        self._state = ""
         self._drawn_version = -1
-        self._clear_timer: Timer | None = None
         self._load_context: tuple[object, ...] | None = None
         self._notes_state = session.library.notes_state if session.library is not None else None
+        self._restore_keys: Callable[[], None] | None = None
+        self._heading = StaticLines(id="heading")
+        self._steps, self._views = Table(STEP_COLUMNS, id="steps"), EpisodeTabs(id="views")
+        self._find = FindBar(lambda: self._views.view, self._views.rows_with, id="find")
 
     def compose(self) -> ComposeResult:
-        yield StaticLines(id="heading")
+        yield self._heading
         with Split(SHARES, self._ui_state.sizes, id="episode"):
             yield self._steps
             yield self._views
@@ -114,13 +119,9 @@ class EpisodeScreen(ReadingScreen):
         yield KeyBar(self.SCOPE, self._session, first="hit" if self._hits else "")
 
     def on_mount(self) -> None:
-        """Load the first episode."""
-        if self.is_ready:
-            self._open(self._key)
+        self._open(self._key)
 
     def draw(self, store: RunStore) -> None:
-        if not self.is_ready:
-            return
         if (library := self._session.library) is not None and library.notes_state != self._notes_state:
             self._notes_state = library.notes_state
             start_worker(self, self._read_notes, group="notes", exclusive=True)
@@ -128,13 +129,12 @@ class EpisodeScreen(ReadingScreen):
         if self._episodes.update_live(store.episodes.values()) or has_new_tags:
             self._show_heading(self._state)  # its position in the list may have changed
         if (loaded := self._loaded) is None or loaded.missing_reason:
-            self._retry_load()
-            return
-        if loaded.data is not None:
-            return
-        if not loaded.episode.running:
+            if self._load_context not in (None, now := self._current_context()):
+                self._load_context = now
+                start_worker(self, partial(self._load, self._key), group="load", exclusive=True)
+        elif loaded.data is None and not loaded.episode.running:
             self._open(self._key)
-        elif loaded.episode.version != self._drawn_version:
+        elif loaded.data is None and loaded.episode.version != self._drawn_version:
             self._drawn_version = loaded.episode.version
             self._show(loaded)
 
@@ -156,38 +156,6 @@ class EpisodeScreen(ReadingScreen):
         else:
             self._open(key)
 
-    def action_hit(self, by: int) -> None:
-        """Go to the next (1) or previous (-1) line with the words that were searched for, or to the current one (0)."""
-        start_worker(self, partial(self._find_hit, by), group="hit", exclusive=True)
-
-    async def _find_hit(self, by: int) -> None:
-        """Find the line, open its episode if it is another one, and show the line."""
-        hit, hits, key = self._hit, self._hits, self._key
-        if hits is None:
-            return
-        if by:
-            number = hit.number if hit is not None and hit.episode_id == key else -1
-            found = await asyncio.to_thread(hits.beyond, key, number, by)
-        else:
-            found = hit if hit is not None and hit.episode_id == key else None
-            found = found or next(iter(await asyncio.to_thread(hits.of, key)), None)
-        if found is None and by:
-            self.toast("this is the last line" if by > 0 else "this is the first line")
-        elif found is not None and self.is_ready and key == self._key:
-            self._hit = found
-            if found.episode_id != self._key:
-                self._open(found.episode_id)
-            elif by or self._views.shows_transcript:
-                self._show_hit()
-
-    def _show_hit(self) -> None:
-        """Select the step of the found line, and show the line in the transcript."""
-        hit, hits = self._hit, self._hits
-        if hits is not None and hit is not None and hit.episode_id == self._key:
-            self._steps.select(str(hit.hit.step or 0))
-            self._show_step()
-            self._views.find(hits.expressions, hit.hit.line, from_end=hit.hit.kind in FROM_END)
-
     def action_tab(self, tab: str) -> None:
         """Show the tab with id ``tab``."""
         self._views.select_tab(tab)
@@ -204,8 +172,6 @@ class EpisodeScreen(ReadingScreen):
 
     def action_compare(self) -> None:
         """Mark the episode, or compare it with the marked one."""
-        from agentgym_tui.screens.episode.compare import mark_or_compare  # that screen opens this one
-
         if not isinstance(self._entry, UnreadableFile):
             mark_or_compare(self, self._session, self._key, self._ui_state)
 
@@ -230,15 +196,94 @@ class EpisodeScreen(ReadingScreen):
         """Request the bus messages of this episode."""
         self.post_message(self.EventsRequested(self._key))
 
-    @on(LineList.CursorMoved, "#steps")
-    def _step_selected(self) -> None:
-        if self.is_ready:
+    # The found lines of a search in all episodes.
+
+    def action_hit(self, by: int) -> None:
+        """Go to the next (1) or previous (-1) line with the words that were searched for, or to the current one (0)."""
+        start_worker(self, partial(self._find_hit, by), group="hit", exclusive=True)
+
+    async def _find_hit(self, by: int) -> None:
+        """Find the line, open its episode if it is another one, and show the line."""
+        hits, key = self._hits, self._key
+        hit = self._hit if self._hit is not None and self._hit.episode_id == key else None
+        if hits is None:
+            return
+        if by:
+            found = await asyncio.to_thread(hits.beyond, key, hit.number if hit is not None else -1, by)
+        else:
+            found = hit or next(iter(await asyncio.to_thread(hits.of, key)), None)
+        if found is None and by:
+            self.toast("this is the last line" if by > 0 else "this is the first line")
+        elif found is not None and self.is_attached and key == self._key:
+            self._hit = found
+            if found.episode_id != key:
+                self._open(found.episode_id)
+            elif by or self._views.tab == STEP:
+                self._steps.select(str(found.hit.step or 0))
+                self._show_step()
+                words = re.compile("|".join(each.pattern for each in hits.expressions), re.IGNORECASE)
+                self._views.find(words, found.hit.line, from_end=found.hit.kind in FROM_END)
+
+    # The search in a view, jumps between steps, and folded kinds of texts.
+
+    def action_find(self) -> None:
+        """Search the view; a transcript of one step becomes that of the whole episode."""
+        if self._views.tab == STEP:
+            self._views.select_tab(WHOLE)
+        if self._restore_keys is None:
+            self._restore_keys = add_bindings(self, bindings("match"))
+        self._find.open()
+
+    def action_match(self, by: int) -> None:
+        """Go to the next (1) or previous (-1) line with the words."""
+        self._find.go(by)
+
+    @on(TextView.TextShown)
+    def _text_shown(self) -> None:
+        if self._find.is_open:
+            self._find.search_again()
+
+    @on(EpisodeTabs.TabShown)
+    def _tab_shown(self) -> None:
+        """Show the keys that jump between steps where all steps are shown."""
+        self.query_one(KeyBar).put_first("whole." if self._views.tab == WHOLE else "")
+
+    @on(FindBar.Ended)
+    def _find_ended(self) -> None:
+        if self._restore_keys is not None:
+            self._restore_keys()
+            self._restore_keys = None
+
+    def action_fold(self, kinds: str) -> None:
+        """Fold, hide or show kinds of texts in the whole episode."""
+        if not self._views.fold(kinds):
+            self.toast(f"no texts of the kind: {kinds}")
+
+    def action_jump(self, what: Jump, by: int) -> None:
+        """Select the next (1) or previous (-1) step of a kind."""
+        if self._loaded is None:
+            return
+        shown = self._views.step_in_view
+        at = self._step if shown is None else shown
+        if (step := step_to_jump(self._loaded.episode, what, at, by)) is None:
+            self.toast(f"no {'later' if by > 0 else 'earlier'} {JUMPS[what]}")
+        else:
+            self._steps.select(str(step))
             self._show_step()
+
+    @on(LineList.CursorMoved, "#steps")
+    def _show_step(self) -> None:
+        self._views.show_step(self._step, follow=self._steps.follow)
 
     @on(LineList.Selected, "#steps")
     def _step_opened(self) -> None:
-        if self.is_ready:
-            self.action_tab("transcript")
+        self.action_tab(STEP)
+
+    @property
+    def _step(self) -> int:
+        """Index of the selected step."""
+        key = self._steps.key.removeprefix("gap")
+        return int(key) if key.isdecimal() else 0
 
     @property
     def _entry(self) -> ListEntry | None:
@@ -254,12 +299,10 @@ class EpisodeScreen(ReadingScreen):
         loaded = self._loaded
         return loaded.path if loaded is not None and loaded.episode.episode_id == self._key else None
 
-    def _retry_load(self) -> None:
-        if self._load_context not in (None, now := self._current_context()):
-            self._load_context = now
-            start_worker(self, partial(self._load, self._key), group="load", exclusive=True)
+    # Loading and showing.
 
     def _current_context(self) -> tuple[object, ...]:
+        """Return what decides whether an episode that could not be loaded may be loaded now."""
         store, entry = self._session.store, self._episodes.get(self._key)
         node = store.nodes.get(entry.node) if entry and not isinstance(entry, UnreadableFile) else None
         return (store.link.status, *((node.boot, node.lost) if node else ()))
@@ -268,44 +311,35 @@ class EpisodeScreen(ReadingScreen):
         # the previous episode stays until the new one is loaded, which avoids flicker
         self._key, self._load_context = key, None
         self._show_heading("loading …")
-        self._clear_timer = self._clear_timer or self.set_timer(CLEAR_AFTER_S, self._clear_while_loading)
         start_worker(self, partial(self._load, key), group="load", exclusive=True)
 
     async def _load(self, key: str) -> None:
-        loaded: LoadedEpisode | EpisodeLoadError
         load_context = self._current_context()
+        clear_timer = self.set_timer(CLEAR_AFTER_S, self._clear_other)
         try:
             loaded = await load_episode(self._session, self._episodes.get(key), key)
         except EpisodeLoadError as exc:
-            loaded = exc
-        if not self.is_ready:  # the screen was closed meanwhile
+            if self.is_attached:  # else the screen was closed meanwhile
+                self._load_context = load_context
+                self._clear(str(exc))
+                self._show_heading("✗ cannot be shown")
             return
-        self._load_context = load_context
-        if isinstance(loaded, EpisodeLoadError):
-            self._clear(str(loaded))
-            self._show_heading("✗ cannot be shown")
-        else:
+        finally:
+            clear_timer.stop()
+        if self.is_attached:
             is_shown = self._loaded is not None and self._loaded.episode.episode_id == key
-            self._cancel_clear()
-            self._loaded, self._failure, self._drawn_version = loaded, "", loaded.episode.version
+            self._load_context = load_context
+            self._loaded, self._drawn_version = loaded, loaded.episode.version
             self._show(loaded, is_new=not is_shown)
 
-    def _cancel_clear(self) -> None:
-        if self._clear_timer is not None:
-            self._clear_timer.stop()
-            self._clear_timer = None
-
-    def _clear_while_loading(self) -> None:
+    def _clear_other(self) -> None:
         """Empty the panes, unless the episode was loaded while the call of the timer waited."""
-        if self._clear_timer is not None:
+        if self._loaded is None or self._loaded.episode.episode_id != self._key:
             self._clear()
 
     def _clear(self, failure: str = "") -> None:
         """Empty the panes; show ``failure``, an untrusted text, if it is not empty."""
-        self._cancel_clear()
-        if not self.is_ready:
-            return
-        self._loaded, self._failure = None, failure
+        self._loaded = None
         self._steps.show(FixedLines(()), follow=False)
         self._views.show(self._key, None, failure)
         self._show_step()
@@ -332,7 +366,7 @@ class EpisodeScreen(ReadingScreen):
 
     def _show_notes(self, notes: Sequence[Note]) -> None:
         """Show the tags and notes that the episode has now."""
-        if self._loaded is not None and self.is_ready and notes != self._loaded.episode.notes:
+        if self._loaded is not None and self.is_attached and notes != self._loaded.episode.notes:
             self._loaded.episode.notes = notes
             self._show(self._loaded)
 
@@ -346,18 +380,57 @@ class EpisodeScreen(ReadingScreen):
         def make_lines(width: int) -> list[Line]:
             return episode_heading(entry, state, position, width, path, tags, shares, self._session.store.currency)
 
-        self.query_one("#heading", StaticLines).show(make_lines)
+        self._heading.show(make_lines)
         self.set_class(has_last_line(entry, shares), "-four-lines")
 
 
-def open_among(screen: ConsoleScreen[Any], session: Session, episode_id: str, query: str, ui_state: UiState) -> None:
-    """Open an episode from ``screen``; the next and the previous ones are among those that a query selects.
+class EpisodeFile:
+    """The file of an episode, which is loaded when it is needed; toasts show the result or the reason of a failure.
 
-    The episode is opened even if the query has an error or the others cannot be read.
+    ``entry`` is its row in the list of episodes, if it has one, ``shown`` the episode if it is loaded already.
     """
 
-    async def read_and_open() -> None:
-        episodes = await select_episodes(session, query, episode_id)
-        screen.app.push_screen(EpisodeScreen(session, episode_id, episodes, ui_state=ui_state))
+    def __init__(
+        self, app: App[Any], session: Session, entry: ListEntry | None, key: str, shown: LoadedEpisode | None = None
+    ) -> None:
+        self._app, self._session, self._entry, self._key, self._shown = app, session, entry, key, shown
 
-    start_worker(screen, read_and_open, group="open", exclusive=True)
+    def export(self) -> None:
+        """Write the file to the working directory, in the background."""
+        start_worker(self._app, self._export, group="export")
+
+    def open_outside(self, program: Program) -> None:
+        """Show a formatted, sanitized copy of the file in a program, in the background."""
+        start_worker(self._app, partial(self._open_outside, program), group="outside")
+
+    async def _load(self) -> LoadedEpisode:
+        shown = self._shown
+        if shown is not None and shown.data is not None and shown.episode.episode_id == self._key:
+            return shown
+        try:
+            return await load_file(self._session, self._entry, self._key)
+        except EpisodeLoadError as exc:
+            is_running = shown is not None and shown.episode.running
+            raise EpisodeLoadError(STILL_RUNNING if is_running else str(exc)) from exc
+
+    async def _export(self) -> None:
+        try:
+            file = await self._load()
+            path = await asyncio.to_thread(export_episode, file.episode.episode_id, file.data or b"", Path.cwd())
+        except (ExportError, EpisodeLoadError, OSError) as exc:
+            toast(self._app, sanitize_message(f"not exported: {exc}"), failed=True)
+        else:
+            toast(self._app, sanitize_message(f"exported to {path}"))
+
+    async def _open_outside(self, program: Program) -> None:
+        try:
+            command = program_command(program, os.environ)
+            file = await self._load()
+            name = file.episode.episode_id if is_ulid(file.episode.episode_id) else "episode"
+            text = await asyncio.to_thread(lambda: sanitize_text(pretty_json(file.data or b"")))
+            is_changed = await show_in_program(self._app, command, f"{name}.json", text)
+        except (ProgramError, EpisodeLoadError, OSError) as exc:
+            toast(self._app, sanitize_message(f"not opened: {exc}"), failed=True)
+        else:
+            if is_changed:
+                toast(self._app, "your changes were made to a copy and are discarded")

@@ -11,16 +11,10 @@ from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.presenters.alignment_rows import (
-    ALIGNED_COLUMNS,
-    AlignedRows,
-    aligned_step_lines,
-    alignment_heading,
-)
 from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.episode import ALIGNED_COLUMNS, AlignedRows, aligned_step_lines, alignment_heading
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ConsoleScreen, ResultScreen
-from agentgym_tui.screens.episode.screen import open_among
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.episode_files import record_from_bytes
 from agentgym_tui.sessions.session import EpisodeLoadError, LoadedEpisode, Session, load_file
@@ -48,7 +42,6 @@ class CompareScreen(ResultScreen[None]):
     """
 
     SCOPE = "compare"
-    REQUIRED_WIDGETS = "#heading, #aligned, #texts"
     AUTO_FOCUS = "#aligned"
 
     def __init__(self, session: Session, keys: tuple[str, str], ui_state: UiState) -> None:
@@ -58,7 +51,7 @@ class CompareScreen(ResultScreen[None]):
         self._aligned: AlignedEpisodes | None = None
         self._failure: str = ""
         self._table = Table(ALIGNED_COLUMNS, id="aligned")
-        self._texts = WrappedText(self._text_lines, id="texts")
+        self._texts = WrappedText(lambda width: aligned_step_lines(self._selected, width), id="texts")
 
     def compose(self) -> ComposeResult:
         yield StaticLines(self._heading_lines, id="heading")
@@ -68,9 +61,7 @@ class CompareScreen(ResultScreen[None]):
         yield KeyBar(self.SCOPE, self._session)
 
     def on_mount(self) -> None:
-        """Load both episodes."""
-        if self.is_ready:
-            start_worker(self, self._load, group="load", exclusive=True)
+        start_worker(self, self._load, group="load", exclusive=True)
 
     def selected_env(self) -> str:
         return self._loaded[0].episode.env if self._loaded else ""
@@ -80,8 +71,8 @@ class CompareScreen(ResultScreen[None]):
         self.leave()
 
     def action_open_side(self, side: int) -> None:
-        """Open episode A (0) or B (1)."""
-        open_among(self, self._session, self._keys[side], exact_terms(id=self._keys), self._ui_state)
+        """Open episode A (0) or B (1); the next and the previous ones are the two."""
+        self.post_message(self.OpenEpisode(self._keys[side], exact_terms(id=self._keys)))
 
     def action_difference(self, by: int) -> None:
         """Go to the next (1) or previous (-1) step that differs."""
@@ -99,22 +90,17 @@ class CompareScreen(ResultScreen[None]):
             self._aligned = await asyncio.to_thread(_align, self._loaded)
         except (EpisodeLoadError, StoreError) as exc:
             self._failure = f"the episodes cannot be compared: {masked_line(exc)}"
-        if self.is_ready:  # the screen may have been closed meanwhile
-            self._show()
-
-    def _show(self) -> None:
+        if not self.is_attached:  # the screen was closed meanwhile
+            return
         self.show_lines("heading")
         if self._aligned is not None:
             self._table.show(AlignedRows(self._aligned), follow=False)
             self._table.move_to(self._aligned.divergence or 0)
-        self._texts.set_lines(self._text_lines)
+        self._step_selected()
 
     def _heading_lines(self, width: int) -> list[Line]:
         episodes = [loaded.episode for loaded in self._loaded]
         return alignment_heading(episodes, self._aligned, width, failure=self._failure)
-
-    def _text_lines(self, width: int) -> list[Line]:
-        return aligned_step_lines(self._selected, width)
 
     @property
     def _selected(self) -> AlignedStep | None:
@@ -124,8 +110,7 @@ class CompareScreen(ResultScreen[None]):
 
     @on(LineList.CursorMoved, "#aligned")
     def _step_selected(self) -> None:
-        if self.is_ready:
-            self._texts.set_lines(self._text_lines)
+        self._texts.set_lines(lambda width: aligned_step_lines(self._selected, width))
 
 
 def _align(loaded: Sequence[LoadedEpisode]) -> AlignedEpisodes:
@@ -136,14 +121,7 @@ def _align(loaded: Sequence[LoadedEpisode]) -> AlignedEpisodes:
 
 
 def mark_or_compare(screen: ConsoleScreen[Any], session: Session, key: str, ui_state: UiState) -> None:
-    """Mark an episode for a comparison; if another one is marked, compare the two.
-
-    Args:
-        screen: the screen on which the user has selected the episode.
-        session: provides the episodes; its store holds the mark.
-        key: id of the episode.
-        ui_state: saved pane sizes.
-    """
+    """Mark the episode ``key`` in the session's store for a comparison; if another one is marked, compare the two."""
     marked, session.store.marked_episode = session.store.marked_episode, ""
     if marked and marked != key:
         screen.app.push_screen(CompareScreen(session, (marked, key), ui_state))

@@ -10,19 +10,18 @@ from textual import on
 from textual.app import ComposeResult
 
 from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.presenters.answering_endpoint import bottleneck_line
 from agentgym_tui.presenters.bottleneck import present_bottleneck
 from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.presenters.episode_facts import bottleneck_line
+from agentgym_tui.presenters.live import notice_line
 from agentgym_tui.presenters.machine import MachineView, machine_summary
-from agentgym_tui.presenters.pane_titles import notice_line
 from agentgym_tui.presenters.run_summary import ended_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import sanitize_message
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
 from agentgym_tui.screens.control import ControlScreen, needs_node
-from agentgym_tui.screens.live.episode_picker import EpisodePicker
-from agentgym_tui.screens.live.panes import LivePanes
+from agentgym_tui.screens.live_panes import LivePanes
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.run_commands import MAX_TOAST_CHARS, unfinished_batches
 from agentgym_tui.sessions.session import EpisodeLoadError, load_episode
@@ -36,11 +35,62 @@ from runner.events.control import ServerInfo
 
 HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
 """Sizes at which the arrangement of the screen changes."""
-
 _TITLE: Final = (Cell("Live", "head"), Cell(" · ", "dim"))
 _INDENT: Final = Cell("       ")
 _MAX_REASON_LINES: Final = 3
 """Status lines that may explain why the node cannot be reached."""
+
+
+class EpisodePicker:
+    """Selects the episode that the live screen shows.
+
+    Attributes:
+        episode_id: the selected episode, "" if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.episode_id = ""
+        self._awaited_id = ""
+
+    def watch_batch(self, run_id: str) -> None:
+        """Select an episode of the batch or battery ``run_id`` as soon as the first episode exists."""
+        self._awaited_id = run_id
+
+    def select_episode(self, store: RunStore, *, following: bool) -> Episode | None:
+        """Return the episode to show; another episode replaces an ended episode only if ``following`` is True."""
+        shown = store.episodes.get(self.episode_id)
+        of_run = (e for e in reversed(store.episodes.values()) if self._awaited_id in (e.batch_id, e.battery_id))
+        if self._awaited_id and (awaited := next(of_run, None)) is not None:
+            shown, self._awaited_id = awaited, ""
+        elif shown is None or (following and not shown.is_active):
+            shown = _next_episode(store, shown)
+        self.episode_id = shown.episode_id if shown else ""
+        return shown
+
+    def select_neighbor(self, store: RunStore, by: int) -> Episode | None:
+        """Select the running episode ``by`` positions on, wrapping around; return None if no other one is running."""
+        running = store.running_episodes()
+        positions = [position for position, episode in enumerate(running) if episode.episode_id == self.episode_id]
+        if not running or (positions and len(running) == 1):
+            return None
+        start = positions[0] if positions else (-1 if by > 0 else 0)
+        episode = running[(start + by) % len(running)]
+        self.episode_id, self._awaited_id = episode.episode_id, ""
+        return episode
+
+
+def _next_episode(store: RunStore, shown: Episode | None) -> Episode | None:
+    """Return the newest active episode, preferably of the batch of ``shown``.
+
+    Without an active episode, ``shown`` remains if it has no outcome; else this is the newest episode, as whole batches
+    can start and end between two selections.
+    """
+    active = [episode for episode in store.running_episodes() if episode.is_active]
+    same = [episode for episode in active if shown is not None and episode.batch_id == shown.batch_id]
+    for choice in (same, active):
+        if choice:
+            return choice[-1]
+    return shown if shown is not None and shown.running else next(reversed(store.episodes.values()), None)
 
 
 class LiveScreen(ControlScreen):
@@ -70,8 +120,7 @@ class LiveScreen(ControlScreen):
         yield KeyBar(self.SCOPE, self.session, first="run")
 
     def on_resize(self) -> None:
-        """Show the status for the new width; a narrow screen needs more lines."""
-        self._show_status()
+        self._show_status()  # a narrow screen needs more lines
 
     def draw(self, store: RunStore) -> None:
         super().draw(store)
@@ -91,21 +140,17 @@ class LiveScreen(ControlScreen):
         return self._panes.environments.key
 
     def action_open(self) -> None:
-        from agentgym_tui.screens.episode.screen import EpisodeScreen
-
         if self._episode is None:
             self.toast("no episode selected")
         else:
-            self.app.push_screen(EpisodeScreen(self.session, self._episode.episode_id, ui_state=self.ui_state))
+            self.post_message(self.OpenEpisode(self._episode.episode_id))
 
     def action_events(self) -> None:
         """Show the bus messages of the watched episode."""
-        from agentgym_tui.screens.episode.screen import EpisodeScreen
-
         if self._episode is None:
             self.toast("no episode selected")
         else:
-            self.post_message(EpisodeScreen.EventsRequested(self._episode.episode_id))
+            self.post_message(self.EventsRequested(self._episode.episode_id))
 
     def action_neighbor(self, by: int) -> None:
         """Watch the running episode ``by`` positions after this one."""
@@ -181,7 +226,7 @@ class LiveScreen(ControlScreen):
         if env and running_in(store, env):
             self.app.push_screen(StopServerDialog(store, env), dialog_closed)
         elif env:
-            self.run_command(partial(self._stop_server, env))
+            dialog_closed("stop")
 
     @on(LineList.Selected)
     def _line_selected(self, chosen: LineList.Selected) -> None:
@@ -190,7 +235,6 @@ class LiveScreen(ControlScreen):
         elif self._episode is not None:
             self.action_open()
 
-    @on(LivePanes.Completed)
     @on(LineList.FollowChanged)
     def _follow_changed(self) -> None:
         self.draw(self.session.store)
@@ -237,13 +281,12 @@ class LiveScreen(ControlScreen):
         if (newest_loss := store.notice_list.recent_loss) is not None:
             return [notice_line(newest_loss, width)]
         batch = self._shown_batch
-        spent = store.usage_of(batch) if batch else None
         line = progress_line(
             batch,
             width,
             now=store.now(),
             lost=batch is not None and store.is_lost(batch),
-            spent=spent,
+            spent=store.usage_of(batch) if batch else None,
             n_waiting=store.batch_registry.n_waiting,
             currency=store.currency,
         )
@@ -269,6 +312,5 @@ class LiveScreen(ControlScreen):
         self._report_server(await self.commands.control.stop_server(env))
 
     def _report_server(self, info: ServerInfo) -> None:
-        status = ["server of ", info.env, f" {info.status}"]
-        cause = [": ", sanitize_message(info.cause, MAX_TOAST_CHARS)] if info.cause else []
-        self.toast("".join([*status, *cause]), failed=info.status == "failed")
+        cause = f": {sanitize_message(info.cause, MAX_TOAST_CHARS)}" if info.cause else ""
+        self.toast(f"server of {info.env} {info.status}{cause}", failed=info.status == "failed")

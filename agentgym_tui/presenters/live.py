@@ -1,0 +1,368 @@
+"""What the Live screen shows around an episode: environments, titles of panes, rewards, and the welcome text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from agentgym_tui.presenters.cells import Cell, Column, Line, Tone, count_cell, join_parts, key_line, line_width
+from agentgym_tui.presenters.episode_facts import answer_parts
+from agentgym_tui.presenters.number_format import (
+    UNKNOWN,
+    format_count,
+    format_duration,
+    format_percent,
+    format_reward,
+    format_share,
+    pluralize,
+)
+from agentgym_tui.presenters.status_line import LINK_STATES, episode_line
+from agentgym_tui.presenters.text_width import cut, environment_text, wrap_text
+from agentgym_tui.safe_text import masked_line, masked_rows
+from agentgym_tui.state.episode import Episode
+from agentgym_tui.state.query import Rank, Sorting, number_rank, sort_by_rank, text_rank
+from agentgym_tui.state.run_store import FeedNotice, RunStore
+from agentgym_tui.state.servers import EnvironmentState, RewardPoint, rated_points
+
+NAME_WIDTH: Final = 12
+ENV_COLUMNS: Final = (
+    Column("environment", NAME_WIDTH),
+    Column("health", None, min_width=24),
+    Column("success", 14, rank=1),
+    Column("errors", 6, right=True, rank=2),
+    Column("running", 7, right=True, rank=3),
+    Column("last", 8, right=True, rank=4),
+    Column("latency", 7, right=True, rank=5),
+    Column("transport", 9, rank=6),
+    Column("memory", 8, right=True, rank=7),
+    Column("tier", 11, rank=8),
+)
+MAX_DETAIL: Final = 160
+"""Maximum number of characters shown of the cause of a problem, or of a note."""
+MAX_AGENT: Final = 9
+"""Largest width of the name of a baseline agent behind its success rate, in cells."""
+_HEALTH: Final[dict[str, tuple[str, Tone]]] = {
+    "up": ("● up", "good"),
+    "embedded": ("● embedded", "good"),
+    "slow": ("◐ slow", "warn"),
+    "wrong": ("✗ wrong", "bad"),
+    "down": ("✗ down", "bad"),
+    "unknown": ("? unknown", "warn"),
+}
+_MEMORY: Final = re.compile(r"\D{0,3}(\d{1,9}(?:\.\d{1,3})?) ?([KMGT]?)i?B?", re.ASCII)
+
+
+def _memory_rank(memory: str) -> Rank | None:
+    size = _MEMORY.match(memory)  # free text of the profile, such as "110 MiB"
+    return number_rank(float(size[1]) * 1024 ** " KMGT".index(size[2] or " ")) if size else None
+
+
+ENV_SORT_KEYS: Final[Mapping[str, Callable[[EnvironmentState], Rank | None]]] = {
+    "environment": lambda env: text_rank(env.name),
+    "health": lambda env: text_rank(env.status),
+    "success": lambda env: number_rank(env.n_success / env.n_rated) if env.n_rated else None,
+    "errors": lambda env: number_rank(env.n_errors or None),
+    "running": lambda env: number_rank(env.n_running or None),
+    "last": lambda env: number_rank(env.last_reward),
+    "latency": lambda env: number_rank(env.latency_s),
+    "transport": lambda env: text_rank(env.transport),
+    "memory": lambda env: _memory_rank(env.ram),
+    "tier": lambda env: text_rank(env.tier),
+}
+"""Function that returns the sort key of an environment, by column title."""
+
+
+class EnvironmentRows:
+    """Environments as rows of ``ENV_COLUMNS``; the key of a row is the environment's name."""
+
+    def __init__(self, store: RunStore, sorting: Sorting | None = None) -> None:
+        self._envs = list(store.envs.values())
+        if sorting is not None and (rank := ENV_SORT_KEYS.get(sorting.column)) is not None:
+            self._envs = sort_by_rank(self._envs, rank, descending=sorting.descending)
+
+    def __len__(self) -> int:
+        return len(self._envs)
+
+    def key(self, index: int) -> str:
+        return self._envs[index].name
+
+    def line(self, index: int, width: int) -> Line:
+        env = self._envs[index]
+        return [
+            Cell(environment_text(env.name, NAME_WIDTH)),
+            _health(env),
+            _success(env),
+            count_cell(env.n_errors, "bad"),
+            count_cell(env.n_running, "accent"),
+            Cell(format_reward(env.last_reward)),
+            Cell(format_duration(env.latency_s)),
+            Cell(env.transport or UNKNOWN, "dim"),
+            Cell(env.ram or UNKNOWN, "dim"),
+            Cell(env.tier or UNKNOWN, "dim"),
+        ]
+
+
+def no_environments(store: RunStore) -> str:
+    """Return why there is no environment to run."""
+    is_loaded = bool(store.agents)  # a node that has answered lists at least the agents of the package
+    return "the node's profile has no environments; add them" if is_loaded else "environments not loaded yet"
+
+
+def health_label(status: str | None) -> tuple[str, Tone]:
+    """Return the label and the tone of the health of an environment."""
+    return _HEALTH.get(status or "", _HEALTH["unknown"])
+
+
+def _health(env: EnvironmentState) -> Cell:
+    if env.status is None:
+        return Cell(f"{UNKNOWN} not checked", "dim")
+    text, tone = health_label(env.status)
+    detail = env.cause or env.note
+    return Cell(f"{text}: {masked_line(detail, MAX_DETAIL)}" if detail else text, tone)
+
+
+def _success(env: EnvironmentState) -> Cell:
+    if not env.n_rated:
+        return Cell("unscored", "warn") if env.unscored else Cell(UNKNOWN, "dim")
+    rate = format_share(env.n_success, env.n_rated)
+    if env.baseline is not None:
+        return Cell(f"{rate} {masked_line(env.baseline, MAX_AGENT)}", "dim")
+    return Cell(f"{rate} mixed" if env.n_players > 1 else f"{rate} of {env.n_rated}")
+
+
+# Titles of the panes, each one line; ``key`` is the key that goes to the end of a pane's list, "" while it follows it.
+
+
+def environments_title(store: RunStore, selected: str, width: int) -> Line:
+    """Return the number of environments, and the problem or note of the selected one, else the profile."""
+    env = store.envs.get(selected)
+    name = _title("Environments", format_count(len(store.envs)) if store.envs else "")
+    profile = next((node.profile for node in store.nodes.values() if node.profile), "")
+    note = [Cell(profile, "dim")] if profile else []
+    if env is not None and (detail := env.cause or env.note):
+        text = f"{env.name}: {masked_line(detail)}"
+        note = [Cell(cut(text, max(width - line_width(name) - 2, 0)), "warn" if env.cause else "dim")]
+    return justify(name, note, width)
+
+
+def steps_title(store: RunStore, episode: Episode | None, key: str, width: int) -> Line:
+    """Return a description of the watched episode."""
+    if episode is None:
+        return justify(episode_line(store, None, width), [], width)
+    note = _not_following(key) or [Cell("following", "dim")]
+    return justify(episode_line(store, episode, max(width - line_width(note) - 2, 0)), note, width)
+
+
+def transcript_title(episode: Episode, index: int, key: str, width: int, waiting_s: float | None = None) -> Line:
+    """Return the index of the shown step and a description of its answer; ``waiting_s`` as in ``streaming_parts``."""
+    note = _not_following(key)
+    room = max(width - line_width(note) - (2 if note else 0), 0)
+    parts = [_title("Transcript", f"step {index}"), *answer_parts(episode, index, waiting_s)]
+    return justify(join_parts(parts, room), note, width)
+
+
+def trace_title(n_spans: int, key: str, width: int) -> Line:
+    text = f"{format_count(n_spans)} spans" if n_spans else "no finished spans yet"
+    return justify(_title("Trace", text), _not_following(key), width)
+
+
+def rewards_title(env: str, width: int) -> Line:
+    return justify(_title("Rewards", env), [], width)
+
+
+def notice_line(notice: FeedNotice | None, width: int) -> Line:
+    """Return the latest notice about the bus subscription; an empty line if there is none."""
+    if notice is None:
+        return []
+    times = [Cell(f" ({format_count(notice.n)})", "dim")] if notice.n > 1 else []
+    return join_parts([[Cell(masked_line(notice.text), "warn"), *times]], width)
+
+
+def justify(left: Line, right: Line, width: int) -> Line:
+    """Return a line of ``width`` columns with ``left``, cut if need be, at the start and ``right`` at the end."""
+    room = width - line_width(right)
+    shown = join_parts([left], room)
+    return [*shown, Cell(" " * max(room - line_width(shown), 0)), *right]
+
+
+def _title(name: str, text: str) -> list[Cell]:
+    return [Cell(name, "head"), *([Cell(" · ", "dim"), Cell(text)] if text else [])]
+
+
+def _not_following(key: str) -> list[Cell]:
+    return [Cell(f"not following ({key})", "warn")] if key else []
+
+
+# The plot of the rewards and the moving success rate of an environment's newest episodes.
+
+SUCCESS_RATE_WINDOW: Final = 20
+"""Number of episodes that the moving success rate covers."""
+MAX_PLAYER: Final = 20
+"""Largest width of the name of a baseline agent in the legend, in cells."""
+_LABEL_WIDTH: Final = 8
+_EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
+
+
+def column_chart(values: Sequence[float], width: int, height: int, low: float, high: float) -> list[str]:
+    """Draw the newest ``width`` values, the newest one on the right, as columns between ``low`` and ``high``.
+
+    Every column is at least an eighth of a line high, so that each episode is visible. Returns ``height`` lines from
+    top to bottom; no lines if ``width`` or ``height`` is less than 1.
+    """
+    if width < 1 or height < 1:
+        return []
+    span = high / 2 - low / 2  # halves: the difference of the limits may overflow
+    shares = [(value / 2 - low / 2) / span if span > 0 else 0.0 for value in values[-width:]]
+    levels = [max(1, min(round(share * height * 8), height * 8)) for share in shares]
+    below = 8 * (height - 1)
+    filled = " " * below + _EIGHTHS + _EIGHTHS[-1] * below
+    return ["".join([filled[level + 8 * row] for level in levels]) for row in range(height)]
+
+
+def value_range(values: Sequence[float]) -> tuple[float, float]:
+    """Return the lowest and the highest value to plot. The range includes all values, 0 and 1."""
+    return min(0.0, *values, 0.0), max(1.0, *values, 1.0)
+
+
+def moving_success_rate(successes: Sequence[bool], window: int) -> list[float]:
+    """Return one success rate per episode: the rate of the ``window`` episodes that end with this episode."""
+    recent = [successes[max(end - window, 0) : end] for end in range(1, len(successes) + 1)]
+    return [sum(each) / len(each) for each in recent]
+
+
+def reward_lines(points: Sequence[RewardPoint], width: int, height: int) -> list[Line]:
+    """Plot the rewards and the moving success rate of the newest scored episodes, with a legend below the plot."""
+    scored = [point for point in rated_points(points) if point.reward is not None]
+    room = width - _LABEL_WIDTH
+    shown = scored[-max(room, 1) :]
+    if not shown or height < 1 or room <= 0:
+        return [join_parts([[Cell("no scored episodes yet", "dim")]], width)][:height]
+    rewards = [point.reward for point in shown if point.reward is not None]
+    low, high = value_range(rewards)
+    columns = column_chart(rewards, room, max(height - 2, 1), low, high)
+    labels = [format_reward(high), *[""] * (len(columns) - 2), format_reward(low)][: len(columns)]
+    lines: list[Line] = [_labeled(label, column, "accent") for label, column in zip(labels, columns, strict=True)]
+    successes = [point.success for point in shown if point.success is not None]
+    if rates := moving_success_rate(successes, SUCCESS_RATE_WINDOW):
+        spark = column_chart(rates, room, 1, 0.0, 1.0)
+        lines.append(_labeled(format_percent(100 * rates[-1]), spark[0], "good"))
+    player = "mixed" if len({(point.agent, point.model) for point in shown}) > 1 else ""
+    if shown[-1].model is None:
+        player = masked_line(shown[-1].agent, MAX_PLAYER)
+    count = pluralize(len(shown), "episode") if len(shown) == len(scored) else f"newest {len(shown)}"
+    newest = successes[-SUCCESS_RATE_WINDOW:]
+    rate = f"success {format_share(sum(newest), len(newest))} of last {len(newest)}" if newest else "success unknown"
+    legend = [[Cell(f"{count} · {player}" if player else count, "dim")], [Cell(rate)]]
+    return [*lines, join_parts(legend, width)][:height]
+
+
+def _labeled(label: str, columns: str, tone: Tone) -> list[Cell]:
+    return [Cell(f"{label[: _LABEL_WIDTH - 1]:>{_LABEL_WIDTH - 1}} ", "dim"), Cell(columns, tone)]
+
+
+# The text shown while there is no episode to watch: the keys to press, and what is missing to run an episode.
+
+KEYS: Final = (
+    ("run.selected", "run the selected environment once"),
+    ("run.form", "choose what to run and how"),
+    ("run.battery", "run all environments of a tier"),
+)
+"""Command ids and help texts, copied from ``commands.keymap``: importing that module would import Textual."""
+READ_ONLY_KEYS: Final = (
+    ("app.episodes", "stored and running episodes"),
+    ("app.help", "show the keys of this screen or dialog"),
+    ("app.quit", "quit; asks first if episodes are running"),
+)
+BUS_KEYS: Final = (READ_ONLY_KEYS[0], ("app.events", "all bus messages"), READ_ONLY_KEYS[1])
+_NO_MODEL: Final = "choose the oracle agent: no model needed · your own model: "
+_WATCH_STEPS: Final = (
+    ("ssh -NL PORT:127.0.0.1:PORT HOST", "PORT of `agentgym-runner nats-info` there"),
+    ("NATS_USER, NATS_PASSWORD", "from its credential file, or of your site's broker"),
+    ("agentgym-tui watch --nats URL", "docs/watching.md has more"),
+)
+"""What to do where a bus cannot be reached, and the effect."""
+MAX_ENVS: Final = 12
+MAX_MODELS: Final = 4
+MAX_ROWS: Final = 12
+"""Maximum number of rows of one missing item or reason."""
+
+
+class MissingItem(NamedTuple):
+    """Something that is missing to run an episode, and its remedy: the key or the command, and its effect."""
+
+    text: str
+    command: str = ""
+    effect: str = ""
+    tone: Tone = "warn"
+
+
+def welcome_lines(store: RunStore, width: int, key: Callable[[str], str], read_only: str = "") -> list[Line]:
+    """Return the lines shown while there is no episode to watch; ``read_only``: why no run can be started, or ""."""
+    keys = KEYS if not read_only else READ_ONLY_KEYS if store.link.status == "none" else BUS_KEYS
+    intro: list[Line] = [
+        [Cell(_headline(store, key, read_only), "head")],
+        *(key_line(key(id), help_text) for id, help_text in keys),
+    ]
+    if read_only:
+        intro += [[Cell(row, "dim")] for row in wrap_text(masked_line(read_only), width, MAX_ROWS)]
+    items = [*_link_items(store, key, read_only), *_missing_items(store, key, read_only)]
+    missing = [[Cell("Missing", "head")], *(row for each in items for row in _item_lines(each, width))]
+    if store.link.status == "failed":
+        return [*missing, (), *intro]
+    return [*intro, (), *missing] if items else intro
+
+
+def _headline(store: RunStore, key: Callable[[str], str], read_only: str) -> str:
+    ending = ". Press" if not read_only else ". Available keys:"
+    if store.n_stored:
+        stored = pluralize(store.n_stored, "stored episode")
+        return f"Nothing is running; {key('app.episodes')} lists {stored}{ending}"
+    if store.n_stored is None:
+        return f"{'No messages yet' if read_only else 'Nothing is running yet'}{ending}"
+    return f"Nothing has been run yet{ending}"
+
+
+def _link_items(store: RunStore, key: Callable[[str], str], read_only: str) -> Iterator[MissingItem]:
+    status = store.link.status
+    if status in ("connected", "none"):
+        return
+    text, tone = LINK_STATES[status]
+    problem = MissingItem(f"{text}{_cause_suffix(store.link.cause)}", tone=tone)
+    is_cut = status in ("failed", "disconnected")
+    if is_cut and not read_only:
+        effect = "retries" if status == "failed" else "restarts the node"
+        problem = problem._replace(command=key("node.start"), effect=effect)
+    yield problem
+    if is_cut and read_only:
+        yield from (MissingItem("", step, effect) for step, effect in _WATCH_STEPS)
+
+
+def _missing_items(store: RunStore, key: Callable[[str], str], read_only: str) -> Iterator[MissingItem]:
+    """Yield the models that do not answer, up to the first one that does, then environments: there are more of them."""
+    oracle = ("", "") if read_only else (key("run.form"), f"{_NO_MODEL}{key('model.form')}")
+    for name, endpoint in [*store.endpoints.items()][:MAX_MODELS]:
+        if endpoint.is_answering:
+            break
+        hint = endpoint.hint if endpoint.status == "wrong" else None
+        causes = _cause_suffix(endpoint.cause or endpoint.failure) + _cause_suffix(hint)
+        yield MissingItem(f"model {masked_line(name, 60)}{causes}", *oracle)
+    if store.nodes and not store.endpoints and not read_only:
+        yield MissingItem("no model checked yet", *oracle)
+    for env in [env for env in store.envs.values() if env.status in ("down", "wrong")][:MAX_ENVS]:
+        yield MissingItem(f"{env.name}{_cause_suffix(env.cause or env.status)}", "agentgym-runner --list-envs")
+
+
+def _cause_suffix(cause: str | None) -> str:
+    return f": {masked_rows(cause)}" if cause else ""
+
+
+def _item_lines(missing: MissingItem, width: int) -> list[Line]:
+    """Return the text of a missing item, with the command on the last line if it fits, else on an additional line."""
+    rows: list[Line] = [[Cell("  "), Cell(row, missing.tone)] for row in wrap_text(missing.text, width - 2, MAX_ROWS)]
+    if missing.command:
+        effect = [Cell(f"  {missing.effect}", "dim")] if missing.effect else []
+        command = [Cell("  → ", "dim"), Cell(missing.command, "accent"), *effect]
+        fits = bool(rows) and line_width([*rows[-1], *command]) <= width
+        rows[len(rows) - fits :] = [[*(rows[-1] if fits else [Cell("  ")]), *command]]
+    return rows

@@ -1,1 +1,0 @@
-"""The screen of one episode: steps, transcript, trace and file."""

@@ -1,1 +1,0 @@
-"""The live screen: environments, timesteps, rewards and traces while episodes run."""
