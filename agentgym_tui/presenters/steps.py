@@ -102,27 +102,20 @@ class StepRows:
         """Return the cells of a row; the text of a gap or of a streaming answer spans the remaining columns."""
         row = self._rows[index] if index < len(self._rows) else None
         if isinstance(row, StepState):
-            text = (app_call_text if self._is_are else action_text)(row.action)
-            return _step_row(row, text, is_noted=row.index in self._noted)
+            return _step_row(row, action_text(row.action, is_are=self._is_are), is_noted=row.index in self._noted)
         if row is not None:
             return [Cell(f"{row[0]}…", "dim"), Cell(f"{format_count(row[1] - row[0])} rounds not received", "warn")]
         text = _streaming_text(self._streaming or StreamingAnswer(), width, self._waiting_s())
         return [Cell(str(self._next_index), "dim"), Cell(text, "accent")]
 
 
-def action_text(action: ActionContent) -> str:
-    """Return the text of an action; without text, its tool calls. The result is untrusted text."""
-    if action.text and action.text.strip():
-        return action.text.strip()
-    return ", ".join(f"{call.name} {call.arguments[:200]}" for call in action.tool_calls[:5])
-
-
-def app_call_text(action: ActionContent) -> str:
-    """Return the tool call of an ARE step with its app and function, or its text; untrusted text."""
-    if not action.tool_calls:
-        return action_text(action)
-    call = action.tool_calls[0]
-    return f"{app_and_function(call.name)} {call.arguments[:200]}"
+def action_text(action: ActionContent, *, is_are: bool) -> str:
+    """Return the text of an action, without text its tool calls; for ARE, the app and function of its tool call."""
+    if is_are and action.tool_calls:
+        call = action.tool_calls[0]
+        return f"{app_and_function(call.name)} {call.arguments[:200]}"
+    calls = ", ".join(f"{call.name} {call.arguments[:200]}" for call in action.tool_calls[:5])
+    return (action.text or "").strip() or calls
 
 
 def _step_row(step: StepState, shown: str, *, is_noted: bool) -> Line:

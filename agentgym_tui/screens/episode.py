@@ -15,11 +15,10 @@ from textual.app import ComposeResult
 
 from agentgym_tui.commands.keymap import bindings
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.presenters.cells import FixedLines, Line
+from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.episode import episode_heading, has_last_line
 from agentgym_tui.presenters.episode_facts import shares_line
 from agentgym_tui.presenters.payload import pretty_json
-from agentgym_tui.presenters.steps import STEP_COLUMNS, StepRows
 from agentgym_tui.presenters.transcript import JUMPS, Jump, step_to_jump
 from agentgym_tui.safe_text import sanitize_message, sanitize_text
 from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ResultScreen
@@ -46,7 +45,7 @@ from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.static_lines import StaticLines
-from agentgym_tui.widgets.table import Table
+from agentgym_tui.widgets.transcript import StepTable
 from runner.util.clock import is_ulid
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class EpisodeScreen(ResultScreen[str]):
         self._notes_state = session.library.notes_state if session.library is not None else None
         self._restore_keys: Callable[[], None] | None = None
         self._heading = StaticLines(id="heading")
-        self._steps, self._views = Table(STEP_COLUMNS, id="steps"), EpisodeTabs(id="views")
+        self._steps, self._views = StepTable(), EpisodeTabs(id="views")
         self._find = FindBar(lambda: self._views.view, self._views.rows_with, id="find")
 
     def compose(self) -> ComposeResult:
@@ -182,7 +181,7 @@ class EpisodeScreen(ResultScreen[str]):
     def action_note(self) -> None:
         """Edit the tags and notes of the selected step."""
         if self._loaded is not None:
-            edit_tags(self, self._session, self._entry, self._step, self._show_notes)
+            edit_tags(self, self._session, self._entry, self._steps.step, self._show_notes)
 
     def action_export(self) -> None:
         """Write the episode's file to the working directory."""
@@ -264,7 +263,7 @@ class EpisodeScreen(ResultScreen[str]):
         if self._loaded is None:
             return
         shown = self._views.step_in_view
-        at = self._step if shown is None else shown
+        at = self._steps.step if shown is None else shown
         if (step := step_to_jump(self._loaded.episode, what, at, by)) is None:
             self.toast(f"no {'later' if by > 0 else 'earlier'} {JUMPS[what]}")
         else:
@@ -273,17 +272,11 @@ class EpisodeScreen(ResultScreen[str]):
 
     @on(LineList.CursorMoved, "#steps")
     def _show_step(self) -> None:
-        self._views.show_step(self._step, follow=self._steps.follow)
+        self._views.show_step(self._steps.step, follow=self._steps.follow)
 
     @on(LineList.Selected, "#steps")
     def _step_opened(self) -> None:
         self.action_tab(STEP)
-
-    @property
-    def _step(self) -> int:
-        """Index of the selected step."""
-        key = self._steps.key.removeprefix("gap")
-        return int(key) if key.isdecimal() else 0
 
     @property
     def _entry(self) -> ListEntry | None:
@@ -340,7 +333,7 @@ class EpisodeScreen(ResultScreen[str]):
     def _clear(self, failure: str = "") -> None:
         """Empty the panes; show ``failure``, an untrusted text, if it is not empty."""
         self._loaded = None
-        self._steps.show(FixedLines(()), follow=False)
+        self._steps.show_steps(None, follow=False)
         self._views.show(self._key, None, failure)
         self._show_step()
 
@@ -348,9 +341,7 @@ class EpisodeScreen(ResultScreen[str]):
         """Show an episode; select the first step of a newly opened episode, but the last step of a running one."""
         running = loaded.episode.running
         self._show_heading("file not available here" if loaded.missing_reason else "")
-        rows = StepRows(loaded.episode)
-        self._steps.set_columns(rows.columns)
-        self._steps.show(rows, follow=running if is_new or not running else None)
+        self._steps.show_steps(loaded.episode, follow=running if is_new or not running else None)
         if is_new and not running:
             self._steps.move_to(0)
         self._views.show(self._key, loaded)

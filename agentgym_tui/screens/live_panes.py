@@ -15,7 +15,7 @@ from textual.containers import Vertical
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.commands.registry import Registry
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.presenters.cells import Cell, FixedLines, Line
+from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.live import (
     ENV_COLUMNS,
     EnvironmentRows,
@@ -27,8 +27,6 @@ from agentgym_tui.presenters.live import (
     welcome_lines,
 )
 from agentgym_tui.presenters.steps import (
-    STEP_COLUMNS,
-    StepRows,
     ended_step,
     step_world_lines,
     world_at,
@@ -40,8 +38,8 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split, unzoom
 from agentgym_tui.widgets.static_lines import StaticLines, WrappedText
-from agentgym_tui.widgets.table import SortableTable, Table
-from agentgym_tui.widgets.transcript import RewardPlot, Transcript, Waterfall
+from agentgym_tui.widgets.table import SortableTable
+from agentgym_tui.widgets.transcript import RewardPlot, StepTable, Transcript, Waterfall
 
 ENVIRONMENTS_KEY: Final = "environments"
 """Id of the table; also the key of its order in the UI state."""
@@ -157,17 +155,8 @@ class EnvironmentsPane(LivePane):
 
 class StepsPane(LivePane):
     def __init__(self, ui_state: UiState) -> None:
-        self.table = Table(STEP_COLUMNS, id="steps")
+        self.table = StepTable()
         super().__init__(self.table)
-
-    @property
-    def step(self) -> int:
-        """Index of the selected step; in a gap, of its first missing step."""
-        rows = self.table.source
-        if isinstance(rows, StepRows) and (step := rows.step(self.table.cursor)) is not None:
-            return step.index
-        key = self.table.key.removeprefix("gap")
-        return int(key) if key.isdecimal() and len(rows) else 0
 
     def title(self, state: LiveState, width: int) -> Line:
         return steps_title(state.store, state.episode, self.follow_key(state), width)
@@ -176,12 +165,8 @@ class StepsPane(LivePane):
         return state.episode and (state.episode.episode_id, state.episode.version)
 
     def update(self, state: LiveState) -> None:
-        if (episode := state.episode) is None:
-            self.table.show(FixedLines(()))
-            return
-        rows = StepRows(episode, lambda: state.store.answer_wait_s(episode))
-        self.table.set_columns(rows.columns)
-        self.table.show(rows)
+        episode = state.episode
+        self.table.show_steps(episode, lambda: state.store.answer_wait_s(episode) if episode else None)
 
 
 class TracePane(LivePane):
@@ -391,7 +376,7 @@ class LivePanes(Split):
             keymap_of(self.app).key,
             self._read_only,
             self._episode,
-            self._steps.step,
+            self.steps.step,
             self.steps.follow,
             self._selected_env,
             self._plotted_env,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, zip_longest
 from typing import ClassVar, Final, TypeAlias
 
 from agentgym_tui.presenters.cells import UNSAFE_BADGE, Cell, FixedLines, FoldedText, Line, Tone
 from agentgym_tui.presenters.chat_blocks import Block, BlockKind
 from agentgym_tui.presenters.live import reward_lines
-from agentgym_tui.presenters.steps import SpanRows
+from agentgym_tui.presenters.steps import STEP_COLUMNS, SpanRows, StepRows
 from agentgym_tui.presenters.text_width import LIST_MARGIN, fit, wrap_offsets
 from agentgym_tui.safe_text import sanitize_line, unsafe_excerpt
+from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.servers import RewardPoint
 from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.table import Table
 from runner.types import Span
 
 _TONES: Final[dict[BlockKind, Tone]] = {
@@ -204,6 +206,31 @@ class Transcript(LineList):
 def _rows_of(block: Block, width: int) -> list[_Row]:
     text = [(number, *place) for number, line in enumerate(block.lines) for place in wrap_offsets(line, width)]
     return [_HEADING, *text, _SPACE]
+
+
+class StepTable(Table):
+    """The steps of an episode; a gap is one row, which stands for its first missing step."""
+
+    def __init__(self) -> None:
+        super().__init__(STEP_COLUMNS, id="steps")
+
+    def show_steps(
+        self,
+        episode: Episode | None,
+        waiting_s: Callable[[], float | None] = lambda: None,
+        *,
+        follow: bool | None = None,
+    ) -> None:
+        """Show the steps of an episode, or none; ``waiting_s`` as in ``StepRows``, ``follow`` as in ``show``."""
+        rows = StepRows(episode, waiting_s) if episode is not None else None
+        self.set_columns(rows.columns if rows else STEP_COLUMNS)
+        self.show(rows or FixedLines(()), follow=follow)
+
+    @property
+    def step(self) -> int:
+        """Index of the selected step."""
+        key = self.key.removeprefix("gap")
+        return int(key) if key.isdecimal() and len(self.source) else 0
 
 
 class Waterfall(LineList):
