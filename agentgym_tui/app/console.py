@@ -274,8 +274,9 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         session, key, episodes = self.session, event.key, event.episodes
         if event.query:
             episodes = await select_episodes(session, event.query, key)
-        opened = EpisodeScreen(session, key, episodes, ui_state=self.ui_state, hits=event.hits, at=event.at)
-        self.push_screen(opened, event.closed)
+        if not isinstance(self.screen, EpisodeScreen):  # it may be opened twice by clicks in a row
+            opened = EpisodeScreen(session, key, episodes, ui_state=self.ui_state, hits=event.hits, at=event.at)
+            self.push_screen(opened, event.closed)
 
     async def on_console_screen_events_requested(self, event: ConsoleScreen.EventsRequested) -> None:
         from agentgym_tui.screens.events import EventsScreen
