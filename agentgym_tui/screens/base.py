@@ -23,15 +23,15 @@ from agentgym_tui.presenters.status_line import status_line
 from agentgym_tui.services import toast
 from agentgym_tui.sessions.run_commands import RunCommands
 from agentgym_tui.sessions.session import Session
-from agentgym_tui.sessions.text_search import FoundLine, TextHits
 from agentgym_tui.sinks import as_label
-from agentgym_tui.state.episode_list import EpisodeList
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings, never_skip
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.static_lines import StaticLines
 
 if TYPE_CHECKING:
+    from agentgym_tui.sessions.text_search import FoundLine, TextHits
+    from agentgym_tui.state.episode_list import EpisodeList
     from runner.query.fields import Field
 
 _ListT = TypeVar("_ListT", bound=LineList)
