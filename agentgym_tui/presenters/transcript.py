@@ -297,7 +297,7 @@ class StepBlocks:
         if episode.notes is not self._notes:
             self._notes = episode.notes
             self._known.clear()
-        kinds, left_out = _kinds_of(folded), _kinds_of(hidden)
+        kinds, left_out = ({kind for name in names for kind in FOLDS[name]} for names in (folded, hidden))
         whole = WholeEpisode([], {}, set())
         before: list[Block] = []
         for step in episode.steps[:n_steps]:
@@ -326,10 +326,6 @@ class StepBlocks:
             blocks = step_blocks(episode, step.index, full=is_first, with_end=not episode.running)
             known = self._known[step.index] = step, blocks
         return known[1]
-
-
-def _kinds_of(names: Iterable[str]) -> set[BlockKind]:
-    return {kind for name in names for kind in FOLDS[name]}
 
 
 def _without_repeated(blocks: list[Block], before: list[Block]) -> Iterator[Block]:

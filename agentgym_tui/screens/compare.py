@@ -33,13 +33,7 @@ SHARES: Final = (Share("aligned", "compare.steps", "height", 15, 80, ""),)
 
 
 class CompareScreen(ResultScreen[None]):
-    """Two episodes, aligned by step; starts at the first step that differs.
-
-    Args:
-        session: provides the episodes.
-        keys: ids of the episodes A and B.
-        ui_state: saved pane sizes; updated in place.
-    """
+    """Two episodes, A and B, aligned by step; starts at the first step that differs."""
 
     SCOPE = "compare"
     AUTO_FOCUS = "#aligned"
@@ -99,8 +93,7 @@ class CompareScreen(ResultScreen[None]):
         self._step_selected()
 
     def _heading_lines(self, width: int) -> list[Line]:
-        episodes = [loaded.episode for loaded in self._loaded]
-        return alignment_heading(episodes, self._aligned, width, failure=self._failure)
+        return alignment_heading([each.episode for each in self._loaded], self._aligned, width, failure=self._failure)
 
     @property
     def _selected(self) -> AlignedStep | None:

@@ -68,10 +68,7 @@ class EpisodeScreen(ResultScreen[str]):
     """A screen that shows one episode; its result is the key of the episode shown last.
 
     Args:
-        session: provides the episode.
-        key: key of the episode in ``episodes``.
-        episodes: the list in which to look up the next and the previous episode; by default the episodes in the store.
-        ui_state: saved pane sizes; updated in place.
+        key: key of the episode in ``episodes``, which has the next and the previous one; by default that of the store.
         hits: the search whose lines the keys of ``hit`` go through; None for none.
         at: the found line that is shown first; by default the first one of the episode.
     """

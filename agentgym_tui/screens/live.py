@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -210,7 +210,7 @@ class LiveScreen(ControlScreen):
     def action_start_server(self) -> None:
         """Start the server of the selected environment."""
         if env := self._panes.environments.key:
-            self.run_command(partial(self._start_server, env))
+            self.run_command(partial(self._change_server, self.commands.control.start_server, env))
 
     @needs_node
     def action_stop_server(self) -> None:
@@ -221,7 +221,7 @@ class LiveScreen(ControlScreen):
 
         def dialog_closed(answer: str | None) -> None:
             if answer == "stop":
-                self.run_command(partial(self._stop_server, env))
+                self.run_command(partial(self._change_server, self.commands.control.stop_server, env))
 
         if env and running_in(store, env):
             self.app.push_screen(StopServerDialog(store, env), dialog_closed)
@@ -305,12 +305,7 @@ class LiveScreen(ControlScreen):
         batches = store.batch_registry
         return batches.active() or (None if store.notice_list.newest else batches.interrupted())
 
-    async def _start_server(self, env: str) -> None:
-        self._report_server(await self.commands.control.start_server(env))
-
-    async def _stop_server(self, env: str) -> None:
-        self._report_server(await self.commands.control.stop_server(env))
-
-    def _report_server(self, info: ServerInfo) -> None:
+    async def _change_server(self, change: Callable[[str], Awaitable[ServerInfo]], env: str) -> None:
+        info = await change(env)
         cause = f": {sanitize_message(info.cause, MAX_TOAST_CHARS)}" if info.cause else ""
         self.toast(f"server of {info.env} {info.status}{cause}", failed=info.status == "failed")

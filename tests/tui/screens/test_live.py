@@ -223,6 +223,18 @@ async def test_all_panes_are_mounted_at_once_although_no_node_starts() -> None:
         assert len(pilot.app.screen.query(LivePane)) == len([*LIVE_PANES])
 
 
+async def test_requests_in_a_row_open_an_episode_once() -> None:
+    async with Console(busy_session()).run_test(size=(120, 40)) as pilot:
+        await wait_for_text(pilot, "task 3")
+        screen = pilot.app.screen
+        assert isinstance(screen, LiveScreen)
+        screen.action_open()
+        screen.action_open()
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, EpisodeScreen), "the episode")
+        await pilot.press("escape")
+        assert pilot.app.screen is screen
+
+
 async def test_moving_up_ends_following() -> None:
     session = busy_session()
     async with Console(session).run_test(size=(120, 40)) as pilot:
