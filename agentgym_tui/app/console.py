@@ -54,7 +54,7 @@ from runner.events.control import StartArgs
 
 if TYPE_CHECKING:
     from agentgym_tui.screens.episodes.screen import EpisodesScreen
-    from agentgym_tui.screens.runs.summary import RunSummaryScreen
+    from agentgym_tui.screens.runs import RunSummaryScreen
     from runner.query.fields import Field
 
 START_COMMANDS: Final = ("run.selected", "run.form", "run.battery")
@@ -293,7 +293,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             screen.show_path(event.path)
 
     async def on_run_summary_screen_results_requested(self, event: RunSummaryScreen.ResultsRequested) -> None:
-        from agentgym_tui.screens.results.screen import ResultsScreen
+        from agentgym_tui.screens.results import ResultsScreen
 
         if isinstance(screen := await self._switch_to(RESULTS_SCREEN), ResultsScreen):
             screen.show_run(event.run_id)
@@ -302,7 +302,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         from agentgym_tui.screens.episodes.screen import EpisodesScreen
 
         if isinstance(screen := await self._switch_to(EPISODES_SCREEN), EpisodesScreen):
-            screen.set_filter(event.words)
+            screen.filter.text = event.words
 
     # What every screen has.
 
@@ -405,13 +405,13 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
 
     def action_run_summary(self) -> None:
         """Show the summary of the run that is selected on the screen, by default of the run that ended last."""
-        from agentgym_tui.screens.runs.summary import RunSummaryScreen
+        from agentgym_tui.screens.runs import RunSummaryScreen
 
         if not self.accepts_keys or isinstance(self.screen, RunSummaryScreen):
             return
         run_id = self.screen.selected_run() if isinstance(self.screen, ConsoleScreen) else ""
         if run_id := run_id or self.session.store.newest_ended_run():
-            self.push_screen(RunSummaryScreen(self.session, run_id))
+            self.push_screen(RunSummaryScreen(ScreenContext(self.session), run_id))
         else:
             toast(self, "no run has ended yet")
 

@@ -12,7 +12,7 @@ from textual.app import App
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.episode_facts import failover_text
 from agentgym_tui.presenters.number_format import format_count, pluralize
-from agentgym_tui.presenters.run_summary import ended_run_text
+from agentgym_tui.presenters.run_rows import ended_run_text
 from agentgym_tui.presenters.text_width import cut, display_width, wrap_text
 from agentgym_tui.safe_text import masked_line, sanitize_message
 from agentgym_tui.services import announce

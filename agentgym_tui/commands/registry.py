@@ -229,7 +229,7 @@ LOGS_SCREEN: Final = ScreenSpec(
     "logs", "4", "Logs", lazy("screens.logs:LogScreen"), LOGS, "logs of the node, or opened ones"
 )
 RESULTS_SCREEN: Final = ScreenSpec(
-    "results", "7", "Results", lazy("screens.results.screen:ResultsScreen"), RESULTS,
+    "results", "7", "Results", lazy("screens.results:ResultsScreen"), RESULTS,
     "success rates, tasks, comparisons"
 )  # fmt: skip
 SCREENS: Final = Registry(
@@ -242,7 +242,7 @@ SCREENS: Final = Registry(
         "GPUs, servers, workers, broker, and what is wrong with them"
     ),
     ScreenSpec(
-        "runs", "6", "Runs", lazy("screens.runs.screen:RunsScreen"), LIVE, "what runs, waits and has ended"
+        "runs", "6", "Runs", lazy("screens.runs:RunsScreen"), LIVE, "what runs, waits and has ended"
     ),
     RESULTS_SCREEN,
 )  # fmt: skip

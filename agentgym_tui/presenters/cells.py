@@ -1,7 +1,7 @@
 """Data model of lists and tables, independent of widgets.
 
 - Cells and lines: ``Cell``, ``Line``, ``join_parts``.
-- Sources of lines: ``TextSource``, ``KeyLookup``, ``FixedLines``, ``FilteredRows``.
+- Sources of lines: ``TextSource``, ``KeyLookup``, ``FixedLines``.
 - Cells of numbers: ``count_cell``, ``cost_cell``, ``score_cells``.
 - Table columns: ``Column``, ``arrange_columns``, ``fit_row``.
 - Sorting by a column: ``sorting_after_click``, ``next_sorting``, ``header_row``.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Generic, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
@@ -23,7 +23,7 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.text_width import cut, display_width, fit, wrap_text
 from agentgym_tui.safe_text import MAX_LINE_CHARS, UNSAFE_MARK, has_unsafe_chars, sanitize_line
-from agentgym_tui.state.query import FilteredList, Row, Sorting
+from agentgym_tui.state.query import Sorting
 
 # fmt: off
 WorldTone: TypeAlias = Literal[
@@ -143,23 +143,6 @@ class FixedLines(TextSource):
 
     def line(self, index: int, width: int) -> Line:
         return self._lines[index]
-
-
-class FilteredRows(TextSource, Generic[Row]):
-    """The shown rows of a list; a subclass makes their cells."""
-
-    def __init__(self, rows: FilteredList[Row]) -> None:
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows.shown)
-
-    def key(self, index: int) -> str:
-        return self.rows.key(index)
-
-    def row_of(self, key: str) -> int | None:
-        """Return the index of the row with this key; None if there is none."""
-        return self.rows.place_of(key)
 
 
 class Column(NamedTuple):

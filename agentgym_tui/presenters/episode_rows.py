@@ -1,13 +1,12 @@
-"""Rows of the episode list, and the lines above it and in place of it."""
+"""The episode list and the lines that a search in texts has found: rows, and the lines above and in place of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agentgym_tui.presenters.cells import (
     Cell,
-    Column,
     Line,
     Tone,
     indented_rows,
@@ -17,6 +16,7 @@ from agentgym_tui.presenters.cells import (
     sorting_cells,
 )
 from agentgym_tui.presenters.episode_facts import FALLBACK_MARK, FLAG_MARK, episode_flags, tag_text
+from agentgym_tui.presenters.listing import Field, Listing, ListingRows
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
@@ -27,7 +27,7 @@ from agentgym_tui.presenters.number_format import (
 )
 from agentgym_tui.presenters.status_line import outcome_cell
 from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, display_width, environment_text
-from agentgym_tui.safe_text import masked_line
+from agentgym_tui.safe_text import mask_secrets, masked_line
 from agentgym_tui.state.episode_list import (
     EpisodeList,
     FoundLog,
@@ -39,61 +39,49 @@ from agentgym_tui.state.episode_list import (
 )
 from agentgym_tui.state.normalize import as_aware
 
+if TYPE_CHECKING:
+    from agentgym_tui.sessions.text_search import FoundLine
+    from runner.store.passages import Hit
+
 OUTCOME_WIDTH: Final = 24
 MIN_OUTCOME: Final = 9
 """Columns of the outcome before flags."""
 SELECTED: Final = "●"
 """Mark of a selected episode."""
-EPISODE_COLUMNS: Final = (
-    Column("started", 12),
-    Column("environment", ENV_WIDTH),
-    Column("task", 5, right=True, rank=3),
-    Column("outcome", OUTCOME_WIDTH),
-    Column("reward", 6, right=True),
-    Column("rounds", 6, right=True, rank=2),
-    Column("time", 7, right=True, rank=1),
-    Column("agent", None),
-    Column("data", 9, rank=4),
-    Column("node", 14, rank=5),
-    Column("id", 26, rank=6),
-)
 
 
-class EpisodeRows:
-    """Rows of the episode list, with the columns ``EPISODE_COLUMNS``.
-
-    The key of a row is the episode id; for an unreadable file it is the path.
-    """
+class EpisodeRows(ListingRows[Any]):
+    """The episodes of a list; for an unreadable file, the reason spans several columns."""
 
     def __init__(self, episodes: EpisodeList) -> None:
-        self._episodes = episodes
-
-    def __len__(self) -> int:
-        """Return the number of rows that match the filter."""
-        return len(self._episodes.shown)
-
-    def key(self, index: int) -> str:
-        """Return the episode id of a row; for an unreadable file, return its path."""
-        return entry_key(self._episodes.shown[index])
+        super().__init__(episode_listing(episodes), episodes)
 
     def line(self, index: int, width: int) -> Line:
-        """Return the cells of a row, one per table column; for an unreadable file, the reason spans several columns."""
-        entry = self._episodes.shown[index]
-        if isinstance(entry, UnreadableFile):
-            return _unreadable_row(entry)
-        tags, is_selected = self._episodes.tags.get(entry.episode_id, ()), entry.episode_id in self._episodes.selected
-        return _row(entry, tags, is_selected=is_selected)
+        entry = self.rows.shown[index]
+        return _unreadable_row(entry) if isinstance(entry, UnreadableFile) else super().line(index, width)
+
+
+# fmt: off
+def episode_listing(episodes: EpisodeList) -> Listing[Any]:
+    """Return the columns of stored and live episodes; the list has their sort orders and query fields."""
+    return Listing(entry_key, str, [
+        Field("started", 12, cell=lambda row: _started_cell(row, is_selected=row.episode_id in episodes.selected)),
+        Field("environment", ENV_WIDTH, cell=lambda row: Cell(environment_text(row.env))),
+        Field("task", 5, cell=lambda row: Cell(format_exact(row.task_index), "dim"), right=True, rank=3),
+        Field("outcome", OUTCOME_WIDTH, cell=_flagged_outcome),
+        Field("reward", 6, cell=lambda row: Cell(format_reward(row.reward), reward_tone(row)), right=True),
+        Field("rounds", 6, cell=lambda row: Cell(format_count(row.rounds)), right=True, rank=2),
+        Field("time", 7, cell=lambda row: Cell(format_duration(row.duration_s)), right=True, rank=1),
+        Field("agent", None, cell=lambda row: Cell(_agent_text(row, episodes.tags.get(row.episode_id, ())))),
+        Field("data", 9, lambda row: row.data_label, tone="dim", rank=4),
+        Field("node", 14, lambda row: row.node, tone="dim", rank=5),
+        Field("id", 26, lambda row: row.episode_id, tone="dim", rank=6),
+    ])
+# fmt: on
 
 
 def list_summary(episodes: EpisodeList, state: str, key: str, width: int) -> Line:
-    """Return the line above the episode list: episode counts, filter words and sort order.
-
-    Args:
-        episodes: the list.
-        state: additional status, such as how many files have been read; may be empty.
-        key: label of the key that clears the filter.
-        width: columns available.
-    """
+    """Return the line above the episode list: episode counts, filter words and sort order."""
     n_unreadable = episodes.n_unreadable
     return join_parts(
         [
@@ -133,14 +121,7 @@ def search_progress(progress: SearchProgress) -> str:
 
 
 def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_only: str, width: int) -> list[Line]:
-    """Return the text shown while the episode list has no rows.
-
-    Args:
-        episodes: the list.
-        key: returns the key label of a command id.
-        read_only: why this session cannot start a run; "" if it can.
-        width: columns available.
-    """
+    """Return the text shown while the episode list has no rows."""
     if episodes.query:
         words = episodes.query.text
         return [
@@ -157,21 +138,9 @@ def empty_episodes_lines(episodes: EpisodeList, key: Callable[[str], str], read_
     ]
 
 
-def _row(episode: ListedEpisode, tags: Sequence[str], *, is_selected: bool = False) -> Sequence[Cell]:
+def _started_cell(episode: ListedEpisode, *, is_selected: bool) -> Cell:
     started = format_time(as_aware(episode.started_at))
-    return [
-        Cell(f"{SELECTED}{started}", "accent") if is_selected else Cell(started, "dim"),
-        Cell(environment_text(episode.env)),
-        Cell(format_exact(episode.task_index), "dim"),
-        _flagged_outcome(episode),
-        Cell(format_reward(episode.reward), reward_tone(episode)),
-        Cell(format_count(episode.rounds)),
-        Cell(format_duration(episode.duration_s)),
-        Cell(f"{tag_text(tags)}{' ' * bool(tags)}{_agent_text(episode)}"),
-        Cell(episode.data_label or UNKNOWN, "dim"),
-        Cell(episode.node or UNKNOWN, "dim"),
-        Cell(episode.episode_id, "dim"),
-    ]
+    return Cell(f"{SELECTED}{started}", "accent") if is_selected else Cell(started, "dim")
 
 
 def _flagged_outcome(episode: ListedEpisode) -> Cell:
@@ -201,10 +170,11 @@ def _unreadable_row(file: UnreadableFile) -> Sequence[Cell]:
     return [Cell("✗ unreadable", "bad"), Cell(text, "bad")]
 
 
-def _agent_text(episode: ListedEpisode) -> str:
+def _agent_text(episode: ListedEpisode, tags: Sequence[str]) -> str:
     agent = episode.agent or UNKNOWN
     agent_and_model = f"{agent} {episode.models}" if episode.models else agent
-    return f"{FALLBACK_MARK} {agent_and_model}" if episode.fallback else agent_and_model
+    mark = f"{FALLBACK_MARK} " if episode.fallback else ""
+    return f"{tag_text(tags)}{' ' * bool(tags)}{mark}{agent_and_model}"
 
 
 def reward_tone(episode: ListedEpisode) -> Tone:
@@ -217,3 +187,64 @@ def reward_tone(episode: ListedEpisode) -> Tone:
 def format_exact(number: int | None) -> str:
     """Format an integer with all its digits, up to 15 digits; a larger integer is abbreviated."""
     return str(number) if number is not None and abs(number) < 10**15 else format_count(number)
+
+
+EPISODE_COLUMNS: Final = episode_listing(EpisodeList()).columns
+
+RESET: Final = "reset"
+MAX_LINE: Final = 300
+MAX_BEFORE: Final = 24
+"""Largest number of characters before the words in a line that is shown from its start on."""
+CONTEXT: Final = 12
+"""Number of characters that are shown before the words otherwise."""
+
+
+class HitRow(NamedTuple):
+    """A found line; ``episode`` is its row in the list, None beside other lines of the same episode."""
+
+    found: FoundLine
+    is_first: bool
+    episode: ListedEpisode | None
+
+
+# fmt: off
+HITS: Final = Listing[HitRow](
+    lambda row: f"{row.found.episode_id}/{row.found.number}",
+    lambda row: row.found.hit.line,
+    [
+        Field("environment", ENV_WIDTH,
+              cell=lambda row: Cell(environment_text(row.episode.env) if row.episode else "")),
+        Field("task", 5, cell=lambda row: Cell(format_count(row.episode.task_index) if row.episode else ""),
+              right=True, rank=2),
+        Field("step", 5, lambda row: RESET if row.found.hit.step is None else str(row.found.hit.step), right=True),
+        Field("kind", 11, lambda row: row.found.hit.kind, tone="dim", rank=1),
+        Field("line", None, cell=lambda row: Cell(mask_secrets(_from_words(row.found.hit))[:MAX_LINE]), min_width=24),
+        Field("id", 26, cell=lambda row: Cell(row.found.episode_id if row.is_first else "", "dim"), rank=3),
+    ],
+)
+# fmt: on
+
+
+def _from_words(hit: Hit) -> str:
+    """Return the line; if its words come late, only from shortly before them on."""
+    if hit.start <= MAX_BEFORE:
+        return hit.line.strip()
+    return f"… {hit.line[hit.start - CONTEXT :].strip()}"
+
+
+def hits_heading(
+    query: str, n_lines: int, n_read: int, n_episodes: int, n_passages: int | None, state: str, width: int
+) -> Line:
+    """Return the line above the found lines."""
+    read = "" if n_read == n_episodes else f"{n_read:,} of "
+    passages = "counting …" if n_passages is None else pluralize(n_passages, "passage")
+    return join_parts(
+        [
+            [Cell(pluralize(n_lines, "line"), "head")],
+            [Cell(state, "warn")] if state else [],
+            [Cell(f"{read}{pluralize(n_episodes, 'episode')} read")],
+            [Cell(passages)],
+            [Cell(query, "accent")],
+        ],
+        width,
+    )

@@ -1,15 +1,14 @@
-"""Rows of the Results screen, the lines above them, and the numbers and reward histogram of the selected row."""
+"""The results: by environment, agent and model, the matrix of tasks and attempts, comparisons, and failure clusters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from agentgym_tui.presenters.cells import (
     Cell,
-    Column,
-    FilteredRows,
     Line,
+    Tone,
     cost_cell,
     cost_part,
     count_cell,
@@ -17,81 +16,89 @@ from agentgym_tui.presenters.cells import (
     join_parts,
     key_line,
     match_cells,
-    score_cells,
     sorting_cells,
 )
 from agentgym_tui.presenters.episode import gpu_parts
+from agentgym_tui.presenters.episode_rows import format_exact
+from agentgym_tui.presenters.listing import Field, Listing
 from agentgym_tui.presenters.live import column_chart
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
     format_duration,
+    format_interval,
     format_percent,
     format_reward,
     format_share,
     pluralize,
 )
-from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, environment_text
-from agentgym_tui.state.result_list import BASELINE, ResultList
-from runner.types import MIX, GpuUse
-
-if TYPE_CHECKING:
-    from runner.results.summary import AgentGymMeans, Histogram, ResultRow
+from agentgym_tui.presenters.text_width import ENV_WIDTH, cut, environment_text, fit, wrap_text
+from agentgym_tui.state.episode_list import model_runs
+from agentgym_tui.state.query import FilteredList, search_text
+from agentgym_tui.state.result_list import result_key
+from runner.results.clusters import Cluster
+from runner.results.comparison import SIGNIFICANCE, Comparison, PairedTask
+from runner.results.summary import AgentGymMeans, Histogram, ResultRow, Selection
+from runner.results.task_matrix import Attempt, Estimate, TaskGroup
+from runner.types import MIX, SHAPES, GpuUse, Outcome
 
 SPARK_WIDTH: Final = 10
-RESULT_COLUMNS: Final = (
-    Column("environment", ENV_WIDTH),
-    Column("agent", 8),
-    Column("model", None, min_width=9),
-    Column("episodes", 8, right=True),
-    Column("success", 7, right=True),
-    Column("interval", 8, right=True),
-    Column("errors", 6, right=True),
-    Column("reward", 6, right=True, rank=1),
-    Column("last runs", SPARK_WIDTH, rank=2),
-    Column("rounds", 6, right=True, rank=3),
-    Column("cost", 12, right=True, rank=4),
-    Column("time", 7, right=True, rank=5),
-    Column("tokens", 6, right=True, rank=6),
-    Column("data", 9, rank=7),
-    Column("batch", 26, rank=8),
-)
+BASELINE: Final = "baseline"
+"""Stands for the model of an agent that used none."""
 MARK: Final = "◆ "
 """Marks the row that the next one is compared with."""
-
 _BIN_WIDTH: Final = 2
 
 
-class ResultRows(FilteredRows["ResultRow"]):
-    """Rows of ``RESULT_COLUMNS`` over a list of results.
+# fmt: off
+def result_listing(is_marked: Callable[[ResultRow], bool], currency: Callable[[], str]) -> Listing[ResultRow]:
+    """Return the listing of results; ``is_marked`` is for the row that the next one is compared with."""
+    return Listing(result_key, _result_text, [
+        Field("environment", ENV_WIDTH, lambda row: row.env, "text", "environment", name="env",
+              cell=lambda row: _env_cell(row.env, is_marked=is_marked(row))),
+        Field("agent", 8, lambda row: row.agent, "text", "agent"),
+        Field("model", None, lambda row: row.model, min_width=9,
+              cell=lambda row: model_cell(row.model, is_baseline=row.baseline)),
+        Field("model", 0, lambda row: model_runs(row.model), "text", "model that answered; none for baselines"),
+        Field("episodes", 8, lambda row: row.n, "number", "number of episodes",
+              cell=lambda row: Cell(format_count(row.n))),
+        Field("success", 7, lambda row: row.success_rate, "number", "success rate from 0 to 1",
+              cell=lambda row: Cell(rate_text(row.success_rate))),
+        Field("interval", 8, lambda row: row.success_interval[0] if row.success_interval else None, right=True,
+              cell=lambda row: Cell(format_interval(row.success_interval), "dim")),
+        Field("errors", 6, lambda row: row.n_errors, "number", "number of episodes that ended with an error",
+              cell=lambda row: count_cell(row.n_errors, "bad")),
+        Field("reward", 6, lambda row: row.score, "number", "mean reward", rank=1,
+              cell=lambda row: Cell(format_reward(row.score))),
+        Field("last runs", SPARK_WIDTH, lambda row: row.last_rates[-1] if row.last_rates else None, rank=2,
+              cell=lambda row: Cell(sparkline(row.last_rates), "good")),
+        Field("rounds", 6, lambda row: row.avg_rounds, "number", "mean number of steps", rank=3,
+              cell=lambda row: Cell(_rounds(row))),
+        Field("cost", 12, lambda row: row.cost, "number", "sum of the costs", rank=4,
+              cell=lambda row: cost_cell(row.cost, currency())),
+        Field("time", 7, lambda row: row.completion_time_sec, "duration", "mean duration, such as 90s or 2m", rank=5,
+              cell=lambda row: Cell(format_duration(row.completion_time_sec))),
+        Field("tokens", 6, lambda row: row.tokens.total, "number", "sum of the tokens", rank=6,
+              cell=lambda row: count_cell(row.tokens.total)),
+        Field("data", 9, lambda row: row.data_label, "text", "label of the environment's data", rank=7,
+              cell=lambda row: Cell(data_text(row) or UNKNOWN, "dim")),
+        Field("batch", 26, lambda row: row.batch_id, "id", "beginning of the id of the batch", rank=8,
+              cell=lambda row: Cell(row.batch_id or "all", "dim")),
+        Field("mode", 0, lambda row: row.mode, "text", "rules", values=("strict", "compat")),
+        Field("shape", 0, lambda row: row.shape, "text", "how requests differ, as the server refused the usual",
+              values=SHAPES),
+        Field("limits", 0, lambda row: row.limits, "text", "limits that are not 15 rounds and 300 s"),
+    ])
+# fmt: on
 
-    Args:
-        rows: the list.
-        currency: returns the currency of costs.
-    """
 
-    def __init__(self, rows: ResultList, currency: Callable[[], str]) -> None:
-        super().__init__(rows)
-        self._results, self._currency = rows, currency
+def _env_cell(env: str, *, is_marked: bool = False) -> Cell:
+    return Cell(f"{MARK}{environment_text(env)}", "accent") if is_marked else Cell(environment_text(env))
 
-    def line(self, index: int, width: int) -> Line:
-        row = self._results.shown[index]
-        marked = self._results.is_marked(row)
-        env = environment_text(row.env)
-        return [
-            Cell(f"{MARK}{env}" if marked else env, "accent" if marked else "plain"),
-            Cell(row.agent or UNKNOWN),
-            model_cell(row.model, is_baseline=row.baseline),
-            Cell(format_count(row.n)),
-            *score_cells(row.success_rate, row.success_interval, row.n_errors, row.score),
-            Cell(sparkline(row.last_rates), "good"),
-            Cell(_rounds(row)),
-            cost_cell(row.cost, self._currency()),
-            Cell(format_duration(row.completion_time_sec)),
-            count_cell(row.tokens.total),
-            Cell(data_text(row) or UNKNOWN, "dim"),
-            Cell(row.batch_id if row.batch_id else "all", "dim"),
-        ]
+
+def _result_text(row: ResultRow) -> str:
+    names = row.env, row.agent, row.model or BASELINE, row.data_label, row.mode, row.shape, row.limits, row.batch_id
+    return search_text(names)
 
 
 def model_cell(model: str | None, *, is_baseline: bool = True) -> Cell:
@@ -122,35 +129,32 @@ def player_text(row: ResultRow) -> str:
     return f"{row.agent or UNKNOWN} {model_cell(row.model, is_baseline=row.baseline).text}"
 
 
-def results_summary(results: ResultList, state: str, key: str, width: int, *, run_id: str = "") -> Line:
-    """Return the line above the table: what is shown, filter, order and the marked row.
-
-    Args:
-        results: the list.
-        state: additional status, such as how many files have been read; may be empty.
-        key: label of the key that clears the filter.
-        width: columns available.
-        run_id: the only battery or batch that is shown; "" for all.
-    """
-    marked = results.marked
-    return join_parts(
-        [
-            [Cell("Results by batch" if results.by_batch else "Results", "head")],
-            [Cell(pluralize(results.n_episodes, "episode"))],
-            filter_cells(f"run {run_id}", key, 2 * width) if run_id else [],
-            match_cells(len(results.shown), results.query.text, key, width),
-            [Cell(f"{MARK}compares with {_short_name(marked)}", "accent")] if marked else [],
-            sorting_cells(results.sorting),
-            [Cell(state, "warn")] if state else [],
-        ],
-        width,
-    )
+def results_summary(
+    results: FilteredList[ResultRow],
+    marked: ResultRow | None,
+    heading: str,
+    run_id: str,
+    state: str,
+    key: str,
+    width: int,
+) -> Line:
+    """Return the line above the table: what is shown, the only run, filter, marked row, order, and a state."""
+    compared = f"{marked.env} {player_text(marked)} {marked.batch_id or ''}".rstrip() if marked else ""
+    parts: list[Line] = [
+        [Cell(heading, "head")],
+        [Cell(pluralize(sum(row.n for row in results.all_rows), "episode"))],
+        filter_cells(f"run {run_id}", key, 2 * width) if run_id else [],
+        match_cells(len(results.shown), results.query.text, key, width),
+        [Cell(f"{MARK}compares with {compared}", "accent")] if marked else [],
+        sorting_cells(results.sorting),
+        [Cell(state, "warn")] if state else [],
+    ]
+    return join_parts(parts, width)
 
 
-def empty_results_lines(results: ResultList, clear_key: str) -> list[Line]:
+def empty_results_lines(words: str, clear_key: str) -> list[Line]:
     """Return the text shown while the table has no rows."""
-    if results.query:
-        words = results.query.text
+    if words:
         return [
             [Cell("No result matches ", "head"), Cell(words, "accent")],
             key_line(clear_key, "shows all results"),
@@ -163,56 +167,37 @@ def empty_results_lines(results: ResultList, clear_key: str) -> list[Line]:
 
 def result_detail(row: ResultRow, currency: str, width: int) -> list[Line]:
     """Return lines about the selected row: outcomes, means and sums over its episodes, and where its time went."""
+    tokens, data = row.tokens, data_text(row)
+    gpu = GpuUse(energy_j=row.energy_j, gpu_s=row.gpu_s, energy_shared=row.energy_shared)
+    outcomes: list[Line] = [
+        [Cell(f"{row.env} {player_text(row)}", "head")],
+        [Cell(f"batch {row.batch_id}")] if row.batch_id else [],
+        [Cell(", ".join(f"{count:,} {outcome}" for outcome, count in row.outcomes.items()))],
+        [Cell(f"{row.n_unscored:,} unscored", "warn")] if row.n_unscored else [],
+        [Cell(agentgym_text(row.agentgym), "dim")] if row.agentgym is not None else [],
+        [Cell(data, "dim")] if data else [],
+    ]
+    usage: list[Line] = [
+        [Cell(f"{_rounds(row)}{' round' if row.avg_rounds == 1 else ' rounds'}")],
+        [Cell(f"{format_duration(row.completion_time_sec)} per episode")],
+        [Cell(f"{format_count(tokens.prompt)} + {format_count(tokens.completion)} tokens")] if tokens.total else [],
+        cost_part(row.cost, currency),
+        [Cell(f"answer {format_duration(row.latency_s)}")] if row.latency_s is not None else [],
+        *gpu_parts(gpu, " per episode"),
+        [Cell("last runs ", "dim"), Cell(sparkline(row.last_rates), "good")] if row.last_rates else [],
+    ]
     times = [[Cell(cut(f"time: {row.time_text}", width), "dim")]] if row.time_shares else []
-    return [_outcomes_line(row, width), _usage_line(row, currency, width), *times]
-
-
-def _short_name(row: ResultRow) -> str:
-    name = f"{row.env} {player_text(row)}"
-    return f"{name} {row.batch_id}" if row.batch_id else name
+    return [join_parts(outcomes, width), join_parts(usage, width), *times]
 
 
 def _rounds(row: ResultRow) -> str:
     return format_reward(None if row.avg_rounds is None else round(row.avg_rounds, 1))
 
 
-def _outcomes_line(row: ResultRow, width: int) -> Line:
-    outcomes = ", ".join(f"{count:,} {outcome}" for outcome, count in row.outcomes.items())
-    return join_parts(
-        [
-            [Cell(f"{row.env} {player_text(row)}", "head")],
-            [Cell(f"batch {row.batch_id}")] if row.batch_id else [],
-            [Cell(outcomes)],
-            [Cell(f"{row.n_unscored:,} unscored", "warn")] if row.n_unscored else [],
-            [Cell(agentgym_text(row.agentgym), "dim")] if row.agentgym is not None else [],
-            [Cell(data, "dim")] if (data := data_text(row)) else [],
-        ],
-        width,
-    )
-
-
 def agentgym_text(means: AgentGymMeans) -> str:
     """Return mean score and success rate as AgentGym's Evaluator computes them."""
     score = format_reward(None if means.score is None else round(means.score, 3))
     return f"AgentGym: score {score}, success {rate_text(means.success_rate)}"
-
-
-def _usage_line(row: ResultRow, currency: str, width: int) -> Line:
-    tokens = row.tokens
-    gpu = GpuUse(energy_j=row.energy_j, gpu_s=row.gpu_s, energy_shared=row.energy_shared)
-    usage = f"{format_count(tokens.prompt)} + {format_count(tokens.completion)} tokens"
-    return join_parts(
-        [
-            [Cell(f"{_rounds(row)}{(' round' if row.avg_rounds == 1 else ' rounds')}")],
-            [Cell(f"{format_duration(row.completion_time_sec)} per episode")],
-            [Cell(usage)] if tokens.total else [],
-            cost_part(row.cost, currency),
-            [Cell(f"answer {format_duration(row.latency_s)}")] if row.latency_s is not None else [],
-            *gpu_parts(gpu, " per episode"),
-            [Cell("last runs ", "dim"), Cell(sparkline(row.last_rates), "good")] if row.last_rates else [],
-        ],
-        width,
-    )
 
 
 def histogram_lines(histogram: Histogram | None) -> list[Line]:
@@ -237,3 +222,301 @@ def histogram_lines(histogram: Histogram | None) -> list[Line]:
 
 def _without_empty(line: str, counts: list[int]) -> str:
     return "".join((" " if not count else column) * _BIN_WIDTH for column, count in zip(line, counts, strict=True))
+
+
+_SIGNS: Final[dict[str, tuple[str, Tone]]] = {
+    "success": ("+", "good"),
+    "failure": ("-", "plain"),
+    "truncated": ("t", "warn"),
+    "timeout": ("T", "warn"),
+    "cancelled": ("c", "dim"),
+    "error": ("E", "bad"),
+    "interrupted": ("i", "dim"),
+}
+_UNSCORED: Final[tuple[str, Tone]] = ("u", "dim")
+_LEGEND: Final = (
+    "+ success", "- failure", "t round limit", "T time limit", "E error", "c cancelled", "i interrupted", "u unscored"
+)  # fmt: skip
+_SHORT_LEGEND: Final = "+ success - failure t rounds T time E error c cancelled i stopped u unscored"
+_LEGEND_WIDTH: Final = len(" · ".join(_LEGEND))
+_LABEL_WIDTH: Final = 8
+_K_WIDTH: Final = 6
+_SHOWN_K: Final = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+def note_of(task: TaskGroup) -> str:
+    """Return what makes the group of a task useless for group-relative training; "" if it is useful."""
+    if task.zero_variance and task.all_truncated:
+        return "zero, truncated"
+    if task.zero_variance:
+        return "zero variance"
+    return "all truncated" if task.all_truncated else ""
+
+
+# fmt: off
+MATRIX: Final = Listing[TaskGroup](
+    lambda task: str(task.task_index),
+    lambda task: f"#{task.task_index} {note_of(task)} {' '.join({each.outcome.value for each in task.attempts})}",
+    [
+        Field("task", 6, lambda task: task.task_index, "number", "index of the task",
+              cell=lambda task: Cell(format_exact(task.task_index))),
+        Field("success", 7, lambda task: task.success_rate, "number", "success rate from 0 to 1",
+              cell=lambda task: Cell(f"{task.n_success}/{len(task.rated)}")),
+        Field("reward", 6, lambda task: task.mean_reward, "number", "mean reward", rank=2,
+              cell=lambda task: Cell(format_reward(task.mean_reward))),
+        Field("note", 15, note_of, "text", "why it is useless for training", rank=1,
+              cell=lambda task: Cell(note_of(task), "warn"),
+              values=("zero variance", "all truncated", "zero, truncated")),
+        Field("attempts", None, lambda task: len(task.attempts), "number", "number of attempts",
+              min_width=9, right=False,
+              cell=lambda task: Cell(" ".join(sign_of(each)[0] for each in task.attempts))),
+    ],
+)
+# fmt: on
+
+
+def attempt_cells(attempts: Sequence[Attempt], number: int, width: int, *, selected: bool) -> Line:
+    """Return one sign per attempt, that with a number in brackets if its task is selected; fills ``width`` columns."""
+    chosen = min(number, len(attempts) - 1) if selected else -1
+    window = shown_attempts(len(attempts), number, width)
+    cells: list[Cell] = []
+    for each in window:
+        before = "[" if each == chosen else "]" if each - 1 == chosen and each > window.start else " "
+        cells += [Cell(before, "accent"), Cell(*sign_of(attempts[each]))]
+    cells.append(Cell("]" if window and chosen == window[-1] else " ", "accent"))
+    n_hidden = len(attempts) - len(window)
+    rest = f" {n_hidden} more" if n_hidden else ""
+    return [*cells, Cell(fit(rest, max(width - 2 * len(window) - 1, 0)), "dim")]
+
+
+def shown_attempts(n: int, selected: int, width: int) -> range:
+    """Return those of ``n`` attempts that fit, the selected one among them, with room for the number of the others."""
+    n_fitting = n if 2 * n + 1 <= width else max((width - 10) // 2, 1)
+    first = max(0, min(selected, n - 1) - n_fitting + 1)
+    return range(first, first + n_fitting)
+
+
+def attempt_at(x: int, n: int, selected: int, width: int) -> int | None:
+    """Return the number of the attempt that is drawn ``x`` columns from the left; None if there is none."""
+    window, place = shown_attempts(n, selected, width), max(x - 1, 0) // 2
+    return window[place] if x >= 0 and place < len(window) else None
+
+
+def sign_of(attempt: Attempt) -> tuple[str, Tone]:
+    """Return the sign of an attempt and its tone."""
+    if not attempt.rated and attempt.outcome in (Outcome.SUCCESS, Outcome.FAILURE):
+        return _UNSCORED
+    return _SIGNS[attempt.outcome.value]
+
+
+def matrix_heading(row: ResultRow, tasks: FilteredList[TaskGroup], key: str, width: int) -> Line:
+    """Return the line above the matrix of a row: its name, numbers of tasks and marked tasks, filter and order."""
+    every = tasks.all_rows
+    zero, truncated = sum(task.zero_variance for task in every), sum(task.all_truncated for task in every)
+    return join_parts(
+        [
+            [Cell(f"{row.env} {player_text(row)}", "head")],
+            [Cell(pluralize(len(every), "task"))],
+            match_cells(len(tasks.shown), tasks.query.text, key, width),
+            [Cell(pluralize(sum(len(task.attempts) for task in every), "attempt"))],
+            [Cell(f"{zero:,} zero variance", "warn")] if zero else [],
+            [Cell(f"{truncated:,} all truncated", "warn")] if truncated else [],
+            sorting_cells(tasks.sorting),
+            [Cell(f"batch {row.batch_id}", "dim")] if row.batch_id else [],
+        ],
+        width,
+    )
+
+
+def estimate_lines(estimates: Sequence[Estimate], width: int) -> list[Line]:
+    """Return four lines: some values of k, the tasks with as many scored attempts, and their mean pass@k and pass^k."""
+    by_k = {each.k: each for each in estimates}
+    shown = [by_k[k] for k in _SHOWN_K if k in by_k][: max((width - _LABEL_WIDTH) // _K_WIDTH, 1)]
+    if not shown:
+        return [[Cell("no scored attempts", "dim")]]
+    rows: tuple[tuple[str, list[str], Tone], ...] = (
+        ("k", [str(each.k) for each in shown], "dim"),
+        ("tasks", [format_count(each.n_tasks) for each in shown], "dim"),
+        ("pass@k", [rate_text(each.pass_at_k) for each in shown], "good"),
+        ("pass^k", [rate_text(each.pass_hat_k) for each in shown], "accent"),
+    )
+    return [
+        [Cell(f"{label:<{_LABEL_WIDTH}}", "dim"), Cell("".join(f"{value:>{_K_WIDTH}}" for value in values), tone)]
+        for label, values, tone in rows
+    ]
+
+
+def attempt_lines(task: TaskGroup | None, number: int, width: int) -> list[Line]:
+    """Return two lines: the selected attempt, and what the signs mean."""
+    whole = list(_LEGEND) if width >= _LEGEND_WIDTH else [_SHORT_LEGEND]
+    legend = join_parts([[Cell(part, "dim")] for part in whole], width)
+    if task is None or not task.attempts:
+        return [[], legend]
+    number = min(number, len(task.attempts) - 1)
+    attempt = task.attempts[number]
+    sign, tone = sign_of(attempt)
+    parts: list[Line] = [
+        [Cell(f"task {format_exact(task.task_index)}", "head")],
+        [Cell(f"attempt {number + 1} of {len(task.attempts)}")],
+        [Cell(f"{sign} {attempt.outcome.value}", tone)],
+        [Cell(f"reward {format_reward(attempt.reward)}")],
+        [Cell(attempt.episode_id or UNKNOWN, "dim")],
+    ]
+    return [join_parts(parts, width), legend]
+
+
+Result: TypeAlias = Literal["won", "lost", "tied"]
+_RESULTS: Final[dict[Result, tuple[str, Tone]]] = {
+    "won": ("▲ won", "good"),
+    "lost": ("▼ lost", "bad"),
+    "tied": ("= tied", "dim"),
+}
+
+
+class ComparedTask(NamedTuple):
+    pair: PairedTask
+    result: Result
+
+    @property
+    def task_index(self) -> int:
+        return self.pair.task.task_index
+
+    @property
+    def difference(self) -> float:
+        return self.pair.rate - self.pair.baseline_rate
+
+
+def compared_tasks(comparison: Comparison) -> list[ComparedTask]:
+    pairs: dict[Result, Sequence[PairedTask]] = {
+        "lost": comparison.lost, "won": comparison.won, "tied": comparison.tied
+    }  # fmt: skip
+    return [ComparedTask(pair, result) for result, each in pairs.items() for pair in each]
+
+
+def _difference_cell(task: ComparedTask) -> Cell:
+    points = f"{100 * task.difference:+.0f} points"
+    return Cell(UNKNOWN if task.result == "tied" else points, _RESULTS[task.result][1])
+
+
+# fmt: off
+COMPARISON: Final = Listing[ComparedTask](
+    lambda task: str(task.task_index),
+    lambda task: f"#{task.task_index} {task.result}",
+    [
+        Field("task", 6, lambda task: task.task_index, "number", "index of the task",
+              cell=lambda task: Cell(format_exact(task.task_index))),
+        Field("result", 8, lambda task: task.result, "text", "how the selection did", values=("won", "lost", "tied"),
+              cell=lambda task: Cell(*_RESULTS[task.result])),
+        Field("success", 8, lambda task: task.pair.rate, "number", "success rate from 0 to 1",
+              cell=lambda task: Cell(rate_text(task.pair.rate))),
+        Field("baseline", 8, lambda task: task.pair.baseline_rate, "number", "success rate of the baseline",
+              cell=lambda task: Cell(rate_text(task.pair.baseline_rate), "dim")),
+        Field("difference", 11, lambda task: task.difference, "number", "difference of the rates",
+              cell=_difference_cell),
+        Field("", None, cell=lambda task: Cell(""), min_width=1),
+    ],
+)
+# fmt: on
+
+
+def comparison_heading(
+    rows: tuple[ResultRow, ResultRow],
+    selections: tuple[Selection, Selection],
+    tasks: FilteredList[ComparedTask],
+    key: str,
+    width: int,
+) -> list[Line]:
+    """Return two lines that name the compared selections, with filter and order."""
+    row, baseline = rows
+    first: list[Line] = [
+        [Cell(f"{row.env} {player_text(row)}", "head")],
+        [Cell(_batches(selections[0]))],
+        match_cells(len(tasks.shown), tasks.query.text, key, width),
+        sorting_cells(tasks.sorting),
+    ]
+    second: list[Line] = [[Cell(f"baseline: {player_text(baseline)}", "head")], [Cell(_batches(selections[1]))]]
+    return [join_parts(first, width), join_parts(second, width)]
+
+
+def comparison_lines(comparison: Comparison | None, width: int) -> list[Line]:
+    """Return three lines: tasks won, lost and tied, both success rates, and the meaning of the p-value."""
+    if comparison is None:
+        return []
+    n_won, n_lost = len(comparison.won), len(comparison.lost)
+    if not comparison.n_paired:
+        return [[Cell("no task was played by both with an outcome that counts", "warn")]]
+    tasks: list[Line] = [
+        [Cell(f"▲ {n_won:,} won", "good" if n_won else "dim")],
+        [Cell(f"▼ {n_lost:,} lost", "bad" if n_lost else "dim")],
+        [Cell(f"= {comparison.n_tied:,} tied")],
+        [Cell(f"of {pluralize(comparison.n_paired, 'common task')}", "dim")],
+        [Cell(f"{comparison.n_unpaired:,} only in one", "dim")] if comparison.n_unpaired else [],
+    ]
+    rates: list[Line] = [
+        [Cell(f"success {rate_text(comparison.success_rate)}")],
+        [Cell(f"baseline {rate_text(comparison.baseline_rate)}")],
+        [Cell(comparison.shape_note, "warn")] if comparison.shape_note else [],
+    ]
+    p_value = f"p = {comparison.p_value:.3f}" if comparison.p_value >= 0.001 else "p < 0.001"
+    meaning = Cell("the difference may be chance", "dim")
+    if comparison.is_worse:
+        meaning = Cell("worse than the baseline by more than chance", "bad")
+    elif comparison.p_value <= SIGNIFICANCE:
+        meaning = Cell("better than the baseline by more than chance", "good")
+    verdict: list[Line] = [[Cell(p_value, "head")], [meaning], [Cell("exact sign test", "dim")]]
+    return [join_parts(parts, width) for parts in (tasks, rates, verdict)]
+
+
+def _batches(selection: Selection) -> str:
+    if selection.batch is not None:
+        return f"batch {selection.batch}"
+    return "all other batches" if selection.excluded_batch is not None else "all batches"
+
+
+MAX_AGENTS: Final = 6
+# fmt: off
+CLUSTERS: Final = Listing[Cluster](
+    lambda cluster: repr((cluster.env, cluster.failure)),
+    lambda cluster: f"{cluster.env} {cluster.failure} {' '.join(cluster.agents)} {cluster.representative}",
+    [
+        Field("episodes", 8, lambda cluster: cluster.n, "number", "number of episodes",
+              cell=lambda cluster: Cell(f"{cluster.n:,}", "head")),
+        Field("environment", ENV_WIDTH, lambda cluster: cluster.env, "text", "environment", name="env",
+              cell=lambda cluster: _env_cell(cluster.env)),
+        Field("cause", 7, lambda cluster: cluster.cause, "text", "what kind of failure it is", tone="bad"),
+        Field("action", 20, lambda cluster: cluster.action, "text", "template of the action that failed"),
+        Field("answer", None, lambda cluster: cluster.observation, "text", "template of the answer to it",
+              min_width=36),
+        Field("flags", 18, cell=lambda cluster: Cell(_counts(cluster.flags), "dim"), rank=1),
+        Field("flag", 0, lambda cluster: tuple(cluster.flags), "text", "a flag of an episode"),
+        Field("agent", 0, lambda cluster: tuple(cluster.agents), "text", "an agent, with its model"),
+        Field("representative", 26, lambda cluster: cluster.representative, tone="dim", rank=2),
+    ],
+)
+# fmt: on
+
+
+def cluster_heading(clusters: FilteredList[Cluster], query: str, key: str, width: int) -> list[Line]:
+    """Return two lines: the numbers of episodes and clusters with filter and order, and which episodes these are."""
+    counts: list[Line] = [
+        [Cell(pluralize(sum(cluster.n for cluster in clusters.all_rows), "failed episode"), "head")],
+        [Cell(pluralize(clusters.n_rows, "cluster"))],
+        match_cells(len(clusters.shown), clusters.query.text, key, width),
+        sorting_cells(clusters.sorting),
+    ]
+    return [join_parts(counts, width), [Cell(f"of {query}" if query else "of all episodes", "dim")]]
+
+
+def cluster_lines(cluster: Cluster | None, width: int) -> list[Line]:
+    """Return the whole failure of a cluster, who failed, and its shortest episode; nothing without one."""
+    if cluster is None:
+        return []
+    step = "" if cluster.step is None else f", step {cluster.step:,}"
+    shortest = f"shortest: {cluster.representative}{step}"
+    agents = dict(list(cluster.agents.items())[:MAX_AGENTS])
+    rows = wrap_text(cluster.text, width, 2)
+    return [*([Cell(row, "head")] for row in rows), [Cell(_counts(agents))], [Cell(shortest, "dim")]]
+
+
+def _counts(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{name} {n:,}" for name, n in numbers.items()) or UNKNOWN

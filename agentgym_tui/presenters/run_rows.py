@@ -1,4 +1,4 @@
-"""Rows of the Runs screen: batteries, batches and episodes, and the lines above and below them."""
+"""Runs: batteries, batches and episodes in a tree, the batches of one run in its summary, and the lines around them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from agentgym_tui.presenters.cells import (
     Cell,
     Column,
     Line,
+    TextSource,
     Tone,
     cost_cell,
     cost_part,
@@ -19,9 +20,12 @@ from agentgym_tui.presenters.cells import (
     match_cells,
     tokens_part,
 )
+from agentgym_tui.presenters.listing import Field, Listing
 from agentgym_tui.presenters.number_format import (
     UNKNOWN,
     format_count,
+    format_duration,
+    format_interval,
     format_rate,
     format_reward,
     format_share,
@@ -32,7 +36,9 @@ from agentgym_tui.presenters.status_line import outcome_cell, time_left
 from agentgym_tui.presenters.text_width import RUN_ENV_WIDTH, display_width, environment_text
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.state.batches import batch_currency
-from runner.types import WorkerCounts
+from agentgym_tui.state.normalize import as_aware
+from runner.results.statistics import wilson_interval
+from runner.types import Tokens, WorkerCounts
 
 if TYPE_CHECKING:
     from agentgym_tui.state.batches import BatchRun
@@ -71,26 +77,22 @@ HELD: Final = Cell("‖ waits", "warn")
 """State of a waiting batch that was paused, so that it does not start."""
 
 
-class RunRows:
+class RunRows(TextSource):
     """Rows of ``RUN_COLUMNS`` over the lines of a tree."""
 
     def __init__(self, tree: RunTree, store: RunStore) -> None:
         self._tree, self._store = tree, store
 
     def __len__(self) -> int:
-        """Return the number of lines."""
         return len(self._tree.rows)
 
     def key(self, index: int) -> str:
-        """Return the key of a line."""
         return self._tree.rows[index].key
 
     def row_of(self, key: str) -> int | None:
-        """Return the index of the line with this key; None if there is none."""
         return self._tree.place_of(key)
 
     def line(self, index: int, width: int) -> Line:
-        """Return the cells of a line, one per table column."""
         row = self._tree.rows[index]
         if row.episode is not None:
             return _episode_cells(row, row.episode, self._store.currency)
@@ -98,11 +100,11 @@ class RunRows:
         n_errors, n_rated = sum(each.n_errors for each in batches), batches[0].n_rated
         # environments are never mixed in one rate
         rate = format_share(batches[0].n_success, n_rated) if len(batches) == 1 and n_rated else UNKNOWN
-        done = [f"{sum(each.n_done for each in batches):,}", _n_planned(batches)]
+        n_planned = sum(max(each.n_planned, each.n_done) for each in batches)
         return [
-            Cell(self._name(row), "head" if row.depth == 0 else "plain"),
+            Cell(_name(row, self._store), "head" if row.depth == 0 else "plain"),
             state_cell(row),
-            Cell("/".join(done)),
+            Cell(f"{_n_done(batches):,}/{f'{n_planned:,}' if n_planned else UNKNOWN}"),
             Cell(rate),
             count_cell(n_errors, "bad"),
             Cell(_time_left(row, self._store.now())),
@@ -113,12 +115,6 @@ class RunRows:
             _workers(row),
             Cell(row.run_id, "dim"),
         ]
-
-    def _name(self, row: RunRow) -> str:
-        """Return the name of a battery or batch; where there are several nodes, with that of its node."""
-        node = row.batches[0].node
-        shown = row.depth == 0 and node and len(self._store.nodes) > 1
-        return f"{_name(row)} · {node}" if shown else _name(row)
 
 
 def state_cell(row: RunRow) -> Cell:
@@ -207,11 +203,12 @@ def _rate_cell(batches: Sequence[BatchRun]) -> Cell:
     return Cell(format_rate(sum(rates))) if rates else NO_VALUE
 
 
-def _name(row: RunRow) -> str:
-    mark = "  " * row.depth + ("▾ " if row.is_open else "▸ ")
-    if row.battery_id is not None:
-        return f"{mark}battery of {len(row.batches)}"
-    return f"{mark}{environment_text(row.batches[0].env, RUN_ENV_WIDTH)}"
+def _name(row: RunRow, store: RunStore) -> str:
+    """Return the name of a battery or batch; where there are several nodes, with that of its node."""
+    first = row.batches[0]
+    name = environment_text(first.env, RUN_ENV_WIDTH) if row.battery_id is None else f"battery of {len(row.batches)}"
+    node = f" · {first.node}" if row.depth == 0 and first.node and len(store.nodes) > 1 else ""
+    return f"{'  ' * row.depth}{'▾' if row.is_open else '▸'} {name}{node}"
 
 
 def _episode_cells(row: RunRow, episode: Episode, currency: str) -> Line:
@@ -241,11 +238,6 @@ def _agent(row: RunRow) -> str:
     return " ".join(filter(None, next(iter(names)))) or UNKNOWN
 
 
-def _n_planned(batches: Sequence[BatchRun]) -> str:
-    n_planned = sum(max(batch.n_planned, batch.n_done) for batch in batches)
-    return f"{n_planned:,}" if n_planned else UNKNOWN
-
-
 def _usage(store: RunStore, row: RunRow) -> tuple[int, float | None]:
     usages = [
         store.usage_of(batch) if batch.status in ("running", "paused") else (batch.tokens, batch.cost)
@@ -261,3 +253,93 @@ def _workers(row: RunRow) -> Cell:
         return NO_VALUE
     n, starting, lost = (sum(counts) for counts in zip(*((w.n, w.starting, w.lost) for w in active), strict=True))
     return Cell(WorkerCounts(n=n, starting=starting, lost=lost).text, "warn" if lost else "plain")
+
+
+# fmt: off
+def summary_listing(store: RunStore) -> Listing[BatchRun]:
+    """Return the listing of the batches of a run: environments, agents and models are never mixed."""
+    return Listing(lambda batch: batch.batch_id, lambda batch: batch.env, [
+        Field("environment", None, min_width=14,
+              cell=lambda batch: Cell(environment_text(batch.env, RUN_ENV_WIDTH), "head")),
+        Field("agent", 12, lambda batch: batch.agent),
+        Field("episodes", 9, lambda batch: f"{batch.n_done:,}/{max(batch.n_planned, batch.n_done):,}", right=True),
+        Field("success", 7, lambda batch: format_share(batch.n_success, batch.n_rated), right=True),
+        Field("interval", 9, lambda batch: format_interval(success_interval(batch.n_success, batch.n_rated)),
+              right=True, tone="dim"),
+        Field("errors", 6, cell=lambda batch: count_cell(batch.n_errors, "bad"), right=True),
+        Field("reward", 7, lambda batch: format_reward(batch.mean_reward), right=True, rank=1),
+        Field("model", 16, cell=lambda batch: Cell(batch.models) if batch.models else NO_VALUE, rank=2),
+        Field("duration", 8, lambda batch: format_duration(batch.duration_s), right=True, rank=3),
+        Field("cost", 14, right=True, rank=4,
+              cell=lambda batch: cost_cell(store.usage_of(batch)[1], batch_currency([batch], store.currency))),
+        Field("tokens", 6, cell=lambda batch: count_cell(store.usage_of(batch)[0].total), right=True, rank=5),
+        Field("state", 13, cell=lambda batch: Cell(*STATES.get(batch.status, (batch.status, "plain"))), rank=6),
+    ])
+# fmt: on
+
+
+def success_interval(n_success: int, n_rated: int) -> tuple[float, float] | None:
+    """Return the 95% interval of a success rate; None without a scored episode."""
+    return wilson_interval(min(n_success, n_rated), n_rated) if n_rated > 0 else None
+
+
+def summary_heading(batches: Sequence[BatchRun], store: RunStore, width: int) -> Line:
+    """Describe the whole run: what ended, errors apart, duration, tokens and cost."""
+    return join_parts([[Cell("Summary", "head")], *_total_parts(batches, store)], width)
+
+
+def ended_line(store: RunStore, key: str, width: int) -> Line:
+    """Describe the run that ended last, and name the key that shows its summary; an empty line if there is none."""
+    if not (batches := store.run(store.newest_ended_run())):
+        return []
+    hint: Line = [Cell(f"{key} shows the summary", "accent")]
+    first, *more = _total_parts(batches, store)
+    return join_parts([first, hint, *more], width)
+
+
+def ended_run_text(batches: Sequence[BatchRun], key: str) -> str:
+    """Return the end of a run in one line, and the key that shows its summary."""
+    hint = f"{key} shows the summary"
+    if len(batches) < 2:
+        return hint
+    counts = [f"battery of {len(batches)} ended: {_n_done(batches):,} episodes"]
+    n_errors = sum(batch.n_errors for batch in batches)
+    return ", ".join([*counts, *([pluralize(n_errors, "error")] if n_errors else []), hint])
+
+
+def _total_parts(batches: Sequence[BatchRun], store: RunStore) -> Iterator[Line]:
+    name = environment_text(batches[0].env, RUN_ENV_WIDTH) if batches else UNKNOWN
+    counts = Counter(batch.status for batch in batches)
+    yield [
+        Cell(f"battery of {len(batches)}:" if len(batches) > 1 else name, "head"),
+        *(
+            Cell(f" {n} {status}" if len(counts) > 1 else f" {status}", STATES.get(status, (UNKNOWN, "plain"))[1])
+            for status, n in counts.items()
+        ),
+    ]
+    yield [Cell(pluralize(_n_done(batches), "episode"))]
+    if len(batches) == 1 and (rated := batches[0].n_rated):
+        n_success = batches[0].n_success
+        interval = format_interval(success_interval(n_success, rated))
+        yield [Cell(f"success {format_share(n_success, rated)} ({interval})")]
+    if n_errors := sum(batch.n_errors for batch in batches):
+        yield [Cell(pluralize(n_errors, "error"), "bad")]
+    if (seconds := _duration_s(batches)) is not None:
+        yield [Cell(format_duration(seconds))]
+    usages = [store.usage_of(batch) for batch in batches]
+    costs = [cost for _, cost in usages if cost is not None]
+    yield tokens_part(sum((tokens for tokens, _ in usages), Tokens()).total)
+    yield cost_part(sum(costs) if costs else None, batch_currency(batches, store.currency))
+
+
+def _n_done(batches: Sequence[BatchRun]) -> int:
+    return sum(batch.n_done for batch in batches)
+
+
+def _duration_s(batches: Sequence[BatchRun]) -> float | None:
+    """Return the seconds from the first start to the last end; None while a batch runs, or if they are not known."""
+    starts = [as_aware(batch.started_at) for batch in batches if batch.started_at is not None]
+    ends = [as_aware(batch.ended_at) for batch in batches if batch.ended_at is not None]
+    if not starts or len(ends) < len(batches):
+        return None
+    return max((max(ends) - min(starts)).total_seconds(), 0.0)

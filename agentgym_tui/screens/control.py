@@ -22,19 +22,56 @@ TICK_S: Final = 1.0
 """Seconds between two drawings of the time left."""
 
 P = ParamSpec("P")
-_ScreenT = TypeVar("_ScreenT", bound="ControlScreen")
+_ScreenT = TypeVar("_ScreenT", bound=SessionScreen)
+
+
+class RunControl:
+    """Sends the commands of a screen to the node of its session in the background, and shows the replies."""
+
+    def __init__(self, screen: SessionScreen, commands: RunCommands | None) -> None:
+        self._screen, self.commands = screen, commands or RunCommands(screen.session)
+
+    def send(self, send: Callable[[], Awaitable[object]]) -> None:
+        """Send a command; show the error if it fails."""
+        start_worker(self._screen, partial(self._send, send), group="commands")
+
+    async def _send(self, send: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await send()
+        except ControlRequestError as exc:
+            self._screen.toast(control_error_text(exc), failed=True)
+
+    def pause_or_resume(self, run_id: str, batches: Sequence[BatchRun]) -> None:
+        """Pause the batches of a run; if none of them can be paused, resume them."""
+        self.send(partial(self._pause_or_resume, run_id, batches))
+
+    async def _pause_or_resume(self, run_id: str, batches: Sequence[BatchRun]) -> None:
+        targets, effect = await self.commands.pause_or_resume(run_id, batches)
+        self._screen.toast(f"{_name(targets)} {effect}" if targets else "nothing to pause or resume")
+
+    def cancel(self, batches: Sequence[BatchRun]) -> None:
+        """Cancel those of the batches that have not ended."""
+        if left := [batch for batch in batches if batch.status not in ("completed", "cancelled")]:
+            self.send(partial(self._cancel, left))
+        else:
+            self._screen.toast("it has ended")
+
+    async def _cancel(self, batches: Sequence[BatchRun]) -> None:
+        await self.commands.cancel(batches)
+        last = self.commands.last_run
+        is_last = last is not None and any(last.batch_id in (each.batch_id, each.battery_id) for each in batches)
+        hint = f". Press {keymap_of(self._screen.app).key('run.repeat')} to run it again" if is_last else ""
+        self._screen.toast(f"{_name(batches)} cancelled{hint}")
 
 
 class ControlScreen(SessionScreen):
-    """A screen whose actions send commands to the node of the session.
-
-    Attributes:
-        commands: sends the commands.
-    """
+    """A screen whose actions send commands to the node of the session."""
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__(context)
-        self.commands = context.commands or RunCommands(context.session)
+        control = RunControl(self, context.commands)
+        self.commands, self.run_command = control.commands, control.send
+        self.pause_or_resume, self.cancel = control.pause_or_resume, control.cancel
         self._ticks: Timer | None = None
 
     def on_mount(self) -> None:
@@ -48,43 +85,11 @@ class ControlScreen(SessionScreen):
     def draw_time_left(self) -> None:
         """Draw the time left again."""
 
-    def run_command(self, send: Callable[[], Awaitable[object]]) -> None:
-        """Send a command in the background; show the error if it fails."""
-        start_worker(self, partial(self._send_command, send), group="commands")
-
-    def pause_or_resume(self, run_id: str, batches: Sequence[BatchRun]) -> None:
-        """Pause the batches of a run; if none of them can be paused, resume them."""
-        self.run_command(partial(self._pause_or_resume, run_id, batches))
-
-    async def _pause_or_resume(self, run_id: str, batches: Sequence[BatchRun]) -> None:
-        targets, effect = await self.commands.pause_or_resume(run_id, batches)
-        self.toast(f"{_name(targets)} {effect}" if targets else "nothing to pause or resume")
-
-    def cancel(self, batches: Sequence[BatchRun]) -> None:
-        """Cancel those of the batches that have not ended."""
-        if left := [batch for batch in batches if batch.status not in ("completed", "cancelled")]:
-            self.run_command(partial(self._cancel, left))
-        else:
-            self.toast("it has ended")
-
-    async def _cancel(self, batches: Sequence[BatchRun]) -> None:
-        await self.commands.cancel(batches)
-        last = self.commands.last_run
-        is_last = last is not None and any(last.batch_id in (each.batch_id, each.battery_id) for each in batches)
-        hint = f". Press {keymap_of(self.app).key('run.repeat')} to run it again" if is_last else ""
-        self.toast(f"{_name(batches)} cancelled{hint}")
-
     def _tick(self) -> None:
         if self._ticks is not None and self.session.store.batch_registry.active() is None:
             self._ticks.pause()
         elif self.accepts_keys:
             self.draw_time_left()
-
-    async def _send_command(self, send: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await send()
-        except ControlRequestError as exc:
-            self.toast(control_error_text(exc), failed=True)
 
 
 def _name(batches: Sequence[BatchRun]) -> str:

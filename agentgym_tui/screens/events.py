@@ -42,7 +42,7 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.payload_view import PayloadView
 from agentgym_tui.widgets.split import Share, Split
-from agentgym_tui.widgets.table import SortableTable, Table
+from agentgym_tui.widgets.table import Table
 
 RATE_INTERVAL_S: Final = 1.0
 DEFAULT_HISTORY: Final = timedelta(minutes=1)
@@ -91,12 +91,14 @@ class EventsScreen(LineBrowser):
         table = Table(EVENT_COLUMNS, self._rows, id="messages")
         payload = PayloadView(VIEWS, entry_info, command="events.view", id="message")
         sorting, sizes = context.ui_state.sorting.get(TREE_KEY), context.ui_state.sizes
-        self._tree = SortableTable(SUBJECT_COLUMNS, sorting=sorting, default_sorting=DEFAULT_SORTING, id=TREE_KEY)
+        self._tree = Table(
+            SUBJECT_COLUMNS, can_sort=True, sorting=sorting, default_sorting=DEFAULT_SORTING, id=TREE_KEY
+        )
         right = Split(SHARES, sizes, table, payload, id="right")
         super().__init__(context, table, payload, EventSplit(SHARES, sizes, self._tree, right, id="events"))
         if (source := self.session.events) is None:
             raise ValueError("the session has no bus")
-        self._log.search(self.kept_filter)
+        self._log.search(self.filter.kept)
         self._throttle = RedrawThrottle(self._now)
         self.reader = EventReader(source, self._log, lambda: self.draw_soon(max(self._throttle.wait_s, MIN_INTERVAL_S)))
         self._n_drawn_subjects = 0
@@ -134,7 +136,7 @@ class EventsScreen(LineBrowser):
 
     def show_episode(self, episode_id: str) -> None:
         """Show all messages of an episode."""
-        self.set_filter("")
+        self.filter.text = ""
         started_at = ulid_time(episode_id)
         self.set_query(EventQuery(start="all" if started_at is None else started_at - MARGIN, episode=episode_id))
 
@@ -224,8 +226,8 @@ class EventsScreen(LineBrowser):
         if (branch := self._branches.branch(self._tree.cursor)) is not None:
             self._query_subjects(valid_patterns(branch.patterns), branch.path)
 
-    @on(SortableTable.Sorted)
-    def _sorted(self, event: SortableTable.Sorted) -> None:
+    @on(Table.Sorted)
+    def _sorted(self, event: Table.Sorted) -> None:
         self.ui_state.set_sorting(TREE_KEY, event.sorting)
         self._draw_subjects()
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.timer import Timer
 
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext
-from agentgym_tui.screens.filtered_screen import FilteredScreen
+from agentgym_tui.commands.keymap import bindings
+from agentgym_tui.presenters.cells import Line
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ScreenContext, SessionScreen
+from agentgym_tui.screens.list_filter import ListFilter
 from agentgym_tui.services import copy_to_clipboard
 from agentgym_tui.state.event_log import LogEntry
-from agentgym_tui.state.query import MAX_CHARS
+from agentgym_tui.state.query import MAX_CHARS, Searchable
+from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.inputs import EntryInput
 from agentgym_tui.widgets.key_bar import KeyBar
 from agentgym_tui.widgets.line_list import LineList
@@ -21,9 +24,10 @@ from agentgym_tui.widgets.payload_view import PayloadView
 from agentgym_tui.widgets.split import Split
 from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
+from runner.query.fields import Field
 
 
-class LineBrowser(FilteredScreen):
+class LineBrowser(SessionScreen):
     """A screen with a table of lines, a filter and a prompt above it, and the selected line below it.
 
     The UI state holds filter words, sort orders and pane sizes.
@@ -35,23 +39,42 @@ class LineBrowser(FilteredScreen):
 
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
     REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #payload, #tabs"
+    FILTER_HINT: ClassVar[str]
+    """Placeholder of the filter."""
     GO_TO_HINT: ClassVar[str]
     """Placeholder of the prompt for a place in the lines."""
+    keeps_filter = True
+    list_key: str
 
     def __init__(self, context: ScreenContext, table: Table, payload: PayloadView, panes: Split) -> None:
         super().__init__(context)
         self.table, self.payload, self._panes = table, payload, panes
+        self.filter = ListFilter(self)
+        add_bindings(self, bindings("queries"))
         self._prompt = EntryInput(id="entry", max_length=MAX_CHARS)
         self._use_entered: Callable[[str], None] = self.go_to
         self._draw_timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
         yield StaticLines(self.heading_lines, id="summary")
-        yield from self.make_filter(self.kept_filter)
+        yield self.filter
         yield self._prompt
         yield self._panes
         yield StaticLines(self.nothing_lines, id="nothing")
         yield KeyBar(self.SCOPE, self.session)
+
+    @property
+    def searchable(self) -> Searchable[Any]:
+        """The lines that the filter searches."""
+        raise NotImplementedError
+
+    def heading_lines(self, width: int) -> Sequence[Line]:
+        """Return the lines above the table."""
+        raise NotImplementedError
+
+    def nothing_lines(self, width: int) -> Sequence[Line]:
+        """Return the lines that replace an empty table."""
+        raise NotImplementedError
 
     @property
     def entry(self) -> LogEntry | None:
@@ -67,7 +90,29 @@ class LineBrowser(FilteredScreen):
         raise NotImplementedError
 
     def show_found(self) -> None:
+        """Show the lines that match the filter."""
         self.show_all()
+
+    def search(self, text: str) -> None:
+        """Show only the lines that match a query."""
+        self.filter.search(text)
+
+    def query_fields(self) -> list[Field]:
+        return list(self.searchable.query_fields.values())
+
+    def action_filter(self) -> None:
+        self.filter.open()
+
+    def action_clear(self) -> None:
+        """Clear the filter and show all lines."""
+        self.filter.clear()
+
+    def action_queries(self) -> None:
+        self.filter.open_saved()
+
+    def show_texts(self) -> None:
+        """Redraw the heading and the text that replaces an empty table."""
+        self.show_lines("summary", "nothing")
 
     def open_prompt(self, hint: str, use: Callable[[str], None]) -> None:
         """Open the prompt; ``use`` is called with what the user enters."""

@@ -15,7 +15,7 @@ from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.episode_facts import bottleneck_line
 from agentgym_tui.presenters.live import notice_line
 from agentgym_tui.presenters.machine import MachineView, machine_summary
-from agentgym_tui.presenters.run_summary import ended_line
+from agentgym_tui.presenters.run_rows import ended_line
 from agentgym_tui.presenters.status_line import progress_line, status_lines
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.safe_text import sanitize_message

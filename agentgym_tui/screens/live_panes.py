@@ -38,7 +38,7 @@ from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
 from agentgym_tui.widgets.split import Share, Split, unzoom
 from agentgym_tui.widgets.static_lines import StaticLines, WrappedText
-from agentgym_tui.widgets.table import SortableTable
+from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import RewardPlot, StepTable, Transcript, Waterfall
 
 ENVIRONMENTS_KEY: Final = "environments"
@@ -140,7 +140,9 @@ class LivePane(Vertical):
 
 class EnvironmentsPane(LivePane):
     def __init__(self, ui_state: UiState) -> None:
-        self.table = SortableTable(ENV_COLUMNS, sorting=ui_state.sorting.get(ENVIRONMENTS_KEY), id=ENVIRONMENTS_KEY)
+        self.table = Table(
+            ENV_COLUMNS, can_sort=True, sorting=ui_state.sorting.get(ENVIRONMENTS_KEY), id=ENVIRONMENTS_KEY
+        )
         super().__init__(self.table)
 
     def title(self, state: LiveState, width: int) -> Line:
@@ -435,8 +437,8 @@ class LivePanes(Split):
         self._environments.draw(self._state)
         self._pane(RewardsPane).draw(self._state)
 
-    @on(SortableTable.Sorted, f"#{ENVIRONMENTS_KEY}")
-    def _sorted(self, event: SortableTable.Sorted) -> None:
+    @on(Table.Sorted, f"#{ENVIRONMENTS_KEY}")
+    def _sorted(self, event: Table.Sorted) -> None:
         self._ui_state.set_sorting(ENVIRONMENTS_KEY, event.sorting)
         self._environments.draw(self._state)
 

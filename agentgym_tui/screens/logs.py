@@ -49,7 +49,7 @@ class LogScreen(LineBrowser):
     AUTO_FOCUS = "#lines"
     REQUIRED_WIDGETS = f"{LineBrowser.REQUIRED_WIDGETS}, #lines"
     FILTER_HINT = "words and fields, such as: level:error,warning timeout since:10m"
-    KEEPS_FILTER = False
+    keeps_filter = False
     list_key = "log"
     GO_TO_HINT = "a line (1200), 14:30, 10m before the end, 2026-05-01 14:30, all, now"
 
@@ -234,7 +234,7 @@ class LogScreen(LineBrowser):
     def _show_log(self, opened: OpenedLog) -> None:
         self.opened.line_number, self.opened.follow = self.opened.number(self.table.cursor), self.table.follow
         self.opened = opened
-        self.set_filter(opened.query_text)
+        self.filter.text = opened.query_text
         self.table.follow = opened.follow
         self.refresh_view()
         if not opened.follow:

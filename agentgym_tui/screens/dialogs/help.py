@@ -13,8 +13,8 @@ from textual.widgets import Input
 from agentgym_tui.commands.keymap import AvailableCommand, Keymap, keymap_of
 from agentgym_tui.commands.registry import Command, scope_of
 from agentgym_tui.presenters.cells import Cell, FixedLines, Line, line_width
+from agentgym_tui.presenters.listing import describe_field, syntax_rows
 from agentgym_tui.presenters.number_format import UNKNOWN
-from agentgym_tui.presenters.query_note import describe_field, syntax_rows
 from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.state.query import MAX_CHARS

@@ -1,55 +1,67 @@
-"""The screen with the list of stored and running episodes."""
+"""The list of stored and running episodes, and the lines that a search in their texts has found."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from textual import on
-from textual.app import ComposeResult
 from textual.message import Message
 
 from agentgym_tui.commands.keymap import keymap_of
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.episode_rows import (
     EPISODE_COLUMNS,
+    HITS,
     EpisodeRows,
+    HitRow,
     empty_episodes_lines,
+    hits_heading,
     list_summary,
-    reading_progress,
     search_progress,
 )
+from agentgym_tui.presenters.listing import ListingRows
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.compare import mark_or_compare
 from agentgym_tui.screens.dialogs.tags import edit_tags
 from agentgym_tui.screens.episode import EpisodeFile
-from agentgym_tui.screens.library_screen import READ_INTERVAL_S, LibraryScreen
+from agentgym_tui.screens.list_screen import READ_INTERVAL_S, ListScreen
 from agentgym_tui.services import start_worker
-from agentgym_tui.sessions.library import Library
+from agentgym_tui.sessions.library import Library, ResultLibrary
 from agentgym_tui.sessions.text_search import TextHits, TextSearch, text_values_of
-from agentgym_tui.state.episode_list import DEFAULT_SORTING, LIST_KEY, EpisodeList, FoundLog, UnreadableFile
+from agentgym_tui.state.episode_list import (
+    DEFAULT_SORTING,
+    LIST_KEY,
+    EpisodeList,
+    FoundLog,
+    ListedEpisode,
+    ListEntry,
+    UnreadableFile,
+)
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.terminal import Program
-from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.static_lines import StaticLines
-from agentgym_tui.widgets.table import SortableTable
+from agentgym_tui.widgets.table import Table
 from runner.errors import StoreError
 
 if TYPE_CHECKING:
     from runner.node.retention import CleanUpAction
 
+AHEAD: Final = 100
+"""Number of found lines that are read below the cursor."""
+MAX_LINES: Final = 20_000
+"""Largest number of found lines that are listed."""
+EPISODES_AT_A_TIME: Final = 10
 
-class EpisodesScreen(LibraryScreen[Library]):
+
+class EpisodesScreen(ListScreen[ListEntry]):
     """A list of stored and running episodes, the newest first by default; the UI state holds filter and order."""
 
     SCOPE = "episodes"
-    REQUIRED_WIDGETS = "#summary, #nothing, #status, SortableTable"
-    AUTO_FOCUS = "#episodes"
     FILTER_HINT = "words and fields, such as: wordle outcome:error,timeout reward>0.5 since:2h -agent:oracle"
 
     @dataclass
@@ -59,59 +71,47 @@ class EpisodesScreen(LibraryScreen[Library]):
         path: Path
 
     def __init__(self, context: ScreenContext) -> None:
-        super().__init__(context)
-        self.list_key = LIST_KEY
-        self._episodes = EpisodeList()
-        self._episodes.search(self.kept_filter)
-        self._episodes.sort(self.ui_state.sorting.get(LIST_KEY))
-        self._rows = EpisodeRows(self._episodes)
-        self._text_failure = ""
-        table = SortableTable(
-            EPISODE_COLUMNS, self._rows, sorting=self._episodes.sorting, default_sorting=DEFAULT_SORTING, id=LIST_KEY
-        )
-        self._table = self.open_from(table)
+        self._episodes, self._text_failure = EpisodeList(), ""
+        rows = EpisodeRows(self._episodes)
+        table = Table(EPISODE_COLUMNS, rows, can_sort=True, default_sorting=DEFAULT_SORTING, id=LIST_KEY)
+        super().__init__(context, LIST_KEY, self._episodes, table)
         if self.session.library is not None and self.session.library.first_rows:
             self._episodes.set_stored(self.session.library.first_rows)
             self._n_read = self.session.store.n_ended
 
-    def compose(self) -> ComposeResult:
-        yield StaticLines(self.heading_lines, id="summary")
-        yield from self.make_filter(self.kept_filter)
-        yield self._table
-        yield StaticLines(self.nothing_lines, id="nothing")
-        yield StaticLines(self.status_lines, id="status")
-        yield KeyBar(self.SCOPE, self.session)
+    @property
+    def library(self) -> Library | None:
+        return self.session.library
 
     def draw(self, store: RunStore) -> None:
         if not self.is_ready:
             return
-        has_new_tags = self._episodes.set_tags(store.tags)
-        if self._episodes.update_live(store.episodes.values()) or has_new_tags:
-            self._show()
-        else:
-            self._table.refresh_lines()
-            self.show_texts()
+        self._episodes.set_tags(store.tags)
+        self._episodes.update_live(store.episodes.values())
+        self.show_rows()
         self.read_changes()
 
-    def selected_env(self) -> str:
-        entry = self._episodes.get(self._table.key)
-        return "" if entry is None or isinstance(entry, UnreadableFile) else entry.env
+    @property
+    def _episode(self) -> ListedEpisode | None:
+        entry = self.selected
+        return None if isinstance(entry, UnreadableFile) else entry
 
     def action_open(self) -> None:
-        if isinstance(log := self._episodes.get(self._table.key), FoundLog):
+        if isinstance(log := self.selected, FoundLog):
             self.post_message(self.LogRequested(log.path))
-        elif key := self._table.key:
+        elif key := self.table.key:
             hits = self._text_hits()
-            self.post_message(self.OpenEpisode(key, episodes=self._episodes, hits=hits, closed=self._episode_closed))
+            self.post_message(self.OpenEpisode(key, episodes=self._episodes, hits=hits, closed=self._select))
+
+    def _select(self, key: str | None) -> None:
+        if key:
+            self.table.select(key)
 
     def action_hits(self) -> None:
-        """List the lines that the words of the query find."""
-        from agentgym_tui.screens.episodes.hits import HitsScreen
-
         if (hits := self._text_hits()) is None:
             self.toast('the filter has no words of texts, such as text:"locked door"')
         else:
-            self.app.push_screen(HitsScreen(self.session, hits, self._episodes), self._episode_closed)
+            self.app.push_screen(HitsScreen(self.context, hits, self._episodes, self._select))
 
     def _text_hits(self) -> TextHits | None:
         """Return the search of the filter's query in the listed episodes; None if the query has no words of texts."""
@@ -123,49 +123,36 @@ class EpisodesScreen(LibraryScreen[Library]):
         return hits if hits.patterns else None
 
     def action_outside(self, program: Program) -> None:
-        """Open a copy of the selected episode's file in the pager or editor."""
-        if key := self._table.key:
-            EpisodeFile(self.app, self.session, self._episodes.get(key), key).open_outside(program)
+        if key := self.table.key:
+            EpisodeFile(self.app, self.session, self.selected, key).open_outside(program)
 
     def action_tag(self) -> None:
-        """Edit the tags of the selected episode."""
-        edit_tags(self, self.session, self._episodes.get(self._table.key))
+        edit_tags(self, self.session, self.selected)
 
     def action_compare(self) -> None:
         """Mark the selected episode, or compare it with the marked one."""
-        entry = self._episodes.get(self._table.key)
-        if entry is not None and not isinstance(entry, UnreadableFile):
-            mark_or_compare(self, self.session, entry.episode_id, self.ui_state)
+        if self._episode is not None:
+            mark_or_compare(self, self.session, self._episode.episode_id, self.ui_state)
 
     def action_select(self) -> None:
-        """Select the episode under the cursor, or deselect it, and go to the next one."""
-        if self._episodes.toggle(self._table.key):
-            self._table.action_move(1)
-            self._show_selection()
+        if self._episodes.toggle(self.table.key):
+            self.table.action_move(1)
+            self.show_rows()
 
     def action_select_all(self) -> None:
-        """Select all episodes that match the filter; if all of them are selected, deselect them."""
         self._episodes.select_shown()
-        self._show_selection()
-
-    def _show_selection(self) -> None:
-        self._table.refresh_lines()
-        self.show_texts()
+        self.show_rows()
 
     def chosen_ids(self) -> list[str]:
         """Return the ids of the selected episodes; without a selection, that of the episode under the cursor."""
-        entry = self._episodes.get(self._table.key)
-        under_cursor = [] if entry is None or isinstance(entry, UnreadableFile) else [entry.episode_id]
-        return [*self._episodes.selected] or under_cursor
+        return [*self._episodes.selected] or ([self._episode.episode_id] if self._episode else [])
 
     def action_clean_up(self, action: CleanUpAction) -> None:
-        """Archive or delete the selection after a confirmation."""
         from agentgym_tui.screens.episodes.clean_up import clean_up
 
         clean_up(self, self.session, action, self.chosen_ids(), self._cleaned_up)
 
     def action_export(self) -> None:
-        """Write the selection, or all episodes that match the filter, in a format of trainers."""
         from agentgym_tui.screens.episodes.clean_up import export
 
         export(self, self.session, self._episodes.chosen(), self._episodes.query_text)
@@ -175,39 +162,14 @@ class EpisodesScreen(LibraryScreen[Library]):
         self.read_again()
 
     def action_failures(self) -> None:
-        """Show how the episodes that match the filter failed."""
-        from agentgym_tui.screens.results.clusters import ClustersScreen
+        from agentgym_tui.screens.results import ClustersScreen
 
-        context = ScreenContext(self.session, self.ui_state, self._now)
-        self.app.push_screen(ClustersScreen(context, self._episodes.query_text))
-
-    def action_reload(self) -> None:
-        """Read the library again without waiting."""
-        self.read_again()
-
-    @on(SortableTable.Sorted)
-    def _sorted(self, event: SortableTable.Sorted) -> None:
-        if self.is_ready:
-            self.ui_state.set_sorting(LIST_KEY, event.sorting)
-            self._episodes.sort(event.sorting)
-            self._show()
-
-    @property
-    def searchable(self) -> EpisodeList:
-        return self._episodes
-
-    def show_found(self) -> None:
-        self._show()
-        self._table.move_to(0)
-
-    def _episode_closed(self, key: str | None) -> None:
-        if key:
-            self._table.select(key)
+        self.app.push_screen(ClustersScreen(self.context, self._episodes.query_text))
 
     def search(self, text: str) -> None:
         library = self.session.library
         if library is not None and library.texts.needs(text) and "text" in self._episodes.lookups:
-            self._show_error(None)  # that of the text before, for which Enter would go back to the filter
+            self.filter.show_error(None)  # that of the text before, for which Enter would go back to the filter
             start_worker(self, partial(self._search_texts, library.texts, text), group="texts", exclusive=True)
         else:
             super().search(text)
@@ -224,11 +186,11 @@ class EpisodesScreen(LibraryScreen[Library]):
                 return
             if self.failure == self._text_failure:
                 self.failure = ""
-            if not self.is_ready or self._filter.value != text:
+            if not self.is_attached or self.filter.text != text:
                 return
             super().search(text)
             self._episodes.search_again()
-            self._show()
+            self.show_rows()
             if texts.progress.is_complete:
                 return
             start_worker(self, partial(asyncio.to_thread, self._build, texts), group="text index")
@@ -238,43 +200,33 @@ class EpisodesScreen(LibraryScreen[Library]):
         with suppress(StoreError):  # the search reports it
             texts.build()
 
-    @property
-    def library(self) -> Library | None:
-        return self.session.library
-
-    async def read(self, library: Library) -> None:
+    async def read(self, library: ResultLibrary) -> None:
         rows = await asyncio.to_thread(library.rows)
+        if (stored := self.library) is None:
+            return
         if text_values_of(query := self._episodes.query_text):
-            await asyncio.to_thread(library.texts.find, query)
-            if not library.texts.progress.is_complete:
-                start_worker(self, partial(self._search_texts, library.texts, query), group="texts", exclusive=True)
+            await asyncio.to_thread(stored.texts.find, query)
+            if not stored.texts.progress.is_complete:
+                start_worker(self, partial(self._search_texts, stored.texts, query), group="texts", exclusive=True)
         self._episodes.add_lookups(await asyncio.to_thread(library.lookups))
-        self._episodes.set_stored(rows, library.unreadable)
+        self._episodes.set_stored(rows, stored.unreadable)
 
     def show_read(self, *, first: bool) -> None:
-        stay_at_top = first and self._table.cursor == 0  # the user has not selected a row yet
+        stay_at_top = first and self.table.cursor == 0  # the user has not selected a row yet
         if first:  # before, a query that looks up notes had an error
-            self.search(self._filter.value)
-        self._show()
+            self.search(self.filter.text)
+        self.show_rows()
         if stay_at_top:
-            self._table.move_to(0)
+            self.table.move_to(0)
 
-    def _show(self) -> None:
-        self._table.show(self._rows)
-        self.show_texts()
-
-    def show_texts(self) -> None:
-        self.set_class(not self._episodes.shown and not self.is_filling, "-empty")
-        self.set_class(bool(self.failure), "-failed")
-        super().show_texts()
-        self.show_lines("status")
+    @property
+    def failure_line(self) -> Line:
+        return [Cell(self.failure, "bad")] if self.failure else []
 
     def heading_lines(self, width: int) -> list[Line]:
-        state = reading_progress(self.session.store.read_progress) if self.is_filling else self._search_progress()
-        return [
-            list_summary(self._episodes, state, keymap_of(self.app).key("episodes.clear"), width),
-            [Cell(self.failure, "bad")],
-        ]
+        state = self.reading_state or self._search_progress()
+        key = keymap_of(self.app).key("episodes.clear")
+        return [list_summary(self._episodes, state, key, width), self.failure_line]
 
     def _search_progress(self) -> str:
         library = self.session.library
@@ -285,3 +237,85 @@ class EpisodesScreen(LibraryScreen[Library]):
         if self.is_filling:
             return []
         return empty_episodes_lines(self._episodes, keymap_of(self.app).key, self.session.read_only, width)
+
+
+class HitsScreen(ListScreen[HitRow]):
+    """The found lines in the order of a list of episodes.
+
+    Args:
+        hits: the search.
+        episodes: the list of episodes.
+        choose: gets the id of the episode of the selected line when the screen is left.
+    """
+
+    SCOPE = "hits"
+
+    def __init__(
+        self, context: ScreenContext, hits: TextHits, episodes: EpisodeList, choose: Callable[[str], None]
+    ) -> None:
+        rows = HITS.rows()
+        super().__init__(context, "hits", rows, Table(HITS.columns, ListingRows(HITS, rows), id="hits"))
+        self._hits, self._episodes, self._choose = hits, episodes, choose
+        self._lines: list[HitRow] = []
+        self._n_read_episodes = 0
+        self._n_passages: int | None = None
+        self._is_reading = False
+
+    def on_mount(self) -> None:
+        """Read the first lines, and count all."""
+        self.cursor_moved()
+        start_worker(self, self._count, group="count")
+
+    def selected_env(self) -> str:
+        episode = None if self.selected is None else self._episodes.get(self.selected.found.episode_id)
+        return "" if episode is None or isinstance(episode, UnreadableFile) else episode.env
+
+    def action_back(self) -> None:
+        """Go back to the list, to the episode of the selected line."""
+        if self.is_current:
+            if self.selected is not None:
+                self._choose(self.selected.found.episode_id)
+            self.dismiss()
+
+    def action_open(self) -> None:
+        if self.selected is not None:
+            at = self.selected.found
+            self.post_message(self.OpenEpisode(at.episode_id, episodes=self._episodes, hits=self._hits, at=at))
+
+    def cursor_moved(self) -> None:
+        """Read more lines below the cursor."""
+        if not self._is_reading and self._needs_more:
+            self._is_reading = True
+            start_worker(self, self._read_lines, group="lines")
+
+    @property
+    def _needs_more(self) -> bool:
+        n_wanted = min(self.table.cursor + AHEAD, MAX_LINES)
+        return len(self._lines) < n_wanted and self._n_read_episodes < len(self._hits.episode_ids)
+
+    async def _read_lines(self) -> None:
+        """Read episodes until there are enough lines below the cursor."""
+        try:
+            while self._needs_more and self.is_attached:
+                part = self._hits.episode_ids[self._n_read_episodes :][:EPISODES_AT_A_TIME]
+                for found in await asyncio.to_thread(self._hits.of_all, part):
+                    is_first = not self._lines or self._lines[-1].found.episode_id != found.episode_id
+                    entry = self._episodes.get(found.episode_id) if is_first else None
+                    self._lines.append(HitRow(found, is_first, None if isinstance(entry, UnreadableFile) else entry))
+                self._n_read_episodes += len(part)
+                self.rows.set_rows(self._lines)
+                self.show_rows()
+        finally:
+            self._is_reading = False
+
+    async def _count(self) -> None:
+        try:
+            self._n_passages = await asyncio.to_thread(self._hits.count)
+        except StoreError as exc:
+            self.failure = f"✗ {masked_line(exc)}"
+        self.show_lines("summary")
+
+    def heading_lines(self, width: int) -> list[Line]:
+        n_episodes, state = len(self._hits.episode_ids), self.failure or search_progress(self._hits.progress)
+        n_lines, n_read = len(self._lines), self._n_read_episodes
+        return [hits_heading(self._hits.query, n_lines, n_read, n_episodes, self._n_passages, state, width)]

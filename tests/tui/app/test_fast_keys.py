@@ -16,10 +16,10 @@ from agentgym_tui.config.settings import Settings, parse_settings
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.screens.dialogs.run_form import RunForm
 from agentgym_tui.screens.episode import EpisodeScreen
+from agentgym_tui.screens.list_filter import FilterInput
 from agentgym_tui.sessions.run_commands import FORM_FIELDS
 from agentgym_tui.widgets.form_controls import CheckList
-from agentgym_tui.widgets.query_input import FilterInput
-from agentgym_tui.widgets.table import SortableTable
+from agentgym_tui.widgets.table import Table
 from tests.support.console.fake_session import FakeSession, busy_session, watching
 from tests.support.console.key_presses import running_battery
 from tests.support.console.log_consoles import logs_app
@@ -192,7 +192,7 @@ async def test_a_key_typed_right_after_a_focus_key_goes_to_the_newly_focused_pan
         await pilot.press("3")
         await wait_until(pilot, lambda: bool(pilot.app.screen.query("#subjects")), "a tree")
         await pilot.pause()
-        tree = pilot.app.screen.query_one("#subjects", SortableTable)
+        tree = pilot.app.screen.query_one("#subjects", Table)
         send_keys(pilot, ["t", "o"])
         await wait_until(pilot, lambda: tree.has_focus, "the tree")
         await wait_until(pilot, lambda: tree.sorting is not None, "the sorted tree")

@@ -5,12 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_tui.presenters.cells import line_width
-from agentgym_tui.presenters.cluster_rows import CLUSTER_COLUMNS, ClusterRows, cluster_heading, cluster_lines
-from agentgym_tui.presenters.comparison_rows import comparison_lines
-from agentgym_tui.presenters.matrix_rows import MatrixRows, attempt_at, estimate_lines
 from agentgym_tui.presenters.number_format import UNKNOWN, format_interval
-from agentgym_tui.presenters.result_rows import histogram_lines, result_detail, sparkline
-from agentgym_tui.state.result_list import cluster_list, comparable_selections, episodes_filter, matrix_list, result_key
+from agentgym_tui.presenters.result_rows import (
+    CLUSTERS,
+    attempt_at,
+    attempt_cells,
+    cluster_heading,
+    cluster_lines,
+    comparison_lines,
+    estimate_lines,
+    histogram_lines,
+    result_detail,
+    sparkline,
+)
+from agentgym_tui.state.result_list import comparable_selections, episodes_filter, result_key
 from runner.results.clusters import Cluster
 from runner.results.comparison import compare
 from runner.results.summary import Histogram, summarize_results
@@ -30,9 +38,7 @@ def group(n: int) -> TaskGroup:
 def test_each_drawn_attempt_is_found_under_the_pointer_and_the_selected_one_is_drawn(
     n: int, selected: int, width: int
 ) -> None:
-    tasks = matrix_list()
-    tasks.set_rows([group(n)])
-    line = MatrixRows(tasks, lambda: selected).attempts(0, width, selected=True)
+    line = attempt_cells(group(n).attempts, selected, width, selected=True)
     text = "".join(cell.text for cell in line)
     chosen = text.index("[") + 1
     assert line_width(line) >= width
@@ -43,11 +49,9 @@ def test_each_drawn_attempt_is_found_under_the_pointer_and_the_selected_one_is_d
 
 
 def test_attempts_that_do_not_fit_are_counted() -> None:
-    tasks = matrix_list()
-    tasks.set_rows([group(16)])
-    rows = MatrixRows(tasks, lambda: 0)
-    assert "".join(cell.text for cell in rows.attempts(0, 33, selected=False)).count("-") == 16
-    assert "".join(cell.text for cell in rows.attempts(0, 20, selected=False)) == " - - - - -  11 more "
+    attempts = group(16).attempts
+    assert line_text(attempt_cells(attempts, 0, 33, selected=False)).count("-") == 16
+    assert line_text(attempt_cells(attempts, 0, 20, selected=False)) == " - - - - -  11 more "
 
 
 def test_estimates_name_the_tasks_that_they_cover() -> None:
@@ -107,10 +111,10 @@ def test_what_a_cluster_quotes_is_safe_in_every_line() -> None:
         flags={hostile: 1},
         episodes=[],
     )
-    clusters = cluster_list()
+    clusters = CLUSTERS.rows()
     clusters.set_rows([cluster])
-    shown = ClusterRows(clusters).line(0, 200)
-    lines = [shown, *cluster_lines(cluster, 100), *cluster_heading(clusters, 2, hostile, "x", 100)]
-    assert len(shown) == len(CLUSTER_COLUMNS)
+    shown = CLUSTERS.line(cluster)
+    lines = [shown, *cluster_lines(cluster, 100), *cluster_heading(clusters, hostile, "x", 100)]
+    assert len(shown) == len(CLUSTERS.columns)
     assert [cell.text for line in lines for cell in line if is_unsafe(cell.text)] == []
     assert "1,200" in line_text(lines[0])

@@ -22,7 +22,7 @@ from agentgym_tui.screens.live_panes import LIVE_PANES, LivePane, LivePanes
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.table import SortableTable
+from agentgym_tui.widgets.table import Table
 from runner.events.live import LiveAction
 from runner.subscribe.messages import Notice
 from tests.support.console.fake_session import (
@@ -123,7 +123,7 @@ async def test_another_sorted_table_leaves_the_order_of_the_environments() -> No
     ui_state = UiState()
     async with console_app(busy_session(), ui_state=ui_state).run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "task 3")
-        other = SortableTable(ENV_COLUMNS, id="other")
+        other = Table(ENV_COLUMNS, can_sort=True, id="other")
         await pilot.app.screen.query_one(LivePanes).mount(other)
         other.action_sort()
         await pilot.pause()

@@ -147,7 +147,7 @@ async def test_a_filter_shows_matching_lines_and_escape_shows_all_around_the_sam
         await pilot.press("escape")
         await wait_for_widget_text(pilot, "#lines", '"number": 141', '"number": 142')
         await wait_for_widget_text(pilot, "#payload", '"number": 142')
-        assert not log_screen(pilot).has_class("-filtering")
+        assert not log_screen(pilot).query_one("#filter").display
 
 
 async def test_a_filter_without_matches_says_so_until_a_line_matches(log: Path) -> None:
@@ -228,7 +228,7 @@ async def test_each_of_several_logs_keeps_its_filter_and_cursor(log: Path, tmp_p
         await wait_for_widget_text(pilot, "#summary", "5 match")
         await pilot.press("j", "p")  # n goes to the next match while a filter is on
         await wait_for_widget_text(pilot, "#summary", "2 of 2", "2 lines")
-        assert not log_screen(pilot).has_class("-filtering") and "matches" not in widget_text(pilot, "#summary")
+        assert not log_screen(pilot).query_one("#filter").display and "matches" not in widget_text(pilot, "#summary")
         await pilot.press("G")
         await wait_for_widget_text(pilot, "#payload", "second")
         await pilot.press("n")

@@ -9,7 +9,7 @@ import pytest
 
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
-from agentgym_tui.screens.results.screen import ResultsScreen
+from agentgym_tui.screens.results import ResultsScreen
 from agentgym_tui.state.episode_list import UnreadableFile
 from runner.errors import StoreError
 from runner.types import Outcome

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agentgym_tui.presenters.number_format import format_interval
-from agentgym_tui.presenters.run_summary import success_interval
+from agentgym_tui.presenters.run_rows import success_interval
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
 from agentgym_tui.state.batches import BatchTotals

@@ -15,7 +15,7 @@ from tests.support.console.pilot import screen_text, wait_for_widget_text, wait_
 from tests.support.console.samples import HOSTILE
 from tests.tui.screens.test_compare import record
 
-SUMMARY, HEADING, HITS, STEPS = "#summary", "#heading", "#hits", "#steps"
+SUMMARY, HITS, STEPS = "#summary", "#hits", "#steps"
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def test_found_lines_are_listed_and_gone_through(tmp_path: Path, ids: list
     async with Console(FileSession([tmp_path])).run_test(size=size, notifications=True) as pilot:
         await search(pilot, "text:door")
         await pilot.press("L")
-        await wait_for_widget_text(pilot, HEADING, "3 lines", "2 episodes read", "3 passages")
+        await wait_for_widget_text(pilot, SUMMARY, "3 lines", "2 episodes read", "3 passages")
         await wait_for_widget_text(pilot, HITS, "a blue door", "open the door", "a red door")
         assert not has_unsafe_chars(screen_text(pilot.app))
         await pilot.press("enter")

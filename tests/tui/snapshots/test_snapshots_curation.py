@@ -7,9 +7,9 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.screens.dialogs.saved_queries import SavedQueries
 from agentgym_tui.screens.episodes.clean_up import ArchiveDialog, DeleteDialog
 from agentgym_tui.screens.episodes.export_form import ExportForm
+from agentgym_tui.screens.list_filter import SavedQueries
 from runner.formats.format import find_format
 from runner.node.retention import CleanUpAction, PruneReport
 from runner.types import Outcome

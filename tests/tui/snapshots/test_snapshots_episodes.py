@@ -174,7 +174,7 @@ def test_lines_that_a_search_has_found(snap_compare: SnapCompare, size: tuple[in
         await pilot.press("slash", *'text:"locked door"', "enter")
         await wait_for_widget_text(pilot, "#summary", "15 match")
         await pilot.press("L", "j")
-        await wait_for_widget_text(pilot, "#heading", "15 episodes read")
+        await wait_for_widget_text(pilot, "#summary", "15 episodes read")
 
     assert snap_compare(console_app(session), terminal_size=size, run_before=run_before)
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentgym_tui.logs.log_file import LOG_FIELDS
-from agentgym_tui.presenters.query_note import N_ROWS, query_note
+from agentgym_tui.presenters.listing import N_ROWS, query_note
+from agentgym_tui.presenters.result_rows import result_listing
 from agentgym_tui.safe_text import has_unsafe_chars
 from agentgym_tui.state.episode_list import EPISODE_FIELDS
 from agentgym_tui.state.event_log import EVENT_FIELDS
 from agentgym_tui.state.query import FieldSet, Query, complete, quoted, word_test
-from agentgym_tui.state.result_list import RESULT_FIELDS
 from agentgym_tui.state.run_tree import RUN_FIELDS
 from tests.support.console.line_views import line_text
 from tests.support.console.samples import HOSTILE
@@ -106,7 +106,7 @@ def test_any_typed_text_has_a_safe_note_of_few_rows(text: str, value: str) -> No
 
 @pytest.mark.parametrize(
     "fields",
-    [EPISODE_FIELDS, RUN_FIELDS, RESULT_FIELDS, EVENT_FIELDS, LOG_FIELDS],
+    [EPISODE_FIELDS, RUN_FIELDS, result_listing(lambda row: False, str).query_fields, EVENT_FIELDS, LOG_FIELDS],
     ids=lambda fields: min(fields.fields),
 )
 def test_all_fields_of_a_list_are_named_in_80_columns(fields: FieldSet[Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.state.query import Sorting
-from agentgym_tui.widgets.table import SortableTable
+from agentgym_tui.widgets.table import Table
 from tests.support.console.fake_session import busy_session, session_with_messages, sortable_session, watching
 from tests.support.console.pilot import (
     SIZE,
@@ -42,7 +42,7 @@ async def test_keys_sort_and_the_cursor_stays_on_its_row() -> None:
         await pilot.press("2")
         await wait_for_text(pilot, "4 episodes")
         await pilot.press("j", "j")
-        table = app.screen.query_one(SortableTable)
+        table = app.screen.query_one(Table)
         await wait_until(pilot, lambda: table.key == episode_id(2), "the third row")
         await pilot.press("O")
         await wait_for_text(pilot, "started ▲")
@@ -61,7 +61,7 @@ async def test_environments_are_sorted() -> None:
     app = console_app(busy_session(), ui_state=ui_state)
     async with app.run_test(size=SIZE) as pilot:
         await wait_for_text(pilot, "task 3")
-        table = app.screen.query_one("#environments", SortableTable)
+        table = app.screen.query_one("#environments", Table)
         default_order = [table.source.key(n) for n in range(len(table.source))]
         await pilot.click("#environments", offset=(3, 0))
         await wait_for_text(pilot, "environment▲")
@@ -89,7 +89,7 @@ async def test_subjects_are_sorted_within_their_branches() -> None:
         await pilot.press("3")
         await wait_for_text(pilot, "subject ▲", "zoo")
         assert row_keys(app, "#subjects") == BY_SUBJECT
-        tree = app.screen.query_one("#subjects", SortableTable)
+        tree = app.screen.query_one("#subjects", Table)
         column = screen_text(app).splitlines()[2].index("count")
         for title, keys in (("▼count", BY_COUNT), ("▲count", BY_COUNT_ASCENDING), ("subject ▲", BY_SUBJECT)):
             await pilot.click("#subjects", offset=(column, 0))

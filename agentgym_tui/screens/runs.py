@@ -1,75 +1,62 @@
-"""The Runs screen: batteries, batches and episodes that run, wait or ended lately, and their control."""
+"""Runs: what runs, waits or ended lately in a tree of batteries, batches and episodes, its control, and summaries."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from textual import on
-from textual.app import ComposeResult
+from textual.message import Message
 
 from agentgym_tui.commands.keymap import keymap_of
-from agentgym_tui.presenters.cells import Cell, Line
+from agentgym_tui.commands.registry import RESULTS
+from agentgym_tui.presenters import run_rows
+from agentgym_tui.presenters.cells import Line
+from agentgym_tui.presenters.listing import ListingRows
 from agentgym_tui.presenters.number_format import pluralize
-from agentgym_tui.presenters.run_rows import RUN_COLUMNS, RunRows, run_detail, runs_summary
 from agentgym_tui.screens.base import ScreenContext
-from agentgym_tui.screens.control import ControlScreen, needs_node
-from agentgym_tui.screens.filtered_screen import FilteredScreen
+from agentgym_tui.screens.control import TICK_S, RunControl, needs_node
+from agentgym_tui.screens.list_screen import ListScreen
 from agentgym_tui.sessions.run_commands import can_pause, unfinished_batches
 from agentgym_tui.state.batches import BatchRun
-from agentgym_tui.state.query import FilteredList
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.state.run_tree import RunRow, RunTree, waiting_runs
-from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
 
 
-class RunsScreen(FilteredScreen, ControlScreen):
+class RunsScreen(ListScreen[BatchRun]):
     """A tree of batteries, batches and episodes, and commands for its lines."""
 
     SCOPE = "runs"
-    REQUIRED_WIDGETS = "#summary, #detail, #status, Table"
-    AUTO_FOCUS = "#runs"
     FILTER_HINT = "words and fields, such as: maze status:running,queued agent:react errors>0"
-    list_key = "runs"
+    NOTHING = "No run matches the filter.", "Nothing has run yet."
 
     def __init__(self, context: ScreenContext) -> None:
-        super().__init__(context)
         self._tree = RunTree()
-        self._tree.batches.search(self.kept_filter)
+        table = Table(run_rows.RUN_COLUMNS, run_rows.RunRows(self._tree, context.session.store), id="runs")
+        super().__init__(context, "runs", self._tree.batches, table)
+        self.control = RunControl(self, context.commands)
         self._version = -1
-        self._table = self.open_from(Table(RUN_COLUMNS, RunRows(self._tree, self.session.store), id="runs"))
 
-    def compose(self) -> ComposeResult:
-        yield StaticLines(self.heading_lines, id="summary")
-        yield from self.make_filter(self.kept_filter)
-        yield self._table
-        yield StaticLines(self._detail, id="detail")
-        yield StaticLines(self.status_lines, id="status")
-        yield KeyBar(self.SCOPE, self.session)
+    def on_mount(self) -> None:
+        """Let the time left pass between two messages."""
+        self.set_interval(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        if self.accepts_keys and self.session.store.batch_registry.active() is not None:
+            self.table.refresh_lines()
 
     def draw(self, store: RunStore) -> None:
-        super().draw(store)
         if self.is_ready and self._version != store.version:
             self._version = store.version
-            self._show()
+            self.show_rows()
 
-    @property
-    def searchable(self) -> FilteredList[BatchRun]:
-        return self._tree.batches
-
-    def show_found(self) -> None:
-        self._show()
-        self._table.move_to(0)
-
-    def draw_time_left(self) -> None:
-        self._table.refresh_lines()
+    def show_rows(self) -> None:
+        self._tree.update(self.session.store)
+        super().show_rows()
 
     def selected_run(self) -> str:
-        row = self._row
-        return "" if row is None else row.run_id
+        return "" if self._row is None else self._row.run_id
 
     def selected_env(self) -> str:
         row = self._row
@@ -84,22 +71,22 @@ class RunsScreen(FilteredScreen, ControlScreen):
             self.post_message(self.EpisodesRequested(row.batches[0].batch_id))
         else:
             self._tree.toggle(row.key)
-            self._show()
+            self.show_rows()
             place = self._tree.place_of(row.key) or 0
-            self._table.reveal(place, self._tree.last_place_below(place))
+            self.table.reveal(place, self._tree.last_place_below(place))
 
     @needs_node
     def action_cancel(self) -> None:
-        """Cancel the selected battery, batch or running episode."""
         row = self._row
         if row is not None and row.episode is not None:
-            self.run_command(partial(self.commands.control.command, "cancel", episode_id=row.episode.episode_id))
+            self.control.send(
+                partial(self.control.commands.control.command, "cancel", episode_id=row.episode.episode_id)
+            )
         elif row is not None:
-            self.cancel(row.batches)
+            self.control.cancel(row.batches)
 
     @needs_node
     def action_cancel_all(self) -> None:
-        """Cancel everything that runs or waits, after a question."""
         from agentgym_tui.screens.dialogs.confirm import CancelAllDialog
 
         store = self.session.store
@@ -110,7 +97,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
 
         def dialog_closed(answer: str | None) -> None:
             if answer == "all":
-                self.run_command(partial(self._send_all, "cancel"))
+                self.control.send(partial(self._send_all, "cancel"))
 
         self.app.push_screen(CancelAllDialog(n_unfinished), dialog_closed)
 
@@ -122,9 +109,9 @@ class RunsScreen(FilteredScreen, ControlScreen):
             return
         if row.episode is not None:
             name: Literal["pause", "resume"] = "resume" if row.episode.paused else "pause"
-            self.run_command(partial(self.commands.control.command, name, episode_id=row.episode.episode_id))
+            self.control.send(partial(self.control.commands.control.command, name, episode_id=row.episode.episode_id))
         else:
-            self.pause_or_resume(row.run_id, row.batches)
+            self.control.pause_or_resume(row.run_id, row.batches)
 
     @needs_node
     def action_pause_all(self) -> None:
@@ -133,7 +120,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
         if not batches:
             self.toast("nothing runs or waits")
         else:
-            self.run_command(partial(self._send_all, "pause" if any(map(can_pause, batches)) else "resume"))
+            self.control.send(partial(self._send_all, "pause" if any(map(can_pause, batches)) else "resume"))
 
     @needs_node
     def action_move(self, by: int) -> None:
@@ -149,16 +136,15 @@ class RunsScreen(FilteredScreen, ControlScreen):
             batch.status == "queued" and (batch.battery_id or batch.batch_id) in others[:place]
             for batch in self.session.store.batches.values()
         )
-        self.run_command(partial(self.commands.control.move, run_id, n_before))
+        self.control.send(partial(self.control.commands.control.move, run_id, n_before))
 
     @needs_node
     def action_replay(self, only: Literal["errors", "all"]) -> None:
-        """Play the selected run again, or only what ended with an error."""
         if (row := self._row) is not None:
-            self.run_command(partial(self._replay, row, only))
+            self.control.send(partial(self._replay, row, only))
 
     async def _replay(self, row: RunRow, only: Literal["errors", "all"]) -> None:
-        n_waiting = await self.commands.replay(row.run_id, only)
+        n_waiting = await self.control.commands.replay(row.run_id, only)
         what = "what ended with an error" if only == "errors" else "all episodes"
         self.toast(f"plays again: {what}, {n_waiting:,}")
 
@@ -166,7 +152,7 @@ class RunsScreen(FilteredScreen, ControlScreen):
         store = self.session.store
         n_waiting = store.batch_registry.n_waiting
         is_running = any(batch.status == "running" for batch in store.batches.values())
-        await self.commands.command_all(command)
+        await self.control.commands.command_all(command)
         effects = {"cancel": "cancelled", "resume": "resumed", "pause": "paused"}
         later = " after this step" if command == "pause" and is_running else ""
         parts = [f"all {effects[command]}", later]
@@ -174,25 +160,55 @@ class RunsScreen(FilteredScreen, ControlScreen):
             parts += ["; ", pluralize(n_waiting, "batch", "batches"), " waiting"]
         self.toast("".join(parts))
 
-    @on(LineList.CursorMoved, "#runs")
-    def _cursor_moved(self) -> None:
-        if self.is_ready:
-            self.show_lines("detail")
-
     @property
     def _row(self) -> RunRow | None:
-        return self._tree.get(self._table.key)
-
-    def _show(self) -> None:
-        self._tree.update(self.session.store)
-        self._table.refresh_lines()
-        self.show_lines("summary", "detail", "status")
+        return self._tree.get(self.table.key)
 
     def heading_lines(self, width: int) -> list[Line]:
-        return [runs_summary(self.session.store, self._tree, keymap_of(self.app).key("runs.clear"), width)]
+        return [run_rows.runs_summary(self.session.store, self._tree, keymap_of(self.app).key("runs.clear"), width)]
 
-    def _detail(self, width: int) -> list[Line]:
-        if not self._tree.rows:
-            text = "No run matches the filter." if self._tree.batches.query else "Nothing has run yet."
-            return [[Cell(text, "dim")]]
-        return [run_detail(self._row, self.session.store, width)]
+    def detail_lines(self, width: int) -> list[Line]:
+        return [run_rows.run_detail(self._row, self.session.store, width)]
+
+
+class RunSummaryScreen(ListScreen[BatchRun]):
+    """Environment, agent and model of each batch of a run, a battery or batch, with its results so far."""
+
+    SCOPE = "summary"
+
+    @dataclass
+    class ResultsRequested(Message):
+        """The user has requested the results of a battery or batch."""
+
+        run_id: str
+
+    def __init__(self, context: ScreenContext, run_id: str) -> None:
+        listing = run_rows.summary_listing(context.session.store)
+        rows = listing.rows()
+        super().__init__(context, "summary", rows, Table(listing.columns, ListingRows(listing, rows), id="batches"))
+        self._run_id = run_id
+
+    def draw(self, store: RunStore) -> None:
+        self.rows.set_rows(store.run(self._run_id))
+        if self.is_ready:
+            self.show_rows()
+
+    def selected_run(self) -> str:
+        return self._run_id
+
+    def action_open(self) -> None:
+        if (batch := self.selected) is not None:
+            self.post_message(self.EpisodesRequested(batch.batch_id))
+
+    def action_results(self) -> None:
+        if RESULTS.is_met(self.session):
+            self.post_message(self.ResultsRequested(self._run_id))
+        else:
+            self.toast(RESULTS.reason(self.session))
+
+    def heading_lines(self, width: int) -> list[Line]:
+        return [run_rows.summary_heading(self.rows.all_rows, self.session.store, width)]
+
+    def detail_lines(self, width: int) -> list[Line]:
+        batch = self.selected
+        return [] if batch is None else [run_rows.run_detail(RunRow("", 0, [batch]), self.session.store, width)]
