@@ -20,7 +20,7 @@ from textual.dom import DOMNode
 from agentgym_tui.safe_text import sanitize_line, sanitize_message, sanitize_text
 from runner.util.clock import is_ulid
 
-# Toasts: short messages that cover the key bar for a few seconds; the newest ones are kept to be read in full.
+# Toasts: short messages above status line and key bar for a few seconds; the newest ones are kept to be read in full.
 
 TOAST_TIMEOUT_S, ERROR_TIMEOUT_S = 4.0, 6.0
 MAX_MESSAGES: Final = 50

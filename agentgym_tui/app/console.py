@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from textual.message_pump import MessagePump
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.timer import Timer, TimerCallback
+from textual.widget import AwaitMount, Widget
 
 from agentgym_tui.app.notifications import TOAST_MARGIN, Notifier, short_toast
 from agentgym_tui.commands.keymap import AvailableCommand, available_commands, bindings, keymap_of
@@ -48,7 +49,7 @@ from agentgym_tui.sessions.run_commands import RunCommands, control_error_text, 
 from agentgym_tui.sessions.session import Session, select_episodes
 from agentgym_tui.state.nodes import NodeInfo, ProfileDifference
 from agentgym_tui.textual_compat import OrderedKeysApp, add_bindings, never_skip, start_in_mode, with_known_styles
-from agentgym_tui.widgets.line_renderer import TONE_CLASSES, LineRenderer
+from agentgym_tui.widgets.lists import TONE_CLASSES, LineRenderer
 from agentgym_tui.widgets.split import resize_focused, zoom_focused
 from runner.events.control import StartArgs
 
@@ -121,6 +122,17 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
 
     def on_load(self) -> None:
         self.stylesheet.apply(self)  # the tones of all lines
+
+    def mount_all(
+        self,
+        widgets: Iterable[Widget],
+        *,
+        before: int | str | Widget | None = None,
+        after: int | str | Widget | None = None,
+    ) -> AwaitMount:
+        # Textual composes the app after its first screen, and fails if the app has ended by then
+        is_over = not self.screen.is_attached
+        return AwaitMount(self.screen, []) if is_over else super().mount_all(widgets, before=before, after=after)
 
     def on_mount(self) -> None:
         """Show the screen of the last run, and start the session after the first paint."""
@@ -199,7 +211,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         self._throttle.mark_redrawn()
         store = self.session.store
         for screen in reversed(self.screen_stack):
-            if isinstance(screen, ConsoleScreen):
+            if isinstance(screen, ConsoleScreen) and screen.is_ready:  # else it draws when it is mounted
                 screen.draw(store)
             if not screen.is_modal:
                 break
@@ -352,7 +364,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
 
     def action_leave(self) -> None:
         """Quit; first show the quit dialog if quitting affects running episodes."""
-        from agentgym_tui.screens.dialogs.node import QuitDialog
+        from agentgym_tui.screens.dialogs.confirm import quit_dialog
 
         async def quit_answered(answer: str | None) -> None:
             if answer == "stop" and has_unfinished(self.session):
@@ -362,7 +374,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
                 self.exit()
 
         if has_unfinished(self.session):
-            self.push_screen(QuitDialog(self.session.store), quit_answered)
+            self.push_screen(quit_dialog(self.session.store), quit_answered)
         else:
             self.exit()
 
@@ -381,14 +393,14 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
 
     def action_run_form(self, *envs: str) -> None:
         """Open the run form with ``envs`` checked, by default the selected environment."""
-        from agentgym_tui.screens.dialogs.run_form import RunForm
+        from agentgym_tui.screens.dialogs.forms import RunForm
 
         if self._may_start():
             chosen = list(envs) or [env for env in [self._selected_env()] if env]
             self.push_screen(RunForm(self.session, self.commands, chosen, self._start))
 
     def action_run_battery(self) -> None:
-        from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
+        from agentgym_tui.screens.dialogs.forms import BatteryPicker
 
         if self._may_start():
             self.push_screen(BatteryPicker(self.session.store, self.commands.agent_choice()), self._run_once)
@@ -457,10 +469,10 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
         await self._report_failure(self.session.start_node)
 
     def action_stop_node(self) -> None:
-        from agentgym_tui.screens.dialogs.node import StopNodeDialog
+        from agentgym_tui.screens.dialogs.confirm import stop_node_dialog
 
         if has_unfinished(self.session):
-            self.push_screen(StopNodeDialog(self.session.store), self._stop_answered)
+            self.push_screen(stop_node_dialog(self.session.store), self._stop_answered)
         else:
             self._stop_answered("now")
 
@@ -480,9 +492,9 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             self._restart_answered("restart")
 
     def _offer_restart(self, difference: ProfileDifference | None) -> None:
-        from agentgym_tui.screens.dialogs.node import RestartNodeDialog
+        from agentgym_tui.screens.dialogs.confirm import restart_node_dialog
 
-        self.push_screen(RestartNodeDialog(self.session.store, difference), self._restart_answered)
+        self.push_screen(restart_node_dialog(self.session.store, difference), self._restart_answered)
 
     def _restart_answered(self, answer: str | None) -> None:
         if answer == "restart":
@@ -490,7 +502,7 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             self._work("node", self.session.restart_node)
 
     def action_model_form(self) -> None:
-        from agentgym_tui.screens.dialogs.model_form import ModelForm
+        from agentgym_tui.screens.dialogs.forms import ModelForm
 
         if self._may_start():
             self.push_screen(ModelForm(), self._profile_written)
@@ -510,13 +522,13 @@ class Console(OrderedKeysApp[None], inherit_bindings=False):
             announce(self, f"{held_text(node)}\npress {keymap_of(self).key('node.history')} to send them")
 
     def action_send_history(self) -> None:
-        from agentgym_tui.screens.dialogs.node import SendHistoryDialog
+        from agentgym_tui.screens.dialogs.confirm import send_history_dialog
 
         node = self.session.store.holding_node
         if self.accepts_keys and (node is None or not HELD.is_met(self.session)):
             toast(self, HELD.reason(self.session), failed=True)
         elif self.accepts_keys and node is not None:
-            self.push_screen(SendHistoryDialog(node), partial(self._send_history_answered, node))
+            self.push_screen(send_history_dialog(node), partial(self._send_history_answered, node))
 
     def _send_history_answered(self, node: NodeInfo, answer: str | None) -> None:
         if answer == "send":

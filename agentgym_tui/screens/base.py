@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from textual import events, on
 from textual.containers import Vertical
 from textual.message import Message
+from textual.messages import Prune
 from textual.reactive import Reactive
 from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.timer import Timer, TimerCallback
@@ -26,8 +27,7 @@ from agentgym_tui.sessions.session import Session
 from agentgym_tui.sinks import as_label
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings, never_skip
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.lists import LineList, StaticLines
 
 if TYPE_CHECKING:
     from agentgym_tui.sessions.text_search import FoundLine, TextHits
@@ -41,20 +41,16 @@ WIDTH_BREAKPOINTS: Final = [(0, "-narrow"), (110, "-wide")]
 
 
 class ConsoleScreen(Screen[ScreenResultType]):
-    """A screen that ignores keys before all its required widgets are mounted and after they are removed."""
+    """A screen on which keys act only while its widgets are mounted, and whose workers end before its widgets go."""
 
-    SCOPE: ClassVar[str] = ""
+    SCOPE: str = ""
     """Scope of the commands whose keys apply on the screen."""
-
-    REQUIRED_WIDGETS: ClassVar[str] = ""
-    """Comma-separated selectors of the widgets that must be mounted."""
 
     focused: Reactive[Widget | None] = Reactive(None, repaint=False)
     """The widget with the focus. It and the one before repaint themselves; Textual repaints the whole screen, too."""
 
     _opener: LineList | None = None
-    _required: tuple[Widget, ...] = ()
-    _was_left = False
+    _has_widgets = _was_left = False
 
     @dataclass
     class EpisodesRequested(Message):
@@ -98,6 +94,14 @@ class ConsoleScreen(Screen[ScreenResultType]):
         reached = ([name for minimum, name in classes or () if size >= minimum] for size, classes in sizes)
         self.add_class(*(name for names in reached for name in names[-1:]))
 
+    async def mount_composed_widgets(self, widgets: list[Widget]) -> None:
+        await super().mount_composed_widgets(widgets)
+        self._has_widgets = True
+
+    async def on_prune(self, event: Prune) -> None:
+        """Cancel the workers now; Textual does so only when the widgets that they use are gone."""
+        self.workers.cancel_node(self)
+
     @on(events.ScreenSuspend)
     def _note_leave(self) -> None:
         self._was_left = True
@@ -115,13 +119,16 @@ class ConsoleScreen(Screen[ScreenResultType]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether all required widgets are mounted."""
-        if self.REQUIRED_WIDGETS and not self._required:
-            widgets = tuple(self.query(self.REQUIRED_WIDGETS))
-            self._required = widgets if len(widgets) == self.REQUIRED_WIDGETS.count(",") + 1 else ()
-        return not self.REQUIRED_WIDGETS or (
-            bool(self._required) and all(widget.is_attached for widget in self._required)
-        )
+        """Whether all widgets are mounted. It is so in every handler and worker of the screen."""
+        return self._has_widgets and self.is_attached
+
+    @property
+    def accepts_keys(self) -> bool:
+        """Whether keys may act on this screen."""
+        return self.is_mounted and self.is_current and self.is_ready
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.accepts_keys
 
     def open_from(self, view: _ListT) -> _ListT:
         """Return a list whose selected line Enter and a double click open, by ``action_open``.
@@ -140,16 +147,13 @@ class ConsoleScreen(Screen[ScreenResultType]):
     def action_open(self) -> None:
         """Open what the selected line stands for."""
 
-    @property
-    def accepts_keys(self) -> bool:
-        """Whether keys may act on this screen: it is the current screen and is ready."""
-        return self.is_mounted and self.is_current and self.is_attached and self.is_ready
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self.accepts_keys
+    def leave(self, result: ScreenResultType | None = None) -> None:
+        """Dismiss the screen with ``result``; do nothing if it has been dismissed, so that the first answer counts."""
+        if self.is_current:
+            self.dismiss(result)
 
     def draw(self, store: RunStore) -> None:
-        """Redraw after the store changed."""
+        """Redraw after the store changed; called while the widgets are mounted."""
 
     def show_lines(self, *ids: str) -> None:
         """Make the lines of the ``StaticLines`` with these ids again, as far as they are mounted."""
@@ -178,7 +182,6 @@ class ScreenContext(msgspec.Struct, frozen=True):
     """What the app passes to the screens that the user selects by a key.
 
     Attributes:
-        session: the session that the screen shows.
         ui_state: the saved UI state; updated in place.
         now: returns the time of a monotonic clock in seconds.
         commands: sends the commands of all screens; None for a screen that sends its own.
@@ -191,12 +194,7 @@ class ScreenContext(msgspec.Struct, frozen=True):
 
 
 class SessionScreen(ConsoleScreen[None]):
-    """A screen that the user selects by a key; ``SCREENS`` lists them.
-
-    Attributes:
-        session: the session that the screen shows.
-        ui_state: the saved UI state; updated in place.
-    """
+    """A screen that the user selects by a key; ``SCREENS`` lists them."""
 
     def __init__(self, context: ScreenContext) -> None:
         super().__init__()
@@ -209,15 +207,6 @@ class SessionScreen(ConsoleScreen[None]):
     def on_screen_resume(self) -> None:
         """Show the changes of the store since the screen was last shown."""
         self.draw(self.session.store)
-
-
-class ResultScreen(ConsoleScreen[ScreenResultType]):
-    """A screen that returns only one result, even if the user has already given a second answer."""
-
-    def leave(self, result: ScreenResultType | None = None) -> None:
-        """Dismiss the screen with ``result``; do nothing if the screen has already been dismissed."""
-        if self.is_current:
-            self.dismiss(result)
 
 
 class DialogFrame(Vertical):
@@ -235,7 +224,7 @@ class DialogFrame(Vertical):
         self.border_subtitle = as_label(keymap_of(self.app).expand(keys))
 
 
-class DialogScreen(ModalScreen[ScreenResultType], ResultScreen[ScreenResultType]):
+class DialogScreen(ModalScreen[ScreenResultType], ConsoleScreen[ScreenResultType]):
     """A modal screen. ``ModalScreen`` is the first base class because styles are inherited only from the first base."""
 
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS

@@ -14,15 +14,14 @@ from agentgym_tui.config.ui_state import UiState
 from agentgym_tui.presenters.cells import Line
 from agentgym_tui.presenters.episode import ALIGNED_COLUMNS, AlignedRows, aligned_step_lines, alignment_heading
 from agentgym_tui.safe_text import masked_line
-from agentgym_tui.screens.base import ConsoleScreen, ResultScreen
+from agentgym_tui.screens.base import ConsoleScreen
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.episode_files import record_from_bytes
 from agentgym_tui.sessions.session import EpisodeLoadError, LoadedEpisode, Session, load_file
 from agentgym_tui.state.episode_list import exact_terms
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList, StaticLines, WrappedText
 from agentgym_tui.widgets.split import Share, Split
-from agentgym_tui.widgets.static_lines import StaticLines, WrappedText
 from agentgym_tui.widgets.table import Table
 from runner.errors import StoreError
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 SHARES: Final = (Share("aligned", "compare.steps", "height", 15, 80, ""),)
 
 
-class CompareScreen(ResultScreen[None]):
+class CompareScreen(ConsoleScreen[None]):
     """Two episodes, A and B, aligned by step; starts at the first step that differs."""
 
     SCOPE = "compare"

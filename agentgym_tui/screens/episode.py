@@ -21,9 +21,9 @@ from agentgym_tui.presenters.episode_facts import shares_line
 from agentgym_tui.presenters.payload import pretty_json
 from agentgym_tui.presenters.transcript import JUMPS, Jump, step_to_jump
 from agentgym_tui.safe_text import sanitize_message, sanitize_text
-from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ResultScreen
+from agentgym_tui.screens.base import WIDTH_BREAKPOINTS, ConsoleScreen
 from agentgym_tui.screens.compare import mark_or_compare
-from agentgym_tui.screens.dialogs.tags import edit_tags
+from agentgym_tui.screens.dialogs.curate import edit_tags
 from agentgym_tui.screens.episode_views import STEP, WHOLE, EpisodeTabs
 from agentgym_tui.services import ExportError, copy_to_clipboard, export_episode, start_worker, toast
 from agentgym_tui.sessions.session import (
@@ -41,10 +41,9 @@ from agentgym_tui.terminal import Program, ProgramError, program_command, show_i
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.find_bar import FindBar
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList, StaticLines
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.split import Share, Split
-from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.transcript import StepTable
 from runner.util.clock import is_ulid
 
@@ -64,7 +63,7 @@ CLEAR_AFTER_S: Final = 0.2
 STILL_RUNNING: Final = "this episode is still running; its file is written when it ends"
 
 
-class EpisodeScreen(ResultScreen[str]):
+class EpisodeScreen(ConsoleScreen[str]):
     """A screen that shows one episode; its result is the key of the episode shown last.
 
     Args:

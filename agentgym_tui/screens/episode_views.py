@@ -43,9 +43,8 @@ from agentgym_tui.presenters.transcript import (
 from agentgym_tui.services import start_worker
 from agentgym_tui.sessions.session import LoadedEpisode
 from agentgym_tui.state.episode import Episode
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList, WrappedText
 from agentgym_tui.widgets.payload_view import Tab, TabBar, TextView
-from agentgym_tui.widgets.static_lines import WrappedText
 from agentgym_tui.widgets.transcript import Transcript, Waterfall
 from runner.types import Span
 from runner.types.cells import MAX_COLUMNS

@@ -39,7 +39,7 @@ from agentgym_tui.state.event_log import (
 )
 from agentgym_tui.state.normalize import ulid_time
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList
 from agentgym_tui.widgets.payload_view import PayloadView
 from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.table import Table
@@ -80,7 +80,6 @@ class EventsScreen(LineBrowser):
 
     SCOPE = "events"
     AUTO_FOCUS = "#messages"
-    REQUIRED_WIDGETS = f"{LineBrowser.REQUIRED_WIDGETS}, #messages, #subjects"
     FILTER_HINT = "words and fields, such as: env:maze outcome:error -kind:token since:5m"
     list_key = "events"
     GO_TO_HINT = "a sequence, 14:30, 10m, 2026-05-01 14:30, all"

@@ -19,10 +19,9 @@ from agentgym_tui.state.query import MAX_CHARS, Searchable
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.inputs import EntryInput
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList, StaticLines
 from agentgym_tui.widgets.payload_view import PayloadView
 from agentgym_tui.widgets.split import Split
-from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
 from runner.query.fields import Field
 
@@ -38,7 +37,6 @@ class LineBrowser(SessionScreen):
     """
 
     HORIZONTAL_BREAKPOINTS = WIDTH_BREAKPOINTS
-    REQUIRED_WIDGETS = "#summary, #nothing, #filter, #entry, #payload, #tabs"
     FILTER_HINT: ClassVar[str]
     """Placeholder of the filter."""
     GO_TO_HINT: ClassVar[str]

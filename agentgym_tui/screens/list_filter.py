@@ -23,8 +23,7 @@ from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.state.query import MAX_CHARS, Completion, Searchable, complete
 from agentgym_tui.widgets.inputs import SearchInput
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.lists import LineList, StaticLines
 
 if TYPE_CHECKING:
     from rich.text import Text

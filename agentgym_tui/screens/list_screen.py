@@ -23,8 +23,7 @@ from agentgym_tui.state.query import FilteredList, Row
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.lists import LineList, StaticLines
 from agentgym_tui.widgets.table import Table
 from runner.errors import StoreError
 from runner.query.fields import Field
@@ -46,7 +45,6 @@ class ListScreen(SessionScreen, Generic[Row]):
         failure: why the library cannot be read; "" if it can.
     """
 
-    REQUIRED_WIDGETS = "#summary, #nothing, #detail, #status, Table"
     AUTO_FOCUS = "Table"
     FILTER_HINT: ClassVar[str] = ""
     """Placeholder of the filter."""

@@ -29,8 +29,7 @@ from agentgym_tui.state.batches import BatchRun
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.lists import LineList, StaticLines
 from runner.events.control import ServerInfo
 
 HEIGHT_BREAKPOINTS: Final = [(0, "-short"), (32, "-high")]
@@ -182,13 +181,13 @@ class LiveScreen(ControlScreen):
         if len(others) < 2:
             self.cancel([batch])
             return
-        from agentgym_tui.screens.dialogs.confirm import CancelDialog
+        from agentgym_tui.screens.dialogs.confirm import cancel_dialog
 
         def dialog_closed(answer: str | None) -> None:
             if answer in ("batch", "battery"):
                 self.cancel([batch] if answer == "batch" else others)
 
-        self.app.push_screen(CancelDialog(batch, len(others) - 1), dialog_closed)
+        self.app.push_screen(cancel_dialog(batch, len(others) - 1), dialog_closed)
 
     @needs_node
     def action_pause(self) -> None:
@@ -215,7 +214,7 @@ class LiveScreen(ControlScreen):
     @needs_node
     def action_stop_server(self) -> None:
         """Stop the server of the selected environment; first ask if episodes run there."""
-        from agentgym_tui.screens.dialogs.node import StopServerDialog, running_in
+        from agentgym_tui.screens.dialogs.confirm import running_in, stop_server_dialog
 
         env, store = self._panes.environments.key, self.session.store
 
@@ -224,7 +223,7 @@ class LiveScreen(ControlScreen):
                 self.run_command(partial(self._change_server, self.commands.control.stop_server, env))
 
         if env and running_in(store, env):
-            self.app.push_screen(StopServerDialog(store, env), dialog_closed)
+            self.app.push_screen(stop_server_dialog(store, env), dialog_closed)
         elif env:
             dialog_closed("stop")
 

@@ -35,9 +35,8 @@ from agentgym_tui.presenters.steps import (
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList, StaticLines, WrappedText
 from agentgym_tui.widgets.split import Share, Split, unzoom
-from agentgym_tui.widgets.static_lines import StaticLines, WrappedText
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import RewardPlot, StepTable, Transcript, Waterfall
 

@@ -23,7 +23,7 @@ from agentgym_tui.services import start_worker
 from agentgym_tui.state.event_log import EventMessage, parse_start
 from agentgym_tui.textual_compat import add_bindings
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList
 from agentgym_tui.widgets.payload_view import PayloadView
 from agentgym_tui.widgets.split import Share, Split
 from agentgym_tui.widgets.table import Table
@@ -47,7 +47,6 @@ class LogScreen(LineBrowser):
 
     SCOPE = "log"
     AUTO_FOCUS = "#lines"
-    REQUIRED_WIDGETS = f"{LineBrowser.REQUIRED_WIDGETS}, #lines"
     FILTER_HINT = "words and fields, such as: level:error,warning timeout since:10m"
     keeps_filter = False
     list_key = "log"

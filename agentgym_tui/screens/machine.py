@@ -12,8 +12,7 @@ from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.screens.base import ScreenContext, SessionScreen
 from agentgym_tui.state.run_store import RunStore
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.lists import LineList, StaticLines
 from agentgym_tui.widgets.table import Table
 
 
@@ -21,7 +20,6 @@ class MachineScreen(SessionScreen):
     """A list of what the episodes depend on, with the trend of each value, its problems and the next steps."""
 
     SCOPE = "machine"
-    REQUIRED_WIDGETS = "#summary, #status, Table"
     AUTO_FOCUS = "#machine"
 
     def __init__(self, context: ScreenContext) -> None:

@@ -24,7 +24,7 @@ from agentgym_tui.sessions.library import ResultLibrary
 from agentgym_tui.state.episode_list import exact_terms, select_rows
 from agentgym_tui.state.query import MAX_CHARS, FilteredList
 from agentgym_tui.state.result_list import comparable_selections, episodes_filter, result_key, selection_of
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList
 from agentgym_tui.widgets.table import Table
 from runner.errors import StoreError
 from runner.query.syntax import QueryError

@@ -87,7 +87,7 @@ class RunsScreen(ListScreen[BatchRun]):
 
     @needs_node
     def action_cancel_all(self) -> None:
-        from agentgym_tui.screens.dialogs.confirm import CancelAllDialog
+        from agentgym_tui.screens.dialogs.confirm import cancel_all_dialog
 
         store = self.session.store
         n_unfinished = max(len(unfinished_batches(store)), store.batch_registry.n_waiting)
@@ -99,7 +99,7 @@ class RunsScreen(ListScreen[BatchRun]):
             if answer == "all":
                 self.control.send(partial(self._send_all, "cancel"))
 
-        self.app.push_screen(CancelAllDialog(n_unfinished), dialog_closed)
+        self.app.push_screen(cancel_all_dialog(n_unfinished), dialog_closed)
 
     @needs_node
     def action_pause(self) -> None:

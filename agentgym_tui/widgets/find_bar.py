@@ -19,8 +19,7 @@ from agentgym_tui.presenters.cells import Cell, Line, join_parts
 from agentgym_tui.presenters.number_format import format_count
 from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.widgets.inputs import SearchInput
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.lists import LineList, StaticLines
 
 MAX_SHOWN: Final = 60
 """Number of characters shown of the words."""
@@ -49,9 +48,7 @@ class FindInput(SearchInput):
 class FindBar(Vertical):
     """Searches the lines of a view for words, upper and lower case alike unless a letter is upper case.
 
-    Args:
-        view: returns the list that is searched.
-        rows_with: marks an expression in that list and returns the rows with it; for None, it marks nothing.
+    ``rows_with`` marks an expression in the list that ``view`` returns, and returns the rows with it.
     """
 
     class Ended(Message):

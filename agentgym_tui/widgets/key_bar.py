@@ -12,7 +12,7 @@ from agentgym_tui.commands.registry import APP_SCOPES, Command
 from agentgym_tui.presenters.cells import Cell, Line
 from agentgym_tui.presenters.text_width import display_width
 from agentgym_tui.sessions.session import Session
-from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.lists import StaticLines
 
 ALWAYS_SHOWN: Final = (HELP, "app.palette", "app.quit")
 """Commands that are shown however narrow the screen is; the first two lead to all others."""

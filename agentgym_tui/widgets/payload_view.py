@@ -17,8 +17,7 @@ from agentgym_tui.presenters.cells import Cell, Line, cut_line
 from agentgym_tui.presenters.payload import TextRows, payload_rows, payload_text
 from agentgym_tui.presenters.text_width import display_width
 from agentgym_tui.state.event_log import LogEntry
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.lists import LineList, StaticLines
 
 _GAP = "  "
 

@@ -35,10 +35,6 @@ class Share(NamedTuple):
     screen_class: str = ""
     """Style class of the screen without which the share does not apply; "" if it always applies."""
 
-    def clamp(self, percent: int) -> int:
-        """Return ``percent`` clamped to the allowed range."""
-        return max(self.minimum, min(percent, self.maximum))
-
 
 class Split(Widget):
     """A container with adjustable parts; the style sheet sets the direction and the sizes that the user has not set.
@@ -72,38 +68,37 @@ class Split(Widget):
 
     def fit(self) -> None:
         """Set the size of each part, after the screen, the sizes or ``fixed`` changed."""
-        current = {(share.part, share.axis): share for share in self._current_shares()}
-        for part in self.children:
-            for axis in dict.fromkeys(share.axis for share in self._shares if share.part == part.id):
-                share = current.get((part.id or "", axis))
-                percent = self._sizes.get(share.key) if share is not None else None
-                if share is not None and percent is not None:
-                    _set_size(part, axis, f"{share.clamp(percent)}%")
-                else:
-                    _set_size(part, axis, None if self.has_class("-zoomed") else self.default_sizes.get(part.id or ""))
+        parts = {part.id: part for part in self.children}
+        own = [share for share in self._shares if share.part in parts]
+        sizes: dict[tuple[str, Axis], str | int | None] = {
+            (share.part, share.axis): None if self.has_class("-zoomed") else self.default_sizes.get(share.part)
+            for share in own
+        }
+        for share in self._current_shares():
+            if (percent := self._sizes.get(share.key)) is not None:
+                sizes[share.part, share.axis] = f"{_clamped(share, percent)}%"
+        for (part, axis), size in sizes.items():
+            if size is not None or parts[part].styles.inline.has_rule(axis):  # else setting it would trigger a layout
+                setattr(parts[part].styles, axis, size)
 
-    def border_of(self, part: Widget, axis: Axis, *, before: bool) -> tuple[Share, int] | None:
-        """Return the share that moves a border of ``part``, and -1 if the part grows while the share shrinks.
-
-        Args:
-            part: a part of this split.
-            axis: the direction in which the part is to be resized.
-            before: whether to move the border before the part instead of the border after it.
-        """
+    def resize(self, part: Widget, axis: Axis, percent: int, *, before: bool) -> bool:
+        """Move the border after or ``before`` a part; return False if there is none that can be moved."""
         shares = {share.part: share for share in self._current_shares() if share.axis == axis}
         if not before and part.id in shares:
-            return shares[part.id], 1
+            self._grow(shares[part.id], percent)
+            return True
         at = self.children.index(part)
         others = self.children[:at] if before else self.children[at + 1 :]
-        return next(((shares[other.id], -1) for other in others if other.id in shares and other.size), None)
+        share = next((shares[other.id] for other in others if other.id in shares and other.size), None)
+        if share is not None:
+            self._grow(share, -percent)
+        return share is not None
 
-    def grow(self, share: Share, percent: int) -> None:
-        """Add ``percent`` to a share."""
+    def _grow(self, share: Share, percent: int) -> None:
         part = next(part for part in self.children if part.id == share.part)
-        size = self._sizes.get(share.key) or round(
-            100 * getattr(part.outer_size, share.axis) / max(getattr(self.size, share.axis), 1)
-        )
-        self._sizes[share.key] = share.clamp(size + percent)
+        whole = max(getattr(self.size, share.axis), 1)
+        size = self._sizes.get(share.key) or round(100 * getattr(part.outer_size, share.axis) / whole)
+        self._sizes[share.key] = _clamped(share, size + percent)
         self.fit()
 
     def reset(self) -> None:
@@ -124,11 +119,12 @@ class Split(Widget):
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """Start dragging the border between two parts that are side by side."""
-        first, second = (self.children[0], self.children[1]) if len(self.children) > 1 else (self, self)
-        is_beside = second.display and second.region.x > first.region.x
-        if is_beside and event.screen_x == second.region.x:
-            self.capture_mouse()
-            event.stop()
+        if len(self.children) > 1:
+            first, second = self.children[:2]
+            is_beside = second.display and second.region.x > first.region.x
+            if is_beside and event.screen_x == second.region.x:
+                self.capture_mouse()
+                event.stop()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Move the border with the pointer."""
@@ -136,7 +132,7 @@ class Split(Widget):
             percent = round(100 * (event.screen_x - self.region.x) / max(self.region.width, 1))
             for share in self._current_shares():
                 if share.axis == "width":
-                    self._sizes[share.key] = share.clamp(percent)
+                    self._sizes[share.key] = _clamped(share, percent)
             self.fit()
 
     def on_mouse_up(self) -> None:
@@ -148,40 +144,28 @@ class Split(Widget):
         if self.fixed or self.has_class("-zoomed"):
             return []
         parts = {part.id for part in self.children}
-        return [
-            share
-            for share in self._shares
-            if share.part in parts and (not share.screen_class or self.screen.has_class(share.screen_class))
-        ]
+        own = (share for share in self._shares if share.part in parts)
+        return [share for share in own if not share.screen_class or self.screen.has_class(share.screen_class)]
+
+
+def _clamped(share: Share, percent: int) -> int:
+    return max(share.minimum, min(percent, share.maximum))
 
 
 def resize_focused(screen: Screen[object], direction: str) -> bool:
-    """Resize the focused pane of a screen.
+    """Resize the focused pane of a screen; return False if it cannot be resized in that direction.
 
     A pane without a share of its own moves the border after it, else the border of an outer split, else the border
-    before it.
-
-    Args:
-        screen: the screen.
-        direction: a key of ``RESIZE_STEPS``, or ``reset`` for all panes.
-
-    Returns:
-        False if the pane cannot be resized in that direction.
+    before it. ``direction`` is a key of ``RESIZE_STEPS``, or ``reset`` for all panes.
     """
-    splits = screen.query(Split)
     if direction not in RESIZE_STEPS:
+        splits = screen.query(Split)
         for split in splits:
             split.reset()
         return bool(splits)
     axis, percent = RESIZE_STEPS[direction]
     around = [*_splits_around(screen.focused)]
-    for before in (False, True):
-        for split, part in around:
-            if (border := split.border_of(part, axis, before=before)) is not None:
-                share, sign = border
-                split.grow(share, sign * percent)
-                return True
-    return False
+    return any(split.resize(part, axis, percent, before=before) for before in (False, True) for split, part in around)
 
 
 def zoom_focused(screen: Screen[object]) -> None:
@@ -210,9 +194,3 @@ def _splits_around(pane: Widget | None) -> Iterator[tuple[Split, Widget]]:
         if isinstance(parent, Split):
             yield parent, pane
         pane = parent
-
-
-def _set_size(widget: Widget, axis: Axis, size: str | int | None) -> None:
-    if size is None and not widget.styles.inline.has_rule(axis):
-        return  # setting it would trigger a layout
-    setattr(widget.styles, axis, size)

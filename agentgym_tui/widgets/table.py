@@ -24,7 +24,7 @@ from agentgym_tui.presenters.cells import (
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.state.query import Sorting
 from agentgym_tui.textual_compat import add_bindings
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList
 
 
 class Table(LineList):

@@ -16,7 +16,7 @@ from agentgym_tui.presenters.text_width import LIST_MARGIN, fit, wrap_offsets
 from agentgym_tui.safe_text import sanitize_line, unsafe_excerpt
 from agentgym_tui.state.episode import Episode
 from agentgym_tui.state.servers import RewardPoint
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList
 from agentgym_tui.widgets.table import Table
 from runner.types import Span
 

@@ -1,8 +1,10 @@
-"""Dialogs with a few answers, each with a key and a button."""
+"""Dialogs with a question and a few answers, each with a key and a button."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from textual import on
 from textual.app import ComposeResult
@@ -10,56 +12,76 @@ from textual.containers import Horizontal
 from textual.widgets import Button
 
 from agentgym_tui.commands.keymap import commands_of, keymap_of
-from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.presenters.number_format import pluralize
+from agentgym_tui.presenters.cells import Cell, Line, Tone
+from agentgym_tui.presenters.number_format import format_size, pluralize
+from agentgym_tui.presenters.text_width import cut_start
+from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
+from agentgym_tui.sessions.run_commands import reachable_batches
 from agentgym_tui.sinks import as_label
 from agentgym_tui.state.batches import BatchRun
-from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.state.nodes import NodeInfo, ProfileDifference, VariableChange
+from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.widgets.lists import StaticLines
+
+if TYPE_CHECKING:
+    from runner.node.retention import CleanUpAction, PruneReport
+
+_PATH_WIDTH: Final = 68
+"""Columns for a path; the width of the dialog without its frame and an indent."""
+_MAX_BATCHES: Final = 4
+_MAX_VARIABLES: Final = 4
+_VARIABLE_CHANGES: Final[dict[VariableChange, str]] = {
+    "changed": " has another value than when the node started",
+    "set": " is set now; it was not when the node started",
+    "missing": " is not set here; a restart from here loses it",
+}
 
 
 class ConfirmDialog(DialogScreen[str]):
     """A dialog with a question; its result is the name of the chosen answer.
 
-    The commands of its scope are the answers; their actions have the form ``answer('…')``.
-
     Args:
+        scope: the scope whose commands are the answers; their actions have the form ``answer('…')``.
         title: title of the dialog.
-        default: the answer whose button has the focus.
+        question: makes the lines of the question, again whenever the store has changed; None: it need not be answered
+            any more, so that the dialog closes with the default answer.
+        default: the answer whose button has the focus at first, which does the least harm.
     """
 
     AUTO_FOCUS = ""
 
-    def __init__(self, title: str, *, default: str) -> None:
+    def __init__(
+        self, scope: str, title: str, question: Callable[[], Sequence[Line] | None], default: str = "nothing"
+    ) -> None:
+        self.SCOPE = scope
         super().__init__()
-        self._title = title
-        self._answers = commands_of(self.SCOPE)
-        self._default = default
-
-    def question(self) -> Sequence[Line]:
-        """Return the lines of the question."""
-        raise NotImplementedError
-
-    def ask(self) -> None:
-        """Show the question; called again when the state that the question describes has changed."""
-        heading, lines = self.query_one("#question", StaticLines), self.question()
-        heading.styles.height = len(lines) + 2
-        heading.show(lambda _: lines)
+        self._title, self._question, self._default = title, question, default
 
     def compose(self) -> ComposeResult:
         with DialogFrame(self._title, keys="{focus.next} and {field.submit} choose"):
             yield StaticLines(id="question")
-            for command in self._answers:
+            for command in commands_of(self.SCOPE):
                 with Horizontal(classes="answer"):
                     label = f"{command.title} ({keymap_of(self.app).display(command)[0]})"
                     yield Button(as_label(label), id=command.action.split("'")[1], compact=True)
-                    about = command.help
-                    yield StaticLines(lambda _, about=about: [[Cell(about, "dim")]])  # type: ignore[misc]
+                    yield StaticLines(lambda _, about=command.help: [[Cell(about, "dim")]])  # type: ignore[misc]
 
     def on_mount(self) -> None:
-        """Show the question and focus the default answer, which does the least harm."""
-        self.ask()
+        """Show the question and focus the default answer."""
+        self._show_question()
         self.query_one(f"#{self._default}").focus()
+
+    def draw(self, store: RunStore) -> None:
+        self._show_question()
+
+    def _show_question(self) -> None:
+        if (lines := self._question()) is None:
+            self.leave(self._default)
+            return
+        heading = self.query_one("#question", StaticLines)
+        heading.styles.height = len(lines) + 2
+        heading.show(lambda _: lines)
 
     def action_answer(self, answer: str) -> None:
         """Close the dialog with ``answer`` as its result."""
@@ -70,39 +92,117 @@ class ConfirmDialog(DialogScreen[str]):
         self.leave(pressed.button.id or "")
 
 
-class CancelAllDialog(ConfirmDialog):
-    """A dialog before everything that runs or waits is cancelled.
+def quit_dialog(store: RunStore) -> ConfirmDialog:
+    """Return the dialog for quitting while episodes run; its result is ``stop``, ``leave`` or ``stay``."""
+    return ConfirmDialog("quit", "Leave the console?", partial(_unfinished_lines, store), default="leave")
 
-    Args:
-        n_batches: number of batches that run or wait.
+
+def stop_node_dialog(store: RunStore) -> ConfirmDialog:
+    """Return the dialog for stopping a node that has batches; its result is ``now``, ``drain`` or ``nothing``."""
+    return ConfirmDialog("stop_node", "Stop the node?", partial(_unfinished_lines, store))
+
+
+def restart_node_dialog(store: RunStore, difference: ProfileDifference | None = None) -> ConfirmDialog:
+    """Return the dialog for restarting the node; its result is ``restart`` or ``nothing``.
+
+    ``difference`` is why the console offers the restart; None if the user requested it. The dialog closes by itself
+    when the profiles no longer differ.
     """
 
-    SCOPE = "cancel_all"
+    def question() -> Sequence[Line] | None:
+        if difference is not None and store.profile_difference is None:
+            return None
+        lines = [*(_difference_lines(difference) if difference else ()), *_unfinished_lines(store)]
+        if any(batch.status == "paused" for batch in reachable_batches(store)):
+            lines.append([Cell("A batch is paused: resume it and the others on Runs after the restart.", "warn")])
+        return lines
 
-    def __init__(self, n_batches: int) -> None:
-        super().__init__("Cancel everything?", default="nothing")
-        self._n_batches = n_batches
-
-    def question(self) -> Sequence[Line]:
-        n_batches = pluralize(self._n_batches, "batch", "batches")
-        return [[Cell(n_batches, "head"), Cell(" that run or wait")]]
+    return ConfirmDialog("restart_node", "Restart the node?", question)
 
 
-class CancelDialog(ConfirmDialog):
-    """A dialog that lets the user cancel one batch or its whole battery.
+def send_history_dialog(node: NodeInfo) -> ConfirmDialog:
+    """Return the dialog for sending a node's earlier events to its broker; its result is ``send`` or ``nothing``."""
+    counted = Cell(pluralize(node.n_held, "event"), "head")
+    lines: list[Line] = [[counted, Cell(" ended before the node first used this broker:")], _path_line(node.egress)]
+    return ConfirmDialog("send_history", "Send the earlier events?", lambda: lines)
 
-    Args:
-        batch: the running batch.
-        n_more: number of waiting batches of the same battery.
-    """
 
-    SCOPE = "cancel"
+def stop_server_dialog(store: RunStore, env: str) -> ConfirmDialog:
+    """Return the dialog for stopping an environment server in use; its result is ``stop`` or ``nothing``."""
 
-    def __init__(self, batch: BatchRun, n_more: int) -> None:
-        super().__init__("Cancel what?", default="nothing")
-        self._batch = batch
-        self._n_more = n_more
+    def question() -> Sequence[Line]:
+        n_running = pluralize(len(running_in(store, env)), "episode")
+        about = Cell("A batch waits for its server a while, then it is interrupted.", "dim")
+        return [[Cell(env, "head"), Cell(f": {n_running} running")], [about]]
 
-    def question(self) -> Sequence[Line]:
-        env = Cell(self._batch.env, "head")
-        return [[env, Cell(f" is running; {self._n_more} more in this battery")]]
+    return ConfirmDialog("stop_server", "Stop the server?", question)
+
+
+def cancel_dialog(batch: BatchRun, n_more: int) -> ConfirmDialog:
+    """Return the dialog for cancelling a running batch, or it and the ``n_more`` batches of its battery that wait."""
+    line = [Cell(batch.env, "head"), Cell(f" is running; {n_more} more in this battery")]
+    return ConfirmDialog("cancel", "Cancel what?", lambda: [line])
+
+
+def cancel_all_dialog(n_batches: int) -> ConfirmDialog:
+    """Return the dialog before all batches that run or wait are cancelled; its result is ``all`` or ``nothing``."""
+    line = [Cell(pluralize(n_batches, "batch", "batches"), "head"), Cell(" that run or wait")]
+    return ConfirmDialog("cancel_all", "Cancel everything?", lambda: [line])
+
+
+def clean_up_dialog(action: CleanUpAction, plan: PruneReport) -> ConfirmDialog:
+    """Return the dialog before episodes are archived or deleted; its result is ``action`` or ``nothing``."""
+    is_final, episodes = action == "delete", pluralize(plan.n_archived + plan.n_deleted, "episode")
+    size = f"{'' if is_final else 'about '}{format_size(plan.n_freed)}"
+    lines: list[Line] = [[Cell(episodes, "head"), Cell(f", frees {size}")]]
+    lines += ([Cell(text, "warn")] for text in kept_texts(plan.kept))
+    lines += [[Cell("this is final: they cannot be brought back", "warn")]] if is_final else []
+    return ConfirmDialog(action, f"{action.capitalize()} {episodes}?", lambda: lines)
+
+
+def kept_texts(kept: Mapping[str, int]) -> list[str]:
+    """Return a line for each reason for which episodes stay as they are."""
+    return [f"{n:,} {'stays' if n == 1 else 'stay'}: {reason}" for reason, n in kept.items()]
+
+
+def running_in(store: RunStore, env: str) -> list[str]:
+    """Return the ids of the episodes that run in an environment, on nodes that are not lost."""
+    return [each.episode_id for each in store.running_episodes() if each.is_active and each.env == env]
+
+
+def _unfinished_lines(store: RunStore) -> list[Line]:
+    """Describe the running and the waiting batches."""
+    batches = reachable_batches(store)
+    if not batches:
+        return [[Cell("Nothing is running.")]]
+    n_running = sum(episode.is_active for episode in store.running_episodes())
+    n_left = sum(max(batch.n_planned - batch.n_done, 0) for batch in batches)
+    lines: list[Line] = [[Cell(f"{pluralize(n_running, 'episode')} running, {n_left} remaining")]]
+    for batch in batches[:_MAX_BATCHES]:
+        done = Cell(f"  {batch.n_done}/{batch.n_planned} ", "accent")
+        lines.append([done, Cell(batch.env), Cell(f" {batch.status}", "dim")])
+    if len(batches) > _MAX_BATCHES:
+        lines.append([Cell(f"  and {len(batches) - _MAX_BATCHES} more", "dim")])
+    return lines
+
+
+def _difference_lines(difference: ProfileDifference) -> list[Line]:
+    """Describe how the profile that the node has loaded differs from the one that it would load now."""
+    (running_id, running_path), (wanted_id, wanted_path) = difference.running, difference.wanted
+    running, wanted = running_id or "?", wanted_id or "?"
+    if difference.is_other:
+        return [
+            [Cell(f"The node runs the profile {running}:", "warn")],
+            _path_line(running_path, "dim"),
+            [Cell(f"This console uses the profile {wanted}:", "warn")],
+            _path_line(wanted_path, "dim"),
+            [],
+        ]
+    first = [Cell(f"The profile {running} has changed since the node loaded it:", "warn")]
+    profile = [first, _path_line(running_path, "dim")] if difference.is_changed else []
+    variables = difference.variables[:_MAX_VARIABLES]
+    return [*profile, *([Cell(f"{name}{_VARIABLE_CHANGES[change]}", "warn")] for name, change in variables), []]
+
+
+def _path_line(path: str, tone: Tone = "plain") -> Line:
+    return [Cell("  "), Cell(cut_start(masked_line(path, 4_096), _PATH_WIDTH), tone)]

@@ -19,8 +19,7 @@ from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.state.query import MAX_CHARS
 from agentgym_tui.widgets.inputs import SearchInput
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import WrappedText
+from agentgym_tui.widgets.lists import LineList, WrappedText
 
 if TYPE_CHECKING:
     from runner.query.fields import Field

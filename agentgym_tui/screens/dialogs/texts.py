@@ -14,8 +14,7 @@ from agentgym_tui.presenters.text_width import wrap_text
 from agentgym_tui.safe_text import sanitize_line
 from agentgym_tui.screens.base import DialogFrame, DialogScreen
 from agentgym_tui.services import Message, copy_to_clipboard, messages
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import WrappedText
+from agentgym_tui.widgets.lists import LineList, WrappedText
 
 if TYPE_CHECKING:
     from runner.results.evaluation import EvalRow

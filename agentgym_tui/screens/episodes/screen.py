@@ -28,7 +28,7 @@ from agentgym_tui.presenters.listing import ListingRows
 from agentgym_tui.safe_text import masked_line
 from agentgym_tui.screens.base import ScreenContext
 from agentgym_tui.screens.compare import mark_or_compare
-from agentgym_tui.screens.dialogs.tags import edit_tags
+from agentgym_tui.screens.dialogs.curate import edit_tags
 from agentgym_tui.screens.episode import EpisodeFile
 from agentgym_tui.screens.list_screen import READ_INTERVAL_S, ListScreen
 from agentgym_tui.services import start_worker
@@ -148,12 +148,12 @@ class EpisodesScreen(ListScreen[ListEntry]):
         return [*self._episodes.selected] or ([self._episode.episode_id] if self._episode else [])
 
     def action_clean_up(self, action: CleanUpAction) -> None:
-        from agentgym_tui.screens.episodes.clean_up import clean_up
+        from agentgym_tui.screens.dialogs.curate import clean_up
 
         clean_up(self, self.session, action, self.chosen_ids(), self._cleaned_up)
 
     def action_export(self) -> None:
-        from agentgym_tui.screens.episodes.clean_up import export
+        from agentgym_tui.screens.dialogs.curate import export
 
         export(self, self.session, self._episodes.chosen(), self._episodes.query_text)
 

@@ -31,10 +31,8 @@ from agentgym_tui.presenters.steps import world_lines
 from agentgym_tui.presenters.transcript import step_blocks
 from agentgym_tui.state.event_log import EventLog
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.line_renderer import TONE_CLASSES
+from agentgym_tui.widgets.lists import TONE_CLASSES, LineList, StaticLines
 from agentgym_tui.widgets.payload_view import TextView
-from agentgym_tui.widgets.static_lines import StaticLines
 from agentgym_tui.widgets.table import Table
 from agentgym_tui.widgets.transcript import Transcript
 from runner.events.codec import decode

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.logs.log_file import LogFile
+from agentgym_tui.screens.dialogs.confirm import ConfirmDialog
 from agentgym_tui.sessions.file_library import row_table
-from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.inputs import CheckList, OptionStepper
+from agentgym_tui.widgets.lists import LineList
 from runner.store.index_schema import EpisodeRow
 from runner.store.passages import Hit
 from runner.subscribe.buffer import RawMessage
@@ -72,7 +73,8 @@ def shows(text: str) -> ReadValue:
 
 
 def screen_name(app: Console) -> str:
-    return type(app.screen).__name__
+    """Return the name of the screen's class, or the scope of a dialog with a question."""
+    return app.screen.SCOPE if isinstance(app.screen, ConfirmDialog) else type(app.screen).__name__
 
 
 def focused_id(app: Console) -> str | None:

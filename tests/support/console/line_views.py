@@ -11,8 +11,7 @@ from textual.pilot import Pilot
 
 import agentgym_tui
 from agentgym_tui.presenters.cells import Cell, Line
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.line_renderer import TONE_CLASSES
+from agentgym_tui.widgets.lists import TONE_CLASSES, LineList
 
 STYLES = Path(agentgym_tui.__file__).parent / "styles.tcss"
 SIZE = (40, 10)

@@ -14,8 +14,7 @@ from textual.pilot import Pilot
 from agentgym_tui.app.console import Console
 from agentgym_tui.config.settings import Settings
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.line_renderer import LineRenderer
+from agentgym_tui.widgets.lists import LineList, LineRenderer
 from tests.support.console.fake_session import FakeSession
 from tests.support.console.samples import FakeClock
 

@@ -19,8 +19,7 @@ from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.screens.live_panes import LIVE_PANES, LivePane, LiveState, PaneSpec
 from agentgym_tui.services import toast
 from agentgym_tui.widgets.key_bar import KeyBar
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import StaticLines
+from agentgym_tui.widgets.lists import LineList, StaticLines
 from tests.support.console.fake_session import FakeSession, busy_session, files_session
 from tests.support.console.pilot import SMALL, console_app, toast_text, wait_for_text, wait_for_widget_text, wait_until
 

@@ -14,14 +14,14 @@ from textual.widgets import Input
 from agentgym_tui.app.console import Console
 from agentgym_tui.config.settings import Settings, parse_settings
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.screens.dialogs.run_form import RunForm
+from agentgym_tui.screens.dialogs.forms import RunForm
 from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.screens.list_filter import FilterInput
 from agentgym_tui.sessions.run_commands import FORM_FIELDS
-from agentgym_tui.widgets.form_controls import CheckList
+from agentgym_tui.widgets.inputs import CheckList
 from agentgym_tui.widgets.table import Table
 from tests.support.console.fake_session import FakeSession, busy_session, watching
-from tests.support.console.key_presses import running_battery
+from tests.support.console.key_presses import running_battery, screen_name
 from tests.support.console.log_consoles import logs_app
 from tests.support.console.pilot import wait_for_text, wait_until
 from tests.support.console.samples import episode_id
@@ -98,7 +98,7 @@ async def test_a_key_that_arrives_after_the_last_screen_closed_is_dropped(forwar
         (["x", "b"], ["cancel"], "LiveScreen"),
         (["colon", *"quit", "enter", "s"], ["cancel"], "LiveScreen"),
         (["colon", *"cancel", "enter", "b"], ["cancel"], "LiveScreen"),
-        (["colon", *"cancel", "enter", "escape", "q"], [], "QuitDialog"),
+        (["colon", *"cancel", "enter", "escape", "q"], [], "quit"),
         (["6", "C", "y"], ["cancel"], "RunsScreen"),
         (["6", "C", "n", "1", "R", "escape", "2"], [], "EpisodesScreen"),
         (["R", "question_mark", "escape", "escape", "3"], [], "EventsScreen"),
@@ -108,14 +108,14 @@ async def test_a_key_typed_ahead_acts_on_the_dialog_that_the_key_before_it_opens
     keys: list[str], commands: list[str], screen: str
 ) -> None:
     session = running_battery()
-    async with Console(session).run_test(size=(120, 40)) as pilot:
+    app = Console(session)
+    async with app.run_test(size=(120, 40)) as pilot:
         await wait_for_text(pilot, "task 4")
         send_keys(pilot, keys)
         await wait_until(
             pilot,
             lambda: (
-                type(pilot.app.screen).__name__ == screen
-                and [command for command, _, _ in session.fake_control.commands] == commands
+                screen_name(app) == screen and [command for command, _, _ in session.fake_control.commands] == commands
             ),
             screen,
         )

@@ -209,7 +209,7 @@ def test_errors_are_counted_apart(counts: dict[str, Any], expected: str) -> None
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_a_short_reply_covers_only_the_key_bar(size: tuple[int, int]) -> None:
+async def test_a_short_reply_covers_one_row_above_the_last_two(size: tuple[int, int]) -> None:
     async with console_pilot(busy_session(), size) as pilot:
         await wait_for_text(pilot, "Transcript")
         for keys, screen in (((), "LiveScreen"), (("2", "enter"), "EpisodeScreen"), (("3",), "EventsScreen")):
@@ -218,7 +218,7 @@ async def test_a_short_reply_covers_only_the_key_bar(size: tuple[int, int]) -> N
             toast(pilot.app, "react scripted started on Wordle, 12 episodes")
             await wait_until(pilot, lambda: bool(pilot.app.screen.query(Toast)), "the reply")
             await wait_until(pilot, lambda: pilot.app.screen.query_one(Toast).region.height == 1, "its layout")
-            assert pilot.app.screen.query_one(Toast).region == (0, size[1] - 1, size[0], 1)
+            assert pilot.app.screen.query_one(Toast).region == (0, size[1] - 3, size[0], 1)
 
 
 @pytest.mark.parametrize("width", [20, 57, 77, 117])
@@ -287,3 +287,18 @@ async def test_the_earlier_events_that_a_new_broker_lacks_are_reported_once_and_
         await pilot.press("ctrl+p", *"earlier")
         await wait_for_text(pilot, "Commands")
         assert "Send earlier" not in screen_text(pilot.app)
+
+
+@pytest.mark.parametrize(
+    ("key", "rows"), [("1", "#progress, KeyBar"), ("2", "#status, KeyBar"), ("6", "#status, KeyBar")]
+)
+async def test_a_toast_covers_neither_status_nor_keys(key: str, rows: str) -> None:
+    app = console_app(busy_session())
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press(key)
+        await wait_until(pilot, lambda: len(app.screen.query(rows)) == 2, "the screen")
+        toast(app, "two\nlines")
+        await wait_until(pilot, lambda: any(each.region for each in app.screen.query("Toast")), "the toast")
+        [shown] = app.screen.query("Toast")
+        assert shown.region.height == 2
+        assert not any(shown.region.overlaps(row.region) for row in app.screen.query(rows))

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from agentgym_tui.app.console import Console
 from agentgym_tui.sessions.node_launcher import LaunchOptions
 from agentgym_tui.sessions.node_session import NodeSession
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList
 from runner.events.control import StartArgs
 from runner.util.clock import new_ulid
 from tests.support.console.launch import NODE, node_cleanup

@@ -16,7 +16,7 @@ from agentgym_tui.state.episode import StreamingAnswer, StreamingToolCall
 from agentgym_tui.state.episode_list import EpisodeList
 from agentgym_tui.state.query import Sorting
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.form_controls import CheckRows
+from agentgym_tui.widgets.inputs import CheckRows
 from runner.envs.are.catalog import OFFLINE_SCENARIOS
 from runner.events.live import LiveAction
 from runner.types import Outcome, ToolCall

@@ -12,14 +12,13 @@ from agentgym_tui.app.console import Console
 from agentgym_tui.commands.keymap import COMMANDS, AvailableCommand, available_commands, commands_of
 from agentgym_tui.commands.registry import Command
 from agentgym_tui.presenters.text_width import LIST_MARGIN
-from agentgym_tui.screens.dialogs.battery_picker import BatteryPicker
+from agentgym_tui.screens.dialogs.forms import BatteryPicker
 from agentgym_tui.screens.dialogs.help import CommandPalette, HelpDialog, search
 from agentgym_tui.screens.dialogs.texts import HexDumpDialog
 from agentgym_tui.screens.live import LiveScreen
 from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.state.nodes import BusLink
-from agentgym_tui.widgets.line_list import LineList
-from agentgym_tui.widgets.static_lines import WrappedText
+from agentgym_tui.widgets.lists import LineList, WrappedText
 from tests.support.console.fake_session import (
     FakeSession,
     bus_session,

@@ -16,7 +16,7 @@ from agentgym_tui.screens.episode import EpisodeScreen
 from agentgym_tui.services import MAX_CLIPBOARD_BYTES
 from agentgym_tui.sessions.episode_files import episode_from_record
 from agentgym_tui.state.episode import Episode
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList
 from agentgym_tui.widgets.table import Table
 from runner.events.live import LiveAction
 from runner.store.index_schema import episode_row

@@ -21,7 +21,7 @@ from agentgym_tui.screens.live import EpisodePicker, LiveScreen
 from agentgym_tui.screens.live_panes import LIVE_PANES, LivePane, LivePanes
 from agentgym_tui.state.nodes import BusLink
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList
 from agentgym_tui.widgets.table import Table
 from runner.events.live import LiveAction
 from runner.subscribe.messages import Notice

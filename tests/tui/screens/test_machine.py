@@ -6,7 +6,7 @@ import pytest
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.episodes.screen import EpisodesScreen
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList
 from tests.support.console.fake_session import FakeSession, bus_session, busy_session, files_session
 from tests.support.console.key_presses import broken_machine
 from tests.support.console.pilot import console_app, screen_text, toast_text, wait_for_text, wait_until

@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.screens.base import DialogFrame
-from agentgym_tui.screens.dialogs.run_form import RunForm
+from agentgym_tui.screens.dialogs.forms import RunForm
 from agentgym_tui.sessions.control_client import ControlRequestError
 from agentgym_tui.sessions.run_commands import (
     FORM_FIELDS,
@@ -25,7 +25,7 @@ from agentgym_tui.sessions.run_commands import (
     startable_agents,
 )
 from agentgym_tui.state.run_store import RunStore
-from agentgym_tui.widgets.form_controls import CheckList, OptionStepper
+from agentgym_tui.widgets.inputs import CheckList, OptionStepper
 from runner.events.control import NodeHealth, NodeList, StartArgs
 from runner.types import Budget
 from tests.support.console.fake_session import FakeSession, empty_session
@@ -426,3 +426,14 @@ async def test_a_sweep_with_a_budget_is_started_from_the_form_by_the_keyboard(si
         await wait_until(pilot, lambda: bool(session.fake_control.started))
     (args,) = session.fake_control.started
     assert (args.repeat, args.until_width, args.budget, args.models) == (50, 0.2, Budget(cost=2.5), ["m1", "m2"])
+
+
+@pytest.mark.parametrize(("agents", "n_note"), [(("oracle", "react"), 0), (("oracle",), 2)])
+async def test_the_form_begins_with_its_fields_or_its_note(agents: tuple[str, ...], n_note: int) -> None:
+    async with Console(FakeSession(store_with_agents(*agents))).run_test(size=SMALL, notifications=True) as pilot:
+        await wait_for_text(pilot, "Welcome")
+        await pilot.press("R")
+        await wait_until(pilot, lambda: isinstance(pilot.app.focused, CheckList), "the form")
+        await pilot.pause()
+        frame, columns = pilot.app.screen.query_one("#form"), pilot.app.screen.query_one("#columns")
+        await wait_until(pilot, lambda: columns.region.y - frame.content_region.y == n_note, "the fields")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from textual.pilot import Pilot
 
 from tests.support.console.fake_session import FakeSession, mixed_session
+from tests.support.console.key_presses import screen_name
 from tests.support.console.live_items import started, timestep
 from tests.support.console.pilot import SIZE, console_app, wait_for_no_text, wait_for_text, wait_until
 from tests.support.console.samples import live
@@ -101,11 +102,12 @@ async def test_letters_that_are_typed_into_a_filter_start_nothing() -> None:
 
 async def test_the_keys_act_on_no_dialog() -> None:
     session = ready_session()
-    async with console_app(session).run_test(size=SIZE, notifications=True) as pilot:
+    app = console_app(session)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
         await pilot.press("6")
         await wait_for_text(pilot, "battery of 2")
         await pilot.press("C")
-        await wait_until(pilot, lambda: type(pilot.app.screen).__name__ == "CancelAllDialog", "the question")
+        await wait_until(pilot, lambda: screen_name(app) == "cancel_all", "the question")
         await pilot.press("r", "R", "b", "full_stop")
         await pilot.pause()
-        assert not session.fake_control.started and type(pilot.app.screen).__name__ == "CancelAllDialog"
+        assert not session.fake_control.started and screen_name(app) == "cancel_all"

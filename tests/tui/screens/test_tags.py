@@ -27,7 +27,7 @@ from tests.support.console.pilot import (
 from tests.support.console.samples import HOSTILE, START, episode_id, row
 from tests.support.episodes import record_episodes
 
-LIST, SUMMARY, HEADING, NOTE, TRANSCRIPT = "#episodes", "#summary", "#heading", "#note", "#transcript"
+LIST, SUMMARY, HEADING, NOTE, TRANSCRIPT = "#episodes", "#summary", "#heading", "#report", "#transcript"
 
 
 def tagged_session() -> FakeSession:

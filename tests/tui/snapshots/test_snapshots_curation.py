@@ -7,8 +7,8 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from agentgym_tui.config.ui_state import UiState
-from agentgym_tui.screens.episodes.clean_up import ArchiveDialog, DeleteDialog
-from agentgym_tui.screens.episodes.export_form import ExportForm
+from agentgym_tui.screens.dialogs.confirm import clean_up_dialog
+from agentgym_tui.screens.dialogs.curate import ExportForm
 from agentgym_tui.screens.list_filter import SavedQueries
 from runner.formats.format import find_format
 from runner.node.retention import CleanUpAction, PruneReport
@@ -156,7 +156,7 @@ def test_confirmation_of_clean_up(snap_compare: SnapCompare, size: tuple[int, in
         kept={"event not delivered": 2, "batch not ended": 10},
     )
 
-    before = when_open((ArchiveDialog if action == "archive" else DeleteDialog)(plan), "frees")
+    before = when_open(clean_up_dialog(action, plan), "frees")
     assert snap_compare(console_app(flagged_session()), terminal_size=size, run_before=before)
 
 

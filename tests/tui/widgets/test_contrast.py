@@ -12,7 +12,7 @@ from textual.theme import BUILTIN_THEMES
 
 from agentgym_tui.app.console import Console
 from agentgym_tui.presenters.cells import Tone
-from agentgym_tui.widgets.line_renderer import MIN_CONTRAST, LineRenderer, contrast, readable, tone_style
+from agentgym_tui.widgets.lists import MIN_CONTRAST, LineRenderer, contrast, readable, tone_style
 from tests.support.console.fake_session import busy_session
 
 COLORS = st.tuples(*[st.integers(0, 255)] * 3).map(lambda parts: Color(*parts))

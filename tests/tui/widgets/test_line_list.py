@@ -7,10 +7,9 @@ from typing import Self
 import pytest
 from textual import events
 from textual.geometry import Region
-from textual.scrollbar import ScrollBar
 
 from agentgym_tui.presenters.cells import Tone
-from agentgym_tui.widgets.line_list import CursorType, LineList
+from agentgym_tui.widgets.lists import CursorType, LineList
 from tests.support.console.line_views import SIZE, NamedRows, list_pilot, numbered_rows, scroll_top, visible_rows
 from tests.support.console.pilot import wait_until
 
@@ -61,22 +60,6 @@ async def test_a_click_at_the_right_edge_selects_a_line_without_a_scroll_bar() -
         assert not view.show_vertical_scrollbar
         await pilot.click(view, offset=(SIZE[0] - 1, 2), times=2)
         await wait_until(pilot, lambda: app.chosen == [(2, "line 2")], "the selection")
-
-
-@pytest.mark.parametrize("n_lines", [11, 23, 100, 3_000])
-async def test_the_scroll_bar_equals_the_one_of_the_framework(n_lines: int) -> None:
-    view = LineList(numbered_rows(n_lines))
-    async with list_pilot(view) as (app, pilot):
-        for key in ("j", "ctrl+d", "ctrl+d", "end", "k", "home"):
-            await pilot.press(key)
-            bar = view.vertical_scrollbar
-            extent = bar.outer_size.region
-            assert extent.height == SIZE[1]
-            assert bar.render_lines(extent) == ScrollBar.render_lines(bar, extent)
-        before = bar.render_lines(extent)
-        app.theme = "textual-light"
-        await wait_until(pilot, lambda: bar.render_lines(extent) != before, "the bar in other colors")
-        assert bar.render_lines(extent) == ScrollBar.render_lines(bar, extent)
 
 
 async def test_the_scroll_bar_disappears_when_all_lines_fit() -> None:

@@ -11,7 +11,7 @@ from agentgym_tui.presenters.live import ENV_COLUMNS
 from agentgym_tui.presenters.payload import TextRows
 from agentgym_tui.presenters.text_width import LIST_MARGIN
 from agentgym_tui.state.query import Sorting
-from agentgym_tui.widgets.line_list import LineList
+from agentgym_tui.widgets.lists import LineList
 from agentgym_tui.widgets.payload_view import TextView
 from agentgym_tui.widgets.table import Table
 from tests.support.console.line_views import NamedRows, list_pilot, numbered_rows, scroll_top, visible_rows

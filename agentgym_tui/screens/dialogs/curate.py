@@ -1,0 +1,381 @@
+"""What is done with chosen episodes: archive, delete and export them, and edit their tags and notes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.widgets import Input
+
+from agentgym_tui.commands.registry import CURATION, EXPORT, NODE
+from agentgym_tui.presenters.cells import FixedLines
+from agentgym_tui.presenters.episode_facts import note_line
+from agentgym_tui.presenters.number_format import format_size, pluralize
+from agentgym_tui.safe_text import masked_line, masked_rows, sanitize_line, sanitize_message
+from agentgym_tui.screens.base import ConsoleScreen, DialogFrame
+from agentgym_tui.screens.dialogs.confirm import clean_up_dialog, kept_texts
+from agentgym_tui.screens.dialogs.forms import Form, Row, field_row
+from agentgym_tui.services import start_worker
+from agentgym_tui.sessions.control_client import ControlRequestError
+from agentgym_tui.sessions.curation import Exporter, ExportJob
+from agentgym_tui.sessions.run_commands import annotate, split_tags
+from agentgym_tui.sessions.session import Session, load_notes
+from agentgym_tui.state.episode_list import ListEntry, UnreadableFile
+from agentgym_tui.widgets.inputs import CheckList, OptionStepper, SearchInput
+from agentgym_tui.widgets.lists import LineList, StaticLines
+from runner.errors import RunnerError, StoreError
+from runner.events.control import AnnotateArgs
+from runner.types.notes import MAX_NOTE_CHARS
+from runner.util.clock import new_ulid
+
+if TYPE_CHECKING:
+    from agentgym_tui.sessions.curation import FileExporter
+    from runner.formats.export import Manifest
+    from runner.formats.format import Format
+    from runner.formats.training import Audit
+    from runner.node.retention import CleanUpAction, PruneReport
+    from runner.types.notes import Note
+
+
+def clean_up(
+    screen: ConsoleScreen[Any],
+    session: Session,
+    action: CleanUpAction,
+    episode_ids: Sequence[str],
+    on_done: Callable[[], None],
+) -> None:
+    """Archive or delete episodes after a confirmation, and show what was done; call ``on_done`` when they have gone."""
+    if action == "archive" and session.archiver is not None and episode_ids:
+        start_worker(screen, partial(_copy_to_archive, screen, session.archiver, episode_ids), group="curation")
+        return
+    if (curation := session.curation) is None:
+        screen.toast(CURATION.reason(session), failed=True)
+        return
+    if not episode_ids:
+        screen.toast(f"no episode is selected to {action}", failed=True)
+        return
+
+    async def plan() -> None:
+        with _failure_shown(screen):
+            planned = await curation.clean_up(action, episode_ids, dry_run=True)
+            if not planned.n_archived + planned.n_deleted:
+                screen.toast("\n".join([f"nothing to {action}", *kept_texts(planned.kept)]), failed=True)
+            elif screen.is_current:
+                screen.app.push_screen(clean_up_dialog(action, planned), answered)
+
+    def answered(answer: str | None) -> None:
+        if answer == action:
+            screen.toast(f"{action}: {pluralize(len(episode_ids), 'episode')} …")
+            start_worker(screen, apply, group="curation")
+
+    async def apply() -> None:
+        with _failure_shown(screen):
+            report = await curation.clean_up(action, episode_ids)
+            screen.toast(report_text(report, action), failed=bool(report.problems))
+            on_done()
+
+    start_worker(screen, plan, group="curation")
+
+
+def report_text(report: PruneReport, action: CleanUpAction) -> str:
+    """Return what was done, and what was left as it is."""
+    n_done = report.n_archived + report.n_deleted
+    done = f"{pluralize(n_done, 'episode')} {action.removesuffix('e')}ed"
+    freed = f", {format_size(max(report.n_freed, 0))} freed" if n_done else ""
+    problems = [sanitize_message(f"✗ {problem}", 300) for problem in report.problems[:3]]
+    return "\n".join([done + freed, *kept_texts(report.kept), *problems])
+
+
+async def _copy_to_archive(screen: ConsoleScreen[Any], archiver: FileExporter, episode_ids: Sequence[str]) -> None:
+    """Copy episodes of opened files, which stay, into a new archive in the working directory."""
+    path = Path.cwd() / f"episodes-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip"
+    screen.toast(f"archive: {pluralize(len(episode_ids), 'episode')} …")
+    with _failure_shown(screen):
+        n_copied, unreadable = await archiver.archive(episode_ids, path)
+        shown = sanitize_message(str(path), 300)
+        copied = f"{pluralize(n_copied, 'episode')} copied into {shown}; the opened files stay"
+        left_out = [sanitize_message(f"✗ {n:,} left out: {reason}", 300) for reason, n in unreadable.most_common(3)]
+        screen.toast("\n".join([copied, *left_out]), failed=bool(left_out))
+
+
+@contextmanager
+def _failure_shown(screen: ConsoleScreen[Any]) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as exc:
+        screen.toast(sanitize_message(f"✗ {exc}", 400), failed=True)
+
+
+# Export in a format of trainers or other tools.
+
+FILTERS: Final = {
+    "first_success": "only the first success of each task",
+    "drop_flat": "no tasks whose attempts all have the same reward",
+    "balanced": "the same number per environment",
+}
+"""Filters of an export, by the name of their field."""
+PROGRESS_S: Final = 0.2
+MAX_PATH: Final = 1_000
+STEM: Final = "episodes"
+
+
+def export(screen: ConsoleScreen[Any], session: Session, episode_ids: Sequence[str], query: str) -> None:
+    """Open the form that writes episodes in a format; ``query``: that of the list, for the manifest."""
+    from runner.formats.format import writable_formats  # slow to import
+
+    if (exporter := session.exporter) is None:
+        screen.toast(EXPORT.reason(session), failed=True)
+        return
+    if not episode_ids:
+        screen.toast("no stored episode is selected to export", failed=True)
+        return
+
+    async def open_form() -> None:
+        formats = await asyncio.to_thread(writable_formats)
+        if screen.is_current:
+            screen.app.push_screen(ExportForm(exporter, episode_ids, [*formats.values()], query))
+
+    start_worker(screen, open_form, group="curation")
+
+
+class ExportForm(Form[None]):
+    """A form with format, output and filters; it shows progress, and what was written and left out.
+
+    Args:
+        exporter: writes the episodes.
+        episode_ids: the chosen episodes.
+        formats: the formats that can be written.
+        query: the query of the list, for the manifest; untrusted text.
+    """
+
+    SCOPE = "export"
+    AUTO_FOCUS = "#format"
+    n_report = 8
+
+    def __init__(self, exporter: Exporter, episode_ids: Sequence[str], formats: Sequence[Format], query: str) -> None:
+        super().__init__()
+        self._exporter, self._ids, self._formats, self._query = exporter, list(episode_ids), formats, query
+        self._format = OptionStepper([each.title for each in formats], id="format")
+        self._filters = CheckList([*FILTERS.values()], set(), id="filters")
+        self._filters.handles_enter = False  # so that it starts the export
+        self._job: ExportJob | None = None
+        self._is_audit = False
+
+    def compose(self) -> ComposeResult:
+        title = f"Export {pluralize(len(self._ids), 'episode')}"
+        with DialogFrame(title, keys="{export.start} writes · {export.audit} audits · {export.close} stops or closes"):
+            yield field_row("format", self._format)
+            output = SearchInput(self._default_path, id="output", compact=True, max_length=MAX_PATH)
+            yield field_row("output", output)
+            yield self._filters
+            yield StaticLines(self.report_lines, id="report")
+
+    def on_mount(self) -> None:
+        """Show the progress while episodes are written."""
+        self.set_interval(PROGRESS_S, self._show_progress)
+
+    def action_start(self) -> None:
+        """Write the episodes in the background."""
+        self._start(is_audit=False)
+
+    def action_audit(self) -> None:
+        """Read the episodes in the background, and show what a trainer could use of them."""
+        self._start(is_audit=True)
+
+    def _start(self, *, is_audit: bool) -> None:
+        if self._job is not None:
+            return
+        output = Path(os.path.expanduser(self.text("output")))  # noqa: PTH111 - any user
+        names = [name for number, name in enumerate(FILTERS) if number in self._filters.chosen]
+        self._job = ExportJob(self._ids, self._formats[self._format.index], Path.cwd() / output, names, self._query)
+        self._is_audit = is_audit
+        self._show_progress()
+        start_worker(self, partial(self._write, self._job), group="export")
+
+    def action_close(self) -> None:
+        if self._job is None:
+            self.leave()
+        else:
+            self._job.stop()
+
+    def on_unmount(self) -> None:
+        """Stop writing when the form goes."""
+        if self._job is not None:
+            self._job.stop()
+
+    @on(OptionStepper.Changed)
+    def _format_changed(self) -> None:
+        field = self.query_one("#output", Input)
+        if Path(field.value).stem == STEM:  # not edited
+            field.value = self._default_path
+
+    @property
+    def _default_path(self) -> str:
+        return f"{STEM}{self._formats[self._format.index].suffix}"
+
+    async def _write(self, job: ExportJob) -> None:
+        try:
+            if self._is_audit:
+                self.report(*_audit_rows(await self._exporter.audit(job)))
+            else:
+                manifest = await self._exporter.export(job)
+                self.report(*_manifest_rows(manifest, masked_line(self.text("output"), MAX_PATH)))
+        except RunnerError as exc:
+            self.report((f"✗ {masked_rows(str(exc))}", "bad"))
+        finally:
+            self._job = None
+
+    def _show_progress(self) -> None:
+        if self._job is not None:
+            verb = "reading" if self._is_audit else "writing"
+            n_all = pluralize(len(self._ids), "episode")
+            self.report((f"{verb} {self._job.n_done:,} of {n_all} …", "accent"))
+
+
+def _audit_rows(audit: Audit) -> list[Row]:
+    first, *others = list(audit.brief_lines())
+    return [(first, "good" if audit.n_trainable else "warn"), *((text, "plain") for text in others)]
+
+
+def _manifest_rows(manifest: Manifest, path: str) -> list[Row]:
+    size = format_size(sum(file.bytes for file in manifest.files))
+    written = f"✓ {path}: {pluralize(manifest.n_written, 'episode')} as {manifest.format_version}, {size}"
+    left_out: list[Row] = [(f"{n:,} left out: {reason}", "warn") for reason, n in manifest.left_out.items()]
+    return [(written, "good"), *left_out]
+
+
+# Tags and notes.
+
+_TAG_HINT: Final[Row] = ("tags with spaces between; those that you delete are removed", "dim")
+
+
+class TagDialog(Form[None]):
+    """A dialog with the tags of an episode or a step, a new note, and its notes; it closes when a change is stored.
+
+    Args:
+        session: sends the change.
+        episode_id: id of the episode.
+        title: title of the dialog.
+        notes: the tags and notes of the episode and its steps.
+        step: index of the step; None: the episode.
+        on_change: called with all tags and notes after a change.
+    """
+
+    SCOPE = "tags"
+    SUBMIT = "save"
+    AUTO_FOCUS = ""
+    n_report = 2
+    _report = (_TAG_HINT,)
+    _is_sending = False
+
+    def __init__(
+        self,
+        session: Session,
+        episode_id: str,
+        title: str,
+        notes: Sequence[Note],
+        step: int | None,
+        on_change: Callable[[Sequence[Note]], None],
+    ) -> None:
+        super().__init__()
+        self._session, self._episode_id, self._title, self._step = session, episode_id, title, step
+        self._on_change = on_change
+        # a tag that is not shown as it is stored cannot be edited, and stays
+        own = [note for note in notes if note.step == step]
+        self._before = [each.text for each in own if each.kind == "tag" and sanitize_line(each.text, 100) == each.text]
+        self._notes = [note for note in own if note.kind == "note"]
+        self._note_id = new_ulid()  # so that a repeated request adds no second note
+
+    def compose(self) -> ComposeResult:
+        keys = "{tags.save} saves · {tags.remove} removes a note · {tags.close} closes"
+        with DialogFrame(self._title, keys=keys):
+            tags = " ".join([*self._before, ""]).lstrip()
+            yield SearchInput(tags, placeholder="tags", id="words", compact=True, select_on_focus=False)
+            yield SearchInput(placeholder="a new note", id="remark", compact=True, max_length=MAX_NOTE_CHARS)
+            yield StaticLines(self.report_lines, id="report")
+            yield LineList(self._lines(), id="notes")
+
+    def on_mount(self) -> None:
+        """Begin with the tags of an episode, or with a note on a step."""
+        self.set_focus(self.query_one("#words" if self._step is None else "#remark"))
+
+    def action_save(self) -> None:
+        """Send what was added and removed; the dialog stays open if the node refuses it."""
+        after, note = split_tags(self.query_one("#words", Input).value), self.text("remark")
+        if set(after) == set(self._before) and not note:
+            self.leave()
+            return
+        change = AnnotateArgs(
+            episode_id=self._episode_id,
+            step=self._step,
+            add=[tag for tag in after if tag not in self._before],
+            remove=[tag for tag in self._before if tag not in after],
+            note=note or None,
+            note_id=self._note_id if note else None,
+        )
+        self._start(change, self.leave)
+
+    def action_remove(self) -> None:
+        """Remove the selected note if the list of notes has the focus."""
+        notes = self.query_one("#notes", LineList)
+        if self.focused is notes and notes.cursor < len(self._notes):
+            removed = self._notes[notes.cursor]
+            change = AnnotateArgs(episode_id=self._episode_id, step=self._step, note_id=removed.id)
+            self._start(change, partial(self._show_removed, removed))
+
+    def _show_removed(self, note: Note) -> None:
+        self._notes.remove(note)
+        self.query_one("#notes", LineList).show(self._lines())
+
+    def _start(self, change: AnnotateArgs, on_stored: Callable[[], None]) -> None:
+        if not self._is_sending:
+            self._is_sending = True
+            start_worker(self, partial(self._send, change, on_stored), group="tags")
+
+    async def _send(self, change: AnnotateArgs, on_stored: Callable[[], None]) -> None:
+        try:
+            self._on_change(await annotate(self._session, change))
+        except ControlRequestError as exc:
+            self.report((f"✗ {masked_rows(exc.text)}", "bad"))
+        else:
+            self.report(_TAG_HINT)
+            on_stored()
+        finally:
+            self._is_sending = False
+
+    def _lines(self) -> FixedLines:
+        return FixedLines([note_line(note) for note in self._notes])
+
+
+def edit_tags(
+    screen: ConsoleScreen[Any],
+    session: Session,
+    entry: ListEntry | None,
+    step: int | None = None,
+    on_change: Callable[[Sequence[Note]], None] = lambda notes: None,
+) -> None:
+    """Open the dialog for an episode or a step of it, or show why the session cannot change its tags and notes.
+
+    ``on_change`` is called with all tags and notes of the episode after each change.
+    """
+    if not NODE.is_met(session):
+        screen.toast(NODE.reason(session), failed=True)
+    elif entry is not None and not isinstance(entry, UnreadableFile):
+        episode_id = entry.episode_id
+        where = entry.env if step is None else f"step {step:,} of {entry.env}"
+
+        async def open_dialog() -> None:
+            notes = await load_notes(session, episode_id)
+            if screen.is_current:
+                title = f"Tags and notes of {where}"
+                screen.app.push_screen(TagDialog(session, episode_id, title, notes, step, on_change))
+
+        start_worker(screen, open_dialog, group="tags", exclusive=True)

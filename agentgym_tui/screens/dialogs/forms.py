@@ -1,0 +1,457 @@
+"""Forms, whose fields are data: what to run, a model server of the user's own; and the choice of a battery."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.screen import ScreenResultType
+from textual.widget import Widget
+from textual.widgets import Button, Input
+
+from agentgym_tui.presenters.cells import Cell, FixedLines, Line, Tone
+from agentgym_tui.presenters.live import no_environments
+from agentgym_tui.presenters.number_format import pluralize
+from agentgym_tui.presenters.text_width import LIST_MARGIN, wrap_text
+from agentgym_tui.safe_text import masked_line, masked_rows
+from agentgym_tui.screens.base import DialogFrame, DialogScreen
+from agentgym_tui.services import start_worker
+from agentgym_tui.sessions.control_client import ControlRequestError, try_own_model
+from agentgym_tui.sessions.run_commands import (
+    FALLBACK_AGENT,
+    FORM_FIELDS,
+    MAX_MODELS_CHARS,
+    MODELLESS_AGENTS,
+    AgentChoice,
+    EnvironmentBattery,
+    Parsed,
+    RunCommands,
+    default_text,
+    form_texts,
+    list_batteries,
+    model_problem,
+    parse_form,
+    startable_agents,
+)
+from agentgym_tui.sessions.session import Session
+from agentgym_tui.sinks import as_label
+from agentgym_tui.state.run_store import RunStore
+from agentgym_tui.widgets.inputs import CheckList, OptionStepper, SearchInput, TextField
+from agentgym_tui.widgets.lists import LineList, StaticLines
+from runner.errors import ConfigError
+from runner.events.control import StartArgs
+
+if TYPE_CHECKING:
+    from runner.config.own_model import OwnModel
+    from runner.inference.health import EndpointHealth
+    from runner.node.preflight import ModelTrial
+
+Row: TypeAlias = tuple[str, Tone]
+"""A text, which is wrapped, and its tone."""
+
+
+class Form(DialogScreen[ScreenResultType]):
+    """A dialog with fields in rows, and a report of what came of them."""
+
+    SUBMIT: ClassVar[str] = "start"
+    """Action of Enter in a field."""
+    n_report = 9
+    """Most rows of the report."""
+    _report: Sequence[Row] = ()
+
+    def report(self, *rows: Row) -> None:
+        """Show texts in the ``StaticLines`` with the id ``report``."""
+        self._report = rows
+        self.show_lines("report")
+
+    def report_lines(self, width: int) -> list[Line]:
+        """Return the report; each text leaves a row to each of the others."""
+        limit = max(self.n_report - len(self._report) + 1, 1)
+        lines: list[Line] = [[Cell(row, tone)] for text, tone in self._report for row in wrap_text(text, width, limit)]
+        return lines[: self.n_report]
+
+    def text(self, field: str) -> str:
+        """Return what is typed in a field."""
+        return self.query_one(f"#{field}", Input).value.strip()
+
+    @on(Input.Submitted)
+    async def _submitted(self) -> None:
+        if self.accepts_keys:
+            await self.run_action(self.SUBMIT)
+
+
+def field_row(title: str, *widgets: Widget) -> Horizontal:
+    """Return a row with the title of a field, the field, and what is beside it."""
+    return Horizontal(StaticLines(lambda _: [[Cell(title, "dim")]], classes="name"), *widgets, classes="row")
+
+
+# What to run.
+
+DIGITS: Final = r"[0-9.]*"
+MAX_DIGITS: Final = 19
+NO_MODEL: Final = "not needed"
+ANY_MODEL: Final = "the profile's"
+
+_N_OTHER_ROWS: Final = 4
+"""Rows of the frame and of the buttons."""
+_DIALOG_WIDTH: Final = 72
+"""Columns inside the frame before the first layout."""
+_MIN_ERROR_WIDTH: Final = 75
+"""Columns of the terminal at which errors have room beside the fields."""
+
+
+class _TextField(NamedTuple):
+    title: str
+    help: str
+    placeholder: str
+
+
+_TEXT_FIELDS: Final = {
+    "models": _TextField("models", "one after another", "a,b,c"),
+    "tasks": _TextField("task file", "in place of tasks", "FILE"),
+}
+_HELP: Final[Mapping[str, str]] = {
+    "envs": "environments",
+    **{field.id: field.help for field in FORM_FIELDS},
+    **{id: field.help for id, field in _TEXT_FIELDS.items()},
+}
+"""What is beside a field without an error."""
+
+
+class RunForm(Form[None]):
+    """A form in which the user chooses what to run; it closes when the node has accepted the run.
+
+    Args:
+        session: provides environments, agents and models.
+        commands: the run commands, which remember the last run.
+        envs: names of the environments that are checked at first.
+        start: sends the start request; raises ``ControlRequestError`` where it is refused.
+    """
+
+    SCOPE = "form"
+    AUTO_FOCUS = "#envs"
+
+    def __init__(
+        self,
+        session: Session,
+        commands: RunCommands,
+        envs: Sequence[str],
+        start: Callable[[StartArgs], Awaitable[object]],
+    ) -> None:
+        super().__init__()
+        store = session.store
+        self._commands, self._start = commands, start
+        self._sent: StartArgs | None = None
+        self._is_sending = False
+        self._refusal = ""
+        self._errors: Mapping[str, str] = {}
+        self._defaults = store.profile_defaults
+        self._env_names, self._models = list(store.envs), store.model_names
+        self._agents, self._model_problem = startable_agents(store), model_problem(store)
+        choice = commands.agent_choice()
+        agent = FALLBACK_AGENT if choice.problem or choice.agent not in self._agents else choice.agent
+        chosen = {number for number, env in enumerate(self._env_names) if env in envs}
+        self._envs = CheckList(list(self._env_names), chosen, id="envs")
+        self._agent = OptionStepper(list(self._agents), self._agents.index(agent), id="agent")
+        self._model = OptionStepper(self._model_names(), id="model")
+
+    def compose(self) -> ComposeResult:
+        last = self._commands.last_run
+        numbers, texts = form_texts(last), {"models": ",".join(last.models) if last else ""}
+        keys = "{form.start} starts · {focus.next} next · {checks.toggle} chooses · {form.close} closes"
+        with DialogFrame("Run", keys=keys, id="form"):
+            yield StaticLines(self.report_lines, id="report")
+            with Horizontal(id="columns"):
+                with Vertical(id="where"):
+                    yield self._beside("envs")
+                    yield self._envs
+                with Vertical(id="how"):
+                    yield field_row("agent", self._agent)
+                    yield field_row("model", self._model)
+                    for field in FORM_FIELDS:
+                        words = (field.word[: n + 1] for n in range(len(field.word)))
+                        number = TextField(
+                            numbers[field.id],
+                            placeholder=default_text(field, self._defaults),
+                            restrict="|".join([DIGITS, *words]),
+                            id=field.id,
+                            max_length=MAX_DIGITS,
+                            compact=True,
+                        )
+                        yield field_row(field.title, number, self._beside(field.id))
+                    for id, (title, _, hint) in _TEXT_FIELDS.items():
+                        text = SearchInput(
+                            texts.get(id, ""), placeholder=hint, id=id, max_length=MAX_MODELS_CHARS, compact=True
+                        )
+                        yield field_row(title, text, self._beside(id))
+            with Horizontal(id="buttons"):
+                yield Button(as_label("Start"), id="start", compact=True, variant="primary")
+                yield Button(as_label("Close"), id="close", compact=True)
+
+    def _beside(self, field: str) -> StaticLines:
+        """Return what is beside or above a field: its error or what it means."""
+
+        def lines(_: int) -> list[Line]:
+            error = self._errors.get(field)
+            return [[Cell(f"✗ {error}", "bad") if error else Cell(_HELP[field], "dim")]]
+
+        return StaticLines(lines, id=f"about-{field}")
+
+    def on_mount(self) -> None:
+        self._show_errors({})
+
+    def on_resize(self) -> None:
+        """Fit note and fields to the screen."""
+        self.call_after_refresh(self._show_note)
+
+    def action_start(self) -> None:
+        """Send the start request and close the form; keep it open if it has errors or the request is refused."""
+        parsed = self._parsed(with_tasks=True)
+        self._refusal = ""
+        self._show_errors(parsed.errors)
+        if (args := parsed.args) is None or self._is_sending:
+            return
+        if self._sent is not None and replace(args, batch_id=self._sent.batch_id) == self._sent:
+            args = self._sent  # the node starts a request whose reply was lost only once
+        self._sent, self._is_sending = args, True
+        start_worker(self, partial(self._send, args), group="start")
+
+    async def _send(self, args: StartArgs) -> None:
+        try:
+            await self._start(args)
+        except ControlRequestError as exc:
+            self._refusal = exc.text
+            self._show_note()
+        else:
+            self.leave()
+        finally:
+            self._is_sending = False
+
+    @on(Button.Pressed, "#start")
+    @on(LineList.Selected)
+    def _start_pressed(self) -> None:
+        if self.accepts_keys:
+            self.action_start()
+
+    @on(Button.Pressed, "#close")
+    def _close_pressed(self) -> None:
+        self.action_close()
+
+    @on(OptionStepper.Changed)
+    @on(Input.Changed)
+    def _edited(self) -> None:
+        if self.accepts_keys:
+            self._model.set_options(self._model_names())
+            self._show_errors(self._parsed().errors)
+
+    def _model_names(self) -> list[str]:
+        without_model = self._agents[self._agent.index] in MODELLESS_AGENTS
+        return [NO_MODEL] if without_model else [ANY_MODEL, *self._models]
+
+    def _parsed(self, *, with_tasks: bool = False) -> Parsed:
+        """Return the request of the form; the file with tasks is read only when it is sent."""
+        agent = self._agents[self._agent.index]
+        without_model = agent in MODELLESS_AGENTS
+        texts: dict[str, str] = {field.id: self.query_one(f"#{field.id}", Input).value for field in FORM_FIELDS}
+        return parse_form(
+            texts,
+            envs=[self._env_names[index] for index in sorted(self._envs.chosen)],
+            agent=agent,
+            model=None if without_model or not self._model.index else self._models[self._model.index - 1],
+            batch_id=self._commands.new_id(),
+            models="" if without_model else self.query_one("#models", Input).value,
+            tasks=self.query_one("#tasks", Input).value if with_tasks else "",
+        )
+
+    def _show_errors(self, errors: Mapping[str, str]) -> None:
+        self._errors = errors
+        self.show_lines(*(f"about-{field}" for field in _HELP))
+        self._show_note()
+
+    def _show_note(self) -> None:
+        """Show the note above the fields, if there is one; they get the other rows, and scroll in a low terminal."""
+        size, note = self.app.size, self.query_one("#report")
+        width = self.query_one("#form").size.width or min(_DIALOG_WIDTH, size.width - 8)
+        self.n_report = max(3, min(6, size.height - 20))
+        self.report(*self._note())
+        note.styles.height = n_note = len(self.report_lines(width - LIST_MARGIN))
+        note.display = n_note > 0
+        n_fields = 2 + len(_TEXT_FIELDS) + len(FORM_FIELDS)
+        room = int(size.height * 0.92) - _N_OTHER_ROWS - n_note
+        self.query_one("#columns").styles.height = max(5, min(n_fields, room))
+
+    def _note(self) -> list[Row]:
+        """Return the first error if it does not fit beside its field, else why no model is available."""
+        invalid = next((field for field in FORM_FIELDS if field.id in self._errors), None)
+        if invalid is not None and self.app.size.width < _MIN_ERROR_WIDTH:
+            return [(f"✗ {invalid.title}: {self._errors[invalid.id]}", "bad")]
+        if error := self._errors.get("tasks", self._refusal):
+            return [(f"✗ {masked_rows(error)}", "bad")]
+        if not self._model_problem:
+            return []
+        hint: Row = ("  → choose the oracle agent: no model needed", "accent")
+        return [(f"! {masked_rows(self._model_problem)}", "warn"), hint]
+
+
+class BatteryPicker(DialogScreen[list[str]]):
+    """A dialog to choose a tier; its result is the list of the tier's available environments."""
+
+    SCOPE = "dialog"
+
+    def __init__(self, store: RunStore, agent: AgentChoice) -> None:
+        super().__init__()
+        self._tiers, self._no_tiers = list_batteries(store), no_environments(store)
+        self._agent = agent
+
+    def compose(self) -> ComposeResult:
+        with DialogFrame("Battery", keys="{list.choose} runs · {dialog.close} closes"):
+            yield StaticLines(self._about, id="about")
+            yield LineList(FixedLines([_tier_line(tier) for tier in self._tiers]), id="tiers")
+            yield StaticLines(self._left_out, id="left-out")
+
+    @on(LineList.Selected)
+    def _chosen(self, chosen: LineList.Selected) -> None:
+        if self._tiers and (envs := self._tiers[chosen.index].envs):
+            self.leave(envs)
+
+    @on(LineList.CursorMoved)
+    def _moved(self) -> None:
+        self.show_lines("left-out")
+
+    def _about(self, width: int) -> list[Line]:
+        if not self._tiers:
+            return [[Cell(self._no_tiers, "warn")]]
+        if self._agent.problem:
+            rows = wrap_text(masked_rows(self._agent.problem), width, 2)
+            return [[Cell("Choose a tier, then an agent.")], *([Cell(row, "warn")] for row in rows)]
+        name = Cell(f"{self._agent.agent} {self._agent.model or ''}".strip(), "head")
+        return [[name, Cell(" runs each environment once, in order.")]]
+
+    def _left_out(self, width: int) -> list[Line]:
+        """Return the available environments of the selected tier, and each unavailable environment with the cause."""
+        if not self._tiers:
+            return []
+        tier = self._tiers[self.query_one("#tiers", LineList).cursor]
+        envs = f"{pluralize(len(tier.envs), 'environment')}: {', '.join(tier.envs)}"
+        causes = ", ".join(f"{env.name} ({env.cause or env.status})" for env in tier.excluded)
+        left = f"left out: {masked_rows(causes)}" if causes else ""
+        rows = [Cell(row, "dim") for row in wrap_text(envs, width, 2)]
+        return [[cell] for cell in (*rows, *(Cell(row, "warn") for row in wrap_text(left, width, 3)))]
+
+
+def _tier_line(tier: EnvironmentBattery) -> Line:
+    n_all = len(tier.envs) + len(tier.excluded)
+    n_available = f"{len(tier.envs)} of {n_all}" if tier.excluded else str(n_all)
+    return [Cell(f"{tier.name[:20]:<21}", "accent"), Cell(n_available)]
+
+
+# A model server of the user's own.
+
+MAX_CHARS: Final = 1_000
+_MODEL_FIELDS: Final = {
+    "url": ("URL", "such as http://127.0.0.1:8000/v1"),
+    "name": ("model", "as the server calls it"),
+    "key-env": ("key variable", "name of the variable with the key; empty: no key"),
+    "profile": ("profile", "name of the new profile; empty: the model's"),
+}
+"""Title and placeholder by the id of the field."""
+_SERVERS: Final = {"openai": "an OpenAI-compatible server", "ollama": "Ollama", "tensorzero": "TensorZero"}
+_NAME_VARIABLE: Final = "type the name of the variable that holds its key"
+_SET_VARIABLE: Final = "→ set it in the shell, then start the console again, which reads it at its start"
+
+
+class ModelForm(Form[Path]):
+    """A form with a server, its model and the name of the variable with its key; its result is a new profile's file."""
+
+    SCOPE = "model"
+    SUBMIT = "try_model"
+    AUTO_FOCUS = "#url"
+    _is_trying = False
+
+    def compose(self) -> ComposeResult:
+        keys = "{model.try} tries it · {model.write} writes its profile · {model.close} stops or closes"
+        with DialogFrame("A model of your own", keys=keys):
+            for id, (title, placeholder) in _MODEL_FIELDS.items():
+                field = SearchInput(id=id, placeholder=placeholder, compact=True, max_length=MAX_CHARS)
+                yield field_row(title, field)
+            yield StaticLines(self.report_lines, id="report")
+
+    def action_try_model(self) -> None:
+        """Try the server in the background, as the fields name it now."""
+        if not self._is_trying:
+            self._is_trying = True
+            self.report(("looking for the server …", "accent"))
+            start_worker(self, partial(self._try, self._own_model()), group="trial")
+
+    def action_write(self) -> None:
+        """Write the profile, and close with its file; where that fails, show why."""
+        try:
+            path = self._own_model().write_profile(os.environ, Path.cwd(), self.text("profile"))
+        except ConfigError as exc:
+            self.report((f"✗ {masked_rows(str(exc))}", "bad"))
+        else:
+            self.leave(path)
+
+    def action_close(self) -> None:
+        if not self._is_trying:
+            self.leave()
+        else:
+            self.workers.cancel_group(self, "trial")
+
+    def _own_model(self) -> OwnModel:
+        from runner.config.own_model import OwnModel
+
+        return OwnModel(self.text("url"), self.text("name"), self.text("key-env") or None)
+
+    async def _try(self, own: OwnModel) -> None:
+        rows: list[Row] = []
+
+        def on_health(health: EndpointHealth) -> None:
+            rows.extend(health_rows(health, own.key_env))
+            self.report(*rows, ("asking the model …", "accent"))
+
+        try:
+            trial = await try_own_model(own, on_health)
+            rows += [] if trial is None else trial_rows(trial, own.key_env)
+        except ConfigError as exc:
+            rows += _failure_rows(str(exc), None, own.key_env)
+        except asyncio.CancelledError:
+            rows.append(("stopped", "warn"))
+            raise
+        finally:
+            self._is_trying = False
+            self.report(*rows)
+
+
+def health_rows(health: EndpointHealth, key_env: str | None) -> list[Row]:
+    """Return which server answers, or why none does and what to do."""
+    if health.status not in ("up", "slow"):
+        hint = _NAME_VARIABLE if health.hint == health.key_hint and not key_env else health.hint
+        return _failure_rows(health.cause or health.status, hint, key_env)
+    server, model = _SERVERS.get(health.kind, "a server"), masked_line(health.model, 100)
+    return [(f"✓ {server} answers at {masked_line(health.url)} and takes {model}", "good")]
+
+
+def trial_rows(trial: ModelTrial, key_env: str | None) -> list[Row]:
+    """Return what the endpoint takes and how its model acted, or why it gave no answer and what to do."""
+    if trial.failure is not None:
+        return _failure_rows(trial.failure, trial.hint, key_env)
+    acted = any(act != "none" for act in trial.acts)
+    found = f"{'✓' if acted else '!'} requests: {masked_line(trial.describe(''), 500)}"
+    warnings: list[Row] = [(f"! {masked_line(each, 300)}", "warn") for each in trial.warnings[:3]]
+    return [(found, "good" if acted else "warn"), *warnings]
+
+
+def _failure_rows(cause: str, hint: str | None, key_env: str | None) -> list[Row]:
+    rows: list[Row] = [(f"✗ {masked_rows(cause)}", "bad")]
+    rows += [(f"→ {masked_rows(hint)}", "accent")] if hint else []
+    rows += [(_SET_VARIABLE, "dim")] if key_env and key_env in f"{cause}{hint}" else []
+    return rows
