@@ -191,6 +191,11 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
         help="processes that play the episodes: N on this machine, 0 for this process alone, or a Ray cluster "
         "(default: from the profile, else as many as CPU cores if --concurrency is above 1)",
     )
+    _add_limit_options(group)
+
+
+def _add_limit_options(group: argparse._ActionsContainer) -> None:
+    add = group.add_argument
     add(
         "--max-rounds",
         type=at_least(1),

@@ -182,23 +182,7 @@ def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified
     outcome, success, rated = _result(draft, missing)
     if draft.reward is not None and not draft.has_step_rewards and steps:
         steps[-1].reward = draft.reward
-    milliseconds = 0 if draft.started_at is None else max(0, round(draft.started_at.timestamp() * 1000))
-    header = EpisodeHeader(
-        episode_id=digest_ulid(milliseconds, digest),
-        batch_id=_NO_BATCH,
-        node="",
-        transport=IMPORTED,
-        env=name_of(draft.env or place.path.stem) or title,
-        data_label=name_of(draft.data_label),
-        mode=draft.mode,
-        task_index=_task_index(draft, missing),
-        seed=draft.seed,
-        attempt=draft.attempt or 0,
-        agent=name_of(draft.agent),
-        model=name_of(draft.model) if draft.model else None,
-        started_at=started_at,
-        versions=draft.versions,
-    )
+    header = _header(draft, title, place, digest, started_at, missing)
     evaluation = draft.evaluation if rated else {**(draft.evaluation or {}), "rated": False}
     record = episode_record(
         header,
@@ -225,6 +209,28 @@ def build_record(draft: Draft, title: str, place: Place, digest: bytes, modified
     if found := draft.transcript.sequences:
         return tokenized(record, [found.get(number, []) for number in range(len(steps))], found.get(None, []))
     return record
+
+
+def _header(
+    draft: Draft, title: str, place: Place, digest: bytes, started_at: datetime, missing: list[str]
+) -> EpisodeHeader:
+    milliseconds = 0 if draft.started_at is None else max(0, round(draft.started_at.timestamp() * 1000))
+    return EpisodeHeader(
+        episode_id=digest_ulid(milliseconds, digest),
+        batch_id=_NO_BATCH,
+        node="",
+        transport=IMPORTED,
+        env=name_of(draft.env or place.path.stem) or title,
+        data_label=name_of(draft.data_label),
+        mode=draft.mode,
+        task_index=_task_index(draft, missing),
+        seed=draft.seed,
+        attempt=draft.attempt or 0,
+        agent=name_of(draft.agent),
+        model=name_of(draft.model) if draft.model else None,
+        started_at=started_at,
+        versions=draft.versions,
+    )
 
 
 def sequence_of(fields: dict[str, Any], n_completion: object) -> TokenSequence | None:

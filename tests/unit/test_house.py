@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,8 @@ LOOSE_MODULES = {
 }
 MAX_LINES, SMALL, MAX_SMALL_FILES = 750, 65, 25
 REPEATED_BY_DESIGN = {"__init__.py", "environment.py", "oracle.py", "screen.py"}
-LONG_FUNCTIONS = {"_add_run_options", "build_record"}
-"""Functions with more than ``MAX_BODY`` lines, each a list of things that follow one another."""
 MAX_BODY = 46
+MAX_ANCESTORS = 3
 BANNED = re.compile(r"\b(?:asked|told|says|said|tells?|nobody|whoever)\b", re.IGNORECASE)
 ENVIRONMENT_TEXTS = ("runner/envs/", "runner/agents/model/react.py")
 """Modules whose literals are AgentGym's own texts."""
@@ -98,7 +98,20 @@ def test_functions_are_one_thought() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and n_body_lines(node) > MAX_BODY
     }
-    assert too_long == LONG_FUNCTIONS
+    assert too_long == set()
+
+
+def test_no_class_is_split_over_a_chain_of_base_classes() -> None:
+    """Counts the ancestors of ours of each class of the console; Textual's own do not count."""
+    found = {
+        f"{kind.__module__}.{kind.__qualname__}": ancestors
+        for path in (ROOT / "agentgym_tui").rglob("*.py")
+        for kind in vars(import_module(module_name(path))).values()
+        if isinstance(kind, type) and kind.__module__ == module_name(path)
+        if len(ancestors := [each.__name__ for each in kind.__mro__[1:] if each.__module__.startswith("agentgym_tui")])
+        > MAX_ANCESTORS
+    }
+    assert found == {}
 
 
 def n_body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
